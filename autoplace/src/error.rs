@@ -36,12 +36,8 @@ pub enum Error {
     Watch(#[from] watch::Error),
 }
 
-/// Memory that was lacking, in bytes.
-struct Lack<'a> {
-    device: &'a str,
-    needed: Option<u64>,
-    free: Option<u64>,
-}
+/// Memory that was lacking: of which device, and the bytes that were needed and free there.
+type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
 impl Error {
     /// Whether memory was lacking: no placement fits, another program took the memory, or a device refused it.
@@ -81,19 +77,19 @@ impl Error {
     /// The device that lacks memory: a GPU's name or ggml's name of it, or `host`.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
-        Some(self.lack()?.device)
+        self.lack().map(|(device, ..)| device)
     }
 
     /// Bytes that were needed of that device, where they are known.
     #[must_use]
     pub fn needed(&self) -> Option<u64> {
-        self.lack()?.needed
+        self.lack()?.1
     }
 
     /// Bytes that were free there, where they are known.
     #[must_use]
     pub fn free(&self) -> Option<u64> {
-        self.lack()?.free
+        self.lack()?.2
     }
 
     fn load(&self) -> Option<&load::Error> {
@@ -128,15 +124,11 @@ impl Error {
 fn of_load(error: &load::Error) -> Option<Lack<'_>> {
     match error {
         load::Error::Plan(error) => of_plan(error),
-        load::Error::OutOfMemory { name, needed, free, .. } => {
-            Some(Lack { device: name, needed: Some(*needed), free: Some(*free) })
-        }
-        load::Error::Difference { name, taken, .. } => Some(Lack { device: name, needed: Some(*taken), free: None }),
+        load::Error::OutOfMemory { name, needed, free, .. } => Some((name, Some(*needed), Some(*free))),
+        load::Error::Difference { name, taken, .. } => Some((name, Some(*taken), None)),
         load::Error::AllAttempts { attempts, source } => {
             let failure = attempts.iter().rev().find_map(|attempt| attempt.failure.as_ref());
-            let lack = failure.and_then(|failure| {
-                Some(Lack { device: failure.device.as_deref()?, needed: failure.needed, free: failure.free })
-            });
+            let lack = failure.and_then(|failure| Some((failure.device.as_deref()?, failure.needed, failure.free)));
             lack.or_else(|| of_load(source))
         }
         load::Error::Native(error) => of_native(error),
@@ -149,10 +141,10 @@ fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
     match error {
         plan::Error::DoesNotFit { devices, .. } => {
             let most = devices.iter().max_by_key(|device| device.missing)?;
-            Some(Lack { device: &most.device, needed: Some(most.needed), free: Some(most.free) })
+            Some((&most.device, Some(most.needed), Some(most.free)))
         }
         plan::Error::Beside { source: Some(error), .. } => of_plan(error),
-        plan::Error::Beside { companions, source: None } => Some(Lack { device: companions, needed: None, free: None }),
+        plan::Error::Beside { companions, source: None } => Some((companions, None, None)),
         _ => None,
     }
 }
@@ -160,9 +152,9 @@ fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
 fn of_native(error: &llama_sys::Error) -> Option<Lack<'_>> {
     let failure = error.failure()?;
     if let Some(refused) = &failure.out_of_memory {
-        return Some(Lack { device: &refused.buffer_type, needed: Some(refused.bytes), free: None });
+        return Some((&refused.buffer_type, Some(refused.bytes), None));
     }
-    (failure.cause == Cause::HostMemory).then_some(Lack { device: "host", needed: None, free: None })
+    (failure.cause == Cause::HostMemory).then_some(("host", None, None))
 }
 
 macro_rules! by_way_of {

@@ -59,6 +59,13 @@ pub use llama_sys::runtime;
 /// The native layer underneath, in the version that this crate was built with.
 pub use llama_sys;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, whether or not a thread has panicked while it held it.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{AbortHandle, Embedder, Model, generate};

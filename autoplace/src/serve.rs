@@ -4,7 +4,7 @@
 //! In: requests of the application, read on a thread of their own so that an abort is heard in the middle
 //! of a computation. Out: replies. The [`Host`] sends the pieces of texts.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{process, thread};
 
@@ -14,7 +14,7 @@ use crate::generate::remote::{Host, Reply, Start, TextCall};
 use crate::load::remote::Loading;
 use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, worker_build};
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
-use crate::{embed, generate};
+use crate::{embed, generate, lock};
 
 /// Makes this process a worker, if it was started as one; otherwise returns at once.
 ///
@@ -60,7 +60,7 @@ pub fn read_frames(bytes: &[u8]) {
     while generated.receive::<Reply>().is_ok() {}
 }
 
-fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
+fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::Error>> {
     // Fails if the application has installed one before: its lines then go where it wants them.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());
     if !sender.send(&Hello { build: worker_build() })? {
@@ -69,14 +69,14 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
     let control = Arc::new(Control::default());
     let (tasks, queue) = mpsc::channel();
     let listening = Arc::clone(&control);
-    start_thread("autoplace-requests", move || {
+    thread::Builder::new().name("autoplace-requests".into()).spawn(move || {
         listen(receiver, &listening, &tasks);
         // Ends the queue, where nothing computes.
         drop(tasks);
         listening.close();
     })?;
     let (living, to, every) = (Arc::clone(&control), sender.clone(), worker::sign_every());
-    start_thread("autoplace-signs", move || living.sign(&to, every))?;
+    thread::Builder::new().name("autoplace-signs".into()).spawn(move || living.sign(&to, every))?;
     let mut served = Served { model: None, at: At::Nothing, control, sender: sender.clone() };
     // Ends with the connection, whose end drops the other end of the queue.
     for task in queue {
@@ -85,15 +85,10 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), worker::Error> {
             break;
         }
         if matches!(served.at, At::Nothing) {
-            served.control.rest();
+            lock(&served.control.0).is_working = false;
         }
     }
     Ok(())
-}
-
-fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), worker::Error> {
-    let started = thread::Builder::new().name(name.into()).spawn(run).map(drop);
-    started.map_err(|error| worker::Error::Protocol { doing: "starting", reason: error.to_string() })
 }
 
 /// What a worker has.
@@ -122,14 +117,12 @@ impl Served {
             Request::Loading(Loading::Replace { plan }) => {
                 self.placed(self.model().and_then(|model| model.replace(plan.map(|plan| *plan))))
             }
-            Request::Loading(Loading::Plan { recipe }) => self.sender.send(&match recipe.only_plan() {
-                Ok(plan) => load::remote::Reply::Planned(Box::new(plan)),
-                Err(error) => load::remote::Reply::Failed(error),
-            }),
-            Request::Loading(Loading::Look { recipe }) => self.sender.send(&match recipe.machine(false) {
-                Ok(machine) => load::remote::Reply::Seen(Box::new(machine)),
-                Err(error) => load::remote::Reply::Failed(error),
-            }),
+            Request::Loading(Loading::Plan { recipe }) => {
+                self.answer(recipe.only_plan().map(|plan| load::remote::Reply::Planned(Box::new(plan))))
+            }
+            Request::Loading(Loading::Look { recipe }) => {
+                self.answer(recipe.machine(false).map(|machine| load::remote::Reply::Seen(Box::new(machine))))
+            }
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),
@@ -161,10 +154,11 @@ impl Served {
 
     /// Reports where the model went, or why it was not loaded.
     fn placed(&self, outcome: Result<(), load::Error>) -> Result<bool, worker::Error> {
-        self.sender.send(&match outcome.and_then(|()| self.model()) {
-            Ok(model) => load::remote::Reply::Loaded(model.placed()),
-            Err(error) => load::remote::Reply::Failed(error),
-        })
+        self.answer(outcome.and_then(|()| Ok(load::remote::Reply::Loaded(self.model()?.placed()))))
+    }
+
+    fn answer(&self, outcome: Result<load::remote::Reply, load::Error>) -> Result<bool, worker::Error> {
+        self.sender.send(&outcome.unwrap_or_else(load::remote::Reply::Failed))
     }
 
     fn model(&self) -> Result<&Model, load::Error> {
@@ -211,7 +205,7 @@ impl Served {
 fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Request>) {
     while let Ok(request) = receiver.receive() {
         match request {
-            Request::Loading(Loading::CancelLoad) => control.cancel_load(),
+            Request::Loading(Loading::CancelLoad) => lock(&control.0).is_load_cancelled = true,
             Request::Loading(Loading::Abort { run }) => control.abort(run),
             task => {
                 if tasks.send(task).is_err() {
@@ -244,14 +238,10 @@ struct State {
 }
 
 impl Control {
-    /// Somebody may wait for this process, until it [rests](Self::rest).
+    /// Somebody may wait for this process, until it has nothing to do.
     fn work(&self, model: Option<&Model>) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         (state.is_working, state.pulse) = (true, model.map(|model| Arc::clone(model.pulse())));
-    }
-
-    fn rest(&self) {
-        self.state().is_working = false;
     }
 
     /// Sends signs of life, but not while one computation goes on and on.
@@ -259,7 +249,7 @@ impl Control {
         let mut last = None;
         loop {
             thread::sleep(every);
-            let state = self.state();
+            let state = lock(&self.0);
             let (done, is_computing) = state.pulse.as_ref().map_or((0, false), |pulse| pulse.computations());
             let is_working = state.is_working;
             drop(state);
@@ -270,13 +260,9 @@ impl Control {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A run goes on from now on.
     fn begin(&self, run: u64, abort: AbortHandle) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if state.aborted == run || state.is_closed {
             abort.abort();
         }
@@ -284,7 +270,7 @@ impl Control {
     }
 
     fn abort(&self, run: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.aborted = run;
         if let Some((running, abort)) = &state.running
             && *running == run
@@ -293,18 +279,14 @@ impl Control {
         }
     }
 
-    fn cancel_load(&self) {
-        self.state().is_load_cancelled = true;
-    }
-
     fn may_load(&self) -> bool {
-        let state = self.state();
+        let state = lock(&self.0);
         !state.is_load_cancelled && !state.is_closed
     }
 
     /// The application is gone. The computation is aborted; if it cannot be, the process ends.
     fn close(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.is_closed = true;
         if let Some((_, abort)) = &state.running {
             abort.abort();

@@ -279,30 +279,24 @@ impl AskArgs {
 
     /// What is asked for here, and in all else what `request` has.
     pub(crate) fn over(&self, mut request: Request) -> Request {
-        if let Some(ctx) = self.ctx {
-            request = request.context(ctx);
-        }
         if let Some(ubatch) = self.ubatch {
             // A computation is a part of a batch: a larger one needs a larger batch.
             let n_batch = Request::new().params.n_batch.max(ubatch);
             request = request.n_ubatch(ubatch).n_batch(n_batch);
         }
-        if let Some(ty) = self.kv {
-            request = request.kv_types(ty, ty);
-        }
-        if let Some(with_layers) = self.kv_offload {
-            request = request.offload_kqv(with_layers);
-        }
-        if let Some(flash_attn) = self.flash_attn {
-            request = request.flash_attention(flash_attn);
-        }
-        request.params.swa_full |= self.swa_full;
+        let params = &mut request.params;
+        params.type_k = self.kv.unwrap_or(params.type_k);
+        params.type_v = self.kv.unwrap_or(params.type_v);
+        params.offload_kqv = self.kv_offload.unwrap_or(params.offload_kqv);
+        params.flash_attn = self.flash_attn.unwrap_or(params.flash_attn);
+        params.swa_full |= self.swa_full;
+        request.context = self.ctx.unwrap_or(request.context);
         request.workload = self.workload;
+        request.policy = self.policy;
+        request.host_parts = self.host_parts;
+        request.gpu_layers = self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly);
+        request.headroom = self.headroom.unwrap_or_default();
         request
-            .policy(self.policy)
-            .host_parts(self.host_parts)
-            .n_gpu_layers(self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
-            .headroom(self.headroom.unwrap_or_default())
     }
 }
 
@@ -334,7 +328,7 @@ fn beside(text: &str) -> Result<(Role, PathBuf), String> {
 fn variable(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => {
-            let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+            let value = value.parse().unwrap_or_else(|_| value.into());
             Ok((name.to_owned(), value))
         }
         _ => Err("a variable is set by `NAME=VALUE`".to_owned()),

@@ -1,7 +1,7 @@
 //! The verb `devices`: what this machine has to place a model on, who holds its memory, and the same as a file.
 
 use std::error::Error;
-use std::fmt::Write;
+use std::fmt::Display;
 
 use autoplace::load;
 use autoplace::machine::{Bytes, Gpu, GpuProcess, Host, Machine};
@@ -28,80 +28,67 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
 }
 
 fn words(machine: &Machine) -> String {
-    let mut text = String::new();
+    let mut lines = Vec::new();
     if machine.gpus.is_empty() {
-        text.push_str("no GPU that can be used\n");
+        lines.push("no GPU that can be used".to_owned());
     }
     for gpu in &machine.gpus {
-        describe(&mut text, gpu);
+        describe(&mut lines, gpu);
     }
-    describe_host(&mut text, &machine.host);
+    describe_host(&mut lines, &machine.host);
     if machine.wsl {
-        text.push_str("Linux inside of Windows (WSL): Windows hands out the GPU's memory\n");
+        lines.push("Linux inside of Windows (WSL): Windows hands out the GPU's memory".to_owned());
     }
-    for unused in &machine.unused_gpus {
-        line(&mut text, unused);
-    }
-    for note in &machine.notes {
-        line(&mut text, format_args!("note: {note}"));
-    }
-    text.truncate(text.trim_end().len());
-    text
+    lines.extend(machine.unused_gpus.iter().map(ToString::to_string));
+    lines.extend(machine.notes.iter().map(|note| format!("note: {note}")));
+    lines.join("\n")
 }
 
-fn describe(text: &mut String, gpu: &Gpu) {
-    line(text, gpu);
+fn describe(lines: &mut Vec<String>, gpu: &Gpu) {
+    lines.push(gpu.to_string());
     let at = gpu.pci_id.map_or_else(String::new, |id| format!(" at {id}"));
-    fact(text, "device", format_args!("{} by {}{at}", gpu.description, gpu.backend));
+    lines.push(fact("device", format_args!("{} by {}{at}", gpu.description, gpu.backend)));
     let known = [
         ("memory", gpu.bandwidth.as_ref().map(ToString::to_string)),
         ("link", gpu.pcie.as_ref().map(ToString::to_string)),
         ("driver", gpu.driver.clone()),
         ("headroom", gpu.learned.as_ref().map(ToString::to_string)),
     ];
-    for (what, value) in known {
-        value.into_iter().for_each(|value| fact(text, what, value));
-    }
-    if let Some(rates) = &gpu.rates {
-        rates::describe(text, rates);
-    }
+    lines.extend(known.into_iter().filter_map(|(what, value)| Some(fact(what, value?))));
+    lines.extend(gpu.rates.iter().flat_map(rates::describe));
     let programs = gpu.processes.as_deref().unwrap_or_default();
     // Windows lists every window here and counts for none.
     let holders = programs.iter().filter_map(|program| Some((program, program.bytes?)));
     let listed: Vec<(&GpuProcess, u64)> = holders.take(LISTED).collect();
     for (program, bytes) in &listed {
         let name = program.name.as_deref().unwrap_or("a program");
-        fact(text, "held by", format_args!("{name} (process {}): {}", program.pid, Bytes(*bytes)));
+        lines.push(fact("held by", format_args!("{name} (process {}): {}", program.pid, Bytes(*bytes))));
     }
     let rest = programs.len().saturating_sub(listed.len());
     if rest > 0 {
         let more = if listed.is_empty() { "" } else { " more" };
         let programs = if rest == 1 { "program" } else { "programs" };
-        fact(text, "opened by", format_args!("{rest}{more} {programs}"));
+        lines.push(fact("opened by", format_args!("{rest}{more} {programs}")));
     }
 }
 
-fn describe_host(text: &mut String, host: &Host) {
-    line(text, host);
+fn describe_host(lines: &mut Vec<String>, host: &Host) {
+    lines.push(host.to_string());
     let cores = match (host.usable_cores, host.physical_cores) {
         (Some(usable), Some(all)) if usable < all => Some(format!("{usable} of {all} cores")),
         (usable, all) => all.or(usable).map(|cores| format!("{cores} cores")),
     };
     let parts: Vec<String> = host.cpu.clone().into_iter().chain(cores).collect();
     if !parts.is_empty() {
-        fact(text, "processor", parts.join(", "));
+        lines.push(fact("processor", parts.join(", ")));
     }
-    if let Some(bandwidth) = &host.bandwidth {
-        fact(text, "memory", bandwidth);
-    }
-    if let Some(rates) = &host.rates {
-        rates::describe(text, rates);
-    }
+    lines.extend(host.bandwidth.iter().map(|bandwidth| fact("memory", bandwidth)));
+    lines.extend(host.rates.iter().flat_map(rates::describe));
 }
 
 /// One of the things known of a device.
-pub(crate) fn fact(text: &mut String, what: &str, value: impl std::fmt::Display) {
-    line(text, format_args!("    {what:<9} {value}"));
+pub(crate) fn fact(what: &str, value: impl Display) -> String {
+    format!("    {what:<9} {value}")
 }
 
 /// Cells below each other, a line for each row: the first ones begin in one column, the others end in one.
@@ -119,11 +106,6 @@ pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item 
         });
         cells.collect::<Vec<_>>().join("  ")
     })
-}
-
-pub(crate) fn line(text: &mut String, value: impl std::fmt::Display) {
-    // A string takes all that is written.
-    let _ = writeln!(text, "{value}");
 }
 
 #[cfg(test)]

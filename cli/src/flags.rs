@@ -160,8 +160,6 @@ impl Flags {
     /// Fails with the setting whose value is missing or none of its values.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
-        let mut layers = request.gpu_layers;
-        let (mut keys, mut values) = (request.params.type_k, request.params.type_v);
         for (&flag, value) in &self.said {
             if value.is_empty() {
                 return Err(format!("the value behind {flag} is missing"));
@@ -171,7 +169,7 @@ impl Flags {
             let ty = || value.parse::<KvType>().map_err(|_| wrong());
             match flag {
                 "-ngl" => {
-                    layers = match value.as_str() {
+                    request.gpu_layers = match value.as_str() {
                         "auto" | "-1" => GpuLayers::Auto,
                         "all" => GpuLayers::All,
                         n if n.parse().is_ok_and(|n: i32| n < 0) => GpuLayers::All,
@@ -180,34 +178,34 @@ impl Flags {
                     }
                 }
                 "-c" => {
-                    request = match number()? {
-                        0 => request.context(Context::Model),
-                        tokens => request.n_ctx(tokens),
+                    request.context = match number()? {
+                        0 => Context::Model,
+                        tokens => Context::Tokens(tokens),
                     }
                 }
-                "-b" => request = request.n_batch(number()?),
+                "-b" => request.params.n_batch = number()?,
                 "-ub" => request = request.n_ubatch(number()?),
-                "-ctk" => keys = ty()?,
-                "-ctv" => values = ty()?,
+                "-ctk" => request.params.type_k = ty()?,
+                "-ctv" => request.params.type_v = ty()?,
                 "-fa" => {
-                    request = request.flash_attention(match value.as_str() {
+                    request.params.flash_attn = match value.as_str() {
                         "auto" | "-1" => FlashAttention::Auto,
                         yes if is_yes(yes) => FlashAttention::On,
                         no if is_no(no) => FlashAttention::Off,
                         _ => return Err(wrong()),
-                    });
+                    }
                 }
-                "-kvo" => request = request.offload_kqv(value != "off"),
-                "--swa-full" => request = request.swa_full(value != "off"),
+                "-kvo" => request.params.offload_kqv = value != "off",
+                "--swa-full" => request.params.swa_full = value != "off",
                 // `-fit`, and what a server is asked for.
                 _ => {}
             }
         }
         // What nobody chooses is all.
-        if layers == GpuLayers::Auto && self.get("-fit").is_some_and(is_no) {
-            layers = GpuLayers::All;
+        if request.gpu_layers == GpuLayers::Auto && self.get("-fit").is_some_and(is_no) {
+            request.gpu_layers = GpuLayers::All;
         }
-        Ok(request.n_gpu_layers(layers).kv_types(keys, values))
+        Ok(request)
     }
 }
 

@@ -9,7 +9,7 @@ use autoplace_hub::{LocalModel, Models, Outcome, Row};
 use serde_json::{Value, json};
 
 use crate::args::ListArgs;
-use crate::devices::{columns, line};
+use crate::devices::columns;
 
 /// The columns' heads, before where a model is.
 const HEADS: [&str; 5] = ["model", "quantisation", "size", "layers", "tok/s"];
@@ -48,45 +48,36 @@ fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -
 }
 
 fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> String {
-    let mut text = String::new();
+    let mut lines = Vec::new();
     if found.models.is_empty() {
-        line(&mut text, "no models");
+        lines.push("no models".to_owned());
     }
     let models = found.models.iter().zip(rows).map(|(model, row)| cells(model, row));
     let table: Vec<Vec<String>> = [HEADS.map(str::to_owned).into()].into_iter().chain(models).collect();
     let mut table = columns(&table, 2);
     if let (Some(heads), false) = (table.next(), found.models.is_empty()) {
-        line(&mut text, format_args!("{heads}  where"));
+        lines.push(format!("{heads}  where"));
     }
     for (index, (model, row)) in found.models.iter().zip(table).enumerate() {
         let first = same.iter().find(|group| group[1..].contains(&index)).map(|group| &found.models[group[0]]);
-        let mut place = format!("{}: {}", model.store, model.files[0].display());
-        if let Some(first) = first {
-            place += &format!(" (the same as {}: {})", first.store, first.files[0].display());
-        }
-        line(&mut text, one_line(&format!("{row}  {place}")));
-        match &rows[index] {
-            Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) => {
-                line(&mut text, one_line(&format!("    {why}")));
-            }
-            Ok(_) => {}
+        let place = |model: &LocalModel| format!("{}: {}", model.store, model.files[0].display());
+        let same = first.map(|first| format!(" (the same as {})", place(first)));
+        lines.push(format!("{row}  {}{}", place(model), same.unwrap_or_default()));
+        if let Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) = &rows[index] {
+            lines.push(format!("    {why}"));
         }
     }
     // Every printed speed says on what basis.
     let placed = rows.iter().filter_map(|row| row.as_ref().ok()?.placed());
     if let Some(basis) = placed.filter_map(|placed| placed.basis).max() {
-        line(&mut text, format_args!("\nspeeds are predicted, from {basis}; `autoplace plan` asks llama.cpp too"));
+        lines.push(String::new());
+        lines.push(format!("speeds are predicted, from {basis}; `autoplace plan` asks llama.cpp too"));
     }
-    for skipped in found.skipped.iter().filter(|skipped| skipped.why.is_problem()) {
-        line(&mut text, one_line(&format!("note: {skipped}")));
-    }
-    text.truncate(text.trim_end().len());
-    text
-}
-
-/// A file's name may hold anything.
-fn one_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
+    let problems = found.skipped.iter().filter(|skipped| skipped.why.is_problem());
+    lines.extend(problems.map(|skipped| format!("note: {skipped}")));
+    // A file's name may hold anything.
+    let lines = lines.iter().map(|line| line.replace(char::is_control, " "));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn cells(model: &LocalModel, row: &Result<Row, String>) -> Vec<String> {

@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
     let answer = match &args.verb {
         Verb::Run(args) => return said(talk::run(args)),
-        Verb::Chat(args) => return said(talk::chat(args)),
+        Verb::Chat(args) => return said(talk::talk(args, None)),
         Verb::Plan(args) => plan::run(args, begin),
         Verb::Devices(args) => devices::run(args),
         Verb::Doctor(args) => match doctor::run(args) {

@@ -6,7 +6,7 @@ use autoplace::load::{self, RatesRequest, build_name, measure_rates};
 use autoplace::machine::{Machine, MeasuredRates, MeasurementCache};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::devices::{fact, line};
+use crate::devices::fact;
 
 /// Measures all devices, with a progress bar where stderr is a terminal, and keeps the figures.
 pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
@@ -31,16 +31,16 @@ pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
 }
 
 /// What decides how fast a device generates: bytes of weights per second, by their type. The rest is in the JSON.
-pub(crate) fn describe(text: &mut String, rates: &MeasuredRates) {
+pub(crate) fn describe(rates: &MeasuredRates) -> impl Iterator<Item = String> {
     let how = match rates.threads {
         Some(1) => "with 1 thread".to_owned(),
         Some(threads) => format!("with {threads} threads"),
         None => "by ggml's operations".to_owned(),
     };
-    fact(text, "measured", how);
-    for rate in &rates.weights {
+    let weights = rates.weights.iter().map(|rate| {
         let experts = if rate.experts { ", experts" } else { "" };
         let giga = rate.bytes_per_second as f64 / 1e9;
-        line(text, format_args!("      {}{experts}: {giga:.1} GB/s of weights", rate.tensor_type));
-    }
+        format!("      {}{experts}: {giga:.1} GB/s of weights", rate.tensor_type)
+    });
+    [fact("measured", how)].into_iter().chain(weights)
 }

@@ -10,7 +10,6 @@ use autoplace::machine::Bytes;
 use autoplace_runtime::{Choice, Set, Source, install, installed, remove, user_folder};
 use clap::Subcommand;
 
-use crate::devices::line;
 use crate::rates::bar;
 use crate::stop::Stop;
 
@@ -72,37 +71,32 @@ fn installed_from(source: &str, sha256: Option<&str>, folder: &Path) -> Result<S
 }
 
 fn list(folder: &Path) -> String {
-    let mut text = String::new();
-    for set in if folder.is_dir() { installed(folder) } else { Vec::new() } {
+    let sets = if folder.is_dir() { installed(folder) } else { Vec::new() };
+    if sets.is_empty() {
+        return format!("no runtimes in {}", folder.display());
+    }
+    let mut lines = Vec::new();
+    for set in sets {
         match set {
             Ok(set) => {
-                line(&mut text, described(&set));
-                if let Err(error) = set.fits(BUILD, TARGET).and_then(|()| set.check()) {
-                    line(&mut text, format_args!("    {error}"));
-                }
+                lines.push(described(&set));
+                let wrong = set.fits(BUILD, TARGET).and_then(|()| set.check()).err();
+                lines.extend(wrong.map(|error| format!("    {error}")));
             }
-            Err(error) => line(&mut text, error),
+            Err(error) => lines.push(error.to_string()),
         }
     }
-    if text.is_empty() {
-        line(&mut text, format_args!("no runtimes in {}", folder.display()));
-    }
-    text.truncate(text.trim_end().len());
-    text
+    lines.join("\n")
 }
 
 fn which(choice: &Choice) -> String {
-    let mut text = String::new();
-    line(&mut text, described(&choice.set));
-    line(&mut text, format_args!("    in {}, by {}", choice.set.folder.display(), choice.set.manifest.compiler));
-    for error in &choice.passed_over {
-        line(&mut text, format_args!("passed over: {error}"));
-    }
+    let set = &choice.set;
+    let mut lines = vec![described(set), format!("    in {}, by {}", set.folder.display(), set.manifest.compiler)];
+    lines.extend(choice.passed_over.iter().map(|error| format!("passed over: {error}")));
     if cfg!(not(feature = "prebuilt-runtime")) {
-        line(&mut text, "note: this program itself has llama.cpp in it, and opens none");
+        lines.push("note: this program itself has llama.cpp in it, and opens none".to_owned());
     }
-    text.truncate(text.trim_end().len());
-    text
+    lines.join("\n")
 }
 
 /// What a program opens. Only one that does so itself can ask the system for what a backend needs.

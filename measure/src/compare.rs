@@ -3,24 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
-use super::measurement::{Measurement, Point, Row};
-
-/// Two points of a [`Measurement`] side by side.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Comparison {
-    /// The name of the point that the other is compared with.
-    pub before: String,
-    /// The name of the other.
-    pub after: String,
-    /// For prompts and for generation, at each depth.
-    pub ratios: Vec<Ratio>,
-}
+use super::measurement::{Measurement, Row};
 
 /// How many times as fast `after` was: the mean over the rounds, each of which is a pair of loads side by side.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Ratio {
     /// What was computed, as llama-bench calls it: `tg256 @ d2048`.
@@ -33,14 +19,13 @@ pub struct Ratio {
 }
 
 impl Measurement {
-    /// Compares one point with another, pair by pair.
+    /// Compares one point with another, pair by pair: for prompts and for generation, at each depth.
     ///
     /// `None` where there are no such points.
-    pub fn compare(&self, before: &str, after: &str) -> Option<Comparison> {
+    pub fn compare(&self, before: &str, after: &str) -> Option<Vec<Ratio>> {
         let (one, other) = (self.point(before)?, self.point(after)?);
-        let same = |row: &Row, point: &Point| point.rows.iter().find(|it| it.name() == row.name()).cloned();
-        let ratios = one.rows.iter().filter_map(|row| Ratio::of(row, &same(row, other)?));
-        Some(Comparison { before: before.to_owned(), after: after.to_owned(), ratios: ratios.collect() })
+        let same = |row: &Row| other.rows.iter().find(|it| it.name() == row.name());
+        Some(one.rows.iter().filter_map(|row| Ratio::of(row, same(row)?)).collect())
     }
 }
 
@@ -96,11 +81,11 @@ fn mean_and_error(values: &[f64]) -> Option<(f64, Option<f64>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Sample;
+    use crate::{Point, Sample};
 
     /// A point whose generations took so many milliseconds, a round each.
     fn row(ms: &[u64]) -> Row {
-        let mut point = Point::new("");
+        let mut point = Point::default();
         for (round, ms) in (0..).zip(ms) {
             point.add([0, 10, 0], Sample { round, ns: ms * 1_000_000 }, "", None);
         }

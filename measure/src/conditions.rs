@@ -125,7 +125,6 @@ fn swapped() -> Option<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use autoplace::watch::HostSample;
 
     #[test]
     fn the_worst_that_was_seen_is_kept() {

@@ -1,7 +1,7 @@
 //! The diagnosis: a rule for each cause, each with the evidence that it needs.
 
 use autoplace::machine::{Bytes, Gpu, HostLimit, Machine, UnusedReason};
-use autoplace::memory::WSL_HEADROOM;
+use autoplace::memory::{KvType, WSL_HEADROOM};
 use autoplace::plan::speed::{Rate, Rates};
 use autoplace::plan::{Change, ChangeKind, Effect, Plan};
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ impl Evidence {
 
     /// Whether something of the model computes on the host; without a model it might.
     fn uses_host(&self) -> bool {
-        self.plan().is_none_or(|plan| !plan.full_offload || !plan.overrides.is_empty())
+        self.plan().is_none_or(|plan| !plan.full_offload)
     }
 
     fn unused_cards(&self) -> impl Iterator<Item = Finding> {
@@ -237,21 +237,23 @@ impl ModelEvidence {
         format!("'{}'", path.replace('\'', r"'\''"))
     }
 
-    /// A command that plans it with these flags, and in all else as it was.
+    /// A command that plans it with these flags, and in all else as it was; what no flag says is a comment.
     fn asking(&self, flags: &[String]) -> String {
-        let mut command = format!("autoplace plan {}", self.file());
-        let said = |flag: &str| flags.iter().any(|it| it.starts_with(flag));
+        let (mut command, mut unsaid) = (format!("autoplace plan {}", self.file()), String::new());
+        let is_said = |flag: &str| flags.iter().any(|it| it.starts_with(flag));
         if let Some(plan) = &self.plan {
-            let (n_ctx, kv) = (plan.context.n_ctx, plan.context.type_k);
-            let own = [format!("--ctx {n_ctx}"), format!("--kv {kv}").to_lowercase()];
-            for (flag, own) in ["--ctx ", "--kv "].into_iter().zip(own) {
-                // Defaults need no flag.
-                if !said(flag) && own != "--kv f16" {
-                    command = format!("{command} {own}");
-                }
+            let (keys, values) = (plan.context.type_k, plan.context.type_v);
+            if !is_said("--ctx ") {
+                command += &format!(" --ctx {}", plan.context.n_ctx);
+            }
+            // It is the type of both; the default needs no flag.
+            if !is_said("--kv ") && keys != values {
+                unsaid = format!("    # which takes f16; it was planned with keys as {keys} and values as {values}");
+            } else if !is_said("--kv ") && keys != KvType::F16 {
+                command += &format!(" --kv {keys}").to_lowercase();
             }
         }
-        format!("{command} {}", flags.join(" "))
+        format!("{command} {}{unsaid}", flags.join(" "))
     }
 
     /// The cheapest change of this kind alone.
@@ -328,16 +330,15 @@ fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     let rates = Rates::of(&machine.gpus.iter().collect::<Vec<_>>(), &machine.host);
     let is_slow = |gpu: &Rate| gpu.bytes_per_second <= rates.host.bytes_per_second;
     let is_worse = !on_gpus && rates.gpus.iter().all(is_slow);
-    let is_whole = plan.full_offload && plan.parted_blocks == 0;
     // A large context has a finding of its own.
-    let is_said = is_worse || is_whole || large_context(model).is_some();
+    let is_said = is_worse || plan.full_offload || large_context(model).is_some();
     (!is_said).then(|| model.mended(Cause::NotOnGpu, summary(plan), model.best()))
 }
 
 /// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
 fn summary(plan: &Plan) -> String {
     let speed = plan.speed.as_ref().map_or(String::new(), |speed| {
-        let all = speed.all_on_gpus.filter(|_| !plan.full_offload || plan.parted_blocks > 0);
+        let all = speed.all_on_gpus.filter(|_| !plan.full_offload);
         let all = all.map_or(String::new(), |all| format!(", {all:.1} if all were"));
         format!(", about {:.1} tok/s{all}", speed.tokens_per_second)
     });

@@ -210,10 +210,11 @@ impl Evidence {
     ///
     /// A line that names what is wrong, and where.
     pub fn from_json(text: &str) -> Result<Self, String> {
+        let in_json = |error: serde_json::Error| format!("its JSON: {error}");
         let fenced = text.find("```json").unwrap_or(0);
         let begin = text[fenced..].find('{').ok_or("there is no JSON in it")? + fenced;
         let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
-        let value = values.next().transpose().map_err(|error| in_json(&error))?.unwrap_or_default();
+        let value = values.next().transpose().map_err(in_json)?.unwrap_or_default();
         let end = begin + values.byte_offset();
         // Of another version other keys may be missing.
         let version = &value["version"];
@@ -221,12 +222,8 @@ impl Evidence {
             return Err(format!("its version is {version}, and {} is read", Self::VERSION));
         }
         // From the text, as other JSON is read here: what is read from values too is compiled twice.
-        let read: Self = serde_json::from_str(&text[begin..end]).map_err(|error| in_json(&error))?;
+        let read: Self = serde_json::from_str(&text[begin..end]).map_err(in_json)?;
         read.machine.check().map_err(|error| format!("its machine: {error}"))?;
         Ok(read)
     }
-}
-
-fn in_json(error: &serde_json::Error) -> String {
-    format!("its JSON: {error}")
 }

@@ -25,7 +25,7 @@ mod protocol;
 mod run;
 mod sweep;
 
-pub use compare::{Comparison, Ratio};
+pub use compare::Ratio;
 pub use conditions::Conditions;
 pub use doctor::{Cause, Finding};
 pub use evidence::{Evidence, ModelEvidence, Running};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use autoplace::load::{GpuReport, LoadReport, Model, build_name};
-use autoplace::machine::{GpuKind, HostLimit, Machine};
+use autoplace::machine::{GpuKind, HostLimit, Machine, UnusedReason};
 use autoplace::memory::{ContextParams, Footprint, TensorOverride};
 use autoplace::plan::{Confidence, ModelIdentity, PlacementKind};
 use serde::{Deserialize, Serialize, Serializer};
@@ -192,10 +192,6 @@ impl Measurement {
 }
 
 impl Point {
-    pub(super) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), ..Self::default() }
-    }
-
     pub(super) fn add(&mut self, shape: [u32; 3], sample: Sample, begun: &str, predicted: Option<f64>) {
         let [n_prompt, n_gen, n_depth] = shape;
         let known = self.rows.iter().position(|row| [row.n_prompt, row.n_gen, row.n_depth] == shape);
@@ -221,14 +217,9 @@ impl Point {
 }
 
 impl Row {
-    /// Tokens of each computation.
-    pub const fn tokens(&self) -> u32 {
-        self.n_prompt.saturating_add(self.n_gen)
-    }
-
     /// The tokens per second of each computation.
     pub fn speeds(&self) -> impl Iterator<Item = f64> {
-        let tokens = f64::from(self.tokens());
+        let tokens = f64::from(self.n_prompt.saturating_add(self.n_gen));
         self.samples.iter().map(move |sample| tokens * 1e9 / sample.ns.max(1) as f64)
     }
 
@@ -280,6 +271,11 @@ pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, Str
     }
     machine.notes.clear();
     names.retain(|(name, _)| !name.is_empty());
+    for unused in &mut machine.unused_gpus {
+        if let UnusedReason::NoServer { problem } = &mut unused.reason {
+            masked(problem, &names);
+        }
+    }
     names
 }
 

@@ -99,8 +99,6 @@ impl Protocol {
 
     /// The tokens of each prompt, and those that fill the context before it.
     pub(super) fn tokens(&self, model: &Model, n_ctx: u32) -> Result<Tokens, Error> {
-        // Before as many are made.
-        self.fits(self.n_prompt as usize, n_ctx)?;
         // Without BOS, with which all would begin: the context would hold it already.
         let texts = self.texts().into_iter().map(|text| Prompt::text(text).add_special(false));
         let own: Vec<Vec<Token>> = texts.map(|text| model.tokenize(text)).collect::<Result<_, _>>()?;
@@ -109,9 +107,8 @@ impl Protocol {
             0 => own,
             n => own.iter().map(|text| text.iter().copied().cycle().take(n).collect()).collect(),
         };
-        let tokens = Tokens { before, prompts };
-        self.fits(tokens.longest(), n_ctx)?;
-        Ok(tokens)
+        self.fits(prompts.iter().map(Vec::len).max().unwrap_or_default(), n_ctx)?;
+        Ok(Tokens { before, prompts })
     }
 }
 
@@ -122,10 +119,6 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn longest(&self) -> usize {
-        self.prompts.iter().map(Vec::len).max().unwrap_or_default()
-    }
-
     pub(super) fn before(&self, depth: u32) -> Vec<Token> {
         self.before.iter().copied().cycle().take(depth as usize).collect()
     }

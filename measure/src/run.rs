@@ -1,6 +1,5 @@
 //! Loading one placement after the other and computing with each.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use autoplace::generate::Statistics;
@@ -30,13 +29,9 @@ pub struct Measure<'a> {
 #[derive(Debug, Clone)]
 pub struct Arm {
     name: String,
-    way: Way,
-}
-
-#[derive(Debug, Clone)]
-enum Way {
-    Asked(Request),
-    Saved(Box<SavedPlan>),
+    request: Request,
+    /// Which is followed instead of what is asked.
+    saved: Option<Box<SavedPlan>>,
 }
 
 /// How far a measurement is.
@@ -55,12 +50,12 @@ const WARM_UP: usize = 8;
 impl Arm {
     /// Where a plan for this request puts the model.
     pub fn asked(name: impl Into<String>, request: Request) -> Self {
-        Self { name: name.into(), way: Way::Asked(request) }
+        Self { name: name.into(), request, saved: None }
     }
 
     /// Where a saved plan puts it.
     pub fn saved(name: impl Into<String>, plan: SavedPlan) -> Self {
-        Self { name: name.into(), way: Way::Saved(Box::new(plan)) }
+        Self { name: name.into(), request: Request::new(), saved: Some(Box::new(plan)) }
     }
 }
 
@@ -89,10 +84,10 @@ impl<'a> Measure<'a> {
     }
 
     fn builder(&self, arm: &Arm) -> ModelBuilder {
-        let builder = Model::builder(&self.path);
-        (self.prepare)(match &arm.way {
-            Way::Asked(request) => builder.request(request.clone()),
-            Way::Saved(plan) => builder.follow(SavedPlan::clone(plan)),
+        let builder = Model::builder(&self.path).request(arm.request.clone());
+        (self.prepare)(match &arm.saved {
+            Some(plan) => builder.follow(SavedPlan::clone(plan)),
+            None => builder,
         })
     }
 
@@ -120,7 +115,7 @@ impl<'a> Measure<'a> {
             // No GPU, or none with room for a layer: a sweep says nothing then.
             return Ok(arms);
         }
-        let is_chosen = |n| n == chosen.n_gpu_layers && chosen.overrides.is_empty();
+        let is_chosen = |n| n == chosen.n_gpu_layers && chosen.parted_blocks == 0;
         let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
         arms.extend(layers.map(|n| Arm::asked(format!("ngl {n}"), whole.clone().n_gpu_layers(GpuLayers::Exactly(n)))));
         Ok(arms)
@@ -144,7 +139,8 @@ impl<'a> Measure<'a> {
     /// [`Error::Load`] where no placement has a plan or the first cannot be loaded, [`Error::Protocol`], and
     /// [`Error::Stopped`].
     pub fn run(mut self, arms: &[Arm]) -> Result<Measurement, Error> {
-        let mut points: Vec<Point> = arms.iter().map(|arm| Point::new(&arm.name)).collect();
+        let mut points: Vec<Point> =
+            arms.iter().map(|arm| Point { name: arm.name.clone(), ..Point::default() }).collect();
         let (protocol, expected) = self.planned(arms, &mut points)?;
         let all: f64 = expected.iter().sum();
         let mut run = Run { protocol: &protocol, done: 0.0, all: all.max(f64::MIN_POSITIVE), measurement: None };
@@ -202,12 +198,6 @@ impl<'a> Measure<'a> {
             (_, Some(why)) => Err(why.into()),
             (_, None) => Err(Error::Protocol("there is no placement to measure".to_owned())),
         }
-    }
-}
-
-impl fmt::Debug for Measure<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Measure").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -269,14 +259,15 @@ impl Run<'_> {
         };
         let mut observer = Observer::new(&model);
         compute(&model, tokens.before(WARM_UP as u32), WARM_UP, false)?;
-        let texts = self.texts(&tokens, round);
+        let rounds = self.protocol.rounds as usize;
+        let texts: Vec<usize> = (round as usize..tokens.prompts.len()).step_by(rounds).collect();
         let steps = (texts.len() * self.protocol.depths.len()) as f64;
         for &depth in &self.protocol.depths {
             if depth > 0 {
                 compute(&model, tokens.before(depth), 1, true)?;
             }
             for &which in &texts {
-                let begun = now();
+                let begun = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
                 let n_prompt = tokens.prompts[which].len() as u32;
                 let n_gen = self.protocol.n_gen;
                 let [prompt, generation] = text(&model, &tokens, (which, depth), n_gen)?;
@@ -292,11 +283,6 @@ impl Run<'_> {
             }
         }
         Ok(true)
-    }
-
-    /// Which prompts are computed in this round.
-    fn texts(&self, tokens: &Tokens, round: u32) -> Vec<usize> {
-        (round as usize..tokens.prompts.len()).step_by(self.protocol.rounds as usize).collect()
     }
 }
 
@@ -338,9 +324,4 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
         let prompt = if fast > 0.0 { f64::from(protocol.n_prompt) / fast } else { 0.0 };
         texts * (prompt + f64::from(protocol.n_gen) / speed.tokens_per_second.max(1e-9))
     })
-}
-
-/// This second, in UTC.
-fn now() -> String {
-    chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }

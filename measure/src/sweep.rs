@@ -19,7 +19,8 @@ impl Steps {
         let mut layers: Vec<u32> = match self {
             Self::Full => (0..=all).collect(),
             Self::Even(n) => {
-                let last = u64::from(n.max(2) - 1);
+                // One more than all there are would only repeat some.
+                let last = u64::from(n.clamp(2, all.max(1) + 1) - 1);
                 (0..=last).map(|step| (u64::from(all) * step / last) as u32).collect()
             }
             Self::Edge => {
@@ -45,7 +46,7 @@ mod tests {
         assert_eq!(Steps::Edge.layers(3, 3), [3, 2, 1, 0]);
         assert_eq!(Steps::Even(7).layers(48, 0), [48, 40, 32, 24, 16, 8, 0]);
         assert_eq!(Steps::Even(0).layers(9, 9), [9, 0]);
-        assert_eq!(Steps::Even(40).layers(3, 3), [3, 2, 1, 0]);
+        assert_eq!(Steps::Even(u32::MAX).layers(3, 3), [3, 2, 1, 0]);
         assert_eq!(Steps::Full.layers(3, 1), [3, 2, 1, 0]);
     }
 }

@@ -75,13 +75,9 @@ impl Choice {
                     }
                     self.take(&piece.text, piece.end.map(|end| end.reason))
                 }
-                Some(Err(error)) => {
+                end => {
                     self.answer = None;
-                    return Poll::Ready(Some(Err(error)));
-                }
-                None => {
-                    self.answer = None;
-                    return Poll::Ready(None);
+                    return Poll::Ready(end.and_then(Result::err).map(Err));
                 }
             };
             if !step.parts.is_empty() || step.finish.is_some() {

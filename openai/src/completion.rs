@@ -23,12 +23,8 @@ pub struct Completion {
     frame: Frame,
     choices: Vec<Choice>,
     is_stream: bool,
+    /// Of a stream: the chunk behind all others says what was used.
     include_usage: bool,
-    streaming: Option<Streaming>,
-}
-
-/// Where a stream has got to.
-struct Streaming {
     chunks: Vec<Chunks>,
     ready: VecDeque<Value>,
     /// The answer that is asked first.
@@ -38,8 +34,10 @@ struct Streaming {
 
 impl Completion {
     pub(super) fn new(frame: Frame, choices: Vec<Choice>, stream: Option<bool>) -> Self {
+        let chunks: Vec<_> = (0..choices.len()).map(|index| Chunks::new(&frame, index)).collect();
+        let ready = chunks.iter().filter_map(Chunks::first).collect();
         let (is_stream, include_usage) = (stream.is_some(), stream == Some(true));
-        Self { frame, choices, is_stream, include_usage, streaming: None }
+        Self { frame, choices, is_stream, include_usage, chunks, ready, turn: 0, has_ended: false }
     }
 
     /// Whether the request has asked for chunks.
@@ -55,8 +53,7 @@ impl Completion {
     pub async fn response(mut self) -> Result<Value, ApiError> {
         // By turns: one that nobody reads is not computed for long.
         let mut wholes: Vec<_> = self.choices.iter().map(|_| Step::default()).collect();
-        let mut turn = 0;
-        while let Some((index, step)) = poll_fn(|context| self.poll_any(&mut turn, context)).await {
+        while let Some((index, step)) = poll_fn(|context| self.poll_any(context)).await {
             wholes[index].add(step.map_err(|error| failed(&self.frame, &error))?);
         }
         let choices = wholes.into_iter().enumerate();
@@ -77,59 +74,27 @@ impl Completion {
 
     /// The next chunk; `None` after the last. An error is the last.
     pub fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Value, ApiError>>> {
-        let mut streaming = match self.streaming.take() {
-            Some(streaming) => streaming,
-            None => self.begin(),
-        };
-        let chunk = self.poll_streaming(&mut streaming, context);
-        self.streaming = Some(streaming);
-        chunk
-    }
-
-    fn begin(&self) -> Streaming {
-        let mut streaming = Streaming {
-            chunks: Vec::with_capacity(self.choices.len()),
-            ready: VecDeque::new(),
-            turn: 0,
-            has_ended: false,
-        };
-        for index in 0..self.choices.len() {
-            let chunks = Chunks::new(&self.frame, index);
-            streaming.ready.extend(chunks.first());
-            streaming.chunks.push(chunks);
-        }
-        streaming
-    }
-
-    fn poll_streaming(
-        &mut self,
-        streaming: &mut Streaming,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Value, ApiError>>> {
         loop {
-            if let Some(choice) = streaming.ready.pop_front() {
+            if let Some(choice) = self.ready.pop_front() {
                 let mut body = self.frame.body(true, vec![choice]);
                 if self.include_usage {
                     body["usage"] = Value::Null;
                 }
                 return Poll::Ready(Some(Ok(body)));
             }
-            if streaming.has_ended {
+            if self.has_ended {
                 return Poll::Ready(None);
             }
-            match ready!(self.poll_any(&mut streaming.turn, context)) {
-                Some((index, Ok(step))) => {
-                    let chunks = &mut streaming.chunks[index];
-                    streaming.ready.extend(chunks.of(&step));
-                }
+            match ready!(self.poll_any(context)) {
+                Some((index, Ok(step))) => self.ready.extend(self.chunks[index].of(&step)),
                 Some((_, Err(error))) => {
                     // The others end too.
                     self.choices.clear();
-                    streaming.has_ended = true;
+                    self.has_ended = true;
                     return Poll::Ready(Some(Err(failed(&self.frame, &error))));
                 }
                 None => {
-                    streaming.has_ended = true;
+                    self.has_ended = true;
                     if self.include_usage {
                         let mut body = self.frame.body(true, Vec::new());
                         body["usage"] = self.usage();
@@ -141,13 +106,13 @@ impl Completion {
     }
 
     /// A step of any of the answers, by turns; `None` when all have ended.
-    fn poll_any(&mut self, turn: &mut usize, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Step, Error>)>> {
+    fn poll_any(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Step, Error>)>> {
         let count = self.choices.len();
         for ahead in 0..count {
-            let index = (*turn + ahead) % count;
+            let index = (self.turn + ahead) % count;
             let choice = &mut self.choices[index];
             if let Poll::Ready(Some(step)) = choice.poll(context) {
-                *turn = (index + 1) % count;
+                self.turn = (index + 1) % count;
                 return Poll::Ready(Some((index, step)));
             }
         }

@@ -152,8 +152,9 @@ impl<'a> CallBody<'a> {
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),
-                    text => serde_json::from_str(text)
-                        .map_err(|error| ApiError::invalid(&place, format!("{place}: no JSON: {error}")))?,
+                    text => {
+                        text.parse().map_err(|error| ApiError::invalid(&place, format!("{place}: no JSON: {error}")))?
+                    }
                 }
             }
             Some(arguments) => reading::value(arguments, &place)?,

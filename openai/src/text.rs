@@ -29,19 +29,16 @@ impl TextRequest {
         body.refuse(&[("suffix", "\"\""), ("echo", "false"), ("best_of", "1")])?;
         let options = Options::read(&body)?;
         let text: TextBody = body.part()?;
-        let prompts = prompts(&body)?;
+        let context = model.placement().context.n_ctx_seq();
+        let prompts = prompts(&body, context as usize)?;
         let asked = prompts.len().saturating_mul(options.n);
         if asked > MOST_CHOICES {
             let message = format!("{asked} texts were asked for: {MOST_CHOICES} are the most");
             return Err(ApiError::invalid("prompt", message));
         }
-        let context = model.placement().context.n_ctx_seq();
         let sampling = sampling(&model.sampling(), &body, context)?;
         let mut texts = Vec::with_capacity(prompts.len());
         for prompt in prompts {
-            if let PromptBody::Text(prompt) = &prompt {
-                check_length(prompt.len(), context as usize, "prompt")?;
-            }
             let mut generate = model.generate(prompt).sampling(sampling.clone());
             if let Some(most) = text.logprobs {
                 generate = generate.logprobs(most);
@@ -52,29 +49,18 @@ impl TextRequest {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum PromptBody {
-    Text(String),
-    Tokens(Vec<autoplace::llama_sys::Token>),
-}
-
-impl From<PromptBody> for Prompt {
-    fn from(body: PromptBody) -> Self {
-        match body {
-            // The whole prompt is the client's: control tokens too, as for other servers.
-            PromptBody::Text(text) => Self::markup(text).add_special(true),
-            PromptBody::Tokens(tokens) => Self::tokens(tokens),
-        }
-    }
-}
-
 /// A text, tokens, or a list of either.
-fn prompts(body: &Body<'_>) -> Result<Vec<PromptBody>, ApiError> {
+fn prompts(body: &Body<'_>, context: usize) -> Result<Vec<Prompt>, ApiError> {
     let missing = || ApiError::invalid("prompt", "`prompt` is missing or empty");
     let given = body.get("prompt").ok_or_else(missing)?;
     let one = |given: &RawValue, place: &str| match reading::is_text(given) {
-        true => reading::value(given, place).map(PromptBody::Text),
-        false => reading::value(given, place).map(|List::<_, MOST_TOKENS>(tokens)| PromptBody::Tokens(tokens)),
+        true => {
+            let text: String = reading::value(given, place)?;
+            check_length(text.len(), context, "prompt")?;
+            // The whole prompt is the client's: control tokens too, as for other servers.
+            Ok(Prompt::markup(text).add_special(true))
+        }
+        false => reading::value(given, place).map(|List::<_, MOST_TOKENS>(tokens)| Prompt::tokens(tokens)),
     };
     match reading::first_of_list(given) {
         Some(b'"' | b'[') => {
@@ -96,10 +82,10 @@ mod tests {
     fn a_prompt_is_a_text_or_tokens_or_several() {
         let read = |prompt: Value| {
             let body = json!({"prompt": prompt}).to_string();
-            prompts(&reading::object(body.as_bytes()).unwrap())
+            prompts(&reading::object(body.as_bytes()).unwrap(), 512)
         };
-        let text = |text: &str| PromptBody::Text(text.into());
-        let tokens = |tokens: &[i32]| PromptBody::Tokens(tokens.into());
+        let text = |text: &str| Prompt::markup(text).add_special(true);
+        let tokens = |tokens: &[i32]| Prompt::tokens(tokens);
         assert_eq!(read(json!("a")).unwrap(), [text("a")]);
         assert_eq!(read(json!([1, 2])).unwrap(), [tokens(&[1, 2])]);
         assert_eq!(read(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);

@@ -32,20 +32,25 @@ pub(crate) fn read(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Writes a file beside its place and moves it there: a reader finds the old file or the new one, whole. What is no
-/// regular file, such as `/dev/stdout`, is written to.
+/// Writes a file beside its place and moves it there: a reader finds the old file or the new one, whole. Who may read
+/// the old one may read the new one. What is no regular file, such as `/dev/stdout`, is written to.
 pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
     // What a link leads to, so that it stays a link.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    if fs::metadata(&file).is_ok_and(|there| !there.is_file()) {
+    let there = fs::metadata(&file).ok();
+    if there.as_ref().is_some_and(|there| !there.is_file()) {
         return fs::write(file, text);
     }
     // A number that nobody else has: the standard library's only random one.
     let beside = file.with_file_name(format!(".autoplace-{:016x}", RandomState::new().build_hasher().finish()));
     let mut written = File::create_new(&beside)?;
-    let moved = written.write_all(text.as_bytes()).and_then(|()| written.sync_all());
+    // Where they are the same the file system may refuse to set any.
+    let permissions = there.map(|there| there.permissions());
+    let others = permissions.filter(|it| written.metadata().is_ok_and(|new| new.permissions() != *it));
+    let set = others.map_or(Ok(()), |it| written.set_permissions(it));
+    let whole = set.and_then(|()| written.write_all(text.as_bytes())).and_then(|()| written.sync_all());
     drop(written);
-    moved.and_then(|()| fs::rename(&beside, file)).inspect_err(|_| drop(fs::remove_file(&beside)))
+    whole.and_then(|()| fs::rename(&beside, file)).inspect_err(|_| drop(fs::remove_file(&beside)))
 }
 
 /// Deserialises a document, or says which field is wrong, that its `version` is a later one than the latest known, or
@@ -203,19 +208,21 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_stays_one_and_a_file_is_for_those_whom_the_mask_allows() {
-        use std::os::unix::fs::{MetadataExt, symlink};
+    fn a_link_stays_one_and_a_file_is_for_those_whom_it_was_for_or_the_mask_allows() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
         let folder = tempfile::tempdir().unwrap();
         let [plain, written, link] = ["plain", "written", "link"].map(|it| folder.path().join(it));
         fs::write(&plain, "").unwrap();
         symlink(&written, &link).unwrap();
         write(&written, "one").unwrap();
+        let mode = |path| fs::metadata(path).unwrap().mode();
+        assert_eq!(mode(&written), mode(&plain));
+        fs::set_permissions(&written, fs::Permissions::from_mode(0o600)).unwrap();
         write(&link, "two").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(read(&written).unwrap(), "two");
-        let mode = |path| fs::metadata(path).unwrap().mode();
-        assert_eq!(mode(&written), mode(&plain));
+        assert_eq!(mode(&written) & 0o777, 0o600);
     }
 
     #[test]

@@ -20,13 +20,9 @@ fn main() -> ExitCode {
     }
     let is_trusted = words.iter().any(|word| word == "--trusted-network");
     words.retain(|word| word != "--trusted-network");
-    match serve(&words, is_trusted) {
-        Ok(never) => match never {},
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let Err(error) = serve(&words, is_trusted);
+    eprintln!("error: {error}");
+    ExitCode::FAILURE
 }
 
 fn serve(words: &[String], is_trusted: bool) -> Result<std::convert::Infallible, Box<dyn std::error::Error>> {

@@ -18,6 +18,8 @@ use crate::memory::Pooling;
 /// println!("{}", cosine_similarity(&vectors[0], &vectors[1])?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// After a re-placement that failed, whatever it is asked is [`Error::Load`].
 #[derive(Debug)]
 #[must_use]
 pub struct Embedder {
@@ -95,45 +97,30 @@ impl Embedder {
     }
 
     fn compute<T: AsRef<str>>(&mut self, query: Option<&str>, texts: &[T]) -> Result<Vec<Embedding>, Error> {
+        let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         match &mut self.at {
-            At::Here(it) => it.compute(query, texts, self.options),
-            At::There(it) => it.compute(query, texts, self.options),
+            At::Here(it) => it.compute(query, &texts, self.options),
+            At::There(it) => it.compute(query, &texts, self.options),
         }
     }
 
     /// What the scores of a classification head stand for, in their order; empty where the model does not say.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Load`] after a re-placement that failed.
     pub fn labels(&self) -> Result<Vec<String>, Error> {
         Ok(self.about()?.labels)
     }
 
     /// Elements of a vector; with [`Pooling::Rank`], scores.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Load`] after a re-placement that failed.
     pub fn width(&self) -> Result<usize, Error> {
         Ok(self.about()?.width)
     }
 
     /// The pooling in use: what was asked for, or the model's own; never [`Pooling::Model`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Load`] after a re-placement that failed.
     pub fn pooling(&self) -> Result<Pooling, Error> {
         Ok(self.about()?.pooling)
     }
 
     /// Tokens of the longest text, with those that the model adds: of the context, and of the positions that the
     /// model has learned.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Load`] after a re-placement that failed.
     pub fn longest_text(&self) -> Result<usize, Error> {
         Ok(self.about()?.longest_text)
     }

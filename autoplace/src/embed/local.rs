@@ -41,7 +41,7 @@ impl EmbedderHere {
     pub(super) fn compute(
         &mut self,
         query: Option<&str>,
-        texts: &[impl AsRef<str>],
+        texts: &[&str],
         options: Options,
     ) -> Result<Vec<Embedding>, Error> {
         self.prepare();
@@ -57,7 +57,7 @@ impl EmbedderHere {
             Some((query, format)) => format.pair(index, query, text, limit),
             None => Text::of(&vocab, index, text, limit),
         };
-        let texts = texts.iter().map(AsRef::as_ref).enumerate().map(read).collect::<Result<Vec<_>, Error>>()?;
+        let texts = texts.iter().copied().enumerate().map(read).collect::<Result<Vec<_>, Error>>()?;
         self.compute_all(&texts, options.normalize)
     }
 
@@ -84,13 +84,11 @@ impl EmbedderHere {
 
     fn compute_all(&mut self, texts: &[Text], is_scaled: bool) -> Result<Vec<Embedding>, Error> {
         let context = self.context()?;
-        let room = Room {
-            tokens: context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize,
-            texts: context.n_seq_max() as usize,
-        };
-        let lengths: Vec<usize> = texts.iter().map(Text::len).collect();
+        let most_tokens = context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize;
+        let most_texts = context.n_seq_max() as usize;
+        let lengths: Vec<usize> = texts.iter().map(|text| text.tokens.len()).collect();
         let mut embeddings = Vec::with_capacity(texts.len());
-        for range in batches(&lengths, room) {
+        for range in batches(&lengths, most_tokens, most_texts) {
             let pulse = Arc::clone(self.model.pulse());
             let _computing = pulse.computing();
             self.compute_batch(&texts[range], is_scaled, &mut embeddings)?;
@@ -118,8 +116,8 @@ impl EmbedderHere {
         for (sequence, text) in (0..).zip(texts) {
             let mut values = Vec::new();
             if pooling == Pooling::None {
-                values.reserve_exact(width.saturating_mul(text.len()));
-                for row in rows.by_ref().take(text.len()) {
+                values.reserve_exact(width.saturating_mul(text.tokens.len()));
+                for row in rows.by_ref().take(text.tokens.len()) {
                     let begin = values.len();
                     values.extend_from_slice(context.embeddings_ith(row)?);
                     if is_scaled {
@@ -132,7 +130,7 @@ impl EmbedderHere {
                     normalize(&mut values);
                 }
             }
-            into.push(Embedding { values, width, tokens: text.len(), truncated: text.truncated });
+            into.push(Embedding { values, width, tokens: text.tokens.len(), truncated: text.truncated });
         }
         Ok(())
     }
@@ -170,20 +168,13 @@ impl Drop for EmbedderHere {
     }
 }
 
-/// What one computation holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Room {
-    tokens: usize,
-    texts: usize,
-}
-
-/// Texts of these lengths, in their order, as many at once as there is room for. None may be longer than the room.
-fn batches(lengths: &[usize], room: Room) -> Vec<Range<usize>> {
+/// Texts of these lengths, in their order, as many at once as one computation holds. None may be longer than that.
+fn batches(lengths: &[usize], most_tokens: usize, most_texts: usize) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let (mut begin, mut tokens) = (0, 0_usize);
     for (index, &length) in lengths.iter().enumerate() {
         let texts = index - begin;
-        let fits = tokens.saturating_add(length) <= room.tokens && texts < room.texts;
+        let fits = tokens.saturating_add(length) <= most_tokens && texts < most_texts;
         if texts > 0 && !fits {
             batches.push(begin..index);
             (begin, tokens) = (index, 0);
@@ -200,7 +191,7 @@ fn batches(lengths: &[usize], room: Room) -> Vec<Range<usize>> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Room, batches};
+    use super::batches;
 
     proptest! {
         #[test]
@@ -209,7 +200,7 @@ mod tests {
             tokens in 50_usize..200,
             texts in 1_usize..9,
         ) {
-            let batches = batches(&lengths, Room { tokens, texts });
+            let batches = batches(&lengths, tokens, texts);
             let all: Vec<usize> = batches.iter().cloned().flatten().collect();
             prop_assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
             for batch in &batches {

@@ -33,10 +33,6 @@ impl<'a> Format<'a> {
     }
 
     /// The query and the document of this number. Control tokens written in either are text.
-    ///
-    /// # Errors
-    ///
-    /// As [`Text::of`].
     pub(super) fn pair(&self, index: usize, query: &str, document: &str, limit: Limit) -> Result<Text, Error> {
         let parts = match &self.template {
             Some(template) => {
@@ -70,7 +66,7 @@ impl<'a> Format<'a> {
                 let room = limit.tokens.checked_sub(count - cut);
                 match room.and_then(|room| room.checked_div(documents.count())) {
                     Some(each) if limit.truncate && each > 0 => Ok(joined(parts, each)),
-                    _ => Err(Error::too_long(index, count, limit)),
+                    _ => Err(Error::TooLong { index, tokens: count, limit: limit.tokens }),
                 }
             }
         }
@@ -141,10 +137,6 @@ pub(super) struct Limit {
 
 impl Text {
     /// The text of this number, with the tokens that the model adds. Control tokens written in it are text.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TooLong`], [`Error::Empty`]; [`Error::Native`] for a model without a vocabulary.
     pub(super) fn of(vocab: &Vocab, index: usize, text: &str, limit: Limit) -> Result<Self, Error> {
         let mut tokens = vocab.tokenize(text, true, false)?;
         if tokens.is_empty() {
@@ -152,9 +144,8 @@ impl Text {
         }
         let truncated = tokens.len() > limit.tokens;
         if truncated {
-            let count = tokens.len();
             if !limit.truncate {
-                return Err(Error::too_long(index, count, limit));
+                return Err(Error::TooLong { index, tokens: tokens.len(), limit: limit.tokens });
             }
             // Only the model has put a control token there: what it adds at the end stays.
             let end = tokens.pop().filter(|last| vocab.is_control(*last));
@@ -162,16 +153,6 @@ impl Text {
             tokens.extend(end);
         }
         Ok(Self { tokens, truncated })
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.tokens.len()
-    }
-}
-
-impl Error {
-    pub(super) fn too_long(index: usize, tokens: usize, limit: Limit) -> Self {
-        Self::TooLong { index, tokens, limit: limit.tokens }
     }
 }
 

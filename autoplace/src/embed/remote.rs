@@ -53,10 +53,10 @@ impl EmbedderThere {
     pub(super) fn compute(
         &mut self,
         query: Option<&str>,
-        texts: &[impl AsRef<str>],
+        texts: &[&str],
         options: Options,
     ) -> Result<Vec<Embedding>, Error> {
-        let texts = texts.iter().map(|text| text.as_ref().to_owned()).collect();
+        let texts = texts.iter().copied().map(str::to_owned).collect();
         self.ask(Some(&Request::Embed(Call::Compute { query: query.map(str::to_owned), texts, options })))
     }
 
@@ -118,16 +118,10 @@ fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worke
 
 /// The worker's side: takes the context and reports that, or why not.
 pub(crate) fn open(model: Result<&Model, Error>, sender: &Sender) -> Result<Option<EmbedderHere>, worker::Error> {
-    let opened = model.and_then(|model| {
-        let embedder = EmbedderHere::open(model)?;
-        Ok((embedder.about()?, embedder))
-    });
-    let (outcome, embedder) = match opened {
-        Ok((about, embedder)) => (Ok(about), Some(embedder)),
-        Err(error) => (Err(Failed(error)), None),
-    };
-    sender.send(&outcome)?;
-    Ok(embedder)
+    let opened = model.and_then(EmbedderHere::open);
+    let about = opened.as_ref().map_err(Error::clone).and_then(EmbedderHere::about);
+    sender.send(&about.map_err(Failed))?;
+    Ok(opened.ok())
 }
 
 /// The worker's side of [`Call::Compute`]. `false`: nobody is there any more.
@@ -136,7 +130,8 @@ pub(crate) fn compute(
     (query, texts, options): (Option<&str>, &[String], Options),
     sender: &Sender,
 ) -> Result<bool, worker::Error> {
-    let embeddings = embedder.compute(query, texts, options);
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let embeddings = embedder.compute(query, &texts, options);
     let shape = |it: &Embedding| (it.values.len(), it.width, it.tokens, it.truncated);
     let shapes = embeddings.as_ref().map(|all| all.iter().map(shape).collect::<Shapes>());
     let is_heard = sender.send(&shapes.map_err(|error| Failed(error.clone())))?;

@@ -19,8 +19,6 @@ use crate::load::AbortHandle;
 /// Pieces that the thread computes ahead of its reader.
 const AHEAD: usize = 64;
 
-const THREAD: &str = "autoplace-stream";
-
 /// A [`TokenStream`] or [`ChatStream`] as a `Stream` and not as an iterator: made by their `into_async`. It has their
 /// other methods.
 #[derive(Debug)]
@@ -93,7 +91,7 @@ impl TokenStream {
             drop(session);
             last.into_iter().for_each(|last| sender.send(last));
         };
-        spawn(THREAD, work).map(drop)
+        spawn("autoplace-stream", work).map(drop)
     }
 }
 

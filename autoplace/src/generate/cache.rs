@@ -5,7 +5,7 @@ use llama_sys::{Context, Position, SeqId, Token};
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::Lent;
 use super::error::Error;
-use crate::load::{Contents, Remembered};
+use crate::load::{Checkpoint, Contents, Remembered};
 
 /// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp
 /// copies all of one.
@@ -119,7 +119,7 @@ impl Cache {
                 Place::of_its_own(free, 0)
             }
         };
-        if self.checkpoints.are_taken(context) {
+        if self.checkpoints.limit > 0 && context.has_partial_state() {
             place.stops = Stops::of(prompt.len(), place.cached, common);
         }
         Ok(place)
@@ -201,10 +201,13 @@ impl Cache {
     /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
     /// Returns how many it holds.
     fn go_back(&mut self, context: &mut Context, seq: SeqId, known: &[Token]) -> Result<usize, Error> {
-        if can_go_back(context, seq, known.len())? {
-            return cut(context, seq, known.len());
-        }
-        let held = self.checkpoints.restore(context, seq, known);
+        let held = if !can_go_back(context, seq, known.len())? {
+            self.checkpoints.restore(context, seq, known)
+        } else if context.kv_seq_remove(seq, position(known.len())..Position::MAX)? {
+            known.len()
+        } else {
+            0
+        };
         if held == 0 {
             context.kv_seq_remove(seq, 0..Position::MAX)?;
         }
@@ -213,12 +216,13 @@ impl Cache {
 
     /// Takes a checkpoint of a running text, whose sequence holds just these tokens.
     pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: &[Token], running: &Running<'_>) {
-        let idle = &self.idle;
-        let is_held = |known: &[Token]| {
-            running.iter().any(|(_, held)| held.starts_with(known))
-                || idle.iter().any(|it| it.tokens.starts_with(known))
-        };
-        self.checkpoints.take(context, seq, held, is_held);
+        let Self { idle, checkpoints, .. } = self;
+        // What no sequence begins with is of no use.
+        checkpoints.kept.retain(|Checkpoint { tokens, .. }| {
+            running.iter().any(|(_, held)| held.starts_with(tokens))
+                || idle.iter().any(|it| it.tokens.starts_with(tokens))
+        });
+        checkpoints.take(context, seq, held);
     }
 
     /// Forgets what idle sequences hold, the least recently used first, until they hold `tokens` at most.
@@ -244,18 +248,6 @@ impl Cache {
 /// The position after so many tokens.
 pub(super) fn position(tokens: usize) -> Position {
     Position::try_from(tokens).unwrap_or(Position::MAX)
-}
-
-/// Cuts a sequence down to its first tokens, or to none where its memory cannot. Returns how many it holds.
-fn cut(context: &mut Context, seq: SeqId, keep: usize) -> Result<usize, Error> {
-    let Ok(position) = Position::try_from(keep) else {
-        return Ok(0);
-    };
-    if context.kv_seq_remove(seq, position..Position::MAX)? {
-        return Ok(keep);
-    }
-    context.kv_seq_remove(seq, 0..Position::MAX)?;
-    Ok(0)
 }
 
 /// Whether the memory of a sequence can go back to the first `keep` tokens by itself.

@@ -143,7 +143,7 @@ impl Chat {
     /// first change is not computed again, except the last answer there if its text can be tokenized otherwise than
     /// it was generated.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
-        self.window.show_all();
+        self.window.from = 0;
         &mut self.messages
     }
 
@@ -242,7 +242,10 @@ impl Chat {
         let (constraint, format) = match (self.forced()?, &self.format) {
             (Some((constraint, format)), _) => (Some(constraint), format),
             (None, Some(format)) => (None, format.clone()),
-            (None, None) => (None, self.template_format()),
+            (None, None) => {
+                let source = self.template.source_for(!self.tools.is_empty());
+                (None, source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template))
+            }
         };
         let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
         let tokens = self.tokens(&rendered)?;
@@ -273,10 +276,6 @@ impl Chat {
             conversation = conversation.variable(name, value.clone());
         }
         Ok(self.template.render(&conversation)?)
-    }
-
-    fn template_format(&self) -> ReplyFormat {
-        self.template.source_for(!self.tools.is_empty()).map_or_else(ReplyFormat::plain, ReplyFormat::of_template)
     }
 
     /// What the context is to begin with: the tokens that are known, and the rest as it is written.

@@ -20,28 +20,20 @@ pub enum ChatFull {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Window {
     pub(super) when_full: ChatFull,
-    /// The first message that is shown, but for a system message that stays.
-    from: usize,
+    /// The first message that is shown, but for a system message that stays; 0: all are.
+    pub(super) from: usize,
 }
 
 impl Window {
     /// The messages that are not shown. A history that was cut to before the window is shown from its beginning.
     pub(super) fn forgotten<'m>(&self, messages: &'m [Message]) -> &'m [Message] {
         let kept = kept(messages);
-        match self.from < messages.len() {
-            true => messages.get(kept..self.from).unwrap_or_default(),
-            false => &[],
-        }
+        messages.get(kept..self.from).filter(|_| self.from < messages.len()).unwrap_or_default()
     }
 
     pub(super) fn shown(&self, messages: &[Message]) -> Vec<Message> {
         let kept = kept(messages);
         [&messages[..kept], &messages[kept + self.forgotten(messages).len()..]].concat()
-    }
-
-    /// Starts over: the history may be another one.
-    pub(super) fn show_all(&mut self) {
-        self.from = 0;
     }
 
     /// Leaves out one turn more: the messages from one user message to the next. `false` if only the last turn is
@@ -83,8 +75,7 @@ mod tests {
         }
         assert!(!window.narrow(&history));
         assert_eq!(contents(window.forgotten(&history)), "1a2tb");
-        let mut whole = window;
-        whole.show_all();
+        let whole = Window { from: 0, ..window };
         assert_eq!(contents(&whole.shown(&history)), "s1a2tb3");
         history.truncate(3);
         assert_eq!(contents(&window.shown(&history)), "s1a");

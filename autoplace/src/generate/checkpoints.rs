@@ -55,10 +55,6 @@ impl Checkpoints {
         CheckpointUse { checkpoints: self.kept.len(), bytes: self.bytes(), limit: self.limit }
     }
 
-    pub(super) fn are_taken(&self, context: &Context) -> bool {
-        self.limit > 0 && context.has_partial_state()
-    }
-
     /// The tokens before the last checkpoint that lies among the first of these.
     pub(super) fn last_among(&self, text: &[Token]) -> Option<usize> {
         self.find(text).map(|at| self.kept[at].tokens.len())
@@ -79,47 +75,34 @@ impl Checkpoints {
         // A checkpoint that is used is evicted last.
         let checkpoint = self.kept.remove(at);
         let held = checkpoint.tokens.len();
-        match context.restore_state(seq, &checkpoint.state) {
-            Ok(()) => {
-                tracing::debug!("sequence {seq} goes back to a checkpoint after {held} tokens");
-                self.kept.push(checkpoint);
-                held
-            }
-            Err(error) => {
-                tracing::debug!("a checkpoint after {held} tokens is of no use: {error}");
-                0
-            }
+        let restored = context.restore_state(seq, &checkpoint.state);
+        tracing::debug!("sequence {seq} goes back to a checkpoint after {held} tokens: {restored:?}");
+        if restored.is_err() {
+            return 0;
         }
+        self.kept.push(checkpoint);
+        held
     }
 
-    /// Takes one of a sequence, which holds just these tokens, as far as there is room for it. `is_held`: whether any
-    /// sequence begins with these tokens; what none does is of no use.
-    pub(super) fn take(
-        &mut self,
-        context: &mut Context,
-        seq: SeqId,
-        tokens: &[Token],
-        is_held: impl Fn(&[Token]) -> bool,
-    ) {
+    /// Takes one of a sequence, which holds just these tokens, as far as there is room for it.
+    pub(super) fn take(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token]) {
         if self.kept.iter().any(|it| it.tokens == tokens) {
             return;
         }
-        self.kept.retain(|it| is_held(&it.tokens));
         let Ok(state) = context.partial_state_bytes(seq) else {
             return;
         };
         let needed = state.saturating_add(size_of_val(tokens) as u64);
         let limit = self.limit.min(self.bytes().saturating_add(free()));
-        if needed > limit {
-            let after = tokens.len();
-            tracing::debug!("no checkpoint after {after} tokens: it takes {needed} bytes, and may take {limit}");
-            return;
-        }
-        self.evict_to(limit - needed);
-        match context.save_partial_state(seq) {
-            Ok(state) => self.kept.push(Checkpoint { tokens: tokens.to_vec(), state }),
-            Err(error) => tracing::debug!("no checkpoint after {} tokens: {error}", tokens.len()),
-        }
+        let taken = if needed > limit {
+            Err(format!("it may take {limit}"))
+        } else {
+            self.evict_to(limit - needed);
+            context.save_partial_state(seq).map_err(|error| error.to_string())
+        };
+        let outcome = taken.as_ref().map_or_else(String::as_str, |_| "taken");
+        tracing::debug!("a checkpoint after {} tokens, of {needed} bytes: {outcome}", tokens.len());
+        self.kept.extend(taken.map(|state| Checkpoint { tokens: tokens.to_vec(), state }));
     }
 
     fn evict_to(&mut self, limit: u64) {
@@ -144,7 +127,6 @@ fn free() -> u64 {
 /// Where the prompt of a text is interrupted to take checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stops {
-    are_on: bool,
     /// Numbers of tokens, ascending; those that are computed are no longer in it.
     at: Vec<usize>,
     /// Tokens after which the last one was taken.
@@ -158,7 +140,7 @@ impl Stops {
         let end = tokens.saturating_sub(BEFORE_END);
         let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);
         let end = (tokens >= MIN_PROMPT && end > cached).then_some(end);
-        Self { are_on: true, at: common.into_iter().chain(end).collect(), last: cached }
+        Self { at: common.into_iter().chain(end).collect(), last: cached }
     }
 
     /// The tokens after which the next is taken, where so many are computed.
@@ -168,9 +150,6 @@ impl Stops {
 
     /// Whether one is due after so many tokens of a prompt.
     pub(super) fn is_due(&mut self, computed: usize) -> bool {
-        if !self.are_on {
-            return false;
-        }
         let before = self.at.len();
         let is_stop = self.at.contains(&computed);
         self.at.retain(|&at| at > computed);

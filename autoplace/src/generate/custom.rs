@@ -4,6 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
 
+use crate::lock;
+
 /// Chooses a token of these candidates, after the tokens so far. Each text has a copy of the closure. The lock is only
 /// for copying it, so that a description of a generation can be shared.
 pub(super) struct CustomSampler(Mutex<Box<dyn Choose>>);
@@ -20,7 +22,7 @@ impl CustomSampler {
 
 impl Clone for CustomSampler {
     fn clone(&self) -> Self {
-        Self(Mutex::new(self.0.lock().unwrap_or_else(PoisonError::into_inner).boxed()))
+        Self(Mutex::new(lock(&self.0).boxed()))
     }
 }
 

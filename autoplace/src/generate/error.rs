@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::piece::FinishReason;
-use super::stats::Statistics;
 use crate::worker::{self, Word};
 use crate::{chat, load};
 
@@ -44,9 +43,6 @@ pub enum Error {
     /// The context is full, and the text was to end with an error then.
     #[error("the context is full: the text takes {tokens} tokens")]
     ContextFull { tokens: usize },
-    /// No text of the session has this number: it has ended, or is another session's.
-    #[error("this text is not running")]
-    NotRunning,
     /// The model computes embeddings or encodings and generates nothing.
     #[error("{architecture} models do not generate text")]
     NotGenerative { architecture: String },
@@ -111,11 +107,6 @@ impl Error {
                 | Self::NotAllowed { .. }
                 | Self::Native(InvalidParameter { name: "token", .. } | NoCandidates { .. })
         )
-    }
-
-    /// Of a text that has taken this.
-    pub(super) fn full(statistics: &Statistics) -> Self {
-        Self::ContextFull { tokens: statistics.prompt_tokens.saturating_add(statistics.generated_tokens) }
     }
 
     pub(super) fn not_loaded() -> Self {

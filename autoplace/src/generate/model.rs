@@ -18,7 +18,7 @@ impl Model {
     ///
     /// A text is plain: control tokens written in it are not read as such. [`Prompt`] has the other kinds.
     pub fn generate(&self, prompt: impl Into<Prompt>) -> Generate {
-        Generate::of(self.clone(), Spec::new(prompt.into(), self.sampling()))
+        Generate { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
     }
 
     /// Generates a value of a type: [`Generate::parse`] with all else left as it is by default.

@@ -93,7 +93,7 @@ pub(super) struct Progress {
     /// The whole text, where it is held to a constraint.
     text: Option<String>,
     /// Not returned yet.
-    error: Option<Error>,
+    pub(super) error: Option<Error>,
 }
 
 impl Progress {
@@ -125,7 +125,8 @@ impl Progress {
                 let text = self.text.take().unwrap_or_default();
                 self.error = Some(Error::Incomplete { limit: end.reason, text });
             } else if self.full_is_error && end.reason == FinishReason::ContextFull {
-                self.error = Some(Error::full(&end.statistics));
+                let Statistics { prompt_tokens, generated_tokens, .. } = end.statistics;
+                self.error = Some(Error::ContextFull { tokens: prompt_tokens.saturating_add(generated_tokens) });
             }
         }
         Some(Ok(piece))
@@ -137,11 +138,6 @@ impl Progress {
             self.finished = Some(FinishReason::Aborted);
             self.error = self.text.take().map(|text| Error::Incomplete { limit: FinishReason::Aborted, text });
         }
-    }
-
-    /// The error that follows the last piece, once.
-    pub(super) fn take_error(&mut self) -> Option<Error> {
-        self.error.take()
     }
 }
 
@@ -155,7 +151,7 @@ mod tests {
             let mut progress = Progress::new(true, is_constrained);
             assert!(progress.read(Err(llama_sys::Error::Aborted.into())).is_none());
             assert_eq!(progress.finished, Some(FinishReason::Aborted));
-            let error = progress.take_error().map(|error| error.to_string());
+            let error = progress.error.take().map(|error| error.to_string());
             assert_eq!(error.is_some(), is_constrained);
             assert!(error.is_none_or(|error| error.starts_with("an abort ended the text")));
         }

@@ -131,7 +131,7 @@ impl Session {
         let saved = match saved.sum::<Result<u64, Error>>() {
             Ok(saved) => saved,
             Err(error) => {
-                self.sequences.iter_mut().for_each(Sequence::drop_saved);
+                self.sequences.iter_mut().for_each(|it| it.held.saved = None);
                 return Err(error);
             }
         };
@@ -145,7 +145,7 @@ impl Session {
         let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot().take_drafts()?)));
         match drafts {
             Ok((resumed, drafts)) => {
-                self.sequences.iter_mut().for_each(Sequence::drop_saved);
+                self.sequences.iter_mut().for_each(|it| it.held.saved = None);
                 self.cache.emptied();
                 self.cache.checkpoints.set_limit(self.model.checkpoints());
                 self.drafters = Drafters::new(drafts, self.abort.clone());

@@ -1,17 +1,15 @@
 //! A generation being described: what is to be generated, and how.
 
-use llama_sys::{Candidates, Token, Vocab};
+use llama_sys::{Candidates, Token};
 use serde::{Deserialize, Serialize};
 
-use super::constraint::{Constraint, Matcher};
+use super::constraint::Constraint;
 use super::custom::CustomSampler;
-use super::error::Error;
 use super::piece::Progress;
 use super::prompt::Prompt;
 use super::sampling::{Mirostat, SamplerKind, Sampling};
 use super::speculative::Speculation;
 use crate::load::Model;
-use crate::worker;
 
 /// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
 #[derive(Debug, Clone)]
@@ -29,9 +27,9 @@ pub enum WhenFull {
     /// It ends, with [`FinishReason::ContextFull`](super::FinishReason::ContextFull).
     #[default]
     Stop,
-    /// It ends, and after its last piece a stream returns [`Error::ContextFull`], and so does [`Generate::text`]: for
-    /// whom half an answer is none. A [`Session`](super::Session) says it with the last piece, as for `Stop`, since its
-    /// other texts go on.
+    /// It ends, and after its last piece a stream returns [`Error::ContextFull`](super::Error::ContextFull), and so
+    /// does [`Generate::text`]: for whom half an answer is none. A [`Session`](super::Session) says it with the last
+    /// piece, as for `Stop`, since its other texts go on.
     Error,
 }
 
@@ -82,19 +80,6 @@ impl Spec {
     pub(super) fn progress(&self) -> Progress {
         Progress::new(self.when_full == WhenFull::Error, self.constraint.is_some())
     }
-
-    /// What cannot be sent to a worker.
-    pub(super) fn for_worker(self) -> Result<Self, Error> {
-        self.sampling.check_numbers()?;
-        match self.custom {
-            Some(_) => Err(worker::Error::Elsewhere { what: "the choice of its tokens" }.into()),
-            None => Ok(self),
-        }
-    }
-
-    pub(super) fn matcher(&self, model: &Model, vocab: &Vocab) -> Result<Option<Matcher>, Error> {
-        self.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()
-    }
 }
 
 impl Generate {
@@ -119,7 +104,8 @@ impl Generate {
         special(show: bool) spec.limits.special = show;
         /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself
         /// when it meets that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens),
-        /// [`stop`](Self::stop), the end of the context), the last item is [`Error::Incomplete`].
+        /// [`stop`](Self::stop), the end of the context), the last item is
+        /// [`Error::Incomplete`](super::Error::Incomplete).
         ///
         /// ```no_run
         /// use autoplace::generate::Constraint;
@@ -147,25 +133,6 @@ impl Generate {
         /// Goes on where the model would end the text, as vLLM's `ignore_eos` does: for measurements. What ends it is
         /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context.
         ignore_eos() spec.limits.ignore_eos = true;
-    }
-
-    /// What a worker was asked to generate.
-    pub(crate) fn of(model: Model, spec: Spec) -> Self {
-        Self { model, spec }
-    }
-
-    /// Whether [`logprobs`](Self::logprobs) were asked for.
-    pub fn reports_logprobs(&self) -> bool {
-        self.spec.logprobs.is_some()
-    }
-
-    pub(super) fn into_parts(self) -> (Model, Spec) {
-        (self.model, self.spec)
-    }
-}
-
-impl Generate {
-    setters! {
         /// All sampling parameters at once. Default: the model's own ([`Model::sampling`](crate::Model::sampling)).
         sampling(sampling: Sampling) spec.sampling = sampling;
         /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
@@ -238,5 +205,10 @@ impl Generate {
             sampling.samplers.push(SamplerKind::AdaptiveP);
         }
         self
+    }
+
+    /// Whether [`logprobs`](Self::logprobs) were asked for.
+    pub fn reports_logprobs(&self) -> bool {
+        self.spec.logprobs.is_some()
     }
 }

@@ -50,10 +50,6 @@ mod tests {
 
     use super::*;
 
-    fn given(asking: &[Asking]) -> Vec<usize> {
-        asking.iter().map(|it| it.given).collect()
-    }
-
     #[test]
     fn a_single_token_goes_round() {
         for (step, expected) in (0..).zip([0, 1, 2, 0, 1, 2]) {
@@ -73,7 +69,7 @@ mod tests {
             let mut asking: Vec<_> = wanted.iter().map(|&wanted| Asking::new(wanted)).collect();
             share(&mut asking, tokens, step);
             let all: usize = wanted.iter().sum();
-            prop_assert_eq!(given(&asking).iter().sum::<usize>(), all.min(tokens));
+            prop_assert_eq!(asking.iter().map(|it| it.given).sum::<usize>(), all.min(tokens));
             let most = asking.iter().map(|it| it.given).max().unwrap_or(0);
             for it in &asking {
                 prop_assert!(it.given == it.wanted || it.given + 1 >= most, "{asking:?}");

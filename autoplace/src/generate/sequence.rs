@@ -48,7 +48,7 @@ impl Sequence {
         vocab: &Vocab,
         capacity: usize,
     ) -> Result<Self, Error> {
-        let matcher = spec.matcher(model, vocab)?;
+        let matcher = spec.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()?;
         if spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
         }
@@ -72,7 +72,7 @@ impl Sequence {
             text,
             matcher,
             chooser,
-            held: Held::nothing_of(prompt),
+            held: Held { in_batches: prompt, ..Held::default() },
             batch: InBatch::default(),
             speculator: Speculator::new(spec.speculation),
             statistics,

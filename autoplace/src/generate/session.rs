@@ -4,7 +4,7 @@ use std::collections::vec_deque::Drain;
 
 use llama_sys::Token;
 
-use super::cache::{Cache, Place};
+use super::cache::Cache;
 use super::checkpoints::CheckpointUse;
 use super::context::{Lent, Room};
 use super::error::Error;
@@ -104,11 +104,11 @@ impl Session {
     /// [`Error::EmptyStop`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling
     /// parameter out of range; [`Error::Load`] after a re-placement that failed.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
-        let (model, spec) = generate.into_parts();
+        let Generate { model, spec } = generate;
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        let used = self.used();
+        let used = self.sequences.iter().map(Sequence::cells).sum();
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let room = lent.room;
         if self.sequences.len() >= room.sequences {
@@ -119,49 +119,34 @@ impl Session {
         self.begun += 1;
         let reuse = spec.cache_prompt.unwrap_or(false);
         let sequence = Sequence::new(id, spec, &[], &self.model, &lent.vocab, capacity)?;
-        self.join(sequence, reuse)?;
+        self.join(sequence, reuse, false)?;
         Ok(id)
     }
 
-    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again.
-    pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool) -> Result<(), Error> {
-        let place = self.place(&mut sequence, reuse)?;
-        sequence.put(place);
-        self.insert(sequence);
+    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again. `again`:
+    /// it goes on after it was [suspended](Self::suspend), and only what the context does not hold of it any more is
+    /// computed again.
+    pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        let running = held(&self.sequences);
+        let place = self.cache.place(lent, &running, &sequence.tokens, reuse || again)?;
+        let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
+        sequence.held.shares = of.map(|of| (of.id, place.cached));
+        sequence.put(place, again);
+        // Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each
+        // other in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
+        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        self.sequences.insert(at, sequence);
         Ok(())
     }
 
     /// Suspends a text. What the context holds of it stays as long as no other text needs the place.
     pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
-        let at = self.position(sequence).ok()?;
+        let at = self.position(sequence)?;
         self.lent.as_ref()?;
         let mut suspended = take_out(&mut self.sequences, at);
         suspended.suspend(&mut self.cache);
         Some(suspended)
-    }
-
-    /// Goes on with a text that was suspended. What the context does not hold of it any more is computed again.
-    pub(super) fn rejoin(&mut self, mut sequence: Sequence) -> Result<(), Error> {
-        let place = self.place(&mut sequence, true)?;
-        sequence.put_again(place);
-        self.insert(sequence);
-        Ok(())
-    }
-
-    /// Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each other
-    /// in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
-    pub(super) fn insert(&mut self, sequence: Sequence) {
-        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
-        self.sequences.insert(at, sequence);
-    }
-
-    fn place(&mut self, sequence: &mut Sequence, reuse: bool) -> Result<Place, Error> {
-        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        let running = held(&self.sequences);
-        let place = self.cache.place(lent, &running, &sequence.tokens, reuse)?;
-        let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
-        sequence.held.shares = of.map(|of| (of.id, place.cached));
-        Ok(place)
     }
 
     /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt
@@ -254,7 +239,7 @@ impl Session {
 
     /// Ends a text. Returns what it took, or `None` if it had ended.
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
-        let at = self.position(sequence).ok()?;
+        let at = self.position(sequence)?;
         let ended = take_out(&mut self.sequences, at);
         let statistics = ended.statistics;
         if self.lent.is_some() {
@@ -263,22 +248,18 @@ impl Session {
         Some(statistics)
     }
 
-    pub(super) fn position(&self, sequence: SequenceId) -> Result<usize, Error> {
-        self.sequences.iter().position(|it| it.id == sequence).ok_or(Error::NotRunning)
-    }
-
-    pub(super) fn running(&self, sequence: SequenceId) -> Option<&Sequence> {
-        self.sequences.iter().find(|it| it.id == sequence)
+    fn position(&self, sequence: SequenceId) -> Option<usize> {
+        self.sequences.iter().position(|it| it.id == sequence)
     }
 
     /// Counts and times of a text so far; `None` if it has ended.
     pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
-        self.running(sequence).map(|it| it.statistics)
+        self.position(sequence).map(|at| self.sequences[at].statistics)
     }
 
     /// The tokens of a running text, prompt and all; `None` if it has ended.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
-        self.running(sequence).map(|it| it.tokens.clone())
+        self.position(sequence).map(|at| self.sequences[at].tokens.clone())
     }
 
     /// What checkpoints take, which [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits.
@@ -293,7 +274,8 @@ impl Session {
 
     /// Whether no text runs, and all that the last step gave was returned.
     pub fn is_empty(&self) -> bool {
-        self.sequences.is_empty() && (self.work.pieces.is_empty() || !self.is_owed)
+        let Work { failed, pieces, .. } = &self.work;
+        self.sequences.is_empty() && failed.is_empty() && (pieces.is_empty() || !self.is_owed)
     }
 
     /// Texts that can run at once.
@@ -317,10 +299,6 @@ impl Session {
     /// False when only another context can compute.
     pub(super) fn is_usable(&self) -> bool {
         self.lent.as_ref().is_some_and(|lent| lent.context.is_usable())
-    }
-
-    pub(super) fn used(&self) -> usize {
-        self.sequences.iter().map(Sequence::cells).sum()
     }
 }
 

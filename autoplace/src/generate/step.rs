@@ -222,7 +222,7 @@ impl Step<'_> {
             }
             let from = sequence.held.computed;
             sequence.computed(computed);
-            if sequence.checkpoint_is_due() {
+            if sequence.held.stops.is_due(sequence.held.computed) {
                 self.checkpoint(at);
             }
             match self.choose_of(at, &mut used, begun, computed) {

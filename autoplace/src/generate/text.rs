@@ -13,14 +13,6 @@ pub(super) struct TextAssembler {
     stops: Vec<String>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Released {
-    /// This much text is certain; it can be empty.
-    Text(String),
-    /// A stop string came: this is what was before it, and there is no more.
-    Stopped(String),
-}
-
 impl TextAssembler {
     /// `stops` must hold no empty string.
     pub(super) fn new(stops: Vec<String>) -> Self {
@@ -32,19 +24,18 @@ impl TextAssembler {
         &mut self.bytes
     }
 
-    /// Takes what has become certain.
-    pub(super) fn release(&mut self) -> Released {
+    /// Takes what has become certain, which can be empty, and whether a stop string came: after that there is no more.
+    pub(super) fn release(&mut self) -> (String, bool) {
         self.decode(false);
         self.take()
     }
 
-    /// Takes everything that is left; a character that was cut off becomes U+FFFD.
-    pub(super) fn finish(&mut self) -> Released {
+    /// Takes everything that is left, and whether a stop string came; a character that was cut off becomes U+FFFD.
+    pub(super) fn finish(&mut self) -> (String, bool) {
         self.decode(true);
-        match self.take() {
-            Released::Text(text) => Released::Text(text + &std::mem::take(&mut self.held)),
-            stopped => stopped,
-        }
+        let (text, is_stopped) = self.take();
+        // After a stop string nothing is held.
+        (text + &std::mem::take(&mut self.held), is_stopped)
     }
 
     /// Moves complete characters from `bytes` to `held`. Bytes that can never become a character are U+FFFD, one per
@@ -65,17 +56,17 @@ impl TextAssembler {
         self.bytes.drain(..read);
     }
 
-    fn take(&mut self) -> Released {
+    fn take(&mut self) -> (String, bool) {
         if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
             self.held.truncate(at);
             self.bytes.clear();
-            return Released::Stopped(std::mem::take(&mut self.held));
+            return (std::mem::take(&mut self.held), true);
         }
         let certain = self.held.len() - self.longest_possible_beginning();
         // The piece itself is the one allocation per token.
         let text = self.held[..certain].to_owned();
         self.held.drain(..certain);
-        Released::Text(text)
+        (text, false)
     }
 
     /// Bytes at the end of `held` that are a beginning of some stop string.
@@ -103,18 +94,13 @@ mod tests {
         let mut pieces = Vec::new();
         for part in parts {
             text.buffer().extend_from_slice(part);
-            match text.release() {
-                Released::Text(piece) => pieces.push(piece),
-                Released::Stopped(piece) => {
-                    pieces.push(piece);
-                    return (pieces, true);
-                }
+            let (piece, stopped) = text.release();
+            pieces.push(piece);
+            if stopped {
+                return (pieces, true);
             }
         }
-        let (last, stopped) = match text.finish() {
-            Released::Text(piece) => (piece, false),
-            Released::Stopped(piece) => (piece, true),
-        };
+        let (last, stopped) = text.finish();
         pieces.push(last);
         (pieces, stopped)
     }

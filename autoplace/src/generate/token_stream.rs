@@ -179,7 +179,7 @@ impl TokenStream {
 
     /// The error that follows the last piece, once.
     pub(super) fn take_error(&mut self) -> Option<Error> {
-        self.progress.take_error()
+        self.progress.error.take()
     }
 
     /// The next piece with text; `None` after the end.

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
-use super::lease::Leases;
+use super::lease::{Folder, Leases};
 use super::progress::Progress;
-use super::recipe::{Learn, OnDifference, Recipe, Verify};
+use super::recipe::{OnDifference, Recipe, Verify};
 use super::{Error, Model, remote};
 use crate::machine::Machine;
+use crate::memory::companion::Role;
 use crate::memory::{FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
@@ -49,18 +50,6 @@ impl ModelBuilder {
         self
     }
 
-    /// Tokens of context. Default: 4096, or what the model was trained on if that is less.
-    pub fn n_ctx(self, tokens: u32) -> Self {
-        self.context(plan::Context::Tokens(tokens))
-    }
-
-    /// This many sequences at once, of this many tokens each: as many requests as an
-    /// [`Engine`](crate::generate::Engine) computes at once. Default: one of the whole context.
-    pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
-        self.recipe.request = self.recipe.request.n_seq_max(sequences).n_ctx(sequences.saturating_mul(tokens_each));
-        self
-    }
-
     /// Embeds texts instead of generating: see [`Request::embeddings`] and [`Model::embedder`](super::Model::embedder).
     pub fn embeddings(mut self, pooling: Pooling) -> Self {
         self.recipe.request = self.recipe.request.embeddings(pooling);
@@ -83,6 +72,13 @@ impl ModelBuilder {
     }
 
     setters! {
+        /// Tokens of context. Default: 4096, or what the model was trained on if that is less.
+        n_ctx(tokens: u32) recipe.request.context = plan::Context::Tokens(tokens);
+        /// This many sequences at once, of this many tokens each: as many requests as an
+        /// [`Engine`](crate::generate::Engine) computes at once. Default: one of the whole context.
+        parallel(sequences: u32, tokens_each: u32)
+            recipe.request.params.n_seq_max = sequences,
+            recipe.request.context = plan::Context::Tokens(sequences.saturating_mul(tokens_each));
         /// How many tokens of context there are, or how many there may be: as many as the model was trained on, say, or
         /// as cost no layer. For a number there is [`n_ctx`](Self::n_ctx).
         context(context: plan::Context) recipe.request.context = context;
@@ -157,9 +153,9 @@ impl ModelBuilder {
         /// Keeps what is learned of GPUs in this folder instead of the user's cache folder, of
         /// [simulated](llama_sys::sim) ones too: see
         /// [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
-        headroom_folder(folder: impl Into<PathBuf>) recipe.learn = Learn::At(folder.into());
+        headroom_folder(folder: impl Into<PathBuf>) recipe.learn = Folder::At(folder.into());
         /// Keeps nothing of what is learned of GPUs.
-        without_learning() recipe.learn = Learn::Nothing;
+        without_learning() recipe.learn = Folder::Nowhere;
         /// Where loads of this user see which of them uses which GPU, and how long this one waits. Default:
         /// [`Leases::user`].
         leases(leases: Leases) recipe.leases = leases;
@@ -184,8 +180,8 @@ impl ModelBuilder {
         rpc_trusted_network(trusted: bool) recipe.servers.trusted = trusted;
         /// Follows a saved plan exactly, instead of making one; [`SavedPlan::read`] reads one that `autoplace plan
         /// --save` wrote. Before the load it is checked against the model, against the machine as it is, and against
-        /// what llama.cpp says that it takes. Together with settings of a plan (context, layers, headroom) it is
-        /// [`Error::Conflict`].
+        /// what llama.cpp says that it takes. Together with settings of a plan (context, layers, headroom), and with
+        /// [`draft`](Self::draft) or [`mtp`](Self::mtp) where the plan has none, it is [`Error::Conflict`].
         follow(saved: SavedPlan) recipe.saved = Some(Box::new(saved));
         /// Where the model runs. Default: in this process.
         ///
@@ -236,7 +232,12 @@ impl ModelBuilder {
     /// How to load, with the file that a hub's name stands for; a saved plan also says what is asked for later.
     fn recipe(&self) -> Result<Recipe, Error> {
         let mut recipe = self.recipe.clone();
-        let is_late = recipe.saved.is_some() && recipe.request != Request::new();
+        let is_late = |plan: &Plan| {
+            recipe.request != Request::new()
+                || (recipe.mtp && !plan.context.mtp)
+                || (recipe.draft.is_some() && !plan.companions.iter().any(|one| one.role == Role::Draft))
+        };
+        let is_late = recipe.saved.as_ref().is_some_and(|saved| is_late(&saved.plan));
         if let Some(late) = self.conflict.or(is_late.then_some("follow")) {
             return Err(Error::Conflict { late: late.to_owned() });
         }

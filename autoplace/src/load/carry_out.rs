@@ -19,7 +19,7 @@ use super::threads::Threads;
 use super::warm_up::warm_up;
 use super::{Error, native};
 use crate::gguf::Header;
-use crate::plan::{Placement, Plan};
+use crate::plan::Plan;
 
 /// A model with its one context, and where it went.
 #[derive(Debug)]
@@ -144,11 +144,9 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
 /// `devices` are those of the plan, in its order; one that does not report its memory is left to the load.
 fn lacking(plan: &Plan, devices: &[Device], named: Option<&str>) -> Option<Error> {
     let mut gpus = plan.gpus().zip(devices).filter(|(_, device)| named.is_none_or(|name| device.name() == name));
-    gpus.find_map(|(gpu, device)| lack(gpu, device))
-}
-
-fn lack(gpu: &Placement, device: &Device) -> Option<Error> {
-    let free = devices::memory(device)?.free;
-    let needed = gpu.footprint.total().saturating_add(gpu.companions);
-    (needed > free).then(|| Error::OutOfMemory { device: device.name(), name: gpu.name.clone(), needed, free })
+    gpus.find_map(|(gpu, device)| {
+        let free = devices::memory(device)?.free;
+        let needed = gpu.footprint.total().saturating_add(gpu.companions);
+        (needed > free).then(|| Error::OutOfMemory { device: device.name(), name: gpu.name.clone(), needed, free })
+    })
 }

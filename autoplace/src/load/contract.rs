@@ -7,6 +7,7 @@ use llama_sys::Cause;
 
 use super::carry_out::{Failure, Loaded};
 use super::error::{Attempt, AttemptFailure, Stage};
+use super::headroom::Work;
 use super::lease::Lease;
 use super::placed::Prepared;
 use super::progress::Progress;
@@ -97,13 +98,13 @@ impl<'a> Contract<'a> {
         let leases = &self.recipe.leases;
         let (plan, machine, lease) = match (&self.first, &self.recipe.saved) {
             (First::Given(plan, machine), _) => {
-                let (machine, lease) = leases.machine(|| Ok::<_, Error>((**machine).clone()))?;
+                let (machine, lease) = leases.machine(&|| Ok((**machine).clone()))?;
                 ((**plan).clone(), machine, lease)
             }
             (First::Fresh, Some(saved)) => replay::follow(self.recipe, saved, &self.header, &self.profile)?,
             (First::Fresh | First::Again, _) => {
                 let again = matches!(self.first, First::Again);
-                let (machine, lease) = leases.machine(|| self.recipe.machine(again))?;
+                let (machine, lease) = leases.machine(&|| self.recipe.machine(again))?;
                 // Nobody else reads what is free while a measurement takes some of it, or computes beside it.
                 let machine = self.recipe.measured(machine, &self.header, &self.profile);
                 (self.plan(&machine)?, machine, lease)
@@ -114,7 +115,7 @@ impl<'a> Contract<'a> {
 
     /// The same after a failure: another plan than those that failed although there was room.
     fn prepare_again(&mut self) -> Result<(Prepared, Lease), Error> {
-        let (machine, lease) = self.recipe.leases.machine(|| self.recipe.machine(true))?;
+        let (machine, lease) = self.recipe.leases.machine(&|| self.recipe.machine(true))?;
         loop {
             let mut plan = self.plan(&self.taught.apply(machine.clone()))?;
             let is_new = !self.plans.iter().any(|tried| is_same(tried, &plan));
@@ -136,7 +137,9 @@ impl<'a> Contract<'a> {
         let new = self.recipe.notes.iter().filter(|note| !plan.notes.contains(note)).cloned().collect::<Vec<_>>();
         plan.notes.splice(0..0, new);
         let lease = lease.hold(&plan, &machine);
-        (Prepared::new(plan, machine, &self.profile), lease)
+        // A plan has sizes that llama.cpp takes.
+        let work = plan.context.sizes().map(|sizes| Work::of(&self.profile, &sizes)).unwrap_or_default();
+        (Prepared { plan, machine, work }, lease)
     }
 
     /// Compares what was taken with what was left for it.

@@ -62,11 +62,7 @@ fn describe(device: &Device) -> GgmlDevice {
     let memory = device.memory().inspect_err(|error| tracing::warn!("{}: {error}", device.name()));
     let (total, free) = memory.map_or((0, 0), |memory| (memory.total, memory.free));
     let described = GgmlDevice::new(device.name(), device.backend(), kind).description(device.description());
-    let described = described.memory(total, free);
-    match device.pci_id() {
-        Some(id) => described.device_id(id),
-        None => described,
-    }
+    device.pci_id().into_iter().fold(described.memory(total, free), GgmlDevice::device_id)
 }
 
 /// The GPU of this machine that a plan's placement is on.

@@ -18,9 +18,8 @@ use super::warm_up::{WarmedUp, warm_up};
 use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::Bytes;
-use crate::memory;
-use crate::memory::Companion;
 use crate::memory::companion::Role;
+use crate::memory::{self, Companion, Footprint};
 use crate::plan::{self, Placement, Plan};
 
 impl Recipe {
@@ -116,9 +115,8 @@ impl Recipe {
 /// What a draft took of its GPU: by llama.cpp's own account, or by the device's where that is more and
 /// something was computed.
 fn taken(run: &WarmedUp, before: Option<u64>, verify: Verify) -> u64 {
-    let Some(gpu) = run.gpus.first() else { return 0 };
-    let allocated = gpu.allocated.unwrap_or_default().total();
-    let shrunk = before.zip(gpu.used).filter(|_| verify != Verify::Off);
+    let allocated = run.allocated.gpus.first().map_or(0, Footprint::total);
+    let shrunk = before.zip(run.used.first().copied().flatten()).filter(|_| verify != Verify::Off);
     allocated.max(shrunk.map_or(0, |(before, used)| before.saturating_sub(used)))
 }
 

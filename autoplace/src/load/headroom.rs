@@ -1,30 +1,33 @@
 //! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the
 //! warm-up flow in; what driver and pools took flows out, and into the user's cache for the next plan.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use llama_sys::Device;
 
 use super::devices::{build_name, free, gpu_of, is_simulated};
+use super::lease::Folder;
 use super::placed::Prepared;
-use super::recipe::{Learn, Verify};
+use super::recipe::Verify;
 use super::report::{Doubt, GpuReport};
-use super::warm_up::{Seen, WarmedUp};
+use super::warm_up::WarmedUp;
+use crate::lock;
 use crate::machine::{Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
 use crate::memory::{ContextSizes, Footprint, Headroom, Workload};
-use crate::plan::Placement;
 use crate::profile::ModelProfile;
 
 /// What each GPU of the plan took, in its order. What driver and pools took of it is kept where `learn` says.
-pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedUp, learn: &Learn) -> Vec<GpuReport> {
+pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedUp, learn: &Folder) -> Vec<GpuReport> {
     let Prepared { plan, machine, work } = prepared;
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
-    let cards = if has_nvidia { nvidia::detect(None).gpus } else { Vec::new() };
+    let cards = if has_nvidia { nvidia::detect(None).0 } else { Vec::new() };
     // The last GPU has the output layer (llama-model.cpp, load_tensors).
     let last = plan.gpus().count().saturating_sub(1);
-    let gpus = plan.gpus().zip(before.iter().zip(&run.gpus)).enumerate();
-    let reports = gpus.map(|(index, (placement, (before, seen)))| {
+    let reports = plan.gpus().zip(before).enumerate().map(|(index, (placement, before))| {
         let gpu = gpu_of(machine, placement);
+        let footprints = [&run.at_first, &run.reserved, &run.allocated];
+        let [at_first, reserved, allocated] = footprints.map(|it| it.gpus.get(index).copied());
+        let [loaded, used] = [&run.loaded, &run.used].map(|it| it.get(index).copied().flatten());
         let doubt = gpu.and_then(|gpu| {
             let card = cards.iter().find(|card| card.gpu.pci_id == gpu.pci_id);
             doubt(gpu, card.and_then(|card| card.gpu.processes.as_deref()))
@@ -38,56 +41,43 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
             (None, None) => Err(Doubt::NotReported),
             (None, Some(gpu)) => {
                 let work = if index == last { &work.with_output } else { &work.blocks };
-                learned(gpu, work, machine.wsl, before, seen)
+                let [reserved, allocated] = [reserved, allocated].map(|it| it.map(|it| it.total()));
+                learned(gpu, work, machine.wsl, [before.free, loaded, used, reserved, allocated])
             }
         };
         if let (Some(gpu), Ok(learned)) = (gpu, learned) {
             keep(gpu, learned, learn);
         }
-        report(placement, gpu, before.free, seen, doubt, learned)
+        let total = |footprint: Option<Footprint>| footprint.unwrap_or_default().total();
+        GpuReport {
+            device: placement.device.clone().unwrap_or_default(),
+            name: placement.name.clone(),
+            layers: placement.layers,
+            planned: placement.footprint,
+            headroom: placement.headroom,
+            withheld: gpu.map_or(0, |gpu| gpu.free.saturating_sub(placement.free)),
+            allocated,
+            grown: total(allocated).saturating_sub(total(at_first)),
+            before: before.free,
+            loaded,
+            used,
+            doubt: doubt.or((before.free.is_none() || used.is_none()).then_some(Doubt::NotReported)),
+            learned,
+        }
     });
     reports.collect()
 }
 
-fn report(
-    placement: &Placement,
-    gpu: Option<&Gpu>,
-    before: Option<u64>,
-    seen: &Seen,
-    doubt: Option<Doubt>,
-    learned: Result<LearnedHeadroom, Doubt>,
-) -> GpuReport {
-    let Seen { at_first, allocated, loaded, used, .. } = *seen;
-    let total = |footprint: Option<Footprint>| footprint.unwrap_or_default().total();
-    GpuReport {
-        device: placement.device.clone().unwrap_or_default(),
-        name: placement.name.clone(),
-        layers: placement.layers,
-        planned: placement.footprint,
-        headroom: placement.headroom,
-        withheld: gpu.map_or(0, |gpu| gpu.free.saturating_sub(placement.free)),
-        allocated,
-        grown: total(allocated).saturating_sub(total(at_first)),
-        before,
-        loaded,
-        used,
-        doubt: doubt.or((before.is_none() || used.is_none()).then_some(Doubt::NotReported)),
-        learned,
-    }
-}
-
-/// What driver and pools took of a GPU that did this work.
-fn learned(gpu: &Gpu, work: &Workload, wsl: bool, before: &Reading, seen: &Seen) -> Result<LearnedHeadroom, Doubt> {
+/// What driver and pools took of a GPU that did this work, by its [readings](of_readings).
+fn learned(gpu: &Gpu, work: &Workload, wsl: bool, readings: [Option<u64>; 5]) -> Result<LearnedHeadroom, Doubt> {
     let mut unknown = gpu.clone();
     unknown.learned = None;
     let table = Headroom::Tight.of_gpu(&unknown, work, 0, wsl);
-    let [reserved, allocated] = [seen.reserved, seen.allocated].map(|it| it.map(|it| it.total()));
-    let table = table.driver.saturating_add(table.growth);
-    of_readings([before.free, seen.loaded, seen.used, reserved, allocated], work, table)
+    of_readings(readings, work, table.driver.saturating_add(table.growth))
 }
 
 /// Keeps what was learned, unless that is known.
-fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Learn) {
+fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     let Some(cache) = learn.cache(gpu.device.as_deref().is_some_and(is_simulated)) else { return };
     let build = build_name();
     let is_known = cache.headroom(gpu, &build).is_some_and(|known| {
@@ -145,7 +135,7 @@ fn is_first(device: &Device) -> bool {
     if is_simulated(&name) {
         return true;
     }
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut used = lock(&USED);
     let is_first = !used.contains(&name);
     if is_first {
         used.push(name);

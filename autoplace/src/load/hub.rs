@@ -1,12 +1,13 @@
 //! From a hub's name to a file of this machine: which of a repository's files is taken, and whether it may be fetched.
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use autoplace_hub::{Hub, Name, Wish};
 
 use super::recipe::Recipe;
 use super::{Error, ModelBuilder, remote};
+use crate::lock;
 use crate::worker::Isolation;
 
 /// What is called with the bytes that are there and those that there will be.
@@ -47,11 +48,13 @@ impl Source {
         let name: Name = name.parse().map_err(autoplace_hub::Error::from)?;
         let hub = self.hub.clone().map_or_else(Hub::from_env, Ok)?;
         let isolation = recipe.servers.isolation(isolation.clone())?;
+        // Whatever a saved plan uses, its file was chosen for all devices.
+        let asked = Recipe { saved: None, ..recipe.clone() };
         let machine = match (&recipe.machine, isolation) {
             (Some(machine), _) => machine.clone(),
-            (None, Isolation::None) => recipe.machine(false)?,
+            (None, Isolation::None) => asked.machine(false)?,
             // What a look at the devices takes of them, and may end, is the worker's.
-            (None, Isolation::Process(process)) => remote::machine_in(&process, recipe.clone())?,
+            (None, Isolation::Process(process)) => remote::machine_in(&process, asked)?,
         };
         let pick = hub.pick(&name, &machine, &recipe.request, self.wish)?;
         let chosen = pick.chosen()?;
@@ -59,17 +62,15 @@ impl Source {
             [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|it| format!("{name}: {it}")).collect();
         recipe.path = match pick.cached.clone() {
             Some(path) => path,
-            None if self.fetch => hub.fetch(chosen, |done, total| self.report(done, total))?,
+            None if self.fetch => hub.fetch(chosen, |done, total| match &self.progress {
+                Some(callback) => lock(callback)(done, total),
+                None => ControlFlow::Continue(()),
+            })?,
             None => {
                 let (file, bytes) = (chosen.files().next().unwrap_or_default().to_owned(), chosen.bytes());
                 return Err(Error::NotFetched { name: name.to_string(), file, bytes });
             }
         };
         Ok(())
-    }
-
-    fn report(&self, done: u64, total: u64) -> ControlFlow<()> {
-        let Some(callback) = &self.progress else { return ControlFlow::Continue(()) };
-        (callback.lock().unwrap_or_else(PoisonError::into_inner))(done, total)
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::Error;
 use super::devices::{gpu_of, is_simulated};
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
@@ -34,56 +35,55 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A load sees the loads of the same user with the same folder, on this machine and outside of other containers. The
 /// host's memory is not leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it
 /// has a PCI address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Leases {
-    place: Place,
-    patience: Duration,
+    folder: Folder,
+    patience: Option<Duration>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Place {
+/// Where something is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Folder {
+    /// In the user's own folder for it.
+    #[default]
     User,
-    Folder(PathBuf),
+    At(PathBuf),
     Nowhere,
 }
 
 impl Leases {
     /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, and where there is
     /// neither a folder of this user's in the one for temporary files.
-    pub const fn user() -> Self {
-        Self::at(Place::User)
+    pub fn user() -> Self {
+        Self::default()
     }
 
     /// Leases in this folder, which is made if there is none. It is for this user, and for leases alone.
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
-        Self::at(Place::Folder(folder.into()))
+        Self { folder: Folder::At(folder.into()), patience: None }
     }
 
     /// No leases: the load neither sees others nor is seen by them.
     pub const fn none() -> Self {
-        Self::at(Place::Nowhere)
-    }
-
-    const fn at(place: Place) -> Self {
-        Self { place, patience: PATIENCE }
+        Self { folder: Folder::Nowhere, patience: None }
     }
 
     setters! {
         /// How long to wait for loads that use the same GPUs. After that, these are not used. Default: ten minutes.
-        patience(patience: Duration) patience = patience;
+        patience(patience: Duration) patience = Some(patience);
     }
 
     /// The machine as `read` returns it while no other load reads, plans and takes; GPUs that others do not release
     /// have nothing free. `read` is called once to know the GPUs, and again once they are locked.
     ///
     /// A load that has a lease drops it first: it would wait for itself.
-    pub(super) fn machine<E>(&self, read: impl Fn() -> Result<Machine, E>) -> Result<(Machine, Lease), E> {
+    pub(super) fn machine(&self, read: &dyn Fn() -> Result<Machine, Error>) -> Result<(Machine, Lease), Error> {
         let machine = read()?;
         let mut devices: Vec<String> = machine.gpus.iter().filter_map(key).collect();
         devices.sort_unstable();
         devices.dedup();
-        if devices.is_empty() || self.place == Place::Nowhere {
+        if devices.is_empty() || self.folder == Folder::Nowhere {
             return Ok((machine, Lease::default()));
         }
         let lease = self.lock(devices).unwrap_or_else(|error| {
@@ -95,8 +95,8 @@ impl Leases {
 
     /// Locks in the order of the names, so that two loads that want the same GPUs do not wait for each other.
     fn lock(&self, devices: Vec<String>) -> io::Result<Lease> {
-        let folder = match &self.place {
-            Place::Folder(folder) => {
+        let folder = match &self.folder {
+            Folder::At(folder) => {
                 let above = folder.parent().unwrap_or(folder);
                 fs::create_dir_all(above).map_err(|error| of_file(above, &error))?;
                 private(folder, llama_sys::user_id())?;
@@ -104,10 +104,10 @@ impl Leases {
             }
             _ => user_folder()?,
         };
-        let begun = Instant::now();
+        let (begun, patience) = (Instant::now(), self.patience.unwrap_or(PATIENCE));
         let mut lease = Lease::default();
         for device in devices {
-            match lock(&folder.join(file_name(&device)), || begun.elapsed() < self.patience)? {
+            match lock(&folder.join(file_name(&device)), || begun.elapsed() < patience)? {
                 Some(lock) => lease.locks.push((device, lock)),
                 None => lease.busy.push(device),
             }
@@ -274,8 +274,8 @@ mod tests {
     /// The machine with these cards, as one sees it who waits so long.
     fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
         let leases = Leases::in_dir(folder).patience(patience);
-        let read = || Ok::<_, ()>(cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus))));
-        leases.machine(read).unwrap()
+        let read = || Ok(cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus))));
+        leases.machine(&read).unwrap()
     }
 
     fn free(machine: &Machine) -> Vec<u64> {

@@ -52,11 +52,11 @@ impl LentWorker {
     }
 
     pub(crate) fn id(&self) -> Option<u32> {
-        self.worker.as_ref().ok().map(|worker| worker.handle().id)
+        self.worker.as_ref().ok().map(|worker| worker.handle.id)
     }
 
     pub(crate) fn sender(&self) -> Option<Sender> {
-        self.worker.as_ref().ok().map(|worker| worker.handle().sender.clone())
+        self.worker.as_ref().ok().map(|worker| worker.handle.sender.clone())
     }
 
     pub(crate) fn death(&self) -> Option<&worker::Error> {
@@ -88,7 +88,7 @@ impl LentWorker {
 
     fn forget_abort(&self) {
         if let Ok(worker) = &self.worker {
-            worker.handle().watch.forget_abort();
+            worker.handle.watch.forget_abort();
         }
     }
 

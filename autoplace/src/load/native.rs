@@ -102,15 +102,18 @@ pub(crate) fn overrides(
     named.map_err(plan::Error::from)?.into_iter().map(native).collect()
 }
 
+/// The variant of the same name.
+macro_rules! same {
+    ($value:expr, $ty:ident: $($name:ident),+) => {
+        match $value {
+            $($ty::$name => llama_sys::$ty::$name),+
+        }
+    };
+}
+
 fn rope(rope: &Rope) -> llama_sys::Rope {
-    let scaling = rope.scaling.map(|scaling| match scaling {
-        RopeScaling::None => llama_sys::RopeScaling::None,
-        RopeScaling::Linear => llama_sys::RopeScaling::Linear,
-        RopeScaling::Yarn => llama_sys::RopeScaling::Yarn,
-        RopeScaling::LongRope => llama_sys::RopeScaling::LongRope,
-    });
     llama_sys::Rope {
-        scaling,
+        scaling: rope.scaling.map(|scaling| same!(scaling, RopeScaling: None, Linear, Yarn, LongRope)),
         freq_base: rope.freq_base,
         freq_scale: rope.freq_scale,
         yarn_orig_ctx: rope.yarn_orig_ctx,
@@ -144,27 +147,5 @@ pub(crate) const fn pooling_of(native: llama_sys::Pooling) -> Pooling {
 }
 
 const fn kv_type(ty: KvType) -> llama_sys::KvType {
-    match ty {
-        KvType::F32 => llama_sys::KvType::F32,
-        KvType::F16 => llama_sys::KvType::F16,
-        KvType::BF16 => llama_sys::KvType::BF16,
-        KvType::Q8_0 => llama_sys::KvType::Q8_0,
-        KvType::Q5_0 => llama_sys::KvType::Q5_0,
-        KvType::Q5_1 => llama_sys::KvType::Q5_1,
-        KvType::Q4_0 => llama_sys::KvType::Q4_0,
-        KvType::Q4_1 => llama_sys::KvType::Q4_1,
-        KvType::IQ4_NL => llama_sys::KvType::IQ4_NL,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kv_types_keep_their_names_on_the_way_to_llama_cpp() {
-        for kv in KvType::ALL {
-            assert_eq!(kv.to_string().to_lowercase(), kv_type(kv).to_string().to_lowercase());
-        }
-    }
+    same!(ty, KvType: F32, F16, BF16, Q8_0, Q5_0, Q5_1, Q4_0, Q4_1, IQ4_NL)
 }

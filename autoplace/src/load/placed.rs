@@ -5,13 +5,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::headroom::{Reading, Work, gpu_reports};
-use super::recipe::Learn;
+use super::lease::Folder;
 use super::report::{GpuReport, HostReport, LoadReport};
 use super::threads::Threads;
 use super::warm_up::WarmedUp;
 use crate::machine::{Bytes, Machine};
 use crate::plan::Plan;
-use crate::profile::ModelProfile;
 
 /// All that is known before the load.
 #[derive(Debug, Clone)]
@@ -20,14 +19,6 @@ pub(super) struct Prepared {
     /// With what is free; the plan may count less after earlier attempts.
     pub(super) machine: Machine,
     pub(super) work: Work,
-}
-
-impl Prepared {
-    pub(super) fn new(plan: Plan, machine: Machine, profile: &ModelProfile) -> Self {
-        // A plan has sizes that llama.cpp takes.
-        let work = plan.context.sizes().map(|sizes| Work::of(profile, &sizes)).unwrap_or_default();
-        Self { plan, machine, work }
-    }
 }
 
 /// Where a model went, here or in a worker.
@@ -45,7 +36,7 @@ impl Placed {
         before: &[Reading],
         run: &WarmedUp,
         threads: Threads,
-        learn: &Learn,
+        learn: &Folder,
     ) -> Self {
         let Prepared { plan, machine, .. } = prepared;
         let gpus = gpu_reports(prepared, before, run, learn);
@@ -54,7 +45,7 @@ impl Placed {
             gpus,
             host: HostReport {
                 planned: plan.host().map(|host| host.footprint).unwrap_or_default(),
-                allocated: run.host,
+                allocated: run.allocated.host,
             },
             warm_up: run.warm_up.clone(),
             threads,

@@ -1,6 +1,8 @@
 //! The progress of a load, reported to a callback that may cancel it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::lock;
 
 /// What is called with the progress of a load, and may cancel it.
 type Callback = Box<dyn FnMut(f32) -> bool + Send>;
@@ -25,7 +27,7 @@ impl Progress {
 
     /// Reports how much is done. Returns whether to go on.
     pub(super) fn report(&self, done: f32) -> bool {
-        self.0.as_ref().is_none_or(|shared| (shared.lock().unwrap_or_else(PoisonError::into_inner))(done))
+        self.0.as_ref().is_none_or(|shared| (lock(shared))(done))
     }
 }
 

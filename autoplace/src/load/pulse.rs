@@ -1,10 +1,11 @@
 //! Running totals of what a model has generated: the generating thread writes them, a sentinel reads them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::threads::{Pacer, Threads};
+use crate::lock;
 
 /// Running totals of what was generated one token at a time, prompts not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl Pulse {
     /// What decides how many threads compute; `None` for a model in a worker. Never locked for longer than it takes to
     /// note a step down.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
-        self.pacer.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pacer)
     }
 
     /// Adds a token of one sequence: the time that computing and choosing it took, and the tokens before it. What comes

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::adapters::{self, Adapter};
 use super::devices::{bounded_by_now, detect};
-use super::lease::Leases;
+use super::lease::{Folder, Leases};
 use super::rpc::Servers;
 use super::{Error, threads};
 use crate::gguf::Header;
@@ -23,7 +23,7 @@ const DRAFT_MAX: u32 = 8;
 const CHECKPOINTS: u64 = 1 << 30;
 
 /// How a model is loaded.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Recipe {
     pub(super) path: PathBuf,
     /// A model that drafts for it.
@@ -48,7 +48,8 @@ pub(crate) struct Recipe {
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
     pub(super) attempts: u32,
-    pub(super) learn: Learn,
+    /// Where it keeps what it learns of its GPUs: of simulated ones nothing in the user's own folder.
+    pub(super) learn: Folder,
     /// What its plans say first: how its file was chosen.
     pub(super) notes: Vec<String>,
 }
@@ -57,23 +58,10 @@ impl Recipe {
     pub(super) fn of(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
-            draft: None,
-            mtp: false,
-            request: Request::new(),
-            saved: None,
-            adapters: Vec::new(),
-            machine: None,
-            servers: Servers::default(),
-            threads: None,
-            threads_batch: None,
             checkpoints: CHECKPOINTS,
-            leases: Leases::user(),
-            verify: Verify::default(),
-            on_difference: OnDifference::default(),
             // The plan, one for memory that was taken since, and two for the unforeseen.
             attempts: 4,
-            learn: Learn::User,
-            notes: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -86,12 +74,16 @@ impl Recipe {
     /// no GPU of it counts with more free bytes than it has now.
     pub(crate) fn machine(&self, again: bool) -> Result<Machine, Error> {
         let gone = self.servers.connect()?;
-        let machine = match (&self.machine, self.request.gpu_layers) {
-            (Some(machine), _) if again => bounded_by_now(machine.clone()),
-            (Some(machine), _) => Ok(machine.clone()),
+        let is_on_host = match &self.saved {
+            Some(saved) if !again => saved.plan.gpus().next().is_none(),
+            _ => matches!(self.request.gpu_layers, GpuLayers::Exactly(0) | GpuLayers::AtMost(0)),
+        };
+        let machine = match &self.machine {
+            Some(machine) if again => bounded_by_now(machine.clone()),
+            Some(machine) => Ok(machine.clone()),
             // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
-            (None, GpuLayers::Exactly(0) | GpuLayers::AtMost(0)) => Ok(Machine::new(Host::detect().0)),
-            (None, _) => detect(),
+            None if is_on_host => Ok(Machine::new(Host::detect().0)),
+            None => detect(),
         };
         machine.map(|mut machine| {
             machine.unused_gpus.extend(gone);
@@ -99,9 +91,11 @@ impl Recipe {
         })
     }
 
-    /// The same after a worker has died.
+    /// The same after a worker has died, perhaps of a lost connection.
     pub(super) fn after_a_death(&self) -> Self {
-        Self { servers: self.servers.after_a_death(), ..self.clone() }
+        let mut recipe = self.clone();
+        recipe.servers.may_be_gone = true;
+        recipe
     }
 
     /// What the model is, with all that is loaded of it and beside it.
@@ -115,29 +109,21 @@ impl Recipe {
 
     /// A plan for this machine, confirmed by llama.cpp.
     pub(super) fn plan(&self, header: &Header, profile: &ModelProfile, machine: &Machine) -> Result<Plan, Error> {
-        let mut request = self.request.clone();
-        let companion = self.companion(header)?;
-        if companion.is_some() && request.draft_max == 0 {
-            request.draft_max = DRAFT_MAX;
+        let (mut planner, mut request) = (Planner::new(profile, machine), self.request.clone());
+        if let Some(path) = &self.draft {
+            let draft = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
+            draft.compatible_with(header).map_err(plan::Error::from)?;
+            planner = planner.beside(draft);
+            if request.draft_max == 0 {
+                request.draft_max = DRAFT_MAX;
+            }
         }
-        let mut planner = Planner::new(profile, machine).request(request);
-        if let Some(companion) = companion {
-            planner = planner.beside(companion);
-        }
-        Ok(planner.plan_probed(&adapters::probe(&self.adapters, header)?)?)
+        Ok(planner.request(request).plan_probed(&adapters::probe(&self.adapters, header)?)?)
     }
 
     /// Threads for what the CPU of this machine computes of a draft.
     pub(super) fn threads_on(&self, machine: &Machine) -> u32 {
         self.threads.unwrap_or_else(|| threads::cores(&machine.host))
-    }
-
-    /// What is to be loaded beside the model, if anything is: checked to have the vocabulary of the main one.
-    pub(super) fn companion(&self, main: &Header) -> Result<Option<Companion>, Error> {
-        let Some(path) = &self.draft else { return Ok(None) };
-        let companion = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
-        companion.compatible_with(main).map_err(plan::Error::from)?;
-        Ok(Some(companion))
     }
 }
 
@@ -176,23 +162,13 @@ pub enum OnDifference {
     Accept,
 }
 
-/// Where a load keeps what it learns of its GPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Learn {
-    /// In the user's cache folder; of simulated GPUs nothing.
-    User,
-    /// In this folder, of simulated GPUs too.
-    At(PathBuf),
-    Nothing,
-}
-
-impl Learn {
+impl Folder {
     /// The cache for what is learned and measured of devices; `None` where nothing is.
     pub(super) fn cache(&self, is_simulated: bool) -> Option<MeasurementCache> {
         match self {
             Self::User if !is_simulated => Some(MeasurementCache::user()),
             Self::At(folder) => Some(MeasurementCache::at(folder)),
-            Self::User | Self::Nothing => None,
+            Self::User | Self::Nowhere => None,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! In: a [`Recipe`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Placed`]), or
 //! why it did not. The worker's side is in `serve`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,7 @@ use super::devices::worker_build;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
+use crate::lock;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::worker::{self, Handle, Worker, WorkerProcess};
@@ -59,7 +60,7 @@ pub(crate) enum Reply {
 /// A model's worker, lent to one user at a time.
 #[derive(Debug)]
 pub(super) struct Remote {
-    process: WorkerProcess,
+    pub(super) process: WorkerProcess,
     state: Mutex<State>,
 }
 
@@ -75,7 +76,7 @@ struct State {
 
 impl State {
     fn held(worker: Result<Worker, worker::Error>) -> Self {
-        let handle = worker.as_ref().ok().map(Worker::handle).cloned();
+        let handle = worker.as_ref().ok().map(|worker| worker.handle.clone());
         Self { held: Some(worker), handle, run: 0 }
     }
 
@@ -106,13 +107,8 @@ impl Remote {
         Ok((Self { process, state: Mutex::new(State::held(Ok(worker))) }, placed))
     }
 
-    /// How often a worker may be started again for one generation.
-    pub(super) fn attempts(&self) -> u32 {
-        self.process.attempts()
-    }
-
     pub(super) fn id(&self) -> Option<u32> {
-        self.state().handle.as_ref().map(|handle| handle.id)
+        lock(&self.state).handle.as_ref().map(|handle| handle.id)
     }
 
     /// Lends the worker, or how it died: the borrower may [start another](Self::restart).
@@ -121,7 +117,7 @@ impl Remote {
     ///
     /// [`Error::Busy`] while it is lent already.
     pub(super) fn take(&self, run: u64) -> Result<Result<Worker, worker::Error>, Error> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let worker = state.held.take().ok_or(Error::Busy)?;
         state.run = run;
         Ok(worker)
@@ -129,14 +125,14 @@ impl Remote {
 
     /// The worker is waited for no longer than an abort may take, while it is lent for this run.
     pub(super) fn hurry(&self, run: u64) {
-        if let Some(handle) = self.state().lent(run) {
+        if let Some(handle) = lock(&self.state).lent(run) {
             handle.watch.abort();
         }
     }
 
     /// Stops what the worker computes of this run, or will, while it is lent. One that is gone needs to know nothing.
     pub(super) fn abort(&self, run: u64) {
-        let lent = self.state().lent(run).cloned();
+        let lent = lock(&self.state).lent(run).cloned();
         if let Some(Handle { sender, watch, .. }) = lent {
             watch.abort();
             let _ = sender.send(&Request::Loading(Loading::Abort { run }));
@@ -144,49 +140,44 @@ impl Remote {
     }
 
     pub(super) fn give_back(&self, worker: Result<Worker, worker::Error>) {
-        *self.state() = State::held(worker);
+        *lock(&self.state) = State::held(worker);
     }
 
     /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
     /// at once.
     pub(super) fn restart(&self, recipe: &Recipe) -> Result<(Worker, Arc<Placed>), Error> {
-        self.state().handle = None;
+        lock(&self.state).handle = None;
         let (worker, placed) = load_in(&self.process, recipe.after_a_death(), &Progress::default())?;
-        self.state().handle = Some(worker.handle().clone());
+        lock(&self.state).handle = Some(worker.handle.clone());
         Ok((worker, placed))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The plan that a worker makes.
 pub(super) fn plan_in(process: &WorkerProcess, recipe: Recipe) -> Result<Plan, Error> {
-    const DOING: &str = "planning";
-    match answer(process, Loading::Plan { recipe: Box::new(recipe) }, DOING)? {
-        Reply::Planned(plan) => Ok(*plan),
-        _ => Err(not_asked(DOING)),
-    }
+    let planned = |reply| if let Reply::Planned(plan) = reply { Some(*plan) } else { None };
+    answer(process, Loading::Plan { recipe: Box::new(recipe) }, "planning", planned)
 }
 
 /// The machine that a worker would plan for.
 #[cfg(feature = "hub")]
 pub(super) fn machine_in(process: &WorkerProcess, recipe: Recipe) -> Result<Machine, Error> {
-    const DOING: &str = "looking at the machine";
-    match answer(process, Loading::Look { recipe: Box::new(recipe) }, DOING)? {
-        Reply::Seen(machine) => Ok(*machine),
-        _ => Err(not_asked(DOING)),
-    }
+    let seen = |reply| if let Reply::Seen(machine) = reply { Some(*machine) } else { None };
+    answer(process, Loading::Look { recipe: Box::new(recipe) }, "looking at the machine", seen)
 }
 
-/// What a worker of its own answers.
-fn answer(process: &WorkerProcess, request: Loading, doing: &'static str) -> Result<Reply, Error> {
+/// What a worker of its own answers, of what was asked for.
+fn answer<T>(
+    process: &WorkerProcess,
+    request: Loading,
+    doing: &'static str,
+    asked_for: fn(Reply) -> Option<T>,
+) -> Result<T, Error> {
     let mut worker = Worker::start(process, &worker_build())?;
     worker.send(&Request::Loading(request), doing)?;
     match worker.receive(doing)? {
         Reply::Failed(error) => Err(error),
-        reply => Ok(reply),
+        reply => asked_for(reply).ok_or_else(|| not_asked(doing)),
     }
 }
 

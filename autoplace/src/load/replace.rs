@@ -1,7 +1,7 @@
 //! Re-placing a loaded model, here or in a worker: by a plan, by a better one, at once or between two tokens.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use llama_sys::Context;
@@ -11,15 +11,15 @@ use super::carry_out::Loaded;
 use super::contract::{Contract, First};
 use super::model::Model;
 use super::progress::Progress;
-use super::remote::{Loading, Remote, Reply, Request, not_asked};
+use super::remote::{Loading, Reply, Request, not_asked};
 use super::slot::Contents;
 use super::{Error, LentWorker};
 use crate::gguf::Header;
 use crate::machine::Machine;
+use crate::memory::Footprint;
 use crate::memory::companion::Role;
-use crate::memory::{CompanionBytes, Footprint};
 use crate::plan::Plan;
-use crate::worker;
+use crate::{lock, worker};
 
 /// A plan that is better than the one that a model is loaded by, and by how much.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +75,9 @@ impl Model {
             return machine;
         }
         let (plan, allocated) = (self.placement(), self.allocated());
-        let draft = self.draft_bytes(&plan);
+        let is_loaded = self.recipe().draft.is_some();
+        let draft = plan.companions.iter().find(|one| is_loaded && one.role == Role::Draft);
+        let draft = draft.map(|draft| draft.bytes).unwrap_or_default();
         for (placement, held) in plan.gpus().zip(&allocated.gpus) {
             let beside = if placement.companions > 0 { draft.gpu.total() } else { 0 };
             if let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.device == placement.device) {
@@ -93,13 +95,6 @@ impl Model {
         let host = &mut machine.host;
         host.available = with(host.available, held, host.total);
         machine
-    }
-
-    /// What the draft takes that is loaded beside this model, by its plan.
-    fn draft_bytes(&self, plan: &Plan) -> CompanionBytes {
-        let is_loaded = self.recipe().draft.is_some();
-        let draft = plan.companions.iter().find(|one| is_loaded && one.role == Role::Draft);
-        draft.map(|draft| draft.bytes).unwrap_or_default()
     }
 
     /// Re-places the model: releases it, and loads it again by this plan or, without one, by a plan for what is free
@@ -202,7 +197,7 @@ impl Model {
 
     /// How often a worker may be started again for one generation.
     pub(crate) fn worker_attempts(&self) -> u32 {
-        self.remote().map_or(0, Remote::attempts)
+        self.remote().map_or(0, |remote| remote.process.attempts())
     }
 
     /// What a worker is still to say is waited for no longer than an abort may take.
@@ -276,7 +271,7 @@ struct Held {
 impl Requested {
     /// Takes the place of an earlier request.
     pub(super) fn ask(&self, replacement: Replacement) {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         held.replacement = Some(replacement);
         self.waiting.store(true, Ordering::Release);
         let listener = held.listener.clone();
@@ -287,7 +282,7 @@ impl Requested {
     }
 
     pub(super) fn listen(&self, listener: Option<Waker>) {
-        let before = std::mem::replace(&mut self.held().listener, listener);
+        let before = std::mem::replace(&mut lock(&self.held).listener, listener);
         // Whatever it does, it does without the lock.
         drop(before);
     }
@@ -297,13 +292,9 @@ impl Requested {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         self.waiting.store(false, Ordering::Release);
         held.replacement.take()
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,7 +7,7 @@ use llama_sys::Backend;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::machine::{Gpu, GpuKind, Machine, UnusedGpu, UnusedReason};
+use crate::machine::{Gpu, GpuKind, UnusedGpu, UnusedReason};
 use crate::worker::{Isolation, WorkerProcess};
 
 /// The rpc-servers of a load.
@@ -18,7 +18,7 @@ pub(super) struct Servers {
     /// Whether they may be on other machines than this one.
     pub(super) trusted: bool,
     /// Whether the load goes on without one that does not answer: after a worker has died of it.
-    may_be_gone: bool,
+    pub(super) may_be_gone: bool,
 }
 
 impl Servers {
@@ -32,11 +32,6 @@ impl Servers {
             Isolation::None if !self.endpoints.is_empty() => Isolation::Process(WorkerProcess::own_executable()),
             isolation => isolation,
         })
-    }
-
-    /// The same after a worker has died, perhaps of a lost connection.
-    pub(super) fn after_a_death(&self) -> Self {
-        Self { may_be_gone: true, ..self.clone() }
     }
 
     /// Makes their devices devices of this process. Those that are gone, and may be.
@@ -60,11 +55,6 @@ impl Servers {
         }
         Ok(gone)
     }
-}
-
-/// Whether a load on this machine carries what it computes with to another one.
-pub(super) fn has_remote(machine: &Machine) -> bool {
-    machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote)
 }
 
 /// Whether all that the endpoint's name stands for is this machine itself. What is no address is left to the

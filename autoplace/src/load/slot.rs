@@ -1,12 +1,13 @@
 //! The model's one context: lent to one generation at a time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use llama_sys::{Context, ContextParams, LoraAdapter, Model, SeqId, Token};
 
 use super::draft::Drafts;
 use super::recipe::Verify;
 use super::{Error, warm_up};
+use crate::lock;
 
 /// Holds the model underneath, and its context while nobody uses it.
 #[derive(Debug)]
@@ -87,10 +88,6 @@ impl ContextSlot {
         Self { held: Mutex::default(), in_place: RwLock::default() }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The model stays where it is as long as this lives: the end of a re-placement is waited for. A thread has one at
     /// a time.
     pub(crate) fn in_place(&self) -> RwLockReadGuard<'_, ()> {
@@ -103,12 +100,12 @@ impl ContextSlot {
     }
 
     pub(super) fn native(&self) -> Option<Model> {
-        self.held().native.as_ref().map(|native| native.model.clone())
+        lock(&self.held).native.as_ref().map(|native| native.model.clone())
     }
 
     /// How many of those that hold the model are the slot, its adapters, and what drafts and is not lent.
     pub(crate) fn holders(&self) -> usize {
-        let held = self.held();
+        let held = lock(&self.held);
         let native = held.native.as_ref();
         let own = native.map_or(0, |native| 1 + native.lora.len());
         own + held.drafts.holders()
@@ -118,7 +115,7 @@ impl ContextSlot {
     /// again.
     pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
         let _in_place = self.in_place();
-        let embeds = match &self.held().native {
+        let embeds = match &lock(&self.held).native {
             Some(native) => native.params.embeddings,
             None => return Err(Error::NotLoaded),
         };
@@ -131,7 +128,7 @@ impl ContextSlot {
 
     /// The same, whatever it is for.
     pub(super) fn take_any(&self) -> Result<Option<(Context, Contents)>, Error> {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         match std::mem::take(&mut held.context) {
             State::Lent => {
                 held.context = State::Lent;
@@ -157,28 +154,28 @@ impl ContextSlot {
     }
 
     pub(crate) fn give_back(&self, context: Context, contents: Contents) {
-        self.held().context = State::Ready(context, contents);
+        lock(&self.held).context = State::Ready(context, contents);
     }
 
     /// Lends what drafts to whoever has the context.
     pub(crate) fn take_drafts(&self) -> Result<Drafts, Error> {
-        let drafts = std::mem::take(&mut self.held().drafts);
+        let drafts = std::mem::take(&mut lock(&self.held).drafts);
         drafts.usable()
     }
 
     pub(crate) fn give_back_drafts(&self, drafts: Drafts) {
-        self.held().drafts = drafts;
+        lock(&self.held).drafts = drafts;
     }
 
     /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent
     /// until it is refilled.
     pub(super) fn release(&self) {
-        *self.held() = Held::default();
+        *lock(&self.held) = Held::default();
     }
 
     /// Takes another model; its context is lent.
     pub(super) fn refill(&self, native: Native, drafts: Drafts) {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         held.drafts = drafts;
         held.native = Some(native);
         held.context = State::Lent;

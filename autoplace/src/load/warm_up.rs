@@ -17,35 +17,27 @@ use super::probe::footprints;
 use super::progress::Progress;
 use super::recipe::Verify;
 use super::report::WarmUp;
-use crate::memory::{Footprint, Footprints};
+use crate::memory::Footprints;
 
 /// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others,
 /// `offload_op`: from 32 on).
 const MOST_NOT_OFFLOADED: u32 = 31;
 
-/// The measurements of a warm-up.
+/// The measurements of a warm-up: what llama.cpp said it had allocated, and the bytes that were free of each GPU. GPUs
+/// are in the order of the plan.
 #[derive(Debug)]
 pub(super) struct WarmedUp {
     pub(super) warm_up: WarmUp,
-    /// In the order of the plan.
-    pub(super) gpus: Vec<Seen>,
-    /// What llama.cpp has allocated on the host.
-    pub(super) host: Footprint,
-}
-
-/// The measurements of a GPU: what llama.cpp said it had allocated, and the bytes that were free.
-#[derive(Debug)]
-pub(super) struct Seen {
     /// Allocated before.
-    pub(super) at_first: Option<Footprint>,
+    pub(super) at_first: Footprints,
     /// The same when everything was reserved, and nothing computed yet.
-    pub(super) reserved: Option<Footprint>,
+    pub(super) reserved: Footprints,
     /// Free then.
-    pub(super) loaded: Option<u64>,
+    pub(super) loaded: Vec<Option<u64>>,
     /// Allocated afterwards.
-    pub(super) allocated: Option<Footprint>,
+    pub(super) allocated: Footprints,
     /// Free then.
-    pub(super) used: Option<u64>,
+    pub(super) used: Vec<Option<u64>>,
 }
 
 /// Reserves, and computes as far as `verify` says. The context is empty afterwards.
@@ -92,15 +84,7 @@ pub(super) fn warm_up(
         time: started.elapsed(),
     };
     let (allocated, used) = (allocated(context, heads.as_deref(), devices), free(devices));
-    let of = |footprints: &Footprints, n| footprints.gpus.get(n).copied();
-    let gpus = loaded.into_iter().zip(used).enumerate().map(|(n, (loaded, used))| Seen {
-        at_first: of(&at_first, n),
-        reserved: of(&reserved, n),
-        loaded,
-        allocated: of(&allocated, n),
-        used,
-    });
-    Ok(WarmedUp { warm_up, gpus: gpus.collect(), host: allocated.host })
+    Ok(WarmedUp { warm_up, at_first, reserved, loaded, allocated, used })
 }
 
 /// Reserves for numbers of tokens for which llama.cpp does not, where GPUs compute: of each half of a batch, down to an
@@ -120,7 +104,7 @@ pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error
     numbers.into_iter().try_for_each(|n_tokens| context.reserve(n_tokens))
 }
 
-/// What llama.cpp says it has allocated, for both contexts.
+/// What llama.cpp says it has allocated, for both contexts; of no GPU where it does not say.
 fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> Footprints {
     let both = || {
         let mut breakdown = context.memory_breakdown()?;
@@ -153,17 +137,12 @@ fn predict(heads: &mut Context) -> Result<(), Error> {
     heads.kv_clear()
 }
 
-/// Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
-fn is_generative(context: &Context) -> bool {
-    let model = context.model();
-    model.has_decoder() && !model.has_encoder() && !model.is_diffusion() && context.has_memory()
-}
-
-/// Whether there is something to compute: texts to embed, or a next token.
+/// Whether there is something to compute: texts to embed, or a next token, which encoders (BERT), encoder-decoders (T5)
+/// and diffusion models (LLaDA) do not have.
 fn computes(context: &Context) -> bool {
     let model = context.model();
     let embeds = context.embeds() && !(model.has_encoder() && model.has_decoder());
-    embeds || is_generative(context)
+    embeds || (model.has_decoder() && !model.has_encoder() && !model.is_diffusion() && context.has_memory())
 }
 
 fn skipped(context: &Context, devices: &[Device], verify: Verify) -> Option<&'static str> {
@@ -191,7 +170,7 @@ impl Run<'_> {
         let each = most.div_ceil(self.sequences()).max(1);
         let each = if embeds { each.min(length) } else { each };
         let n_tokens = each.saturating_mul(self.sequences()).min(most);
-        self.decode((0..n_tokens).map(|n| (n / each, n % each)))?;
+        self.decode(&(0..n_tokens).map(|n| (n / each, n % each)).collect::<Vec<_>>())?;
         if embeds {
             return Ok(());
         }
@@ -199,7 +178,7 @@ impl Run<'_> {
         if is_full {
             self.context.kv_clear()?;
         }
-        self.decode([(0, if is_full { 0 } else { each })].into_iter())
+        self.decode(&[(0, if is_full { 0 } else { each })])
     }
 
     /// One of several sequences alone: as many tokens as one computation takes, and fewer than a GPU takes
@@ -208,7 +187,7 @@ impl Run<'_> {
         let most = self.n_tokens().min(self.length());
         for n_tokens in [most, most.min(MOST_NOT_OFFLOADED)] {
             self.forget()?;
-            self.decode((0..n_tokens).map(|position| (0, position)))?;
+            self.decode(&(0..n_tokens).map(|position| (0, position)).collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -223,22 +202,22 @@ impl Run<'_> {
             let left = last - position;
             let end = position + step.min(left.max(1));
             let each = |sequence| (position..end).map(move |position| (sequence, position));
-            self.decode((0..sequences).flat_map(each))?;
+            self.decode(&(0..sequences).flat_map(each).collect::<Vec<_>>())?;
             position = end;
         }
         Ok(())
     }
 
     /// Computes tokens of these sequences at these positions: as many of the last ones as may be are outputs.
-    fn decode(&mut self, tokens: impl Iterator<Item = (u32, u32)> + Clone) -> Result<(), Error> {
+    fn decode(&mut self, tokens: &[(u32, u32)]) -> Result<(), Error> {
         if !self.progress.report(1.0) {
             return Err(Error::LoadCancelled { path: self.context.model().path().to_owned() });
         }
         let n_vocab = self.context.model().vocab().n_tokens().max(1);
-        let total = u32::try_from(tokens.clone().count()).unwrap_or(u32::MAX);
+        let total = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         let first_output = total.saturating_sub(self.context.n_outputs_max().max(1));
         self.batch.clear();
-        for (number, (sequence, position)) in (0_u32..).zip(tokens) {
+        for (number, &(sequence, position)) in (0_u32..).zip(tokens) {
             // Tokens that differ, so that a router of experts has something to choose.
             let token = signed(number.wrapping_mul(31) % n_vocab);
             let is_output = number >= first_output;

@@ -29,13 +29,9 @@ impl DepthCost {
         Self { points }
     }
 
-    /// Of a plan for this machine, by the model of [`plan::speed`](crate::plan::speed). Whatever it lacks, it
-    /// knows nothing then.
-    pub fn of(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Self {
-        Self::modelled(profile, plan, machine).unwrap_or_default()
-    }
-
-    fn modelled(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
+    /// Of a plan for this machine, by the model of [`plan::speed`](crate::plan::speed); `None` where that is
+    /// [none](speed_model).
+    pub fn of(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
         let (model, assignment) = speed_model(profile, plan, machine)?;
         let n_ctx = plan.context.n_ctx;
         let depths = (0..=DEPTHS).map(|step| n_ctx / DEPTHS * step);
@@ -81,17 +77,13 @@ pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Op
 mod tests {
     use super::DepthCost;
 
-    fn close(a: f64, b: f64) -> bool {
-        (a - b).abs() < 1e-9
-    }
-
     #[test]
     fn it_is_linear_between_what_is_known_and_flat_beyond() {
         // What is no cost is left out.
         let nothing = [(500, 0.0), (700, f64::NAN), (800, -1.0)];
         let cost = DepthCost::new([(1000, 3.0), (0, 1.0), (2000, 4.0)].into_iter().chain(nothing));
         for (depth, expected) in [(0.0, 1.0), (500.0, 2.0), (1000.0, 3.0), (1500.0, 3.5), (9999.0, 4.0)] {
-            assert!(close(cost.at(depth), expected), "{depth}");
+            assert!((cost.at(depth) - expected).abs() < 1e-9, "{depth}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Events: conditions that began and conditions that ended.
 
+use crate::load::Replacement;
 use crate::machine::{Bytes, ThrottleReason};
 
 /// Something that changed for a model since it was loaded. Each condition is reported when it begins and when it ends.
@@ -65,16 +66,6 @@ pub enum Cause {
     Unknown,
 }
 
-/// Which way a re-placement of a model would go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Resize {
-    /// With less on the GPU, which has become too full.
-    Smaller,
-    /// With more on the GPU, which has become emptier.
-    Larger,
-}
-
 impl Event {
     /// Whether a condition ended.
     pub const fn is_end(&self) -> bool {
@@ -87,13 +78,15 @@ impl Event {
         )
     }
 
-    /// Which way a re-placement of the model would help; `None` where it would not.
-    pub const fn advises(&self) -> Option<Resize> {
+    /// The re-placement of the model that would help: where a GPU has become too full, by a plan for what is free then;
+    /// where it has become emptier, by a plan that is better by this [gain](crate::load::BetterPlan::gain) at least.
+    /// `None` where none would help.
+    pub const fn advises(&self, min_gain: f64) -> Option<Replacement> {
         match self {
             Self::MemoryPressure { .. } | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => {
-                Some(Resize::Smaller)
+                Some(Replacement::Replan)
             }
-            Self::RoomGained { .. } => Some(Resize::Larger),
+            Self::RoomGained { .. } => Some(Replacement::Better { min_gain }),
             _ => None,
         }
     }
@@ -124,7 +117,7 @@ fn celsius(temperature: Option<u32>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cause, Event, Resize};
+    use super::{Cause, Event, Replacement};
     use crate::machine::{ThrottleReason, mib};
 
     #[test]
@@ -145,6 +138,6 @@ mod tests {
             "8.0 tokens per second instead of 80.0: ollama (process 7) uses CUDA0",
         ];
         assert_eq!([&pressure, &slow, &other].map(ToString::to_string), lines);
-        assert_eq!(pressure.advises(), Some(Resize::Smaller));
+        assert_eq!(pressure.advises(0.1), Some(Replacement::Replan));
     }
 }

@@ -28,7 +28,7 @@ mod sentinel;
 
 pub use depth::DepthCost;
 pub use depth::speed_model;
-pub use event::{Cause, Event, Resize};
+pub use event::{Cause, Event};
 pub use model::ModelSource;
 pub use sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};

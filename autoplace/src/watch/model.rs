@@ -115,7 +115,7 @@ impl Source for ModelSource {
             ggml: named(&ggml, name).cloned(),
             #[cfg(windows)]
             video: gpu.filter(|gpu| gpu.kind != GpuKind::Remote).and_then(|gpu| video_memory(&gpu.description)),
-            nvidia: gpu.filter(|gpu| is_nvidia(gpu)).and_then(|gpu| gpu.pci_id),
+            nvidia: gpu.filter(|gpu| gpu.nvml.is_some() || gpu.processes.is_some()).and_then(|gpu| gpu.pci_id),
             counts: gpu.is_some_and(|gpu| gpu.kind == GpuKind::Discrete && gpu.nvml.is_some()),
             is_spare,
         };
@@ -148,10 +148,6 @@ impl Source for ModelSource {
     }
 }
 
-fn is_nvidia(gpu: &Gpu) -> bool {
-    gpu.nvml.is_some() || gpu.processes.is_some()
-}
-
 fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevice {
     let name = placement.device.as_deref().unwrap_or(&placement.name);
     let headroom = placement.headroom;
@@ -160,26 +156,23 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     let growth = headroom.growth.min(left / 2);
     let needed = if machine.wsl && headroom.margin > WSL_HEADROOM { growth.max(WSL_HEADROOM) } else { growth };
     let (footprint, layers) = (placement.footprint.total(), placement.layers.max(1));
+    // More room brings what of the model is on the host to a GPU.
+    let wants_room = !plan.full_offload;
     WatchedDevice {
         device: name.to_owned(),
         needed,
         // Room for a layer more.
-        room: wants_room(plan).then(|| footprint / u64::from(layers)),
-        left: wants_room(plan).then(|| placement.free.saturating_sub(footprint)),
+        room: wants_room.then(|| footprint / u64::from(layers)),
+        left: wants_room.then(|| placement.free.saturating_sub(footprint)),
         notable: headroom.margin.max(LEAST_NOTABLE),
         spills: cfg!(windows) || machine.wsl || placement.kind == PlacementKind::SharedGpu,
     }
 }
 
-/// Whether some of the model is on the host that more room would bring to a GPU.
-fn wants_room(plan: &Plan) -> bool {
-    !plan.full_offload || !plan.overrides.is_empty()
-}
-
 /// GPUs of the machine that the model is not on, and could be with more room.
 fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     let is_used = |gpu: &Gpu| plan.gpus().any(|placement| placement.device == gpu.device);
-    machine.gpus.iter().filter(|gpu| wants_room(plan) && gpu.device.is_some() && !is_used(gpu)).collect()
+    machine.gpus.iter().filter(|gpu| !plan.full_offload && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
 /// A GPU that the model is not on: only room for a layer of the host's is reported.
@@ -193,5 +186,5 @@ fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
 /// Of the model's file, which is looked at again; nothing is known where that fails.
 fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
     let profile = plan.model.path.as_deref().and_then(|path| ModelProfile::from_header(&Header::open(path).ok()?).ok());
-    profile.map_or_else(DepthCost::default, |profile| DepthCost::of(&profile, plan, machine))
+    profile.and_then(|profile| DepthCost::of(&profile, plan, machine)).unwrap_or_default()
 }

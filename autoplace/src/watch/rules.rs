@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use self::speed::SpeedRule;
 use super::event::{Cause, Event};
-use super::latch::Condition;
+use super::latch::{Condition, Now, Settings};
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
@@ -24,61 +24,6 @@ const SLOW: f64 = 0.7;
 const WINDOW: u64 = 32;
 /// Tokens that it generates before its own speed is learned, from the window after them.
 const WARM_UP: u64 = 16;
-
-/// When a sentinel reports: as [`SentinelBuilder`](super::SentinelBuilder) says.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Settings {
-    pub(super) interval: Duration,
-    /// What must stay free on each GPU, instead of what follows from the plan.
-    pub(super) needed: Option<u64>,
-}
-
-impl Settings {
-    /// How long a condition must hold before its beginning is reported, unless that is at once.
-    fn patience(&self) -> Duration {
-        self.interval.saturating_mul(2)
-    }
-
-    /// How long a condition must not hold before its end is reported.
-    fn calm(&self) -> Duration {
-        self.interval.saturating_mul(5)
-    }
-
-    /// From one look at the programs on the GPUs to the next.
-    pub(super) fn process_interval(&self) -> Duration {
-        self.interval.saturating_mul(5)
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { interval: Duration::from_secs(1), needed: None }
-    }
-}
-
-/// The moment of a sample, by which settings it is judged, and where events go.
-struct Now<'a> {
-    at: Duration,
-    settings: &'a Settings,
-    events: &'a mut Vec<Event>,
-}
-
-impl Now<'_> {
-    /// Takes what the sample says of a condition, which must hold for as long as `patience`: `None` where it says
-    /// nothing. `begins` makes the event of its beginning; `end` is the event of its end.
-    fn step(
-        &mut self,
-        condition: &mut Condition<Event>,
-        holds: Option<bool>,
-        patience: Duration,
-        begins: impl FnOnce() -> Option<Event>,
-        end: Event,
-    ) {
-        let calm = self.settings.calm();
-        let event = condition.update(self.at, holds, patience, calm, begins, end);
-        self.events.extend(event);
-    }
-}
 
 /// Everything that is remembered from one sample to the next.
 #[derive(Debug)]
@@ -116,7 +61,7 @@ impl Rules {
 
     /// Ends what has begun: what was watched is gone, or has changed.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
-        let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
+        let devices = self.devices.iter_mut().flat_map(|it| [&mut it.pressure, &mut it.room, &mut it.throttle]);
         events.extend(devices.chain([&mut self.speed.slow]).filter_map(Condition::end));
     }
 }
@@ -141,15 +86,15 @@ fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>
 struct DeviceRules {
     watched: WatchedDevice,
     /// It has too little free.
-    pressure: Condition<Event>,
+    pressure: Condition,
     /// It has more free than at first.
-    room: Condition<Event>,
+    room: Condition,
     first_free: Option<u64>,
     last_free: u64,
     /// What this process had in the host's memory at first, and has now.
     on_host: Option<(u64, u64)>,
     /// Its clocks are held down by a fault.
-    throttle: Condition<Event>,
+    throttle: Condition,
     /// What holds them down now.
     reasons: Vec<ThrottleReason>,
     /// What each program held when they were first looked for: those are there by right. `None` before that.
@@ -159,10 +104,6 @@ struct DeviceRules {
 }
 
 impl DeviceRules {
-    fn conditions(&mut self) -> impl Iterator<Item = &mut Condition<Event>> {
-        [&mut self.pressure, &mut self.room, &mut self.throttle].into_iter()
-    }
-
     fn step(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         self.memory(now, seen);
         self.clocks(now, seen);
@@ -186,22 +127,22 @@ impl DeviceRules {
         // A quarter more than what it takes to begin is what it takes to end.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
-        now.step(
-            &mut self.pressure,
+        self.pressure.step(
             seen.free.map(|free| free < enough),
             // An allocation may fail at any moment.
             Duration::ZERO,
-            || Some(Event::MemoryPressure { device: device(), free, needed }),
+            || Event::MemoryPressure { device: device(), free, needed },
             Event::MemoryRelieved { device: device(), free },
+            now,
         );
         let Some((more, before)) = watched.room.zip(self.first_free) else { return };
         let more = if self.room.is_on() { more / 2 } else { more };
-        now.step(
-            &mut self.room,
+        self.room.step(
             seen.free.map(|free| free > before && free - before >= more),
             now.settings.patience(),
-            || Some(Event::RoomGained { device: device(), free, before }),
+            || Event::RoomGained { device: device(), free, before },
             Event::RoomLost { device: device(), free },
+            now,
         );
     }
 
@@ -211,12 +152,12 @@ impl DeviceRules {
         let faults: Vec<_> = self.reasons.iter().copied().filter(|it| it.is_fault()).collect();
         let (device, temperature) = (self.watched.device.clone(), seen.temperature);
         let end = Event::Unthrottled { device: device.clone(), temperature };
-        now.step(
-            &mut self.throttle,
+        self.throttle.step(
             seen.throttle.as_ref().map(|_| !faults.is_empty()),
             now.settings.patience(),
-            || Some(Event::Throttled { device, reasons: faults, temperature }),
+            || Event::Throttled { device, reasons: faults, temperature },
             end,
+            now,
         );
     }
 

@@ -4,10 +4,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryS
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::event::{Event, Resize};
-use super::rules::{Rules, Settings};
+use super::event::Event;
+use super::latch::Settings;
+use super::rules::Rules;
 use super::sample::Source;
-use crate::load::{Model, Replacement, WeakModel};
+use crate::load::{Model, WeakModel};
 
 /// Events that wait for a reader; those that come while so many wait are not kept.
 const WAITING: usize = 256;
@@ -156,11 +157,7 @@ impl SentinelBuilder {
 
 /// Re-places the model if the event advises to: at once while nobody generates, before the next token otherwise.
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
-    let (Some(advised), Some(model)) = (event.advises(), model.upgrade()) else { return };
-    let replacement = match advised {
-        Resize::Smaller => Replacement::Replan,
-        Resize::Larger => Replacement::Better { min_gain },
-    };
+    let (Some(replacement), Some(model)) = (event.advises(min_gain), model.upgrade()) else { return };
     if let Err(error) = model.replace_soon(replacement) {
         tracing::warn!("the model is not re-placed: {error}");
     }
@@ -185,7 +182,7 @@ impl<S: Source> Watch<S> {
         let mut events = Vec::new();
         loop {
             let at = began.elapsed();
-            let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.process_interval();
+            let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.calm();
             let processes = asked_at.is_none_or(due) || self.rules.wants_processes();
             asked_at = if processes { Some(at) } else { asked_at };
             let Some(sample) = self.source.sample(processes) else { return };

@@ -7,13 +7,14 @@
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use crate::lock;
 
 /// Some hundred pieces of text.
 const BUFFERED: usize = 32 << 10;
@@ -45,12 +46,32 @@ impl Receiver {
 
     /// The next message; waits for it.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Failed> {
-        self.receive_after_signs(|| ())
+        self.receive_after_signs(&|| ())
     }
 
     /// The same, and `sign` at each [sign of life](Sender::sign) before it.
-    pub(crate) fn receive_after_signs<T: DeserializeOwned>(&mut self, sign: impl Fn()) -> Result<T, Failed> {
-        read_message(&mut self.reader, &mut self.buffer, sign)
+    pub(crate) fn receive_after_signs<T: DeserializeOwned>(&mut self, sign: &dyn Fn()) -> Result<T, Failed> {
+        self.read(sign)?;
+        decode(&self.buffer).map_err(|error| Failed::Senseless(error.to_string()))
+    }
+
+    /// Reads the bytes of one message. Nothing is set aside for a length before its bytes have come.
+    fn read(&mut self, sign: &dyn Fn()) -> Result<(), Failed> {
+        let length = loop {
+            let mut length = [0; 4];
+            self.reader.read_exact(&mut length).map_err(|error| gone(&error))?;
+            match u32::from_le_bytes(length) {
+                0 => sign(),
+                length => break length,
+            }
+        };
+        if !usize::try_from(length).is_ok_and(|length| length <= LONGEST) {
+            return Err(Failed::Senseless(format!("a message of {length} bytes, where {LONGEST} are the most")));
+        }
+        self.buffer.clear();
+        let mut message = self.reader.by_ref().take(length.into());
+        let read = message.read_to_end(&mut self.buffer).map_err(|error| gone(&error))?;
+        if read < length as usize { Err(Failed::Gone) } else { Ok(()) }
     }
 }
 
@@ -68,15 +89,15 @@ impl Sender {
 
     /// Queues a message, which is sent with the next one or with the next [`flush`](Self::flush).
     pub(crate) fn put(&self, message: &impl Serialize) -> Result<(), Error> {
-        match self.inner().as_mut() {
-            Some(outgoing) => write_message(&mut outgoing.buffer, message),
+        match lock(&self.inner).as_mut() {
+            Some(outgoing) => write_message(&mut outgoing.buffer, &|buffer| encode(buffer, message)),
             None => Ok(()),
         }
     }
 
     /// Sends what is queued. `false`: the other side is gone.
     pub(crate) fn flush(&self) -> bool {
-        let mut inner = self.inner();
+        let mut inner = lock(&self.inner);
         let Some(Outgoing { writer, buffer }) = inner.as_mut() else { return false };
         let is_sent = writer.write_all(buffer).and_then(|()| writer.flush());
         buffer.clear();
@@ -89,16 +110,12 @@ impl Sender {
 
     /// Sends a sign of life: a message of no bytes.
     pub(crate) fn sign(&self) -> bool {
-        self.inner().as_mut().is_some_and(|outgoing| outgoing.writer.write_all(&[0; 4]).is_ok())
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Option<Outgoing>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner).as_mut().is_some_and(|outgoing| outgoing.writer.write_all(&[0; 4]).is_ok())
     }
 
     /// Ends the connection, whoever else holds this.
     pub(crate) fn close(&self) {
-        *self.inner() = None;
+        *lock(&self.inner) = None;
     }
 }
 
@@ -213,15 +230,15 @@ pub(super) fn is_worker() -> bool {
 /// million tokens are some 3 MB.
 pub(super) const LONGEST: usize = 64 << 20;
 
-/// Puts `message` at the end of `buffer`, which stays as it was after an error.
+/// Puts the message that `encode` writes at the end of `buffer`, which stays as it was after an error.
 ///
 /// # Errors
 ///
 /// [`Error::TooLong`]; [`Error::Protocol`] for what cannot be sent: a path that is no UTF-8.
-fn write_message(buffer: &mut Vec<u8>, message: &impl Serialize) -> Result<(), Error> {
+fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard::Result<()>) -> Result<(), Error> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
-    let written = encode(buffer, message).map_err(|error| Error::Protocol {
+    let written = encode(buffer).map_err(|error| Error::Protocol {
         doing: "writing a message to it",
         reason: match error {
             // Whatever a type says of itself is lost on the way; all others can be written.
@@ -243,35 +260,6 @@ pub(crate) enum Failed {
     Gone,
     /// It sent something other than a message.
     Senseless(String),
-}
-
-/// Reads one message; `buffer` is room to do so.
-///
-/// # Errors
-///
-/// [`Failed`]. Nothing is set aside for a length before its bytes have come.
-fn read_message<T: DeserializeOwned>(
-    reader: &mut impl Read,
-    buffer: &mut Vec<u8>,
-    sign: impl Fn(),
-) -> Result<T, Failed> {
-    let length = loop {
-        let mut length = [0; 4];
-        reader.read_exact(&mut length).map_err(|error| gone(&error))?;
-        match u32::from_le_bytes(length) {
-            0 => sign(),
-            length => break length,
-        }
-    };
-    if !usize::try_from(length).is_ok_and(|length| length <= LONGEST) {
-        return Err(Failed::Senseless(format!("a message of {length} bytes, where {LONGEST} are the most")));
-    }
-    buffer.clear();
-    let read = reader.take(length.into()).read_to_end(buffer).map_err(|error| gone(&error))?;
-    if read < length as usize {
-        return Err(Failed::Gone);
-    }
-    decode(buffer).map_err(|error| Failed::Senseless(error.to_string()))
 }
 
 /// Writes all messages, and what crosses in them. Its form says no names: enums must have what they `skip` last.
@@ -302,12 +290,12 @@ mod tests {
 
     fn framed(message: &impl Serialize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        write_message(&mut bytes, message).unwrap();
+        write_message(&mut bytes, &|buffer| encode(buffer, message)).unwrap();
         bytes
     }
 
-    fn read_back<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<T, Failed> {
-        read_message(&mut bytes, &mut Vec::new(), || ())
+    fn read_back<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failed> {
+        Receiver::new(io::Cursor::new(bytes.to_vec())).receive()
     }
 
     #[test]
@@ -320,7 +308,7 @@ mod tests {
     fn a_message_beyond_the_limit_is_not_sent() {
         let text = "x".repeat(LONGEST);
         let mut buffer = framed(&1);
-        let error = write_message(&mut buffer, &text).unwrap_err();
+        let error = write_message(&mut buffer, &|buffer| encode(buffer, &text)).unwrap_err();
         assert_eq!(buffer, framed(&1));
         assert!(matches!(error, Error::TooLong { bytes, limit: LONGEST } if bytes > LONGEST));
     }
@@ -329,12 +317,11 @@ mod tests {
         #[test]
         fn messages_come_out_as_they_went_in(texts: Vec<String>) {
             let bytes: Vec<u8> = texts.iter().flat_map(framed).collect();
-            let mut reader = &bytes[..];
+            let mut receiver = Receiver::new(io::Cursor::new(bytes));
             for text in &texts {
-                let read: String = read_message(&mut reader, &mut Vec::new(), || ()).unwrap();
-                prop_assert_eq!(&read, text);
+                prop_assert_eq!(&receiver.receive::<String>().unwrap(), text);
             }
-            prop_assert!(reader.is_empty());
+            prop_assert!(matches!(receiver.receive::<String>(), Err(Failed::Gone)));
         }
 
         #[test]

@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write as _};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::channel::LEVEL;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber, span};
+
+use super::channel::LEVEL;
+use crate::lock;
 
 const KEPT: usize = 64;
 
@@ -37,7 +39,7 @@ impl Tail {
             let mut pipe = BufReader::new(pipe);
             while let Some(line) = next_line(&mut pipe) {
                 let line = pass_on(&line);
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut kept = lock(&kept);
                 if kept.len() == KEPT {
                     kept.pop_front();
                 }
@@ -56,7 +58,7 @@ impl Tail {
     }
 
     pub(super) fn lines(&self) -> Vec<String> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        lock(&self.lines).iter().cloned().collect()
     }
 }
 

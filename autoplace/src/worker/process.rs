@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
@@ -14,6 +14,7 @@ use super::channel::{Connection, Failed, Hello, LEVEL, Receiver, SIGNS, Sender, 
 use super::log::Tail;
 use super::watch::Watch;
 use super::{Error, WorkerProcess};
+use crate::lock;
 
 /// How long a worker may take to end by itself once its connection has: it gives its model's memory back.
 const ENDING: Duration = Duration::from_secs(10);
@@ -36,7 +37,7 @@ pub(crate) struct Handle {
 /// A worker that has said hello. Dropping it ends it.
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
-    handle: Handle,
+    pub(crate) handle: Handle,
     /// Until it is ended.
     watching: Option<mpsc::Sender<()>>,
     receiver: Option<Receiver>,
@@ -80,10 +81,6 @@ impl Worker {
         }
     }
 
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
     /// Sends a message. `doing` is what the worker is doing, for the error.
     pub(crate) fn send(&mut self, message: &impl Serialize, doing: &'static str) -> Result<(), Error> {
         let Handle { sender, watch, .. } = &self.handle;
@@ -92,7 +89,7 @@ impl Worker {
 
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, doing: &'static str) -> Result<T, Error> {
         let (watch, receiver) = (&self.handle.watch, self.receiver.as_mut());
-        let receive = || receiver.map_or(Err(Failed::Gone), |it| it.receive_after_signs(|| watch.alive()));
+        let receive = || receiver.map_or(Err(Failed::Gone), |it| it.receive_after_signs(&|| watch.alive()));
         match watch.waiting(receive) {
             Ok(message) => Ok(message),
             Err(Failed::Gone) => Err(self.died(doing)),
@@ -204,17 +201,13 @@ fn apart(command: &mut Command) {
     command.creation_flags(CREATE_NEW_PROCESS_GROUP | CREATE_NO_WINDOW);
 }
 
-fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
-    child.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Waits until the process has ended, but no longer than `patience`. The lock is held for moments only: another thread
 /// may have to kill it.
 fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
     let mut pause = Duration::from_micros(100);
     loop {
-        match locked(child).try_wait() {
+        match lock(child).try_wait() {
             Ok(Some(status)) => return Some(status),
             Ok(None) => {}
             Err(error) => {
@@ -233,6 +226,6 @@ fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
 /// Kills it. One that hangs in the kernel ends when the kernel releases it.
 pub(super) fn kill(child: &Mutex<Child>) {
     // It fails for a process that has ended already.
-    let _ = locked(child).kill();
+    let _ = lock(child).kill();
     let _ = ended(child, DYING);
 }

@@ -1,12 +1,13 @@
 //! Ends a worker that shows no sign of life, one that was stopped or hangs in a driver, so that no call waits for ever.
 
 use std::process::Child;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::channel::Connection;
 use super::process::kill;
+use crate::lock;
 
 /// What a worker may take at most to hear of an abort: a GPU finishes its part of a graph first.
 const GRACE: Duration = Duration::from_secs(30);
@@ -53,7 +54,7 @@ impl Watch {
         let (watching, child) = (Arc::clone(&watch), Arc::clone(child));
         thread::Builder::new().name("autoplace-worker-watch".into()).spawn(move || {
             while is_over.recv_timeout(often) == Err(mpsc::RecvTimeoutError::Timeout) {
-                if watching.state().is_silent() {
+                if lock(&watching.0).is_silent() {
                     kill(&child);
                     // A process that hangs in the kernel keeps its end open.
                     return connection.shut_down();
@@ -65,41 +66,37 @@ impl Watch {
 
     /// From now on it may be silent for so long.
     pub(super) fn set_timeout(&self, timeout: Duration) {
-        self.state().timeout = timeout;
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).timeout = timeout;
     }
 
     /// Somebody waits for it, as long as this takes.
     pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.state().since = Some(Instant::now());
+        lock(&self.0).since = Some(Instant::now());
         let came = wait();
-        self.state().since = None;
+        lock(&self.0).since = None;
         came
     }
 
     /// It lives; its answer is still to come.
     pub(super) fn alive(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.since = state.since.map(|_| Instant::now());
     }
 
     /// It was asked to stop: it is waited for no longer than that may take, until that is
     /// [forgotten](Self::forget_abort).
     pub(crate) fn abort(&self) {
-        self.state().is_aborted = true;
+        lock(&self.0).is_aborted = true;
         self.alive();
     }
 
     pub(crate) fn forget_abort(&self) {
-        self.state().is_aborted = false;
+        lock(&self.0).is_aborted = false;
     }
 
     /// How long it was silent, if it was ended for that.
     pub(super) fn ended_after(&self) -> Option<Duration> {
-        self.state().ended_after
+        lock(&self.0).ended_after
     }
 }
 

@@ -106,7 +106,7 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
         let days = json!({"$ref": "#/$defs/days"});
         let schema = json!({
             "$defs": {"days": {"type": "integer", "minimum": 3, "maximum": 7}},
-            "properties": {"days": days}, "required": ["days"], "additionalProperties": false,
+            "properties": {"default": days, "days": days}, "required": ["days"], "additionalProperties": false,
         });
         Tool::new(name, "Goes.", schema)
     };

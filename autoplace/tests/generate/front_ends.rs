@@ -154,6 +154,7 @@ fn cases(stop: String) -> Vec<Case> {
         of_tokens("a prompt of all", 64, Refused(too_long)),
         case("no stop string", Refused(|it| matches!(it, Error::EmptyStop)), |it| it.stop("")),
         case("out of range", Refused(is_range), |it| it.top_p(7.0)),
+        case("no number", Refused(is_range), |it| it.temp(f32::NAN)),
     ]
 }
 
@@ -167,6 +168,8 @@ fn constrained(stop: String) -> Vec<Case> {
         "required": ["name", "age"],
         "additionalProperties": false,
     }));
+    let unmeetable: Check = |it| matches!(it, Error::Constraint { .. });
+    let deep = (0..400).fold(json!({}), |inner, _| json!({"items": inner}));
     let letters = |it: Generate| it.constraint(Constraint::regex("[a-z]{30}"));
     vec![
         case("letters", By(EndOfGeneration), letters),
@@ -178,9 +181,8 @@ fn constrained(stop: String) -> Vec<Case> {
         case("cut where it may end", By(MaxTokens), |it| it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)),
         case("a schema", By(EndOfGeneration), move |it| it.constraint(person.clone())),
         case("a grammar", By(EndOfGeneration), |it| it.constraint(Constraint::lark("start: /[a-z]{9}/"))),
-        case("no expression", Refused(|it| matches!(it, Error::Constraint { .. })), |it| {
-            it.constraint(Constraint::regex("("))
-        }),
+        case("no expression", Refused(unmeetable), |it| it.constraint(Constraint::regex("("))),
+        case("too deep", Refused(unmeetable), move |it| it.constraint(Constraint::json_schema(deep.clone()))),
     ]
 }
 

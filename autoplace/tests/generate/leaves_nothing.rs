@@ -2,6 +2,7 @@
 //! their own, since they count their threads and files.
 
 use std::thread;
+use std::time::Duration;
 
 use crate::native_support::wait;
 use crate::text_support::{PROMPTS, Raw, SYSTEM, demo, greedy, held, text, to_the_end, tokens_of};
@@ -31,7 +32,7 @@ fn session(model: &Model) -> Session {
     loop {
         match model.session() {
             Ok(session) => return session,
-            Err(Error::Busy) => thread::yield_now(),
+            Err(Error::Busy) => thread::sleep(Duration::from_micros(50)),
             Err(error) => panic!("{error}"),
         }
     }

@@ -127,7 +127,7 @@ fn whatever_is_free_a_model_with_adapters_fits_and_one_layer_more_would_not() {
     own_process!();
     let files = Files::new();
     let builder = || demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).lora(files.path("two"), 1.0);
-    fits_whatever_is_free((0..26).map(|step| step * mib(2) / 3), builder, |model, _| {
+    fits_whatever_is_free((0..13).map(|step| step * mib(4) / 3), builder, |model, _| {
         text(greedy(model).max_tokens(3));
     });
 }

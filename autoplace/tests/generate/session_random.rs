@@ -119,7 +119,7 @@ fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(120) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(60) })]
 
     #[test]
     fn every_text_is_that_of_a_fresh_model(

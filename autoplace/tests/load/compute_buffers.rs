@@ -25,7 +25,7 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
         let mut dice = Dice::new(1 + sketch.title().len() as u64);
         let bare = ModelProfile::from_header(&header).unwrap();
         plain.model(sketch.arch);
-        for turn in 0..16 {
+        for turn in 0..8 {
             let mut profile = bare.clone();
             let mut probe = NativeProbe::new(&header).unwrap();
             let adapters = dice.one_of(&[0, 0, 0, 1, 2]);
@@ -65,7 +65,7 @@ fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Pat
     let (part, every) = (dice.one_of(&["attn_q.", "attn_", "ffn_", "."]), 1 + dice.below(3));
     let rank = dice.one_of(&[1, 8, 32, 64]);
     // Blocks that only predict further tokens are not loaded.
-    let weights = profile.weights.blocks.iter().flat_map(|block| &block.weights).chain(&profile.weights.output);
+    let weights = profile.weights.blocks.iter().flatten().chain(&profile.weights.output);
     let matrices = weights.filter(|weight| weight.is_matrix() && weight.name.ends_with(".weight"));
     let names = matrices.map(|weight| &*weight.name).filter(|name| !OTHER.split(' ').any(|other| name.contains(other)));
     let all: Vec<&str> = names.collect();

@@ -4,8 +4,10 @@
 use std::collections::BTreeSet;
 
 use autoplace::machine::{
-    Gpu, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedReason, gib, mib,
+    Gpu, GpuKind, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedGpu, UnusedReason,
+    gib, mib,
 };
+use autoplace::memory::KvType;
 use autoplace::plan::Request;
 use autoplace_measure::{Cause, Evidence, Running, Speed};
 
@@ -41,12 +43,14 @@ fn finds(cause: Cause, case: &Evidence, near_miss: &Evidence) {
     let (found, missed) = (causes(case), causes(near_miss));
     assert!(found.contains(&cause) && found.is_sorted(), "{cause:?} is not in {found:?}");
     assert!(!missed.contains(&cause), "{cause:?} is in {missed:?}");
-    for finding in case.diagnose() {
-        assert!(!finding.evidence.is_empty(), "{finding:?}");
-    }
+    assert!(case.diagnose().iter().all(|finding| !finding.evidence.is_empty()), "{case:?}");
     // From its report, too.
     let reported = Evidence::from_json(&format!("words\n{}", case.clone().anonymous().to_json()));
     assert_eq!(causes(&reported.unwrap()), found);
+}
+
+fn not_used(gpu: Gpu, reason: UnusedReason) -> UnusedGpu {
+    serde_json::from_value(serde_json::json!({ "gpu": gpu, "reason": reason })).unwrap()
 }
 
 /// The same evidence, changed.
@@ -67,12 +71,9 @@ fn a_model_that_fits_nowhere_is_out_of_reach_until_there_is_room() {
 
 #[test]
 fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
-    let unused = |reason: UnusedReason| {
-        let card = Gpu::named("RTX 3090").unwrap();
-        let json = serde_json::json!({ "gpu": card, "reason": reason });
-        but(Evidence::of(machine("RTX 4090")), |it| {
-            it.machine.unused_gpus = vec![serde_json::from_value(json).unwrap()];
-        })
+    let unused = |reason| {
+        let card = not_used(Gpu::named("RTX 3090").unwrap(), reason);
+        but(Evidence::of(machine("RTX 4090")), |it| it.machine.unused_gpus = vec![card])
     };
     let same = UnusedReason::SameAs { device: "Vulkan0".to_owned() };
     finds(Cause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same.clone()));
@@ -138,6 +139,11 @@ fn a_cache_is_too_large_where_a_smaller_one_brings_everything_onto_the_card() {
     let remedy = named.diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.starts_with(r"autoplace plan 'my $(model)'\''s.gguf' "), "{remedy}");
     assert!(remedy.contains("--ctx "), "{remedy}");
+    // One flag is of both types, so it cannot say unlike ones.
+    let request = Request::new().kv_types(KvType::Q8_0, KvType::F16);
+    let spilled = with_model(machine("RTX 4090"), &LLAMA_8B, &request);
+    let remedy = but(spilled, |it| it.conditions.on_host = Some(gib(1))).diagnose()[0].remedy.clone().unwrap();
+    assert!(!remedy.contains("--kv") && remedy.contains("keys as Q8_0 and values as F16"), "{remedy}");
     // Here no cache would help.
     finds(Cause::LargeContext, &at(65_536), &parted());
 }
@@ -161,25 +167,15 @@ fn what_is_planned_for_the_host_is_not_on_the_card() {
 #[test]
 fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usual() {
     let on_host = |bytes| but(whole(), |it| it.conditions.on_host = Some(bytes));
-    let full = |wsl, free| {
-        but(whole(), |it| {
-            it.machine.wsl = wsl;
-            it.conditions.least_free = Some(free);
-        })
-    };
+    let full = |wsl, free| but(whole(), |it| (it.machine.wsl, it.conditions.least_free) = (wsl, Some(free)));
     let pages = |n| but(whole(), |it| it.conditions.swapped_in = Some(n));
-    let limited = |evidence, bytes| {
-        but(evidence, |it: &mut Evidence| {
-            let file = "/sys/fs/cgroup/job/memory.max".to_owned();
-            it.machine.host.limit = HostLimit::Cgroup { file, bytes };
-        })
-    };
+    let limit = |bytes| HostLimit::Cgroup { file: "/sys/fs/cgroup/job/memory.max".to_owned(), bytes };
+    let limited = |evidence, bytes| but(evidence, |it: &mut Evidence| it.machine.host.limit = limit(bytes));
     let held = |reason| but(whole(), |it| it.conditions.throttle = BTreeSet::from([reason]));
     let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
     let link = |evidence, generation, lanes| {
-        but(evidence, |it: &mut Evidence| {
-            it.machine.gpus[0].pcie = Some(PcieLink::new(rate(4, 16)).current(rate(generation, lanes)));
-        })
+        let link = PcieLink::new(rate(4, 16)).current(rate(generation, lanes));
+        but(evidence, |it: &mut Evidence| it.machine.gpus[0].pcie = Some(link))
     };
     let busy = |evidence, percent| but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent));
     let unused = |evidence| but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()]);
@@ -227,6 +223,9 @@ fn a_report_names_nobody() {
     let mut machine = machine("RTX 4090");
     machine.gpus[0].processes = Some(vec![GpuProcess::new(4711).name("/home/ann/game").bytes(gib(21))]);
     machine.gpus[0].free = gib(3);
+    let problem = "ann:50052: nothing listens there".to_owned();
+    let gone = not_used(Gpu::new("ann:50052").kind(GpuKind::Remote), UnusedReason::NoServer { problem });
+    machine.unused_gpus = vec![gone];
     let evidence = with_model(machine, &LLAMA_8B, &Request::new());
     let folder = evidence.model.as_ref().unwrap().path.parent().unwrap().display().to_string();
     assert!(evidence.to_json().contains(&folder));

@@ -197,7 +197,7 @@ fn two_processes(rounds: u32) {
 
 #[test]
 fn two_processes_that_load_at_once_never_exceed_the_card() {
-    two_processes(24);
+    two_processes(8);
 }
 
 #[test]

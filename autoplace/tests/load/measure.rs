@@ -99,10 +99,10 @@ fn a_placement_is_held_against_another_that_was_saved() {
     let layers = |name| both.point(name).unwrap().placement.as_ref().unwrap().n_gpu_layers;
     assert_eq!(layers("before"), 2);
     assert!(layers("after") > 2);
-    let comparison = both.compare("before", "after").unwrap();
-    let names: Vec<&str> = comparison.ratios.iter().map(|ratio| ratio.name.as_str()).collect();
+    let ratios = both.compare("before", "after").unwrap();
+    let names: Vec<&str> = ratios.iter().map(|ratio| ratio.name.as_str()).collect();
     assert_eq!(names, ["pp16", "tg4 @ d16", "pp16 @ d64", "tg4 @ d80"]);
-    for ratio in &comparison.ratios {
+    for ratio in &ratios {
         let (low, high) = ratio.interval.unwrap();
         assert!(low <= ratio.ratio && ratio.ratio <= high, "{ratio}");
     }

@@ -39,8 +39,7 @@ fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
             }
             params
         });
-        // Of the second, half of them.
-        compare_all(&[in_32_bits(arch)], &settings, if n_rs_seq == 0 { 4 } else { 2 }, probe, compare);
+        compare_all(&[in_32_bits(arch)], &settings, if n_rs_seq == 0 { 2 } else { 1 }, probe, compare);
     }
 }
 

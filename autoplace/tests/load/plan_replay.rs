@@ -54,12 +54,12 @@ fn a_plan_is_loaded_from_its_file_exactly_and_each_card_gets_its_layers() {
         for (card, gpu) in cards.iter().zip(saved.plan.gpus()) {
             assert_eq!(card.used(), gpu.footprint.total());
         }
-        let text = model.generate("And it came to pass").max_tokens(8).text();
-        assert!(!text.unwrap().is_empty());
+        assert!(!model.generate("And it came to pass").max_tokens(8).text().unwrap().is_empty());
     }
     // What else is asked for would not change it, and is not dropped in silence.
-    let asked = by_plan().n_ctx(128).follow(saved()).plan();
-    assert_matches!(asked, Err(load::Error::Conflict { late }) if late == "follow");
+    for asked in [by_plan().n_ctx(128), by_plan().mtp(true), by_plan().draft(demo_path())] {
+        assert_matches!(asked.follow(saved()).plan(), Err(load::Error::Conflict { late }) if late == "follow");
+    }
     let twice = by_plan().n_ctx(128).request(request()).plan();
     assert_matches!(twice, Err(load::Error::Conflict { late }) if late == "request");
 }

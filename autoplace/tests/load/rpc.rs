@@ -3,8 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use autoplace::gguf::TensorType;
 use autoplace::load::Error;
 use autoplace::machine::{Gpu, GpuKind, Machine, mib};
 use autoplace::memory::Headroom;
-use autoplace::plan::{GpuLayers, Plan};
+use autoplace::plan::{GpuLayers, Plan, Request, SavedPlan};
 use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, ModelBuilder};
 
@@ -137,16 +136,20 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
     assert!(plan.full_offload && plan.gpus().count() == 2, "{plan}");
     for gpu in plan.gpus() {
         let carried = format!("to {} over", gpu.name);
-        assert!(
-            plan.notes.iter().any(|note| note.starts_with("each load carries") && note.contains(&carried)),
-            "{plan}"
-        );
+        let is_said = |note: &String| note.starts_with("each load carries") && note.contains(&carried);
+        assert!(plan.notes.iter().any(is_said), "{plan}");
     }
     let machine = model.machine();
     assert!(machine.gpus.iter().all(|gpu| gpu.kind == GpuKind::Remote && gpu.rates.as_ref().unwrap().link.is_some()));
     assert_eq!(text(&model).unwrap(), expected());
     // Only the worker connects.
     assert_matches!(model.better_plan(), Err(Error::Worker(Lost::Elsewhere { .. })));
+    // As it does to follow the plan once it is saved.
+    let saved = SavedPlan::new(Plan::clone(&plan), Request::new(), model.header().unwrap()).unwrap();
+    drop(model);
+    let by_plan = Model::builder(demo_path()).n_threads(1).isolation(Isolation::Process(program())).follow(saved);
+    let followed = endpoints.into_iter().fold(by_plan, ModelBuilder::rpc).load().unwrap();
+    assert_eq!(followed.placement().placements, plan.placements);
 }
 
 #[test]

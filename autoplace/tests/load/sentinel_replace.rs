@@ -6,8 +6,9 @@ use crate::native_support::{demo_path, wait};
 use crate::replace_support::{PROMPT, builder, generations, request};
 use crate::sim_support::card;
 use autoplace::Model;
+use autoplace::load::Replacement;
 use autoplace::machine::mib;
-use autoplace::watch::{Resize, Sentinel};
+use autoplace::watch::Sentinel;
 
 /// The demo model, wherever there is room for it.
 fn loaded() -> Model {
@@ -15,12 +16,8 @@ fn loaded() -> Model {
 }
 
 fn sentinel(model: &Model) -> Sentinel {
-    Sentinel::builder()
-        .interval(Duration::from_millis(1))
-        .memory_below(64 << 10)
-        .auto_replace(0.05)
-        .watch(model)
-        .unwrap()
+    let builder = Sentinel::builder().interval(Duration::from_millis(1)).memory_below(64 << 10);
+    builder.auto_replace(0.05).watch(model).unwrap()
 }
 
 #[test]
@@ -36,17 +33,18 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut stream = generate.stream().unwrap();
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
-    let mut go_on_until = |what: &str, advised: Resize, holds: &dyn Fn() -> bool| {
+    let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
         // The next token is computed after the re-placement is requested: however late, the text has not ended.
-        while sentinel.events().recv_timeout(Duration::from_secs(60)).expect(what).advises() != Some(advised) {}
+        let next = || sentinel.events().recv_timeout(Duration::from_secs(60)).expect(what);
+        while next().advises(0.05).as_ref() != Some(&advised) {}
         text.extend(stream.next().map(Result::unwrap));
         assert!(holds(), "not {what} before the next token");
     };
     // Another program takes all that is free, and a part of what the model would need again.
     gpu.set_taken(mib(61));
-    go_on_until("placed on less", Resize::Smaller, &|| layers() < 7);
+    go_on_until("placed on less", Replacement::Replan, &|| layers() < 7);
     gpu.set_taken(0);
-    go_on_until("placed on all again", Resize::Larger, &|| layers() == 7);
+    go_on_until("placed on all again", Replacement::Better { min_gain: 0.05 }, &|| layers() == 7);
     text.extend(stream.map(Result::unwrap));
     assert_eq!(text, expected);
 }

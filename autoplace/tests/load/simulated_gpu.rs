@@ -18,8 +18,8 @@ fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
     // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::None);
     let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
-    fits_whatever_is_free((0..32).map(|n| n * mib(1) / 2), whole, |model, _| {
-        model.generate("And it came to pass").temp(0.0).max_tokens(24).text().unwrap();
+    fits_whatever_is_free((0..16).map(|n| n * mib(1)), whole, |model, _| {
+        model.generate("And it came to pass").temp(0.0).max_tokens(3).text().unwrap();
     });
 }
 
@@ -33,18 +33,10 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     let name = card.device().name();
     (machine.gpus).retain(|gpu| gpu.device.as_ref() == Some(&name));
     let matrix = |experts, n_tokens| RateCase::Matrix { tensor_type: TensorType::Q4_K, experts, n_tokens };
-    let attention = |n_tokens| RateCase::Attention { kv_type: TensorType::F16, head_size: 64, n_gqa: 4, n_tokens };
-    let cases = [
-        matrix(false, 1),
-        matrix(true, 1),
-        matrix(false, 32),
-        attention(1),
-        attention(32),
-        RateCase::Layer,
-        RateCase::Routing,
-        RateCase::Link,
-    ];
-    let mut request = RatesRequest::new(cases.to_vec());
+    let attention = |n_gqa, n_tokens| RateCase::Attention { kv_type: TensorType::F16, head_size: 64, n_gqa, n_tokens };
+    let mut cases = vec![matrix(false, 1), matrix(true, 1), matrix(false, 32), attention(4, 1), attention(4, 32)];
+    cases.extend([RateCase::Layer, RateCase::Routing, RateCase::Link]);
+    let mut request = RatesRequest::new(cases.clone());
     (request.each, request.working_set) = (Duration::ZERO, Some(1 << 20));
     let mut reported = Vec::new();
     measure_rates(&mut machine, &request, Some(1), |progress| {
@@ -63,10 +55,11 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     assert_eq!((gpu.threads, host.threads), (None, Some(1)));
     assert_eq!((card.used(), card.buffers()), (0, 0));
 
-    let mut reports = 0;
     request.missing = true;
-    measure_rates(&mut machine, &request, Some(1), |_| reports += 1).unwrap();
-    assert_eq!(reports, 0);
+    measure_rates(&mut machine, &request, Some(1), |progress| panic!("{progress:?} was known")).unwrap();
+    request.cases = vec![attention(0, 1)];
+    let refused = measure_rates(&mut machine, &request, Some(1), |_| ()).unwrap_err();
+    assert!(refused.to_string().contains("every size is 1 to"), "{refused}");
     // A load on simulated cards measures nothing of its own accord.
     drop(Model::builder(demo_path()).n_threads(1).headroom(Headroom::Bytes(mib(1))).load().unwrap());
     let now = detect().unwrap();

@@ -1,6 +1,6 @@
 //! `llama-server`: the flags of llama.cpp's common/arg.cpp, as of the version that this crate builds.
 
-use autoplace::memory::FlashAttention;
+use autoplace::memory::{FlashAttention, Pooling};
 use autoplace::plan::Plan;
 
 use super::{applying, cannot, comment, devices, kv_type, mapped, override_tensor, said, tensor_split};
@@ -37,7 +37,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-ctv", said(true, kv_type(context.type_v))),
         ("-fa", said(true, flash_attn)),
         ("--embeddings", said(context.embeddings.is_some(), "")),
-        ("--pooling", context.embeddings.and_then(|pooling| said(true, pooling.name()?))),
+        ("--pooling", context.embeddings.filter(|&pooling| pooling != Pooling::Model).map(|it| it.to_string())),
         ("--spec-type", said(predicts, "draft-mtp")),
         ("--spec-draft-n-max", said(predicts, drafted)),
         ("--no-kv-offload", said(!context.offload_kqv, "")),

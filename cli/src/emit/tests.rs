@@ -117,7 +117,7 @@ fn the_config_of_lm_studio_is_that_of_its_sdk() {
     let config = |plan: &Plan| -> serde_json::Value {
         let text = emit(plan, LmStudio).unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        serde_json::from_str(&lines.collect::<String>()).unwrap()
+        lines.collect::<String>().parse().unwrap()
     };
     let mut expected = json!({
         "gpu": { "ratio": 0.6061 },

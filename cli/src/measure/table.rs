@@ -73,9 +73,8 @@ fn head(measurement: &Measurement) -> Vec<String> {
 
 fn foot(measurement: &Measurement) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(comparison) = measurement.compare("before", "after") {
-        lines.extend(comparison.ratios.iter().map(|ratio| format!("after by before, {ratio}")));
-    }
+    let ratios = measurement.compare("before", "after").unwrap_or_default();
+    lines.extend(ratios.iter().map(|ratio| format!("after by before, {ratio}")));
     for point in &measurement.points {
         lines.extend(point.failure.iter().map(|why| format!("{}: {why}", point.name)));
         let conditions = &point.conditions;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
@@ -134,18 +135,28 @@ impl Process {
             Program::LlamaServer => "8080",
         };
         let (host, port) = if program == Program::Ollama {
-            let said = self.variable("OLLAMA_HOST").unwrap_or_default();
-            let said = said.strip_prefix("http://").unwrap_or(said).trim_end_matches('/');
-            said.rsplit_once(':').unwrap_or((said, usual))
+            // As Ollama reads it (envconfig.Host); what serves has no TLS, whatever the scheme.
+            let said = self.variable("OLLAMA_HOST").unwrap_or_default().trim();
+            let (usual, said) = match said.split_once("://") {
+                Some(("http", said)) => ("80", said),
+                Some(("https", said)) => ("443", said),
+                Some((_, said)) => (usual, said),
+                None => (usual, said),
+            };
+            let said = said.split('/').next().unwrap_or_default();
+            match said.trim_matches(['[', ']']).parse::<IpAddr>() {
+                Ok(_) => (said, usual),
+                Err(_) => said.rsplit_once(':').unwrap_or((said, usual)),
+            }
         } else {
             let said = |flag, variable| self.value(&[flag]).or(self.variable(variable));
             let host = said("--host", "LLAMA_ARG_HOST").unwrap_or_default();
             (host, said("--port", "LLAMA_ARG_PORT").unwrap_or(usual))
         };
-        match host {
+        match host.trim_matches(['[', ']']) {
             // One that listens everywhere listens here.
             "" | "0.0.0.0" | "::" => format!("http://127.0.0.1:{port}"),
-            host if host.contains(':') && !host.starts_with('[') => format!("http://[{host}]:{port}"),
+            host if host.contains(':') => format!("http://[{host}]:{port}"),
             host => format!("http://{host}:{port}"),
         }
     }
@@ -225,7 +236,17 @@ mod tests {
         assert_eq!(url(Program::LlamaServer, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
         assert_eq!(url(Program::LlamaServer, "llama-server --host ::1", &[]), "http://[::1]:8080");
         assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
-        assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=gpu"]), "http://gpu:11434");
+        for (said, meant) in [
+            ("gpu", "gpu:11434"),
+            ("::1", "[::1]:11434"),
+            ("[::1]", "[::1]:11434"),
+            ("[::]:99/", "127.0.0.1:99"),
+            ("http://gpu", "gpu:80"),
+            ("https://gpu/ollama", "gpu:443"),
+        ] {
+            let variable = format!("OLLAMA_HOST={said}");
+            assert_eq!(url(Program::Ollama, "ollama serve", &[&variable]), format!("http://{meant}"), "{said}");
+        }
     }
 
     #[test]

@@ -64,11 +64,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     talk(&args.talk, prompt(args.prompt.as_deref())?)
 }
 
-/// Chats with a person, or answers every line of a pipe.
-pub(crate) fn chat(args: &TalkArgs) -> Result<ExitCode, Box<dyn Error>> {
-    talk(args, None)
-}
-
 /// What is said, and what a pipe brings; `None` where a person can say it still.
 fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     let mut prompt = said.unwrap_or_default().to_owned();
@@ -86,7 +81,8 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(Some(prompt))
 }
 
-fn talk(args: &TalkArgs, prompt: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
+/// Answers the prompt; without one, chats with a person, or answers every line of a pipe.
+pub(crate) fn talk(args: &TalkArgs, prompt: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
     let stop = Stop::listen()?;
     let Some(path) = args.source.path(&args.ask.request(), &stop)? else { return Ok(ExitCode::from(130)) };
     let template = template(args, &path)?;

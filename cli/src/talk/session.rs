@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use autoplace::chat::Role;
 use autoplace::generate::{Chat, Statistics};
-use autoplace::load::Replacement;
-use autoplace::watch::{Event, Resize, Sentinel};
+use autoplace::watch::{Event, Sentinel};
 use autoplace::{Model, Plan};
 use rustyline::error::ReadlineError;
 
@@ -151,9 +150,7 @@ impl Session {
 /// Asks for the re-placement that an event advises, before the next token: at a prompt the model is not reloaded
 /// while a person may answer at any moment.
 fn follow(event: &Event, model: &Model) {
-    match event.advises() {
-        Some(Resize::Smaller) => model.request_replace(Replacement::Replan),
-        Some(Resize::Larger) => model.request_replace(Replacement::Better { min_gain: MIN_GAIN }),
-        _ => {}
+    if let Some(replacement) = event.advises(MIN_GAIN) {
+        model.request_replace(replacement);
     }
 }

@@ -14,7 +14,7 @@ fn plan(model: &str, args: &[&str]) -> String {
 /// The plan as JSON, and what it takes of the card: weights, cache and compute.
 fn bytes(model: &str, args: &[&str]) -> (String, [u64; 3]) {
     let json = plan(model, &[args, &["--json"]].concat());
-    let plan: Value = serde_json::from_str(&json).unwrap();
+    let plan: Value = json.parse().unwrap();
     (json, ["weights", "kv", "compute"].map(|part| plan["devices"][0][part].as_u64().unwrap()))
 }
 

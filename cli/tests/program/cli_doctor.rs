@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub(crate) fn judged(user: &User, args: &[&str]) -> Value {
     let output = user.autoplace(&[&["doctor", "--json"], args].concat());
     assert_eq!(text(&output.stderr), "", "{args:?}");
-    let verdict: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let verdict: Value = text(&output.stdout).parse().unwrap();
     let code = if verdict["findings"] == json!([]) { 0 } else { 3 };
     assert_eq!(output.status.code(), Some(code), "{verdict}");
     verdict

@@ -42,7 +42,7 @@ fn what_was_measured_once_is_shown_in_every_form() {
 
 /// The keys of an object in their order, with the kind of each value.
 fn shape(line: &str) -> Vec<(String, Discriminant<Value>)> {
-    let object: serde_json::Map<String, Value> = serde_json::from_str(line).unwrap();
+    let object: serde_json::Map<String, Value> = line.parse().unwrap();
     object.into_iter().map(|(key, value)| (key, discriminant(&value))).collect()
 }
 
@@ -58,7 +58,7 @@ fn llama_bench_has_the_same_keys_and_no_sample_is_lost() {
     let mut layers = BTreeSet::new();
     for (line, row) in lines.lines().zip(rows) {
         assert_eq!(shape(line), shape(theirs));
-        let json: Value = serde_json::from_str(line).unwrap();
+        let json: Value = line.parse().unwrap();
         let ns: Vec<Value> = row.samples.iter().map(|sample| sample.ns.into()).collect();
         assert_eq!(json["samples_ns"], Value::Array(ns));
         assert_eq!([&json["n_prompt"], &json["n_gen"], &json["n_depth"]], [row.n_prompt, row.n_gen, row.n_depth]);

@@ -15,7 +15,7 @@ fn plan(model: &str, args: &[&str]) -> String {
 
 #[track_caller]
 fn plan_json(model: &str, args: &[&str]) -> Value {
-    serde_json::from_str(&plan(model, &[args, &["--json"]].concat())).expect("JSON")
+    plan(model, &[args, &["--json"]].concat()).parse().expect("JSON")
 }
 
 /// A model without data in a file that takes no space.

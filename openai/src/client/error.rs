@@ -6,96 +6,44 @@ use serde_json::Value;
 
 /// Why there is no answer of an endpoint, or only a part of one. No error holds the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
     /// No server answers there.
     #[error("{url} cannot be reached: {reason}")]
-    Unreachable {
-        /// The base address.
-        url: String,
-        /// Why not.
-        reason: String,
-    },
-    /// The server refuses the request, or fails at it.
+    Unreachable { url: String, reason: String },
+    /// The server refuses the request, or fails at it. `status` is HTTP's; of an error in the middle of an answer, what
+    /// the server says, or 500. `param` is the parameter that it is about; `code` the server's name of it:
+    /// `context_length_exceeded`.
     #[error("{url} answers {status}: {message}")]
-    Refused {
-        /// The base address.
-        url: String,
-        /// HTTP status; of an error in the middle of an answer, what the server says, or 500.
-        status: u16,
-        /// What the server says.
-        message: String,
-        /// The parameter that it is about.
-        param: Option<String>,
-        /// The server's name of it: `context_length_exceeded`.
-        code: Option<String>,
-    },
+    Refused { url: String, status: u16, message: String, param: Option<String>, code: Option<String> },
     /// What answers does not speak the API.
     #[error("{url} does not answer as OpenAI's API does: {reason}")]
-    Protocol {
-        /// The base address.
-        url: String,
-        /// What is otherwise.
-        reason: String,
-    },
+    Protocol { url: String, reason: String },
     /// The connection ended before the answer did.
     #[error("{url} ended the connection in the middle of an answer: {reason}")]
-    CutOff {
-        /// The base address.
-        url: String,
-        /// How.
-        reason: String,
-    },
+    CutOff { url: String, reason: String },
     /// Nothing came for as long as was [allowed](super::Endpoint::timeout).
     #[error("{url} has said nothing for {silence:?}")]
-    Silent {
-        /// The base address.
-        url: String,
-        /// How long.
-        silence: Duration,
-    },
+    Silent { url: String, silence: Duration },
     /// The server has several models, or none, and none was [named](super::Endpoint::model).
     #[error("{url} has {} models: name one of [{}]", models.len(), models.join(", "))]
-    WhichModel {
-        /// The base address.
-        url: String,
-        /// Their names.
-        models: Vec<String>,
-    },
+    WhichModel { url: String, models: Vec<String> },
     /// The API has no words for what was asked for.
     #[error("OpenAI's API cannot be asked for {what}")]
-    Inexpressible {
-        /// What.
-        what: &'static str,
-    },
+    Inexpressible { what: &'static str },
     /// The model calls a tool with something else than a JSON object.
     #[error("the call of `{name}` has no object for its arguments: {arguments}")]
-    Call {
-        /// The tool.
-        name: String,
-        /// What the model wrote.
-        arguments: String,
-    },
+    Call { name: String, arguments: String },
     /// A limit cut an answer short that was to be a value of a type.
     #[error("the answer was cut short at its limit of tokens: {text}")]
-    Incomplete {
-        /// As far as it came.
-        text: String,
-    },
+    Incomplete { text: String },
     /// The answer is no value of the type that was asked for.
     #[error("the answer is not of the type that was asked for: {reason}: {text}")]
-    NotOfType {
-        /// The whole answer.
-        text: String,
-        /// Why not.
-        reason: String,
-    },
+    NotOfType { text: String, reason: String },
     /// No thread could be started to read the answer.
     #[error("no thread reads the answer: {reason}")]
-    Thread {
-        /// Why not.
-        reason: String,
-    },
+    Thread { reason: String },
 }
 
 impl Error {
@@ -113,7 +61,7 @@ impl Error {
 
     /// By the body of an answer: `{"error": {..}}`, the error alone (vLLM), or a text.
     pub(super) fn refused(url: &str, status: u16, body: &str) -> Self {
-        let json: Value = serde_json::from_str(body).unwrap_or_default();
+        let json: Value = body.parse().unwrap_or_default();
         let error = json.get("error").unwrap_or(&json);
         let text = |of: &Value| of.as_str().map(str::to_owned);
         let message = text(&error["message"]).or_else(|| text(error)).unwrap_or_else(|| {

@@ -93,7 +93,7 @@ fn read(endpoint: &Endpoint, path: &str, body: &Value, mut send: impl FnMut(Even
         let event = match line.strip_prefix("data:").map(str::trim) {
             _ if read == 0 => Event::End(false),
             Some("[DONE]") => Event::End(true),
-            Some(data) => Event::Data(serde_json::from_str(data).map_err(|error| endpoint.protocol(error))?),
+            Some(data) => Event::Data(data.parse().map_err(|error| endpoint.protocol(error))?),
             None => continue,
         };
         let is_last = matches!(event, Event::End(_));

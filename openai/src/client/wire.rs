@@ -60,7 +60,8 @@ pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
         return Ok(json!({"type": "json_object"}));
     }
     let kind = serde_json::to_value(constraint).unwrap_or_default();
-    let schema = kind.get("json_schema").ok_or(Error::Inexpressible { what: "a constraint that is no JSON schema" })?;
+    let schema = kind["json_schema"].as_str().and_then(|schema| serde_json::from_str::<Value>(schema).ok());
+    let schema = schema.ok_or(Error::Inexpressible { what: "a constraint that is no JSON schema" })?;
     let schema = json!({"name": "answer", "strict": true, "schema": schema});
     Ok(json!({"type": "json_schema", "json_schema": schema}))
 }
@@ -82,18 +83,21 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// Adds the `tool_calls` of a chunk.
+    /// Adds the `tool_calls` of a chunk. Some servers say 0 of each call, or nothing: then its id is another.
     pub(super) fn add(&mut self, deltas: &Value) {
         for delta in deltas.as_array().into_iter().flatten() {
             let index = delta["index"].as_u64().unwrap_or_default();
-            if self.0.last().is_none_or(|last| last.index != index) {
+            let id = delta["id"].as_str().filter(|id| !id.is_empty());
+            let is_same =
+                |last: &Call| last.index == index && (id.is_none() || last.id.is_none() || last.id.as_deref() == id);
+            if !self.0.last().is_some_and(is_same) {
                 self.0.push(Call { index, ..Call::default() });
             }
             let Some(call) = self.0.last_mut() else { continue };
             let function = &delta["function"];
             call.name.push_str(function["name"].as_str().unwrap_or_default());
             call.arguments.push_str(function["arguments"].as_str().unwrap_or_default());
-            call.id = call.id.take().or_else(|| delta["id"].as_str().map(str::to_owned));
+            call.id = call.id.take().or_else(|| id.map(str::to_owned));
         }
     }
 
@@ -102,7 +106,7 @@ impl Calls {
         let calls = self.0.drain(..).map(|Call { id, name, arguments, .. }| {
             let read: Option<Map<String, Value>> = match arguments.trim() {
                 "" => Some(Map::new()),
-                text => serde_json::from_str(text).ok(),
+                text => text.parse().ok(),
             };
             match read {
                 Some(read) => Ok(ToolCall { id, name, arguments: read.into() }),
@@ -141,12 +145,14 @@ mod tests {
             json!([{"index": 0, "function": {"arguments": "{\"n\""}}]),
             json!([{"index": 0, "function": {"arguments": ":1}"}}, {"index": 1, "function": {"name": "g"}}]),
             Value::Null,
+            json!([{"id": "b", "function": {"name": "h"}}, {"id": "c", "function": {"name": "h"}}]),
         ] {
             calls.add(&delta);
         }
         let made = calls.finish().unwrap();
         assert_eq!(made[0], called(Some("a"), "f"));
         assert_eq!((&*made[1].name, &made[1].arguments), ("g", &json!({})));
+        assert_eq!([&made[2].id, &made[3].id], [&Some("b".to_owned()), &Some("c".to_owned())]);
         calls.add(&json!([{"index": 0, "function": {"name": "f", "arguments": "[1]"}}]));
         assert_eq!(calls.finish(), Err(Error::Call { name: "f".into(), arguments: "[1]".into() }));
     }

@@ -40,16 +40,10 @@ impl Header {
         }
     }
 
-    /// `general.name`, if there is one and it is text.
-    #[doc(alias = "general.name")]
-    pub fn name(&self) -> Option<&str> {
-        self.get("general.name")?.as_str()
-    }
-
     /// `general.name`, or the file's stem where there is none, for people: without what would move their cursor.
     pub(crate) fn title(&self) -> Option<String> {
         let stem = || self.path().file_stem().filter(|_| !self.is_in_memory());
-        let name = self.name().map(str::to_owned);
+        let name = self.get("general.name").and_then(|name| name.as_str()).map(str::to_owned);
         let title = name.or_else(|| Some(stem()?.to_string_lossy().into_owned()))?;
         Some(title.replace(char::is_control, " "))
     }
@@ -108,15 +102,6 @@ impl Header {
         Ok(format!("{}.{suffix}", self.architecture()?))
     }
 
-    /// [`u32`](Self::u32) of the architecture's key with this suffix: `arch_u32("block_count")`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`architecture`](Self::architecture) and [`u32`](Self::u32).
-    pub fn arch_u32(&self, suffix: &str) -> Result<Option<u32>, Error> {
-        self.u32(&self.arch_key(suffix)?)
-    }
-
     /// One number per layer: an array of exactly `n` numbers (`u32`, `i32` or `bool`), or one `u32` for all, as
     /// `get_key_or_arr` reads it (`src/llama-model-loader.cpp`).
     ///
@@ -127,7 +112,10 @@ impl Header {
     #[doc(alias = "get_key_or_arr")]
     pub fn u32_per_layer(&self, key: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
         match self.get(key) {
-            Some(Value::Array(array)) if array.len() == n as u64 => array.to_per_layer_u32s().map(Some),
+            Some(Value::Array(array)) if array.len() == n as u64 => match array.element_type() {
+                ValueType::Bool => Ok(Some(array.raw_bytes()?.iter().map(|&b| (b != 0).into()).collect())),
+                _ => array.to_u32s().map(Some),
+            },
             Some(Value::Array(array)) => {
                 let problem = format_args!("key '{key}' has {} elements, not {n}", array.len());
                 Err(self.malformed(key, problem))

@@ -101,12 +101,12 @@ impl Header {
 
     /// The file that was opened, or `<memory>`.
     pub fn path(&self) -> &Path {
-        self.inner.metadata.source.path()
+        &self.inner.metadata.source.path
     }
 
     /// Whether the path is not that of a file: `<memory>` or `<builder>`.
     pub(crate) fn is_in_memory(&self) -> bool {
-        self.path().to_string_lossy().starts_with('<')
+        self.inner.metadata.source.opened().is_none()
     }
 
     /// The files of the model, in order; at least one.
@@ -155,12 +155,7 @@ impl Header {
 
 impl fmt::Debug for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Header")
-            .field("path", &self.path())
-            .field("keys", &self.metadata().len())
-            .field("tensors", &self.inner.tensors.len())
-            .field("shards", &self.inner.shards.len())
-            .finish()
+        f.debug_tuple("Header").field(&self.path()).finish()
     }
 }
 
@@ -184,8 +179,8 @@ pub(super) fn read(source: &Source) -> Result<(Metadata, Vec<Tensor>), Error> {
 }
 
 fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
-    let found = cursor.array("the magic")?;
-    let version = cursor.u32("the version");
+    let found = cursor.u32(format_args!("the magic"))?.to_le_bytes();
+    let version = cursor.u32(format_args!("the version"));
     let path = cursor.source().path_buf();
     if found != *b"GGUF" {
         return Err(Error::NotGguf { path, found });
@@ -229,7 +224,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, Error> {
 /// The header's end rounded up to the alignment.
 fn data_offset(source: &Source, header_bytes: u64, alignment: u64) -> Result<u64, Error> {
     let padded = header_bytes.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
-    if padded <= source.len() {
+    if padded <= source.len {
         return Ok(padded);
     }
     Err(Error::Truncated {
@@ -237,6 +232,25 @@ fn data_offset(source: &Source, header_bytes: u64, alignment: u64) -> Result<u64
         at: header_bytes,
         what: "the padding before the tensor data".to_owned(),
         needed: padded - header_bytes,
-        available: source.len() - header_bytes,
+        available: source.len - header_bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::Builder;
+
+    #[test]
+    fn a_file_is_no_memory_whatever_it_is_called() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        Builder::new("llama").write_sparse(&path).unwrap();
+        let mut source = Source::open(&path).unwrap();
+        source.path = Path::new("<x>.gguf").into();
+        let none = |_, _| panic!("it has no other shard");
+        let header = Header { inner: Arc::new(assemble(source, none).unwrap()) };
+        assert_eq!(header.title().as_deref(), Some("<x>"));
+        assert!(Builder::new("llama").header().unwrap().is_in_memory());
+    }
 }

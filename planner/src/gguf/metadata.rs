@@ -1,7 +1,7 @@
 //! The key-value part of one file: reading it, keeping it small, finding a key.
 
 use std::collections::HashMap;
-use std::fmt::Display;
+use std::fmt;
 use std::sync::Arc;
 
 use super::error::Error;
@@ -56,7 +56,7 @@ impl Metadata {
             }
             keys += key.len() as u64;
             if keys > MAX_KEYS {
-                return Err(source.too_long(at, "the text of all keys", keys, MAX_KEYS));
+                return Err(source.too_long(at, format_args!("the text of all keys"), keys, MAX_KEYS));
             }
             let value = read_value(cursor, &key)?;
             if let Some(first) = by_key.insert(key.clone(), entries.len()) {
@@ -113,14 +113,14 @@ impl Metadata {
         match stored {
             Stored::Number(number) => Value::Number(*number),
             Stored::Text(text) => std::str::from_utf8(text).map_or(Value::Bytes(text), Value::Str),
-            Stored::Array(place) => Value::Array(Array::new(&self.source, *place)),
+            Stored::Array(place) => Value::Array(Array { source: &self.source, place: *place }),
         }
     }
 }
 
 /// Reads a name (of a key or a tensor) of at most `limit` bytes. llama.cpp would cut it at a NUL, and whoever prints it
 /// would obey its other control characters.
-pub(super) fn read_name(cursor: &mut Cursor<'_>, limit: u64, what: impl Display + Copy) -> Result<Arc<str>, Error> {
+pub(super) fn read_name(cursor: &mut Cursor<'_>, limit: u64, what: fmt::Arguments<'_>) -> Result<Arc<str>, Error> {
     let source = cursor.source();
     let at = cursor.at();
     let length = cursor.string_len(what)?;
@@ -154,7 +154,7 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Stored, Error> {
         return read_array(cursor, key).map(Stored::Array);
     }
     if let Some(size) = ty.size() {
-        return Ok(Stored::Number(Number::new(ty, cursor.padded(size, what)?)));
+        return Ok(Stored::Number(Number { ty, bytes: cursor.padded(size, what)? }));
     }
     let length = cursor.string_len(what)?;
     let mut text = Vec::new();

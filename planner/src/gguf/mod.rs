@@ -16,8 +16,6 @@
 //!
 //! [`Builder`] is the way back; [`Header::skeleton`] makes a file of a model for llama.cpp to be asked about.
 
-#![forbid(unsafe_code)]
-
 mod builder;
 mod error;
 mod getters;

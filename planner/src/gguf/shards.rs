@@ -30,7 +30,7 @@ pub struct Shard {
 
 impl Shard {
     fn of(source: &Source) -> Shard {
-        Shard { path: source.path().clone(), file_bytes: source.len(), opened: source.opened().cloned() }
+        Shard { path: source.path.clone(), file_bytes: source.len, opened: source.opened().cloned() }
     }
 
     /// The file.
@@ -59,11 +59,11 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
     if count > 1 {
         let index = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
         if index != 0 {
-            let path = sibling(first.path(), index, 0, count);
+            let path = sibling(&first.path, index, 0, count);
             let path = path.map(|path| format!(", {}", path.display()));
             let (number, path) = (u32::from(index) + 1, path.unwrap_or_default());
             let problem = format!("this is shard {number} of {count}: open the first{path}");
-            return Err(wrong(first.path(), problem));
+            return Err(wrong(&first.path, problem));
         }
         for index in 1..count {
             let source = open(index, count)?;
@@ -84,7 +84,7 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
         let found = tensors.len();
         if i64::from(said) != found as i64 {
             let problem = format!("{SPLIT_TENSORS} is {said}, but the shards hold {found} tensors");
-            return Err(wrong(first.path(), problem));
+            return Err(wrong(&first.path, problem));
         }
     }
     Ok(Inner { metadata, shards, tensors, by_name })
@@ -144,7 +144,7 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Er
         if found != wanted {
             let problem =
                 format!("the key '{key}' is {found}, not {wanted}: a shard of another model, or under another's name");
-            return Err(wrong(source.path(), problem));
+            return Err(wrong(&source.path, problem));
         }
     }
     Ok(tensors)

@@ -1,7 +1,7 @@
 //! Where the bytes of a header come from: a file, read at given positions, or memory. The only code that makes
 //! numbers of them.
 
-use std::fmt::{self, Display};
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
 #[cfg(unix)]
@@ -24,10 +24,10 @@ const MAX_STRING: u64 = 1 << 30;
 /// One file's bytes. Cheap to clone; a file stays open as long as a clone lives.
 #[derive(Clone)]
 pub(super) struct Source {
-    path: Arc<Path>,
+    pub(super) path: Arc<Path>,
     bytes: Bytes,
     /// The length of the whole file, at most [`MAX_FILE`], so that offsets into two files can be added.
-    len: u64,
+    pub(super) len: u64,
 }
 
 #[derive(Clone)]
@@ -63,17 +63,8 @@ impl Source {
         }
     }
 
-    pub(super) fn path(&self) -> &Arc<Path> {
-        &self.path
-    }
-
     pub(super) fn path_buf(&self) -> PathBuf {
         self.path.to_path_buf()
-    }
-
-    /// The length of the whole file, in bytes.
-    pub(super) fn len(&self) -> u64 {
-        self.len
     }
 
     /// How many bytes from the beginning can be read: the whole file, or what is in memory of it.
@@ -87,7 +78,12 @@ impl Source {
     /// Reads at most `buf.len()` bytes at `offset`, fewer at the end of the file.
     pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match &self.bytes {
-            Bytes::File(file, _) => read_file_at(file, buf, offset),
+            #[cfg(unix)]
+            Bytes::File(file, _) => std::os::unix::fs::FileExt::read_at(&**file, buf, offset),
+            #[cfg(windows)]
+            Bytes::File(file, _) => std::os::windows::fs::FileExt::seek_read(&**file, buf, offset),
+            #[cfg(not(any(unix, windows)))]
+            Bytes::File(..) => Err(io::ErrorKind::Unsupported.into()),
             Bytes::Memory(bytes) => {
                 let rest = usize::try_from(offset).ok().and_then(|from| bytes.get(from..)).unwrap_or_default();
                 let n = rest.len().min(buf.len());
@@ -112,18 +108,18 @@ impl Source {
 
     /// What stands at byte `at` cannot be.
     #[cold]
-    pub(super) fn malformed(&self, at: u64, problem: impl Display) -> Error {
+    pub(super) fn malformed(&self, at: u64, problem: fmt::Arguments<'_>) -> Error {
         Error::Malformed { path: self.path_buf(), at, problem: problem.to_string() }
     }
 
     #[cold]
-    pub(super) fn too_long(&self, at: u64, what: impl Display, length: u64, limit: u64) -> Error {
+    pub(super) fn too_long(&self, at: u64, what: fmt::Arguments<'_>, length: u64, limit: u64) -> Error {
         let problem = format_args!("{what} has a length of {length}, but at most {limit} is allowed");
         self.malformed(at, problem)
     }
 
     #[cold]
-    pub(super) fn not_utf8(&self, at: u64, what: impl Display, text: &[u8]) -> Error {
+    pub(super) fn not_utf8(&self, at: u64, what: fmt::Arguments<'_>, text: &[u8]) -> Error {
         let text = text.escape_ascii();
         self.malformed(at, format_args!("{what} is not UTF-8: \"{text}\""))
     }
@@ -149,21 +145,6 @@ impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} bytes)", self.path.display(), self.len)
     }
-}
-
-#[cfg(unix)]
-fn read_file_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file, buf, offset)
-}
-
-#[cfg(windows)]
-fn read_file_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file, buf, offset)
-}
-
-#[cfg(not(any(unix, windows)))]
-fn read_file_at(_: &File, _: &mut [u8], _: u64) -> io::Result<usize> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Reads forward from one offset of a source to another. `what` names in an error what is being read.
@@ -215,7 +196,7 @@ impl<'s> Cursor<'s> {
 
     /// Errs unless `n` bytes are left.
     #[inline]
-    pub(super) fn require(&self, n: u64, what: impl Display) -> Result<(), Error> {
+    pub(super) fn require(&self, n: u64, what: fmt::Arguments<'_>) -> Result<(), Error> {
         if n <= self.remaining() {
             return Ok(());
         }
@@ -228,17 +209,9 @@ impl<'s> Cursor<'s> {
         })
     }
 
-    /// The next `N` bytes.
-    #[inline]
-    pub(super) fn array<const N: usize>(&mut self, what: impl Display) -> Result<[u8; N], Error> {
-        self.require(N as u64, what)?;
-        let mut out = [0; N];
-        self.read_exact(&mut out)?;
-        Ok(out)
-    }
-
     /// The next `n` bytes, at most 8, and zeros after them.
-    pub(super) fn padded(&mut self, n: u64, what: impl Display) -> Result<[u8; 8], Error> {
+    #[inline]
+    pub(super) fn padded(&mut self, n: u64, what: fmt::Arguments<'_>) -> Result<[u8; 8], Error> {
         self.require(n, what)?;
         let mut out = [0; 8];
         self.read_exact(&mut out[..n as usize])?;
@@ -246,17 +219,17 @@ impl<'s> Cursor<'s> {
     }
 
     #[inline]
-    pub(super) fn u32(&mut self, what: impl Display) -> Result<u32, Error> {
-        self.array(what).map(u32::from_le_bytes)
+    pub(super) fn u32(&mut self, what: fmt::Arguments<'_>) -> Result<u32, Error> {
+        Ok(u64::from_le_bytes(self.padded(4, what)?) as u32)
     }
 
     #[inline]
-    pub(super) fn u64(&mut self, what: impl Display) -> Result<u64, Error> {
-        self.array(what).map(u64::from_le_bytes)
+    pub(super) fn u64(&mut self, what: fmt::Arguments<'_>) -> Result<u64, Error> {
+        self.padded(8, what).map(u64::from_le_bytes)
     }
 
     /// The next `n` bytes, instead of what `out` holds.
-    pub(super) fn bytes(&mut self, n: u64, out: &mut Vec<u8>, what: impl Display) -> Result<(), Error> {
+    pub(super) fn bytes(&mut self, n: u64, out: &mut Vec<u8>, what: fmt::Arguments<'_>) -> Result<(), Error> {
         self.require(n, what)?;
         out.clear();
         out.resize(n as usize, 0);
@@ -277,7 +250,7 @@ impl<'s> Cursor<'s> {
 
     /// Passes over `n` bytes, without reading those outside the window.
     #[inline]
-    pub(super) fn skip(&mut self, n: u64, what: impl Display) -> Result<(), Error> {
+    pub(super) fn skip(&mut self, n: u64, what: fmt::Arguments<'_>) -> Result<(), Error> {
         self.require(n, what)?;
         let buffered = n.min(self.reader.buffer().len() as u64);
         self.reader.consume(buffered as usize);
@@ -304,7 +277,7 @@ impl<'s> Cursor<'s> {
 
     /// The length of a string, checked against what is left. The string itself comes next.
     #[inline]
-    pub(super) fn string_len(&mut self, what: impl Display + Copy) -> Result<u64, Error> {
+    pub(super) fn string_len(&mut self, what: fmt::Arguments<'_>) -> Result<u64, Error> {
         let at = self.at();
         let length = self.u64(what)?;
         if length > MAX_STRING {

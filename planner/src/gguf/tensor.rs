@@ -127,7 +127,7 @@ pub(super) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
     let (&row, rows) = shape.split_first().unwrap_or((&1, &[]));
     let mut elements = row;
-    let mut bytes = ty.checked_row_bytes(row)?;
+    let mut bytes = ty.row_bytes(row);
     for &n in rows {
         if n > 1 && MAX / n <= elements {
             return None;
@@ -164,13 +164,13 @@ pub(super) fn place(tensors: &mut [Tensor], source: &Source, alignment: u64, dat
         // A sum that reaches 2^64 is outside of any file.
         let begin = data_offset.saturating_add(*offset);
         let end = begin.saturating_add(tensor.bytes);
-        if end > source.len() {
+        if end > source.len {
             return Err(Error::TensorOutside {
                 path: source.path_buf(),
                 at: tensor.at,
                 tensor: name.to_string(),
                 end,
-                file_bytes: source.len(),
+                file_bytes: source.len,
             });
         }
         expected = expected.saturating_add(tensor.bytes.saturating_add(alignment - 1));

@@ -112,15 +112,6 @@ impl TensorType {
         ne0.div_ceil(self.block_size()).saturating_mul(self.type_size())
     }
 
-    /// The bytes of a row of `ne0` elements, or `None` if that is no whole number of blocks or exceeds 64 bits.
-    pub const fn checked_row_bytes(self, ne0: u64) -> Option<u64> {
-        if ne0.is_multiple_of(self.block_size()) {
-            (ne0 / self.block_size()).checked_mul(self.type_size())
-        } else {
-            None
-        }
-    }
-
     /// What is wrong with an id that is no type's (ggml/src/ggml.c, `type_traits`: the ids that llama.cpp has removed).
     pub(super) const fn why_unknown(id: u32) -> &'static str {
         match id {
@@ -161,9 +152,6 @@ mod tests {
     fn rows_are_whole_blocks() {
         assert_eq!(TensorType::Q4_K.row_bytes(4096), 4096 / 256 * 144);
         assert_eq!(TensorType::Q8_0.row_bytes(33), 68);
-        assert_eq!(TensorType::Q8_0.checked_row_bytes(33), None);
-        assert_eq!(TensorType::Q8_0.checked_row_bytes(64), Some(68));
         assert_eq!(TensorType::F64.row_bytes(u64::MAX), u64::MAX);
-        assert_eq!(TensorType::F64.checked_row_bytes(u64::MAX), None);
     }
 }

@@ -52,19 +52,14 @@ impl ValueType {
             Self::Str | Self::Array => return None,
         })
     }
-
-    /// The name that llama.cpp prints: `u32`, `str`, `arr`.
-    #[doc(alias = "gguf_type_name")]
-    pub const fn name(self) -> &'static str {
-        const NAMES: [&str; 13] =
-            ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "arr", "u64", "i64", "f64"];
-        NAMES[self as usize]
-    }
 }
 
 impl fmt::Display for ValueType {
+    /// The name that llama.cpp prints (`gguf_type_name`): `u32`, `str`, `arr`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        const NAMES: [&str; 13] =
+            ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "arr", "u64", "i64", "f64"];
+        f.pad(NAMES[*self as usize])
     }
 }
 
@@ -86,16 +81,12 @@ pub enum Value<'a> {
 /// (`ggml/src/gguf.cpp`, `gguf_reader::read(bool &)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
-    ty: ValueType,
+    pub(super) ty: ValueType,
     /// Little-endian, zeros behind.
-    bytes: [u8; 8],
+    pub(super) bytes: [u8; 8],
 }
 
 impl Number {
-    pub(super) fn new(ty: ValueType, bytes: [u8; 8]) -> Self {
-        Self { ty, bytes }
-    }
-
     /// The number, if it is an integer of any type.
     pub(super) fn as_integer(self) -> Option<i128> {
         let bits = u64::from_le_bytes(self.bytes);
@@ -175,8 +166,8 @@ pub(super) struct ArrayPlace {
 /// method errs if the file has changed since the header was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
-    source: &'a Source,
-    place: ArrayPlace,
+    pub(super) source: &'a Source,
+    pub(super) place: ArrayPlace,
 }
 
 /// Two arrays are equal if they are the same place of the same opened header.
@@ -187,10 +178,6 @@ impl PartialEq for Array<'_> {
 }
 
 impl<'a> Array<'a> {
-    pub(super) fn new(source: &'a Source, place: ArrayPlace) -> Array<'a> {
-        Array { source, place }
-    }
-
     /// The type of the elements, never [`ValueType::Array`].
     pub fn element_type(&self) -> ValueType {
         self.place.ty
@@ -260,7 +247,7 @@ impl<'a> Array<'a> {
             let value = i32::from_le_bytes(*bytes);
             if ty == ValueType::I32 && value < 0 {
                 let at = self.place.at + index as u64 * 4;
-                let problem = format!("element {index} of the array is {value}, which is not a u32");
+                let problem = format_args!("element {index} of the array is {value}, which is not a u32");
                 return Err(self.source.malformed(at, problem));
             }
             out.push(value.cast_unsigned());
@@ -268,18 +255,9 @@ impl<'a> Array<'a> {
         Ok(out)
     }
 
-    /// The elements as `u32`s as llama.cpp reads a per-layer array: `u32`, `i32` or `bool`
-    /// (`src/llama-model-loader.cpp`, `get_arr` into a `std::array`).
-    pub(super) fn to_per_layer_u32s(self) -> Result<Vec<u32>, Error> {
-        if self.place.ty != ValueType::Bool {
-            return self.to_u32s();
-        }
-        Ok(self.raw_bytes()?.iter().map(|&b| (b != 0).into()).collect())
-    }
-
     fn wrong_type(&self, wanted: &str) -> Error {
         let found = self.place.ty;
-        let problem = format!("the elements of the array are of type {found}, not {wanted}");
+        let problem = format_args!("the elements of the array are of type {found}, not {wanted}");
         self.source.malformed(self.place.at, problem)
     }
 

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 /// Bytes per second that a memory can be read at, with the source of the figure.
 ///
 /// It is the memory's peak on paper, of which programs reach the larger part; what they get is measured apart
-/// ([`MeasuredRates`](super::MeasuredRates)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// ([`MeasuredRates`](super::MeasuredRates)). It prints as data sheets count, a GB being 1000 * 1000 * 1000 bytes:
+/// `1008 GB/s by its data sheet`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{} {source}", PerSecond(*bytes_per_second))]
 #[non_exhaustive]
 pub struct Bandwidth {
     /// Bytes per second.
@@ -18,37 +20,25 @@ pub struct Bandwidth {
 }
 
 /// Who says how fast a memory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BandwidthSource {
     /// NVIDIA's driver: memory clock times bus width, a peak.
+    #[error("by its memory clock")]
     Nvml,
     /// The maker's data sheet, a peak.
+    #[error("by its data sheet")]
     Catalogue,
     /// Somebody wrote the number down.
+    #[error("as stated")]
     Stated,
-    /// Nobody knows: a figure of the lower middle stands in.
-    Guess,
 }
 
 impl Bandwidth {
     /// A figure from this source.
     pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
         Self { bytes_per_second, source }
-    }
-}
-
-impl fmt::Display for Bandwidth {
-    /// As data sheets count: `1008 GB/s by its data sheet`, a GB being 1000 * 1000 * 1000 bytes.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let source = match self.source {
-            BandwidthSource::Nvml => "by its memory clock",
-            BandwidthSource::Catalogue => "by its data sheet",
-            BandwidthSource::Stated => "as stated",
-            BandwidthSource::Guess => "by a guess",
-        };
-        write!(f, "{} {source}", PerSecond(self.bytes_per_second))
     }
 }
 

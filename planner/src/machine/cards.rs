@@ -1,8 +1,6 @@
 //! What NVIDIA's driver says of a card, as a [`Gpu`]: all of it for a card that no ggml device stands for, and for the
 //! others what ggml does not report.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
@@ -13,7 +11,8 @@ use super::nvidia::NvidiaGpu;
 use super::{Machine, UnusedGpu, UnusedReason};
 
 /// A program that has opened a GPU, and what it holds of its memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{} (process {pid}) holds {}", name.as_deref().unwrap_or("a program"), held(*bytes))]
 #[non_exhaustive]
 #[must_use]
 pub struct GpuProcess {
@@ -48,15 +47,8 @@ impl GpuProcess {
     }
 }
 
-impl fmt::Display for GpuProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name.as_deref().unwrap_or("a program");
-        write!(f, "{name} (process {}) holds ", self.pid)?;
-        match self.bytes {
-            Some(bytes) => write!(f, "{}", Bytes(bytes)),
-            None => f.write_str("what the driver does not report"),
-        }
-    }
+fn held(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "what the driver does not report".to_owned(), |bytes| Bytes(bytes).to_string())
 }
 
 /// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out

@@ -51,7 +51,10 @@ enum Memory {
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum CatalogueError {
     /// No card has it. Those whose names are a part of it, or it of theirs, are near it.
-    #[error("`{name}` is not in the catalogue of GPUs{}", near_it(near))]
+    #[error(
+        "`{name}` is not in the catalogue of GPUs{}",
+        if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
+    )]
     Unknown { name: String, near: Vec<String> },
     /// The card comes with several sizes of memory, and the name says none or another.
     #[error("`{name}` could be {}", sizes.join(", "))]
@@ -59,13 +62,6 @@ pub enum CatalogueError {
     /// The chip uses the host's memory, as much as the system gives it.
     #[error("`{name}` uses the host's memory: say how much of it, as in `{name} 64GB`")]
     NoSize { name: String },
-}
-
-fn near_it(names: &[String]) -> String {
-    if names.is_empty() {
-        return String::new();
-    }
-    format!("; near it are {}", names.join(", "))
 }
 
 /// A card of the catalogue, hypothetical: see [`Gpu::named`].
@@ -79,7 +75,7 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     if let [card] = cards[..]
         && card.gib.is_empty()
     {
-        return Ok(card.gpu(asked.gib.ok_or(CatalogueError::NoSize { name })?));
+        return Ok(card.gpu(asked.gib.filter(|&gib| gib > 0).ok_or(CatalogueError::NoSize { name })?));
     }
     let sizes = cards.iter().flat_map(|&card| card.gib.iter().map(move |&size| (card, size)));
     let is_meant = |&(_, size): &(&Card, u64)| asked.gib.is_none_or(|asked| asked == size);
@@ -95,14 +91,11 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
 
 /// The names that are a part of what was asked for, or it of them: at most five, each once.
 fn near(asked: &str) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for card in CARDS.iter().filter(|card| !asked.is_empty() && (card.key.contains(asked) || asked.contains(&card.key)))
-    {
-        let name = short_name(card.name).to_owned();
-        if names.len() < 5 && !names.contains(&name) {
-            names.push(name);
-        }
-    }
+    let is_near = |card: &&Card| !asked.is_empty() && (card.key.contains(asked) || asked.contains(&card.key));
+    let mut names: Vec<String> = CARDS.iter().filter(is_near).map(|card| short_name(card.name).to_owned()).collect();
+    // Cards of one name are neighbours.
+    names.dedup();
+    names.truncate(5);
     names
 }
 
@@ -323,7 +316,9 @@ mod tests {
             let gpu = named(name).unwrap();
             assert_eq!((gpu.total, gpu.free), (total, free), "{name}");
         }
-        let error = named("Radeon 8060S").unwrap_err().to_string();
-        assert!(error.ends_with("say how much of it, as in `Radeon 8060S 64GB`"));
+        for name in ["Radeon 8060S", "Radeon 8060S 0GB"] {
+            let error = named(name).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("say how much of it, as in `{name} 64GB`")), "{error}");
+        }
     }
 }

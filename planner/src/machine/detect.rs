@@ -7,7 +7,7 @@ use super::cache::MeasurementCache;
 use super::cards;
 use super::host::Host;
 use super::merge::{self, GgmlDevice};
-use super::nvidia::{self, Nvidia};
+use super::nvidia;
 use super::tree::{Note, Tree};
 use super::unlisted;
 
@@ -25,20 +25,13 @@ const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 #[must_use]
 pub struct Detector {
     root: Option<PathBuf>,
-    nvml: Library,
+    nvml: Option<PathBuf>,
+    without_nvml: bool,
     backends: Vec<String>,
     build: Option<String>,
     /// `None`: as the environment says when the detector looks.
     cuda_visible: Option<Option<String>>,
     cache: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Default)]
-enum Library {
-    #[default]
-    Usual,
-    At(PathBuf),
-    None,
 }
 
 impl Detector {
@@ -51,7 +44,7 @@ impl Detector {
         /// Reads the host from `{root}/proc` and `{root}/sys` instead of `/proc` and `/sys`.
         root(root: impl AsRef<Path>) root = Some(root.as_ref().to_owned());
         /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
-        nvml_library(library: impl AsRef<Path>) nvml = Library::At(library.as_ref().to_owned());
+        nvml_library(library: impl AsRef<Path>) nvml = Some(library.as_ref().to_owned()), without_nvml = false;
         /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with
         /// another build is not believed. Without a build nothing that was learned is looked for.
         for_build(build: impl Into<String>) build = Some(build.into());
@@ -66,7 +59,7 @@ impl Detector {
         /// the environment.
         cuda_visible_devices(list: Option<&str>) cuda_visible = Some(list.map(str::to_owned));
         /// Does not ask NVIDIA's driver.
-        without_nvml() nvml = Library::None;
+        without_nvml() without_nvml = true;
     }
 
     fn cuda_visible(&self) -> Option<String> {
@@ -89,7 +82,7 @@ impl Detector {
     /// GPUs come in the order of `devices`; a card that no device stands for is in [`Machine::unused_gpus`].
     pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
         self.with_witnesses(|cards, host| {
-            let tree = self.linux_root().map(Tree::new);
+            let tree = self.linux_root().map(Tree);
             merge::merge(devices, &self.backends, self.cuda_visible().is_some(), cards, host, tree)
         })
     }
@@ -102,17 +95,14 @@ impl Detector {
             Some(folder) => Some(MeasurementCache::at(folder)),
             None => root.is_none().then(MeasurementCache::user),
         };
-        let mut nvidia = match &self.nvml {
-            Library::Usual => nvidia::detect(None),
-            Library::At(path) => nvidia::detect(Some(path)),
-            Library::None => Nvidia::default(),
-        };
-        let nvml_answers = !nvidia.gpus.is_empty();
-        let mut machine = build(nvidia.gpus, host);
+        let (cards, mut about_cards) =
+            if self.without_nvml { Default::default() } else { nvidia::detect(self.nvml.as_deref()) };
+        let nvml_answers = !cards.is_empty();
+        let mut machine = build(cards, host);
         // What the system itself reports: of the machine, and of cards whose driver does not answer.
         if let Some(root) = self.linux_root() {
             machine.wsl = Host::is_wsl(root);
-            unlisted::add(&mut machine, &self.backends, nvml_answers, Tree::new(root));
+            unlisted::add(&mut machine, &self.backends, nvml_answers, Tree(root));
         }
         // What was learned and measured with this build.
         if let (Some(cache), Some(build)) = (cache, &self.build) {
@@ -122,7 +112,7 @@ impl Detector {
             }
             machine.host.rates = cache.host_rates(&machine.host, build);
         }
-        notes.append(&mut nvidia.notes);
+        notes.append(&mut about_cards);
         notes.append(&mut machine.notes);
         machine.notes = notes;
         machine

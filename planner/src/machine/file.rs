@@ -4,8 +4,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use super::Machine;
 use super::bandwidth::Bandwidth;
 use super::gpu::Gpu;
@@ -39,19 +37,9 @@ impl MachineError {
 
 impl Machine {
     /// The machine as JSON, indented, with the version of this form.
-    ///
-    /// # Errors
-    ///
-    /// [`MachineError`] for a number that JSON has no word for.
     pub fn to_json(&self) -> Result<String, MachineError> {
-        #[derive(Serialize)]
-        struct Document<'a> {
-            version: u64,
-            #[serde(flatten)]
-            machine: &'a Machine,
-        }
-        let document = Document { version: VERSION, machine: self };
-        serde_json::to_string_pretty(&document).map_err(MachineError::new)
+        let text = self.to_text().map_err(MachineError::new)?;
+        Ok(text.replacen("{\n", &format!("{{\n  \"version\": {VERSION},\n"), 1))
     }
 
     /// Reads what [`to_json`](Self::to_json) gives, or a machine as `serde` writes it. Keys that this version does not
@@ -67,10 +55,6 @@ impl Machine {
     }
 
     /// Writes [`to_json`](Self::to_json) into a file, whole or not at all.
-    ///
-    /// # Errors
-    ///
-    /// [`MachineError`] for a file that cannot be written.
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), MachineError> {
         let file = file.as_ref();
         let text = self.to_json().map_err(|error| error.of(file))?;
@@ -78,10 +62,6 @@ impl Machine {
     }
 
     /// Reads a machine from a regular file of at most 4 MiB, as [`from_json`](Self::from_json).
-    ///
-    /// # Errors
-    ///
-    /// [`MachineError`] names the file, and what is wrong where in it.
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
         let read = json::read(file).map_err(MachineError::new);
@@ -90,10 +70,6 @@ impl Machine {
 
     /// Whether its figures can be those of a machine. A detected one's always can; a machine that was read from a file
     /// should be asked before a plan is made for it.
-    ///
-    /// # Errors
-    ///
-    /// [`MachineError`] names the first field that contradicts another.
     pub fn check(&self) -> Result<(), MachineError> {
         self.problem().map_err(MachineError::new)
     }

@@ -184,12 +184,6 @@ impl Gpu {
         device(device: impl Into<String>) device = Some(device.into());
     }
 
-    /// Sets its memory to what NVML counts, less what the driver keeps for itself.
-    pub(super) fn nvml(mut self, memory: Reading) -> Self {
-        self.nvml = Some(memory);
-        self.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0))).free(memory.free)
-    }
-
     /// Whether bytes placed on it may be taken from the host's memory.
     pub fn shares_host_memory(&self) -> bool {
         self.kind == GpuKind::Integrated && self.pools.is_none_or(|pools| pools.shared.total > 0)

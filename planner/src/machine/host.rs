@@ -95,7 +95,7 @@ impl Host {
     /// This computer's memory alone, as it is now.
     pub fn detect_memory() -> Self {
         #[cfg(target_os = "linux")]
-        return linux::memory_under(Path::new("/"), &mut Notes::default());
+        return linux::memory_under(Tree(Path::new("/")), &mut Notes::default());
         #[cfg(not(target_os = "linux"))]
         return other::detect().0;
     }
@@ -107,8 +107,8 @@ impl Host {
     /// and data segment. Page cache that can be dropped counts as free throughout.
     pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
         let mut notes = Notes::default();
-        let host = linux::detect_under(root, &mut notes);
-        (host, notes.into_vec())
+        let host = linux::detect_under(Tree(root), &mut notes);
+        (host, notes.0)
     }
 
     /// A host with so many bytes of memory, all of them available.
@@ -126,7 +126,7 @@ impl Host {
     /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so
     /// in their release, unless built by somebody else, and in their version.
     pub(super) fn is_wsl(root: &Path) -> bool {
-        let tree = Tree::new(root);
+        let tree = Tree(root);
         let says_so = |file| {
             let text = tree.read(file, &mut Notes::default()).unwrap_or_default();
             text.to_ascii_lowercase().contains("microsoft")
@@ -144,7 +144,7 @@ impl Host {
     /// Bytes to read over and over so that hardly any come from this computer's caches.
     pub fn beyond_caches() -> u64 {
         // Where the system does not report its caches (it is not Linux), they count as large.
-        buffer_size(linux::last_level_caches(Tree::new(Path::new("/"))).unwrap_or(64 << 20))
+        buffer_size(linux::last_level_caches(Tree(Path::new("/"))).unwrap_or(64 << 20))
     }
 }
 
@@ -170,7 +170,9 @@ impl fmt::Display for Host {
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, HostLimit, buffer_size};
+    use std::fs;
+
+    use super::{Host, HostLimit, Tree, buffer_size, linux};
     use crate::machine::bytes::{gib, mib};
 
     #[test]
@@ -179,6 +181,25 @@ mod tests {
             assert_eq!(buffer_size(mib(caches)), mib(expected), "{caches}");
         }
         assert_eq!(buffer_size(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_processor_without_caches_that_is_offline_leaves_those_of_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let cpus = folder.path().join("sys/devices/system/cpu");
+        for cpu in 0..8 {
+            fs::create_dir_all(cpus.join(format!("cpu{cpu}"))).unwrap();
+        }
+        for (cpu, shared) in [(3, "0-3"), (5, "5"), (6, "0-3")] {
+            for (index, level, size) in [(0, 1, "32K"), (1, 3, "2048K")] {
+                let cache = cpus.join(format!("cpu{cpu}/cache/index{index}"));
+                fs::create_dir_all(&cache).unwrap();
+                for (file, text) in [("level", &*format!("{level}")), ("size", size), ("shared_cpu_list", shared)] {
+                    fs::write(cache.join(file), text).unwrap();
+                }
+            }
+        }
+        assert_eq!(linux::last_level_caches(Tree(folder.path())), Some(mib(4)));
     }
 
     #[test]

@@ -2,8 +2,6 @@
 //! took beside the buffers that llama.cpp counts. Integers throughout, so that a machine file reads back as it was
 //! written. When it was measured is the time at which the cache's file was written.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
@@ -11,38 +9,32 @@ use crate::gguf::TensorType;
 
 /// What one device was measured to do; by default nothing yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct MeasuredRates {
     /// Threads that computed, on the host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// Whether, on the host, weights were rearranged for its instruction set, as a load does where no GPU pins
     /// the host's memory.
-    #[serde(default)]
     pub repacked: bool,
     /// One token through a matrix, by the type of its weights.
-    #[serde(default)]
     pub weights: Vec<WeightRate>,
     /// One token's attention over a cache that is larger than the processor's caches.
-    #[serde(default)]
     pub attention: Vec<AttentionRate>,
     /// Many tokens through a matrix.
-    #[serde(default)]
     pub prompts: Vec<PromptRate>,
     /// The attention of many tokens.
-    #[serde(default)]
     pub prompt_attention: Vec<PromptAttentionRate>,
     /// Nanoseconds that a block takes for one token beside its matrices and its attention: norms, activations,
     /// launches, barriers.
     pub layer_ns: u64,
     /// Nanoseconds more of a block with experts: to choose them, and to add up their results.
-    #[serde(default)]
     pub routing_ns: u64,
     /// Of a prompt, the same beside matrices and attention, in elements of the matrices' outputs per second.
-    #[serde(default)]
     pub activations_per_second: u64,
     /// The way between the host's memory and the device; `None` for the host itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
 }
 
@@ -146,7 +138,8 @@ pub struct LinkRate {
 
 /// What a GPU took beside the buffers that llama.cpp counts, in bytes: the most that was seen after real loads, and the
 /// work that made the memory grow, since larger work may make it grow further.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("driver {}, growth {}, measured", Bytes(*driver), Bytes(*growth))]
 #[non_exhaustive]
 #[must_use]
 pub struct LearnedHeadroom {
@@ -191,45 +184,10 @@ impl LearnedHeadroom {
     }
 }
 
-impl fmt::Display for LearnedHeadroom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (driver, growth) = (Bytes(self.driver), Bytes(self.growth));
-        write!(f, "driver {driver}, growth {growth}, measured")
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{AttentionRate, LearnedHeadroom, LinkRate, MeasuredRates, WeightRate};
-    use crate::gguf::TensorType;
+    use super::LearnedHeadroom;
     use crate::machine::mib;
-
-    fn weight(tensor_type: TensorType, bytes_per_second: u64) -> WeightRate {
-        WeightRate { tensor_type, experts: false, bytes_per_second }
-    }
-
-    #[test]
-    fn of_one_thing_the_later_figure_stays_and_of_others_each() {
-        let mut rates = MeasuredRates {
-            weights: vec![weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 11)],
-            layer_ns: 5,
-            threads: Some(2),
-            ..MeasuredRates::default()
-        };
-        let attention = AttentionRate { kv_type: TensorType::F16, head_size: 128, n_gqa: 4, bytes_per_second: 3 };
-        let later = MeasuredRates {
-            weights: vec![weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)],
-            attention: vec![attention],
-            link: Some(LinkRate { upload: 1, download: 2, crossing_ns: 3 }),
-            ..MeasuredRates::default()
-        };
-        rates.merge(later.clone());
-        let expected = [weight(TensorType::Q4_K, 10), weight(TensorType::Q6_K, 21), weight(TensorType::F16, 22)];
-        assert_eq!(rates.weights, expected);
-        assert_eq!(rates.threads, Some(2));
-        assert_eq!((rates.layer_ns, rates.routing_ns), (5, 0));
-        assert_eq!((rates.attention, rates.link), (later.attention, later.link));
-    }
 
     fn learned(driver: u64, growth: u64, work: (u64, u64)) -> LearnedHeadroom {
         LearnedHeadroom::new(mib(driver), mib(growth)).work(work.0, work.1)

@@ -254,7 +254,7 @@ impl Merge<'_> {
             };
             self.machine.unused_gpus.push(UnusedGpu { gpu: card_alone(card), reason });
         }
-        self.machine.notes = self.notes.into_vec();
+        self.machine.notes = self.notes.0;
         self.machine
     }
 }

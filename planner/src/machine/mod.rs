@@ -123,7 +123,8 @@ impl fmt::Display for Machine {
 }
 
 /// A GPU that is in this machine but cannot be planned for, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{}{} is not used: {reason}", gpu.name, gpu.device.as_ref().map(|it| format!(" ({it})")).unwrap_or_default())]
 pub struct UnusedGpu {
     /// The card as far as it is known.
     pub gpu: Gpu,
@@ -167,14 +168,4 @@ pub enum UnusedReason {
     /// It is in MIG mode, and CUDA, which alone shows a process its slice, was not asked or lists none.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
-}
-
-impl fmt::Display for UnusedGpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.gpu.name)?;
-        if let Some(device) = &self.gpu.device {
-            write!(f, " ({device})")?;
-        }
-        write!(f, " is not used: {}", self.reason)
-    }
 }

@@ -34,16 +34,6 @@ const MIG_ENABLED: u32 = 1;
 /// The longest name of a program that is asked for; NVML cuts off what is beyond.
 const NAME_LENGTH: usize = 1024;
 
-/// What NVIDIA's driver says about its cards.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Nvidia {
-    /// The cards that answered, in NVML's order: by PCI address.
-    pub gpus: Vec<NvidiaGpu>,
-    /// Cards that were skipped and figures that are missing.
-    pub notes: Vec<Note>,
-}
-
 /// One card as NVIDIA's driver describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -57,13 +47,14 @@ pub struct NvidiaGpu {
 }
 
 /// Asks the NVML at this path, or without one that which the system finds under its usual name (`libnvidia-ml.so.1`),
-/// or that of Windows' system folder.
-pub fn detect(library: Option<&Path>) -> Nvidia {
+/// or that of Windows' system folder. The cards that answer come in NVML's order, by PCI address, with notes on those
+/// that are skipped and on figures that are missing.
+pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
     let mut notes = Notes::default();
     let mut gpus = Vec::new();
     match open(library) {
         Ok(nvml) => {
-            let driver = nvml.sys_driver_version().ok();
+            let driver = nvml.sys_driver_version().ok().map(|version| version.replace(char::is_control, " "));
             let count = nvml.device_count().unwrap_or_else(|error| {
                 let problem = format!("does not say how many cards there are: {error}");
                 notes.add("NVML", problem);
@@ -74,7 +65,7 @@ pub fn detect(library: Option<&Path>) -> Nvidia {
         Err(Some(problem)) => notes.add("NVML", problem),
         Err(None) => tracing::debug!("no NVIDIA driver library"),
     }
-    Nvidia { gpus, notes: notes.into_vec() }
+    (gpus, notes.0)
 }
 
 /// Opens the library at this path or the usual one; fails with the reason, or with none where there is no usual one.
@@ -110,7 +101,10 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
         pci.ok().and_then(|pci| pci.bus_id.parse().map_err(|error| note("has an odd PCI address", &error)).ok());
     let mut gpu = Gpu::new(name.unwrap_or_else(|()| about.clone()));
     match memory(&device) {
-        Ok(reading) => gpu = gpu.nvml(reading),
+        Ok(reading) => {
+            gpu.nvml = Some(reading);
+            gpu = gpu.total(reading.total.saturating_sub(reading.reserved.unwrap_or(0))).free(reading.free);
+        }
         Err(NvmlError::GpuLost) => {
             note("is skipped", &"it fell off the bus");
             return None;

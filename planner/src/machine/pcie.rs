@@ -72,11 +72,9 @@ impl PcieRate {
 impl fmt::Display for PcieLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.max, PerSecond(self.max.bytes_per_second()))?;
-        match self.current {
-            Some(now) if now != self.max => {
-                write!(f, " (now {}.0 x{})", now.generation, now.lanes)
-            }
-            _ => Ok(()),
+        match self.current.filter(|now| *now != self.max) {
+            Some(now) => write!(f, " (now {}.0 x{})", now.generation, now.lanes),
+            None => Ok(()),
         }
     }
 }

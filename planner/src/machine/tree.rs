@@ -9,18 +9,12 @@ use serde::{Deserialize, Serialize};
 
 /// A file tree with `proc` and `sys` in it: `/`, or a folder that stands for it.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::machine) struct Tree<'a> {
-    root: &'a Path,
-}
+pub(in crate::machine) struct Tree<'a>(pub(in crate::machine) &'a Path);
 
-impl<'a> Tree<'a> {
-    pub(in crate::machine) const fn new(root: &'a Path) -> Self {
-        Self { root }
-    }
-
+impl Tree<'_> {
     /// Where an absolute path of the tree lies on disk.
     pub(in crate::machine) fn locate(&self, absolute: &str) -> PathBuf {
-        self.root.join(absolute.trim_start_matches('/'))
+        self.0.join(absolute.trim_start_matches('/'))
     }
 
     /// The text of a file, or `None` when there is no such file. A file that is there and cannot be read gets a note.
@@ -78,17 +72,13 @@ impl Note {
 
 /// Collects notes on the way, each sent to `tracing` once.
 #[derive(Debug, Default)]
-pub(super) struct Notes(Vec<Note>);
+pub(super) struct Notes(pub(super) Vec<Note>);
 
 impl Notes {
     pub(super) fn add(&mut self, about: impl Into<String>, text: impl Into<String>) {
         let note = Note::new(about, text);
         tracing::debug!(about = %note.about, "{}", note.text);
         self.0.push(note);
-    }
-
-    pub(super) fn into_vec(self) -> Vec<Note> {
-        self.0
     }
 }
 

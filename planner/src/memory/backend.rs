@@ -3,7 +3,7 @@
 use crate::gguf::TensorType;
 use crate::machine::Gpu;
 
-use super::{ContextParams, KvType, pad};
+use super::{ContextParams, KvType};
 use crate::profile::ModelProfile;
 
 /// How a backend lays out tensors in its memory.
@@ -20,40 +20,26 @@ impl BackendRules {
     /// The host: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow it too.
     pub const HOST: Self = Self { alignment: 32, row_padding: None };
 
-    /// CUDA, and the same code under ROCm and MUSA: ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
-    /// `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
-    pub const CUDA: Self = Self { alignment: 128, row_padding: Some(512) };
-
-    /// Vulkan: the device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp,
-    /// `ggml_backend_vk_buffer_type_get_alignment`), of which the standard allows up to 256. Where [`Gpu::alignment`]
-    /// does not say, this is at most 255 bytes per tensor too much.
-    pub const VULKAN: Self = Self { alignment: 256, row_padding: None };
-
-    /// Metal: ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`,
-    /// `ggml_backend_metal_buffer_type_private_get_alignment`.
-    pub const METAL: Self = Self { alignment: 32, row_padding: None };
-
-    /// A backend that we have not read: the most that any of the others takes.
-    pub const WIDEST: Self = Self { alignment: 256, row_padding: Some(512) };
-
-    /// The rules of a GPU: those of its backend, with the device's own alignment where that decides and is known.
-    pub fn of_gpu(gpu: &Gpu) -> Self {
-        match (Family::of(&gpu.backend), gpu.alignment) {
-            (Family::Cuda, _) => Self::CUDA,
-            (Family::Vulkan, Some(alignment @ 1..)) => Self { alignment, ..Self::VULKAN },
-            (Family::Vulkan, _) => Self::VULKAN,
-            (Family::Metal, _) => Self::METAL,
-            (Family::Other, _) => Self::WIDEST,
-        }
-    }
-
-    /// Whether these are the GPU's rules and not the most that they may be.
-    pub fn are_exact_for(gpu: &Gpu) -> bool {
-        match Family::of(&gpu.backend) {
-            Family::Cuda | Family::Metal => true,
-            Family::Vulkan => gpu.alignment.is_some(),
-            Family::Other => false,
-        }
+    /// The rules of a GPU, and whether they are surely those: else they are the most that they may be.
+    pub(super) fn of_gpu(gpu: &Gpu) -> (Self, bool) {
+        let (alignment, row_padding, exactly) = match Family::of(&gpu.backend) {
+            // ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
+            // `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
+            Family::Cuda => (128, Some(512), true),
+            // The device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp,
+            // `ggml_backend_vk_buffer_type_get_alignment`), of which the standard allows up to 256: where it is not
+            // known, at most 255 bytes per tensor too much.
+            Family::Vulkan => match gpu.alignment {
+                Some(alignment @ 1..) => (alignment, None, true),
+                _ => (256, None, false),
+            },
+            // ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`,
+            // `ggml_backend_metal_buffer_type_private_get_alignment`.
+            Family::Metal => (32, None, true),
+            // The most that any of the others takes.
+            Family::Other => (256, Some(512), false),
+        };
+        (Self { alignment, row_padding }, exactly)
     }
 
     /// Bytes that a tensor takes: its own, the padding of its rows, and the way to the next tensor
@@ -63,7 +49,7 @@ impl BackendRules {
             Some(padding) if ty.is_quantized() && !ne0.is_multiple_of(padding) => ty.row_bytes(padding - ne0 % padding),
             _ => 0,
         };
-        pad(bytes.saturating_add(rest), self.alignment)
+        bytes.saturating_add(rest).checked_next_multiple_of(self.alignment).unwrap_or(u64::MAX)
     }
 }
 
@@ -138,8 +124,9 @@ mod tests {
 
     #[test]
     fn an_unknown_backend_takes_the_most_of_all() {
-        let unknown = Rules::of_gpu(&Gpu::new("card").backend("SomethingNew"));
-        for rules in [Rules::CUDA, Rules::VULKAN, Rules::METAL] {
+        let of = |backend: &str| Rules::of_gpu(&Gpu::new("card").backend(backend)).0;
+        let unknown = of("SomethingNew");
+        for rules in ["CUDA", "Vulkan", "MTL"].map(of) {
             for (ty, ne0, bytes) in [(T::Q4_0, 96, 54_000), (T::F32, 7, 28), (T::Q6_K, 4096, 3360)] {
                 assert!(unknown.alloc(ty, ne0, bytes) >= rules.alloc(ty, ne0, bytes));
             }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::{Hyperparameters, ModelProfile};
 
-use super::{Error, KvType, Pooling, Rope, pad};
+use super::{Error, KvType, Pooling, Rope};
 
 /// Contexts are padded to multiples of so many tokens (llama-context.cpp, the constructor).
 pub(crate) const CONTEXT_PADDING: u32 = 256;
@@ -186,9 +186,9 @@ impl ContextParams {
             );
             return refuse("n_rs_seq", self.n_rs_seq, &limit);
         }
-        let n_ctx = pad(n_ctx, CONTEXT_PADDING.into());
-        let (cells, streams) =
-            if self.kv_unified { (n_ctx, 1) } else { (pad(n_ctx / n_seq, CONTEXT_PADDING.into()), n_seq) };
+        let padded = |tokens: u64| tokens.next_multiple_of(CONTEXT_PADDING.into());
+        let n_ctx = padded(n_ctx);
+        let (cells, streams) = if self.kv_unified { (n_ctx, 1) } else { (padded(n_ctx / n_seq), n_seq) };
         let n_ctx = cells * streams;
         let n_outputs_max = match self.n_outputs_max {
             0 => n_batch,
@@ -202,7 +202,7 @@ impl ContextParams {
             cells,
             streams,
             // The graph is reserved for as many tokens of each sequence (llama-context.cpp, `graph_reserve`).
-            n_tokens: pad(n_tokens, n_seq),
+            n_tokens: n_tokens.next_multiple_of(n_seq),
             n_outputs: n_tokens.min(n_outputs_max),
             output_rows: n_outputs_max.max(n_seq),
         })

@@ -30,8 +30,3 @@ pub(crate) use pattern::{NOTHING, OverrideRules, one_of};
 pub use pooling::Pooling;
 pub use rope::{Rope, RopeScaling};
 pub use split::{Split, TensorOverride};
-
-/// `GGML_PAD`: the next multiple of `alignment`, which is not 0; saturates.
-const fn pad(n: u64, alignment: u64) -> u64 {
-    n.div_ceil(alignment).saturating_mul(alignment)
-}

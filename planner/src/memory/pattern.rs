@@ -5,6 +5,7 @@
 //! [the names](by_name) that they match by `regex-lite`, whose time is the pattern's length times the name's: at most
 //! about a second for a thousand names.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use regex_lite::{Regex, RegexBuilder};
@@ -161,13 +162,10 @@ fn at_number(name: &str) -> (&str, &str, &str) {
 }
 
 /// A pattern for any of some texts without special characters.
-pub(crate) fn one_of<T: AsRef<str>>(texts: &[T]) -> String {
+pub(crate) fn one_of<T: Borrow<str>>(texts: &[T]) -> String {
     match texts {
-        [one] => one.as_ref().to_owned(),
-        many => {
-            let many: Vec<&str> = many.iter().map(AsRef::as_ref).collect();
-            format!("({})", many.join("|"))
-        }
+        [one] => one.borrow().to_owned(),
+        many => format!("({})", many.join("|")),
     }
 }
 

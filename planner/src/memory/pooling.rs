@@ -23,23 +23,16 @@ pub enum Pooling {
     Rank,
 }
 
-impl Pooling {
-    /// What llama.cpp calls it; `None` for the model's own.
-    pub const fn name(self) -> Option<&'static str> {
-        match self {
-            Self::Model => None,
-            Self::None => Some("none"),
-            Self::Mean => Some("mean"),
-            Self::Cls => Some("cls"),
-            Self::Last => Some("last"),
-            Self::Rank => Some("rank"),
-        }
-    }
-}
-
 impl fmt::Display for Pooling {
     /// llama.cpp's name; `model` for the model's own.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name().unwrap_or("model"))
+        f.write_str(match self {
+            Self::Model => "model",
+            Self::None => "none",
+            Self::Mean => "mean",
+            Self::Cls => "cls",
+            Self::Last => "last",
+            Self::Rank => "rank",
+        })
     }
 }

@@ -91,11 +91,8 @@ impl Planner<'_> {
         let spots: Vec<Option<usize>> = gpus.into_iter().map(Some).chain([None]).collect();
         let mut all = vec![Spots::new()];
         for _ in &self.companions {
-            let longer = |begun: Spots| {
-                let begun = move |&spot: &Option<usize>| [&begun[..], &[spot]].concat();
-                spots.iter().map(begun)
-            };
-            all = all.into_iter().flat_map(longer).collect();
+            let longer = |begun: &Spots| spots.iter().map(|&spot| [&begun[..], &[spot]].concat()).collect::<Vec<_>>();
+            all = all.iter().flat_map(longer).collect();
         }
         all.sort_by_key(on_host);
         all

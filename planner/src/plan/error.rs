@@ -75,7 +75,8 @@ fn why(source: Option<&Error>) -> String {
     source.map_or_else(|| "no GPU has room for that, nor has the host".to_owned(), ToString::to_string)
 }
 
-fn list(devices: &[Shortfall]) -> String {
-    let lines: Vec<String> = devices.iter().map(ToString::to_string).collect();
-    lines.join("; ")
+/// Several of them in a line.
+pub(super) fn list(items: &[impl ToString]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    items.join("; ")
 }

@@ -11,31 +11,38 @@ use super::{Error, Probe};
 /// How often llama.cpp is asked how much more fits.
 const MOST_PROBES: usize = 3;
 
+/// What the chosen placement takes with other parameters.
+type Estimated<'e> = dyn Fn(&ContextParams) -> Result<(Footprints, Uncertainty), Error> + 'e;
+
 impl Chosen<'_> {
     /// Makes the context as long as there is room for, up to what the model was trained on: by the estimate, or as the
     /// probe confirms it.
     pub(super) fn grow(&mut self, profile: &ModelProfile, probe: Option<&dyn Probe>) -> Result<(), Error> {
-        // A longer context will also take what the accepted placement takes beyond the estimate.
-        let mut beyond = match probe {
-            Some(_) => Some(self.beyond(profile, &self.params, &self.levels)?),
-            None => None,
+        let (gpus, assignment) = (&self.room.gpus, &self.assignment);
+        let now = Estimate::new(profile, gpus, &self.params)?.overrides(&self.split.overrides)?;
+        let estimated = |params: &ContextParams| {
+            let estimate = now.with_params(profile, gpus, params)?;
+            Ok(estimate.with_uncertainty(assignment))
         };
+        // A longer context will also take what the accepted placement takes beyond the estimate.
+        let mut beyond = probe.map(|_| beyond_estimate(&estimated, &self.params, &self.levels)).transpose()?;
         for _ in 0..MOST_PROBES {
-            let Some((params, mut levels)) = self.longest(profile, beyond.as_ref())? else {
+            let most = profile.hparams.n_ctx_train;
+            let Some((params, mut levels)) = self.longest(most, &estimated, beyond.as_ref())? else {
                 break;
             };
             if let Some(probe) = probe {
                 let Ok(footprints) = probe.footprints(&self.room.gpus, &params, &self.split) else {
                     break;
                 };
-                let footprints = with_output(footprints, self.estimated(profile, &params)?.0.output);
+                let footprints = with_output(footprints, estimated(&params)?.0.output);
                 levels = self.room.levels(&footprints, &Uncertainty::default());
             }
             if levels.fit() {
                 (self.params, self.levels) = (params, levels);
                 break;
             }
-            beyond = Some(self.beyond(profile, &params, &levels)?);
+            beyond = Some(beyond_estimate(&estimated, &params, &levels)?);
         }
         Ok(())
     }
@@ -44,17 +51,17 @@ impl Chosen<'_> {
     /// what it may be wrong by; `None` where it is the one there is.
     fn longest(
         &self,
-        profile: &ModelProfile,
+        most: u32,
+        estimated: &Estimated<'_>,
         beyond: Option<&Footprints>,
     ) -> Result<Option<(ContextParams, Levels)>, Error> {
         let least = self.params.n_ctx;
-        let most = profile.hparams.n_ctx_train;
         // Multiples of the step above the least, and at the end the most itself.
-        let steps = most.saturating_sub(least).div_ceil(STEP);
+        let steps = if most > least { most.div_ceil(STEP) - least / STEP } else { 0 };
         let after = |step: u32| -> Result<_, Error> {
             let n_ctx = (least / STEP).saturating_add(step).saturating_mul(STEP).min(most);
             let params = ContextParams { n_ctx, ..self.params.clone() };
-            let (mut footprints, mut unsure) = self.estimated(profile, &params)?;
+            let (mut footprints, mut unsure) = estimated(&params)?;
             if let Some(beyond) = beyond {
                 for (footprint, more) in footprints.gpus.iter_mut().zip(&beyond.gpus) {
                     *footprint += *more;
@@ -71,20 +78,14 @@ impl Chosen<'_> {
             step => after(step).map(Some),
         }
     }
+}
 
-    /// Bytes beyond the estimate, as `compute`.
-    fn beyond(&self, profile: &ModelProfile, params: &ContextParams, levels: &Levels) -> Result<Footprints, Error> {
-        let (estimate, _) = self.estimated(profile, params)?;
-        let beyond =
-            |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
-        let gpus = levels.gpus.iter().zip(&estimate.gpus).map(|(theirs, ours)| beyond(&theirs.footprint, ours));
-        let host = beyond(&levels.host.footprint, &estimate.host);
-        Ok(Footprints::new(gpus.collect(), host))
-    }
-
-    /// The chosen placement with other parameters.
-    fn estimated(&self, profile: &ModelProfile, params: &ContextParams) -> Result<(Footprints, Uncertainty), Error> {
-        let estimate = Estimate::new(profile, &self.room.gpus, params)?.overrides(&self.split.overrides)?;
-        Ok(estimate.with_uncertainty(&self.assignment))
-    }
+/// Bytes beyond the estimate, as `compute`.
+fn beyond_estimate(estimated: &Estimated<'_>, params: &ContextParams, levels: &Levels) -> Result<Footprints, Error> {
+    let (estimate, _) = estimated(params)?;
+    let beyond =
+        |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
+    let gpus = levels.gpus.iter().zip(&estimate.gpus).map(|(theirs, ours)| beyond(&theirs.footprint, ours));
+    let host = beyond(&levels.host.footprint, &estimate.host);
+    Ok(Footprints::new(gpus.collect(), host))
 }

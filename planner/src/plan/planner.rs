@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::machine::Machine;
+use crate::machine::{Machine, UnusedGpu, UnusedReason};
 use crate::memory;
 use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
 use crate::profile::ModelProfile;
@@ -91,11 +91,13 @@ impl<'a> Planner<'a> {
             (None, _) if self.request.gpu_layers.is_exact() => Policy::MostLayers,
             (None, _) => self.request.policy,
         };
-        let mut chosen = self.chosen(policy, &self.params(), probe)?;
+        let params = self.params();
+        let model = SpeedModel::new(&self.profile, &params, Rates::of(&[], &self.machine.host));
+        let mut chosen = self.chosen(policy, (&params, &model), probe)?;
         if self.request.context.may_grow() && !self.request.embeds() {
             chosen.grow(&self.profile, probe)?;
         }
-        self.finish(chosen)
+        self.finish(chosen, &model)
     }
 
     fn check_predicting(&self) -> Result<(), Error> {
@@ -119,41 +121,41 @@ impl<'a> Planner<'a> {
     fn chosen<'s>(
         &'s self,
         policy: Policy,
-        params: &ContextParams,
+        (params, model): (&ContextParams, &SpeedModel),
         probe: Option<&'s dyn Probe>,
     ) -> Result<Chosen<'s>, Error> {
         let (profile, machine, request) = (&*self.profile, &*self.machine, &self.request);
-        let best = |policy| Placements::new(profile, machine, request, params, policy, probe)?.choose();
+        let best = |policy| Placements::new(profile, machine, request, (params, model), policy, probe)?.choose();
         match (policy, best(policy)) {
             (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
-            (Policy::Fastest, chosen) => self.with_other_depths(chosen?),
+            (Policy::Fastest, chosen) => self.with_other_depths(chosen?, model),
             (Policy::MostLayers, chosen) => chosen,
         }
     }
 
     /// Notes where another placement would generate faster at the beginning or at the end of the context. Where all is
     /// on GPUs, none would.
-    fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>) -> Result<Chosen<'c>, Error> {
+    fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>, model: &SpeedModel) -> Result<Chosen<'c>, Error> {
         let layers = self.profile.full_offload();
         let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
         if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
             return Ok(chosen);
         }
-        let model = |chosen: &Chosen<'_>| {
+        let of = |chosen: &Chosen<'_>| {
             let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
-            let model = SpeedModel::new(&self.profile, &chosen.params, rates);
-            model.overrides(&self.profile, &chosen.split.overrides)
+            model.over(&chosen.params, rates).overrides(&self.profile, &chosen.split.overrides)
         };
-        let here = model(&chosen)?;
+        let here = of(&chosen)?;
         let depths = self.request.depths(&self.profile);
-        let ends = depths.first().into_iter().chain(depths.last());
-        for &depth in ends {
+        // The first and the last, which may be one.
+        for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
             let workload = Workload::new(0, 1).after(depth);
             // Everything else stays as it was chosen.
             let mut request = self.request.clone().workload(workload);
             request.max_ubatch = None;
             let (machine, policy) = (&*self.machine, Policy::Fastest);
-            let other = Placements::new(&self.profile, machine, &request, &chosen.params, policy, None)?;
+            let context = (&chosen.params, model);
+            let other = Placements::new(&self.profile, machine, &request, context, policy, None)?;
             let other = match other.choose() {
                 Err(Error::DoesNotFit { .. }) => continue,
                 other => other?,
@@ -162,7 +164,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             let seconds = here.seconds(&chosen.assignment, &workload);
-            let faster = seconds / model(&other)?.seconds(&other.assignment, &workload);
+            let faster = seconds / of(&other)?.seconds(&other.assignment, &workload);
             if faster > WORTH_A_NOTE {
                 chosen.notes.push(reasons::another_is_faster(depth, &other, layers, faster));
             }
@@ -212,7 +214,7 @@ impl<'a> Planner<'a> {
         self.profile.unmodelled().or(embeds).or(predicts)
     }
 
-    fn finish(&self, chosen: Chosen<'_>) -> Result<Plan, Error> {
+    fn finish(&self, chosen: Chosen<'_>, model: &SpeedModel) -> Result<Plan, Error> {
         let profile = &*self.profile;
         let layers = profile.full_offload();
         let n = chosen.split.n_gpu_layers;
@@ -220,15 +222,18 @@ impl<'a> Planner<'a> {
         let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
         // Of generation, which a context for embeddings does not do.
         let work = (workload, &self.request.depths(profile)[..]);
-        let (params, split) = (&chosen.params, &chosen.split);
+        let model = model.over(&chosen.params, rates);
         let speed = (!self.request.embeds())
-            .then(|| Speed::of(profile, params, work, &chosen.assignment, split, rates))
+            .then(|| Speed::of(profile, &model, work, &chosen.assignment, &chosen.split))
             .transpose()?;
         let mut notes = vec![chosen.why];
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
-        notes.extend(reasons::unused_gpus(&self.machine));
+        // A card that a build cannot drive is the commonest reason for a slow model. The same hardware under another
+        // name is no loss.
+        let is_lost = |unused: &&UnusedGpu| !matches!(unused.reason, UnusedReason::SameAs { .. });
+        notes.extend(self.machine.unused_gpus.iter().filter(is_lost).map(ToString::to_string));
         let windows = profile.state.windows();
         let placements = chosen.room.placements(&chosen.levels, &chosen.counts, layers - n);
         notes.extend(reasons::carried(&self.machine, &placements));

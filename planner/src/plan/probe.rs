@@ -9,8 +9,8 @@ use crate::memory::{ContextParams, Footprint, Footprints, Split};
 pub trait Probe {
     /// Bytes per device with the model split so over these GPUs, or on the host alone where there are none.
     ///
-    /// `output` and `mapped` of the answer may be left out (0, `None`): the planner adds the buffer of logits, which
-    /// llama.cpp's breakdown does not count, to the host's `compute` where `output` is 0.
+    /// `output` of the answer may be left out (0): the planner then adds the buffer of logits, which llama.cpp's
+    /// breakdown does not count, to the host's `compute`.
     ///
     /// # Errors
     ///

@@ -1,21 +1,16 @@
 //! The notes of a plan, in words, beside the reason for choosing it.
 
-use crate::machine::{Bytes, GpuKind, Machine, UnusedReason};
+use crate::machine::{Bytes, GpuKind, Machine};
 use crate::memory::{ContextParams, full_windows};
 use crate::profile::{ModelProfile, Weight};
 
 use super::fit::Chosen;
 use super::{Confidence, Context, GpuLayers, Placement, Request};
 
-/// GPUs that are there and could not be planned for: a card that a build cannot drive is the commonest reason
-/// for a slow model.
-pub(super) fn unused_gpus(machine: &Machine) -> impl Iterator<Item = String> {
-    machine
-        .unused_gpus
-        .iter()
-        // The same hardware under another name is no loss.
-        .filter(|unused| !matches!(unused.reason, UnusedReason::SameAs { .. }))
-        .map(ToString::to_string)
+/// So many of what is called so.
+pub(super) fn counted(n: u32, what: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{n} {what}{plural}")
 }
 
 /// What a load carries to other machines, and how long that takes.
@@ -48,7 +43,7 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
     let n = other.split.n_gpu_layers;
     let parts = match other.parted_blocks {
         0 => String::new(),
-        blocks => format!(" with parts of {blocks} blocks on the host"),
+        blocks => format!(" with parts of {} on the host", counted(blocks, "block")),
     };
     format!(
         "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {faster:.1} times as fast: for such texts plan with \

@@ -5,10 +5,8 @@ use std::fmt;
 use crate::machine::Bytes;
 use crate::memory::Footprint;
 
+use super::reasons::counted;
 use super::{Placement, PlacementKind, Plan, Speed};
-
-/// The columns' heads.
-const HEADS: [&str; 5] = ["weights", "KV", "compute", "headroom", "free"];
 
 impl fmt::Display for Plan {
     /// The model in a line, a table with a line per device, what decided, a line per further note, the predicted speed,
@@ -19,33 +17,32 @@ impl fmt::Display for Plan {
         if let Some(file_type) = &model.file_type {
             write!(f, " · {file_type}")?;
         }
-        writeln!(f, " · {} · {} layers + output", Bytes(model.file_bytes), model.blocks)?;
+        writeln!(f, " · {} · {} + output", Bytes(model.file_bytes), counted(model.blocks, "layer"))?;
         let width = self.placements.iter().map(|it| it.name.chars().count()).fold(16, usize::max);
         let cells: Vec<[String; 5]> = self.placements.iter().map(cells).collect();
-        let widest = |column: usize| cells.iter().map(|row| row[column].len()).fold(HEADS[column].len(), usize::max);
-        let widths: Vec<usize> = (0..HEADS.len()).map(widest).collect();
-        let line = |f: &mut fmt::Formatter<'_>, name: &str, row: &[&str]| {
+        let heads = ["weights", "KV", "compute", "headroom", "free"].map(str::to_owned);
+        let widest = |column: usize| cells.iter().map(|row| row[column].len()).fold(heads[column].len(), usize::max);
+        let widths = [0, 1, 2, 3, 4].map(widest);
+        let line = |f: &mut fmt::Formatter<'_>, name: &str, row: &[String; 5]| {
             write!(f, "  {name:<width$}")?;
             for (cell, width) in row.iter().zip(&widths) {
                 write!(f, "  {cell:>width$}")?;
             }
             Ok(())
         };
-        line(f, "", &HEADS)?;
+        line(f, "", &heads)?;
         for (placement, row) in self.placements.iter().zip(&cells) {
             writeln!(f)?;
-            let row: Vec<&str> = row.iter().map(String::as_str).collect();
-            line(f, &placement.name, &row)?;
+            line(f, &placement.name, row)?;
             match placement.kind {
                 PlacementKind::Host if placement.layers == 0 => match self.parted_blocks {
                     0 => {}
-                    1 => write!(f, "   parts of 1 block")?,
-                    blocks => write!(f, "   parts of {blocks} blocks")?,
+                    blocks => write!(f, "   parts of {}", counted(blocks, "block"))?,
                 },
                 PlacementKind::Host if placement.layers == self.layers() => {
                     write!(f, "   all {} layers", placement.layers)?;
                 }
-                PlacementKind::Host => write!(f, "   {} layers", placement.layers)?,
+                PlacementKind::Host => write!(f, "   {}", counted(placement.layers, "layer"))?,
                 _ => write!(f, "   {} of {} layers", placement.layers, self.layers())?,
             }
             if placement.of_host > 0 {
@@ -89,9 +86,8 @@ impl Plan {
             return format!("{begin} (all on the host: {on_host})");
         }
         let slow = match self.layers() - self.n_gpu_layers {
-            0 => format!("parts of {} blocks", self.parted_blocks),
-            1 => "1 layer".to_owned(),
-            n => format!("{n} layers"),
+            0 => format!("parts of {}", counted(self.parted_blocks, "block")),
+            n => counted(n, "layer"),
         };
         let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
         let rates = [speed.host_rate, fastest].map(|rate| rounded(rate / 1e9));

@@ -83,14 +83,10 @@ impl Lora {
             }
         }
         if pairs.is_empty() {
-            return Err(AdapterError::Empty { file });
+            let reason = "holds no tensor that changes a model".to_owned();
+            return Err(AdapterError::Unfit { file, reason });
         }
         Ok(Self { name: header.title().unwrap_or_else(|| file.clone()), architecture, pairs, file })
-    }
-
-    /// Bytes of its tensors, as they lie in the file.
-    pub fn bytes(&self) -> u64 {
-        self.pairs.iter().map(LoraPair::bytes).fold(0, u64::saturating_add)
     }
 
     /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the
@@ -161,12 +157,7 @@ impl ModelProfile {
             return Err(unfit(format!("is an adapter for `{found}`, and {} is `{needed}`", self.name)));
         }
         let weights = &self.weights;
-        let blocks = weights.blocks.iter().enumerate();
-        let layers = blocks
-            .map(|(index, block)| (&block.weights, Group::Block(index)))
-            .chain([(&weights.input, Group::Input), (&weights.output, Group::Output)]);
-        let known: HashMap<&str, (&Weight, Group)> =
-            layers.flat_map(|(weights, layer)| weights.iter().map(move |one| (&*one.name, (one, layer)))).collect();
+        let known: HashMap<&str, _> = weights.grouped().map(|(layer, one)| (&*one.name, (one, layer))).collect();
         let mut adapted = Vec::with_capacity(lora.pairs.len());
         for pair in &lora.pairs {
             let Some(&(weight, layer)) = known.get(&*pair.a.name) else {
@@ -199,9 +190,6 @@ pub enum AdapterError {
     /// The file is something else, or for another model; or llama.cpp's process ends on it.
     #[error("{file} {reason}")]
     Unfit { file: String, reason: String },
-    /// There is nothing in it.
-    #[error("{file} holds no tensor that changes a model")]
-    Empty { file: String },
     /// A tensor that is no half of a pair, or that does not go with its weight.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },

@@ -1,5 +1,7 @@
 //! The hyper-parameters that shape memory, and the checks whose failure would end llama.cpp's process.
 
+use std::fmt::Display;
+
 use crate::gguf::{self, Header, Value};
 
 /// What is wrong with a model's header. Each names the file, what was read there, and what it should have been.
@@ -87,13 +89,13 @@ impl Hyperparameters {
     pub(super) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
         let Keys { header, architecture } = *keys;
         let n_layer = keys.required("block_count")?;
-        let limit = format!("llama.cpp takes 1 to 512 {LOAD}");
+        let limit = format_args!("llama.cpp takes 1 to 512 {LOAD}");
         let holds = (1..=MAX_LAYERS).contains(&n_layer);
-        keys.check(holds, "block_count", n_layer, limit)?;
+        keys.check(holds, "block_count", &n_layer, &limit)?;
         let mut n_layer_nextn = keys.or("nextn_predict_layers", 0)?;
-        let limit = format!("there are {n_layer} blocks {LOAD}");
+        let limit = format_args!("there are {n_layer} blocks {LOAD}");
         let holds = n_layer_nextn <= n_layer;
-        keys.check(holds, "nextn_predict_layers", n_layer_nextn, limit)?;
+        keys.check(holds, "nextn_predict_layers", &n_layer_nextn, &limit)?;
         // Of a file without their weights the others are the model (models/deepseek4.cpp, `load_arch_hparams`).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
         if architecture == "deepseek4" && header.tensor(&first).is_none() {
@@ -102,8 +104,7 @@ impl Hyperparameters {
         let n_ctx_train = keys.required("context_length")?;
         let n_embd =
             keys.required(if architecture == "wavtokenizer-dec" { "features_length" } else { "embedding_length" })?;
-        let limit = "a model has a width";
-        keys.check(n_embd > 0, "embedding_length", n_embd, limit)?;
+        keys.check(n_embd > 0, "embedding_length", &n_embd, &"a model has a width")?;
         keys.rope_scaling()?;
 
         let per_layer = |suffix| keys.per_layer(suffix, n_layer as usize);
@@ -165,8 +166,9 @@ impl Hyperparameters {
         let blocks = self.n_layer_trunk();
         let all = blocks.checked_mul(loops);
         let holds = all.is_some_and(|all| (1..=MAX_LAYERS).contains(&all));
-        let limit = format!("there may be 512 layers of {blocks} blocks (models/nanbeige.cpp, `load_arch_hparams`)");
-        keys.check(holds, "num_loops", loops, limit)?;
+        let limit =
+            format_args!("there may be 512 layers of {blocks} blocks (models/nanbeige.cpp, `load_arch_hparams`)");
+        keys.check(holds, "num_loops", &loops, &limit)?;
         if loops > 1 {
             for each in [&mut self.n_head, &mut self.n_head_kv, &mut self.n_ff_of] {
                 each.truncate(blocks as usize);
@@ -183,7 +185,7 @@ impl Hyperparameters {
     fn routes(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let blocks = self.n_layer_trunk();
         let limit = "llama.cpp adds a layer to at most 511 (models/granite-switch.cpp, `load_arch_hparams`)";
-        keys.check(blocks < MAX_LAYERS, "block_count", blocks, limit)?;
+        keys.check(blocks < MAX_LAYERS, "block_count", &blocks, &limit)?;
         for (each, own) in [(&mut self.n_head, 1), (&mut self.n_head_kv, 1), (&mut self.n_ff_of, 0)] {
             each.truncate(blocks as usize);
             each.push(own);
@@ -203,16 +205,13 @@ impl Hyperparameters {
         self.mla.0 > 0 && self.mla.1 > 0
     }
 
-    /// Elements of the widest feed-forward row that a token makes: the dense width, or that of all the experts it uses.
-    pub fn widest_ff(&self) -> u64 {
-        self.experts.map_or(0, |e| u64::from(e.n_ff) * u64::from(e.used)).max(self.n_ff.into())
-    }
-
-    /// Elements of the widest row of the residual stream or of the queries, whichever is more.
-    pub fn widest_stream(&self) -> u64 {
+    /// Elements of the widest row that a token makes: of the residual stream, the queries, or the feed-forward step,
+    /// dense or of all the experts it uses.
+    pub(crate) fn widest(&self) -> u64 {
+        let experts = self.experts.map_or(0, |e| u64::from(e.n_ff) * u64::from(e.used));
         let heads = self.n_head.iter().copied().max().unwrap_or(0);
         let queries = u64::from(heads) * u64::from(self.head_dim_k.max(self.head_dim_v));
-        queries.max(u64::from(self.n_embd))
+        experts.max(queries).max(self.n_ff.max(self.n_embd).into())
     }
 }
 
@@ -270,8 +269,8 @@ impl Keys<'_> {
         &self,
         holds: bool,
         suffix: &str,
-        value: impl ToString,
-        limit: impl Into<String>,
+        value: &dyn Display,
+        limit: &dyn Display,
     ) -> Result<(), Error> {
         if holds {
             return Ok(());
@@ -280,7 +279,7 @@ impl Keys<'_> {
             file: self.header.path().display().to_string(),
             key: self.key(suffix),
             value: value.to_string(),
-            limit: limit.into(),
+            limit: limit.to_string(),
         })
     }
 
@@ -293,8 +292,8 @@ impl Keys<'_> {
         let suffix = "rope.scaling.type";
         let name = self.header.str(&self.key(suffix))?.unwrap_or("linear");
         let holds = matches!(name, "none" | "linear" | "yarn" | "longrope");
-        let limit = format!("llama.cpp knows none, linear, yarn and longrope {LOAD}");
-        self.check(holds, suffix, format!("{name:?}"), limit)
+        let limit = format_args!("llama.cpp knows none, linear, yarn and longrope {LOAD}");
+        self.check(holds, suffix, &format_args!("{name:?}"), &limit)
     }
 
     /// `load_hparams` in llama-model.cpp ends the process at counts that do not fit together.
@@ -308,13 +307,13 @@ impl Keys<'_> {
         if matches!(self.architecture, "hunyuan-dense" | "hunyuan_vl") && count <= 1 {
             (count, used) = (0, 0);
         }
-        let there_are = format!("there are {count} experts");
+        let there_are = || format!("there are {count} experts");
         let refused = if count > MAX_EXPERTS {
             Some(("count", count, "llama.cpp takes up to 1024".to_owned()))
         } else if used > count || (used == 0 && count > 0) {
-            Some(("used_count", used, there_are))
+            Some(("used_count", used, there_are()))
         } else if groups > 0 && groups >= count {
-            Some(("group_count", groups, there_are))
+            Some(("group_count", groups, there_are()))
         } else if groups > 1 && count % groups != 0 {
             Some(("group_count", groups, format!("that does not divide the {count} experts")))
         } else if groups > 1 && !(1..groups).contains(&groups_used) {
@@ -323,7 +322,7 @@ impl Keys<'_> {
             None
         };
         if let Some((suffix, value, limit)) = refused {
-            self.check(false, &format!("expert_{suffix}"), value, format!("{limit} {LOAD}"))?;
+            self.check(false, &format!("expert_{suffix}"), &value, &format_args!("{limit} {LOAD}"))?;
         }
         if count == 0 {
             return Ok(None);

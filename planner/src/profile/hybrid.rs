@@ -28,9 +28,9 @@ impl Hybrid {
             let index = index.as_ref().filter(|(_, blocks)| blocks[il]);
             match (index, &windows) {
                 (Some(&(index_k, _)), _) => BlockState::indexed(k, (!compressed).then_some(v), index_k, None),
-                (None, Some(windows)) => BlockState::windowed(hparams.windowed_state(il), windows.tokens),
+                (None, Some(windows)) => BlockState::attended(hparams.windowed_state(il), Rows::Window(windows.tokens)),
                 (None, None) if compressed => BlockState::compressed(k, Rows::Tokens),
-                (None, None) => BlockState::full((k, v)),
+                (None, None) => BlockState::attended((k, v), Rows::Tokens),
             }
         };
         let trunk = hparams.n_layer_trunk() as usize;

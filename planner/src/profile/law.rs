@@ -108,12 +108,12 @@ fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
         // Blocks without any attention exist (deci): their keys have no heads.
         let holds = kv == 0 || (heads > 0 && heads % kv == 0);
-        let limit = format!("it must divide the {heads} heads of block {il}");
-        keys.check(holds, "attention.head_count_kv", kv, limit)?;
+        let limit = format_args!("it must divide the {heads} heads of block {il}");
+        keys.check(holds, "attention.head_count_kv", &kv, &limit)?;
     }
     let holds = hparams.head_dim_k > 0 && hparams.head_dim_v > 0;
     let limit = "a model with attention has heads of at least one element (llama-model.cpp, `load_hparams`)";
-    keys.check(holds, "attention.head_count", hparams.n_head[0], limit)
+    keys.check(holds, "attention.head_count", &hparams.n_head[0], &limit)
 }
 
 fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLaw> {
@@ -171,7 +171,7 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
         (None | Some(0), Unstated::NoWindow) => return Ok(None),
         (None | Some(0), Unstated::Fatal) => {
             let limit = "llama.cpp ends the process without a window (models/afmoe.cpp, `graph::graph`)";
-            keys.check(false, WINDOW, 0, limit)?;
+            keys.check(false, WINDOW, &0, &limit)?;
             return Ok(None);
         }
         (Some(0), _) if window.fixed.is_some() => return Ok(None),
@@ -183,7 +183,7 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
     let blocks = pattern(facts, window.pattern)?;
     let (holds, value) = (blocks.contains(&true), "without a windowed block");
     let limit = "llama.cpp ends the process if there is none (llama-model.cpp, `create_memory`)";
-    keys.check(holds, PATTERN, value, limit)?;
+    keys.check(holds, PATTERN, &value, &limit)?;
     Ok(Some(Windows { tokens, blocks }))
 }
 
@@ -230,7 +230,7 @@ impl Hyperparameters {
     }
 
     pub(super) fn full(&self, il: usize) -> BlockState {
-        BlockState::full(self.state(il))
+        BlockState::attended(self.state(il), Rows::Tokens)
     }
 
     /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp,
@@ -243,7 +243,7 @@ impl Hyperparameters {
     /// What each block keeps if some of them are windowed.
     pub(super) fn windowed(&self, windows: &Windows) -> Vec<BlockState> {
         self.each_block(|il| match windows.blocks[il] {
-            true => BlockState::windowed(self.windowed_state(il), windows.tokens),
+            true => BlockState::attended(self.windowed_state(il), Rows::Window(windows.tokens)),
             false => self.full(il),
         })
     }

@@ -28,7 +28,7 @@ pub use names::Role;
 pub use quantisation::Quantisation;
 pub use state::{BlockState, KeptTensor, Part, Rows, StateLaw};
 pub(crate) use weights::Group;
-pub use weights::{Block, Weight, WeightBytes};
+pub use weights::{Weight, WeightBytes};
 
 /// What a model is, as far as memory is concerned.
 #[derive(Debug, Clone, PartialEq)]

@@ -78,14 +78,11 @@ impl ModelProfile {
             .into_iter()
             .partition(|weight| Slot::of(&self.architecture, &weight.name) == Slot::Block(trunk));
         self.weights.skipped = skipped;
-        if trunk as usize >= self.weights.blocks.len() {
-            return Err(self.no_heads(format!("block {trunk}")));
-        }
         head.into_iter().for_each(|weight| self.weights.add(trunk as usize, weight));
         let block = &self.weights.blocks[trunk as usize];
         let missing = |stem: &&str| {
             let prefix = format!("blk.{trunk}.{stem}.");
-            !block.weights.iter().any(|weight| weight.name.starts_with(&prefix))
+            !block.iter().any(|weight| weight.name.starts_with(&prefix))
         };
         let mut stems = ALWAYS.split(' ').chain(needs.split_whitespace());
         if let Some(stem) = stems.find(missing) {

@@ -147,7 +147,7 @@ fn in_block(name: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Role, Slot};
+    use super::Role;
 
     #[test]
     fn names_show_what_a_weight_does() {
@@ -165,34 +165,6 @@ mod tests {
         ] {
             for name in names.split(' ') {
                 assert_eq!(Role::of(name), role, "{name}");
-            }
-        }
-    }
-
-    #[test]
-    fn names_fall_into_the_layers_of_llama_cpp() {
-        use Slot::{Block, Input, Output, Rope, Unplaced, Unused};
-        for (architecture, slot, names) in [
-            ("llama", Input, "token_embd.weight position_embd.weight per_layer_token_embd.weight"),
-            ("llama", Block(0), "token_embd_norm.weight per_layer_model_proj.weight"),
-            ("llama", Block(0), "blk.0.attn_q.weight"),
-            ("llama", Block(79), "blk.79.ffn_down_exps.weight"),
-            ("llama", Block(2), "blk.2.ssm_a enc.blk.2.attn_q.weight dec.blk.2.cross_attn_q.weight"),
-            ("llama", Block(5), "posnet.5.attn_norm.weight"),
-            ("llama", Output, "output.weight output.scale output_norm.weight"),
-            ("llama", Output, "enc.output_norm.weight cls.output.bias decision.scales"),
-            ("llama", Rope, "rope_freqs.weight rope_factors_short.weight"),
-            // Where llama.cpp misnames it, it is the norm of the output.
-            ("lfm2", Output, "token_embd_norm.weight"),
-            ("lfm2moe", Output, "token_embd_norm.weight"),
-            // No operation uses it.
-            ("t5", Unused, "dec.blk.0.cross_attn_rel_b.weight masked_embd_ordering"),
-            // No table holds it.
-            ("llama", Unplaced, "v.patch_embd.weight blk.x.attn_q.weight blk."),
-            ("llama", Unplaced, ""),
-        ] {
-            for name in names.split(' ') {
-                assert_eq!(Slot::of(architecture, name), slot, "{name}");
             }
         }
     }

@@ -85,8 +85,7 @@ impl ModelProfile {
         let (default, output, bits) = quantisation.types();
         let mut other = Self { file_type: Some(quantisation.name()), ..self.clone() };
         let WeightBytes { blocks, input, output: last, rope, skipped, unplaced, .. } = &mut other.weights;
-        let blocks = blocks.iter_mut().flat_map(|block| &mut block.weights);
-        let all = blocks.chain(input).chain(last).chain(rope).chain(skipped).chain(unplaced);
+        let all = blocks.iter_mut().flatten().chain(input).chain(last).chain(rope).chain(skipped).chain(unplaced);
         let all: Vec<&mut Weight> = all.collect();
         let tied = all.iter().all(|weight| &*weight.name != "output.weight");
         for weight in all {

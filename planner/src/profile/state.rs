@@ -84,14 +84,9 @@ impl BlockState {
         Self { kept: kept.into_iter().map(|(part, n, rows)| KeptTensor { part, n, rows }).collect() }
     }
 
-    /// Keys and values of every token.
-    pub(super) fn full((k, v): (u32, u32)) -> Self {
-        Self::of([(Part::Keys, k, Rows::Tokens), (Part::Values, v, Rows::Tokens)])
-    }
-
-    /// Keys and values of the last tokens.
-    pub(super) fn windowed((k, v): (u32, u32), window: u32) -> Self {
-        Self::of([(Part::Keys, k, Rows::Window(window)), (Part::Values, v, Rows::Window(window))])
+    /// Keys and values.
+    pub(super) fn attended((k, v): (u32, u32), rows: Rows) -> Self {
+        Self::of([(Part::Keys, k, rows), (Part::Values, v, rows)])
     }
 
     /// Keys without values.

@@ -64,22 +64,6 @@ fn the_vocabulary_is_counted_stated_or_measured() {
     assert_eq!(profile(&stated.array_str("tokenizer.ggml.tokens", ["a", "b", "c"])).hparams.n_vocab, 3);
 }
 
-#[test]
-fn without_an_output_matrix_the_embedding_is_used_twice_where_there_are_logits() {
-    for (architecture, keys, tied, apart) in
-        [("llama", "", true, false), ("bert", "", false, false), ("gemma4", "attention.sliding_window=8", true, true)]
-    {
-        let embedding = with_matrices(model(architecture, keys), &["token_embd", "output_norm"]);
-        let weights = profile(&embedding).weights;
-        assert_eq!((weights.tied_output, weights.tied_apart), (tied, apart));
-        let matrix = weights.output_matrix().map(|weight| &*weight.name);
-        assert_eq!(matrix, tied.then_some("token_embd.weight"));
-        let weights = profile(&with_matrices(embedding, &["output"])).weights;
-        assert!(!weights.tied_output);
-        assert_eq!(&*weights.output_matrix().unwrap().name, "output.weight");
-    }
-}
-
 /// A model with a prediction block that has these weights, named without their block.
 fn predicting(architecture: &str, heads: u32, weights: &str) -> ModelProfile {
     let builder = model(architecture, &format!("nextn_predict_layers={heads}"));
@@ -97,8 +81,7 @@ fn prediction_blocks_are_weights_as_others_once_they_are_asked_for() {
     assert!(!plain.predicts());
     let with = plain.clone().with_mtp().unwrap();
     assert!(with.predicts() && with.weights.skipped.is_empty());
-    let block = &with.weights.blocks[1];
-    assert_eq!(block.bytes(), Weight::sum(&plain.weights.skipped));
+    assert_eq!(Weight::sum(&with.weights.blocks[1]), Weight::sum(&plain.weights.skipped));
     // The trunk keeps nothing for it.
     assert_eq!(with.state, plain.state);
     // Asked for twice, it is the same.

@@ -63,21 +63,6 @@ pub(crate) enum Group {
     Rope,
 }
 
-/// The weights of one block.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Block {
-    /// What llama.cpp loads for it, in the order of the file.
-    pub weights: Vec<Weight>,
-}
-
-impl Block {
-    /// The bytes of all its weights; saturates.
-    pub fn bytes(&self) -> u64 {
-        Weight::sum(&self.weights)
-    }
-}
-
 const OUTPUT: &str = "output.weight";
 
 fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
@@ -94,9 +79,9 @@ const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-ber
 pub struct WeightBytes {
     /// What llama.cpp keeps on the CPU whatever is offloaded: `token_embd` and its like.
     pub input: Vec<Weight>,
-    /// The blocks, in order, next-token-prediction blocks included (of those little or nothing is
-    /// loaded: see `skipped`).
-    pub blocks: Vec<Block>,
+    /// What llama.cpp loads for each block, in the order of the file. Of next-token-prediction blocks it is little or
+    /// nothing: see `skipped`.
+    pub blocks: Vec<Vec<Weight>>,
     /// The names of their weights, without the block: `attn_q.weight`.
     pub(crate) stems: BTreeSet<String>,
     /// `output`, `output_norm` and their like. `output.weight` is not among them where it is tied to the embedding.
@@ -129,7 +114,7 @@ impl WeightBytes {
         let Keys { header, architecture } = *keys;
         let trunk = hparams.n_layer_trunk();
         let mut all = Self {
-            blocks: vec![Block::default(); hparams.n_layer as usize],
+            blocks: vec![Vec::new(); hparams.n_layer as usize],
             rope_blocks: rope_blocks(architecture, hparams, state),
             ..Self::default()
         };
@@ -169,7 +154,7 @@ impl WeightBytes {
         if !self.stems.contains(stem) {
             self.stems.insert(stem.to_owned());
         }
-        self.blocks[block].weights.push(weight);
+        self.blocks[block].push(weight);
     }
 
     /// The token embedding.
@@ -179,7 +164,7 @@ impl WeightBytes {
 
     /// The bytes of all blocks; saturates.
     pub(crate) fn blocks_bytes(&self) -> u64 {
-        Weight::sum(self.blocks.iter().flat_map(|block| &block.weights))
+        Weight::sum(self.blocks.iter().flatten())
     }
 
     /// The matrix that computes the logits: `output.weight`, or the token embedding where the two are tied.
@@ -197,7 +182,7 @@ impl WeightBytes {
 
     /// The same, each with the layer that it follows.
     pub(crate) fn grouped(&self) -> impl Iterator<Item = (Group, &Weight)> {
-        let blocks = self.blocks.iter().enumerate().flat_map(|(index, block)| of(Group::Block(index), &block.weights));
+        let blocks = self.blocks.iter().enumerate().flat_map(|(index, block)| of(Group::Block(index), block));
         let output = of(Group::Output, &self.output).chain(of(Group::Output, &self.unplaced));
         blocks.chain(of(Group::Input, &self.input)).chain(output).chain(of(Group::Rope, &self.rope))
     }

@@ -143,7 +143,6 @@ fn a_builder_refuses_what_the_reader_refuses() {
         (new().tensor(&"t".repeat(64), F32, &[1]), "at most 63"),
         (new().u32("general.alignment", 48), "is 48, not a power of two"),
         (tensor(F32, &[1]).u32("general.alignment", 0), "is 0, not a power of two"),
-        (new().version(1), "version 1 is not supported"),
         (new().u32("", 1), "key 1 is empty"),
         (tensor(F32, &[1]).tensor("t", F32, &[1]), "'t' again"),
     ] {

@@ -94,7 +94,9 @@ fn setting_a_key_again_replaces_its_value() {
 
 #[test]
 fn version_2_is_read_like_version_3() {
-    read_everything(&small().version(2).header().unwrap());
+    let mut bytes = small().to_bytes().unwrap();
+    bytes[4] = 2;
+    read_everything(&Header::parse(bytes).unwrap());
 }
 
 #[test]
@@ -152,7 +154,6 @@ fn getters_refuse_another_type_length_or_sign_and_say_so() {
         (numbers.u32_per_layer("llama.i32", 2).err(), "element 1; -1"),
         (numbers.u32_per_layer("llama.u64", 2).err(), "byte ; of type u64, not u32 or i32"),
         (bare.architecture().err(), "'general.architecture' is missing"),
-        (bare.arch_u32("block_count").err(), "'general.architecture'"),
     ] {
         let error = error.expect(words);
         says(&error, &words.split("; ").collect::<Vec<_>>());

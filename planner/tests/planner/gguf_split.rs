@@ -35,7 +35,7 @@ fn the_first_shard_opens_all() {
     assert_eq!(header.path(), path(dir.path(), 0));
     let names: Vec<_> = header.tensors().map(|t| (t.name().to_owned(), t.shard())).collect();
     assert_eq!(names, [("a".into(), 0), ("b".into(), 0), ("c".into(), 2)]);
-    assert_eq!(header.arch_u32("block_count").unwrap(), Some(1));
+    assert_eq!(header.u32("llama.block_count").unwrap(), Some(1));
 
     let third = &header.shards()[2];
     assert_eq!((third.path(), third.file_bytes()), (&*path(dir.path(), 2), header.tensor("c").unwrap().offset() + 6));

@@ -84,8 +84,9 @@ fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
     let host = Host::new(gib(64)).physical_cores(8);
     assert_eq!(cache.host_rates(&host, BUILD), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
-    put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q6_K, 11)]));
-    let both = [(TensorType::Q4_K, 10), (TensorType::Q6_K, 11)];
+    // Of one thing the later figure stays.
+    let both = [(TensorType::Q4_K, 12), (TensorType::Q6_K, 11)];
+    put_rates(&cache, &host, rates(Some(8), &both));
     assert_eq!(cache.host_rates(&host, BUILD), Some(rates(Some(8), &both)));
     // Of another number of threads they are others.
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);

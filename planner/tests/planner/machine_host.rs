@@ -16,7 +16,7 @@ fn with_files(fake: Fake, word: &str) -> Fake {
         let (path, text) = rest.split_once('=').expect(word);
         // Names of files have underscores of their own, folders have not.
         let (folder, name) = path.rsplit_once('/').unwrap();
-        let path = format!("{}/{name}", folder.replace('_', " "));
+        let path = format!("{}/{name}", folder.replace('_', " ").replace('^', "\t"));
         return fake.file(&path, text.replace("limit_", "limit "));
     }
     let [folder, limit, used, cache] = rest.split(',').collect::<Vec<_>>()[..] else {

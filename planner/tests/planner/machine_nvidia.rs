@@ -6,13 +6,13 @@ use std::path::Path;
 
 use crate::scripted::{ScriptedNvml, card, rtx_4090};
 use crate::table::{parts, rows};
-use autoplace_planner::machine::nvidia::{self, CardState, Driver, Nvidia, NvidiaGpu};
-use autoplace_planner::machine::{GpuKind, GpuProcess, PciId, Reading, ThrottleReason, gib, mib};
+use autoplace_planner::machine::nvidia::{self, CardState, Driver, NvidiaGpu};
+use autoplace_planner::machine::{GpuKind, GpuProcess, Note, PciId, Reading, ThrottleReason, gib, mib};
 
 const CARD: PciId = PciId::new(0, 1, 0, 0);
 
-fn notes(nvidia: &Nvidia) -> Vec<String> {
-    nvidia.notes.iter().map(ToString::to_string).collect()
+fn texts(notes: &[Note]) -> Vec<String> {
+    notes.iter().map(ToString::to_string).collect()
 }
 
 /// What is known of a card, as `machine_nvidia.txt` writes it.
@@ -44,11 +44,11 @@ fn every_answer_of_a_driver_is_a_card_or_a_note() {
         let script = script.replace("$4090\n", &rtx_4090()).replace("$3060\n", &rtx_3060);
         let script = script.replace("$us", &std::process::id().to_string());
         let lacks = format!("-DNVML_NO_{lacks}");
-        let found = nvidia::detect(Some(&ScriptedNvml::without(&[&lacks], &script).library()));
-        let listed = found.gpus.iter().map(known);
+        let (found, notes) = nvidia::detect(Some(&ScriptedNvml::without(&[&lacks], &script).library()));
+        let listed = found.iter().map(known);
         assert_eq!(listed.collect::<Vec<_>>().join("; "), cards, "{what}");
         let begin: Vec<&str> = parts(said).collect();
-        let notes = notes(&found);
+        let notes = texts(&notes);
         let mut pairs = notes.iter().zip(&begin);
         let begins = pairs.all(|(note, begin)| note.starts_with(begin));
         assert!(begins && notes.len() == begin.len(), "{what}: {notes:?}");
@@ -57,10 +57,10 @@ fn every_answer_of_a_driver_is_a_card_or_a_note() {
 
 #[test]
 fn every_start_of_the_library_is_ended_and_it_can_start_again() {
-    let (nvml, driver) = driver("");
+    let (nvml, driver) = driver("driver 550.54\u{1b}14\n");
     let first = nvidia::detect(Some(&nvml.library()));
     assert_eq!(first, nvidia::detect(Some(&nvml.library())));
-    assert_eq!(first.gpus[0].gpu.driver.as_deref(), Some("550.54.14"));
+    assert_eq!(first.0[0].gpu.driver.as_deref(), Some("550.54 14"));
     // Kept open, it is asked again and again.
     assert!((0..3).all(|_| driver.state(CARD).memory.is_some()));
     drop(driver);
@@ -70,9 +70,9 @@ fn every_start_of_the_library_is_ended_and_it_can_start_again() {
 #[test]
 fn no_library_and_one_that_is_none_are_no_driver_and_where_one_was_named_that_is_said() {
     let missing = Path::new("/nowhere/libnvidia-ml.so.1");
-    let found = nvidia::detect(Some(missing));
-    assert_eq!(found.gpus, []);
-    assert!(notes(&found)[0].starts_with("NVML: does not start: "), "{found:?}");
+    let (found, notes) = nvidia::detect(Some(missing));
+    assert_eq!(found, []);
+    assert!(texts(&notes)[0].starts_with("NVML: does not start: "), "{notes:?}");
     assert!(Driver::open(Some(missing)).is_none());
     for (lacks, script) in [("INIT", rtx_4090()), ("SHUTDOWN", rtx_4090()), ("", "init 9\n".to_owned())] {
         let nvml = ScriptedNvml::without(&[&format!("-DNVML_NO_{lacks}")], &script);

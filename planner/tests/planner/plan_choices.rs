@@ -57,18 +57,17 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
 #[test]
 fn the_context_is_4096_tokens_unless_asked_for() {
     let machine = machine(gib(64), &[]);
-    let n_ctx = |context| {
-        let request = Request::new().context(context);
-        plan(&LLAMA_1B.profile(), &machine, &request).unwrap().context.n_ctx
-    };
+    let n_ctx = |context| plan(&LLAMA_1B.profile(), &machine, &Request::new().context(context)).unwrap().context.n_ctx;
     assert_eq!(n_ctx(Context::Default), 4096);
     assert_eq!(n_ctx(Context::Model), 131_072);
     assert_eq!(n_ctx(Context::Tokens(300)), 300);
-    let short = Shape { n_ctx_train: 2048, ..LLAMA_1B }.profile();
+    let short = Shape { n_ctx_train: 2049, ..LLAMA_1B }.profile();
     let of = |request: Request| plan(&short, &machine, &request);
-    assert_eq!(of(Request::new()).unwrap().context.n_ctx, 2048);
+    for context in [Context::Default, Context::AtLeast(511), Context::Auto] {
+        assert_eq!(of(Request::new().context(context)).unwrap().context.n_ctx, 2049, "{context:?}");
+    }
     // Beyond what it was trained on counts what each sequence has.
-    for (n_ctx, sequences, said) in [(2048, 1, None), (2049, 1, Some(2048)), (8192, 4, None), (8192, 2, Some(2048))] {
+    for (n_ctx, sequences, said) in [(2049, 1, None), (2050, 1, Some(2049)), (8196, 4, None), (8192, 2, Some(2049))] {
         let plan = of(Request::new().n_ctx(n_ctx).n_seq_max(sequences)).unwrap();
         assert_eq!(plan.trained_on_fewer(), said);
         let each = format!("{sequences} sequences of {} tokens", n_ctx / sequences);

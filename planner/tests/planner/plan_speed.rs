@@ -86,7 +86,9 @@ proptest! {
     #[test]
     fn on_a_faster_gpu_every_layer_more_is_faster(shape in shape(), depth in 0u32..5000) {
         let profile = shape.profile();
-        let model = model(&profile, Rate::new(300e9).per_layer(1e-6), Rate::new(30e9).per_layer(1e-5));
+        let (mut gpu, mut host) = (Rate::new(300e9), Rate::new(30e9));
+        (gpu.seconds_per_layer, host.seconds_per_layer) = (1e-6, 1e-5);
+        let model = model(&profile, gpu, host);
         let speed = |n| model.tokens_per_second(&one_gpu(&profile, n), depth);
         for n in 1..=profile.full_offload() {
             prop_assert!(speed(n) > speed(n - 1));

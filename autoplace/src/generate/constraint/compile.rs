@@ -42,25 +42,18 @@ fn limits(constraint: &Constraint) -> ParserLimits {
 
 /// Compiles a constraint.
 pub(super) fn matcher(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<llguidance::Matcher, Error> {
-    let refused = |reason| Error::Constraint { constraint: constraint.name().to_owned(), reason };
-    let grammar = grammar(constraint).map_err(refused)?;
     guarded(constraint.name(), || {
-        let (grammar, log) = (GrammarInit::Serialized(grammar), Logger::new(0, 0));
-        let parser = vocabulary
-            .factory()
-            .create_parser_from_init_ext(grammar, log, Default::default(), limits(constraint))
-            .map_err(|error| said(&error.to_string()))?;
-        let matcher = llguidance::Matcher::new(Ok(parser));
-        match matcher.get_error() {
-            Some(error) => Err(said(&error)),
-            None => Ok(matcher),
-        }
+        let (grammar, log) = (GrammarInit::Serialized(grammar(constraint)?), Logger::new(0, 0));
+        let limits = limits(constraint);
+        let parser = vocabulary.factory.create_parser_from_init_ext(grammar, log, Default::default(), limits);
+        let matcher = llguidance::Matcher::new(parser);
+        matcher.get_error().map_or(Ok(matcher), |error| Err(said(&error)))
     })
 }
 
 fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     Ok(match &constraint.0 {
-        Kind::JsonSchema(schema) => TopLevelGrammar::from_json_schema(json_schema(schema)?),
+        Kind::JsonSchema(schema) => TopLevelGrammar::from_json_schema(json_schema(&schema::read(schema)?)?),
         Kind::Regex(regex) => {
             lark::check_weight(lark::regex_weight(regex))?;
             self::regex(regex)

@@ -1,10 +1,13 @@
 //! One text that is held to a constraint, as far as it has come.
 
+use std::sync::Arc;
+
 use llama_sys::Token;
 
 use super::vocabulary::Vocabulary;
 use super::{Constraint, compile};
 use crate::generate::Error;
+use crate::generate::choose::allows;
 
 /// Bytes that the parser of one text may keep: of expressions that its steps made, and of items.
 const MAX_KEPT: u64 = 256 << 20;
@@ -18,7 +21,7 @@ const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes
 #[derive(Clone)]
 pub(in crate::generate) struct Matcher {
     rules: Box<llguidance::Matcher>,
-    vocabulary: Vocabulary,
+    vocabulary: Arc<Vocabulary>,
     constraint: &'static str,
     /// The tokens that are allowed now, once they were asked for.
     mask: Vec<u32>,
@@ -31,10 +34,10 @@ debug_with!(Matcher: constraint, accepted);
 
 impl Matcher {
     /// Compiles a constraint for a model, and begins a text: [`Error::Constraint`] where it cannot be enforced or met.
-    pub(in crate::generate) fn new(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<Self, Error> {
+    pub(super) fn new(constraint: &Constraint, vocabulary: &Arc<Vocabulary>) -> Result<Self, Error> {
         let mut matcher = Self {
             rules: Box::new(compile::matcher(constraint, vocabulary)?),
-            vocabulary: vocabulary.clone(),
+            vocabulary: Arc::clone(vocabulary),
             constraint: constraint.name(),
             mask: Vec::new(),
             is_asked: false,
@@ -59,7 +62,7 @@ impl Matcher {
     fn ask(&mut self) -> Result<(), Error> {
         self.mask.clear();
         if self.is_complete() {
-            self.mask.extend_from_slice(self.vocabulary.ends());
+            self.mask.extend_from_slice(&self.vocabulary.ends);
         } else {
             let mask = self.rules.compute_mask().map_err(|error| self.refusal(reason(&error.to_string())))?;
             self.mask.extend_from_slice(mask.as_slice());
@@ -72,11 +75,15 @@ impl Matcher {
             }
             if !self.rules.is_accepting().unwrap_or(false) {
                 // A Lark grammar can name any token by its number.
-                self.vocabulary.drop_ends(&mut self.mask);
+                for (word, ends) in self.mask.iter_mut().zip(&self.vocabulary.ends) {
+                    *word &= !ends;
+                }
             }
         }
-        self.mask.resize(self.vocabulary.n_tokens().div_ceil(32), 0);
-        self.vocabulary.keep_text(&mut self.mask);
+        self.mask.resize(self.vocabulary.allowed.len(), 0);
+        for (word, allowed) in self.mask.iter_mut().zip(&self.vocabulary.allowed) {
+            *word &= allowed;
+        }
         if self.mask.iter().all(|word| *word == 0) && !self.is_complete() {
             return Err(self.refusal(NOTHING_GOES_ON.to_owned()));
         }
@@ -85,7 +92,7 @@ impl Matcher {
 
     /// Goes on with a token that the mask has. One that ends a generation changes nothing.
     pub(in crate::generate) fn accept(&mut self, token: Token) -> Result<(), Error> {
-        if self.vocabulary.is_end(token) {
+        if allows(&self.vocabulary.ends, token) {
             return Ok(());
         }
         self.is_asked = false;

@@ -27,7 +27,7 @@ use crate::load::Model;
 
 /// What a text must be: given to [`Generate::constraint`](super::Generate::constraint).
 ///
-/// It is a description: making one costs nothing, and one that cannot be enforced is an error when the generation
+/// It is a description: making one costs little, and one that cannot be enforced is an error when the generation
 /// begins. It need not be trusted: what would take too long, or too much memory, is an error. No constraint allows a
 /// control token, whatever it says.
 ///
@@ -49,7 +49,8 @@ pub struct Constraint(Kind);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
-    JsonSchema(#[serde(with = "tree")] Value),
+    /// As a text: messages to workers hold no trees.
+    JsonSchema(String),
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
@@ -67,7 +68,7 @@ impl Constraint {
     /// Numbers stay within ±9007199254740991, where a double holds each integer, and strings have no `\u` escapes: each
     /// character but control characters stands for itself. Only `#...` references are followed: nothing is fetched.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
-        Self(Kind::JsonSchema(schema.into()))
+        Self(Kind::JsonSchema(schema.into().to_string()))
     }
 
     /// Any JSON object.
@@ -105,24 +106,6 @@ impl Constraint {
             Kind::Regex(_) => "regular expression",
             Kind::Choices(_) => "list of choices",
             Kind::Lark(_) => "Lark grammar",
-        }
-    }
-}
-
-/// A schema to and from a worker, whose messages hold no trees: as a text.
-mod tree {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use serde_json::Value;
-
-    pub(super) fn serialize<S: Serializer>(schema: &Value, to: S) -> Result<S::Ok, S::Error> {
-        if to.is_human_readable() { schema.serialize(to) } else { schema.to_string().serialize(to) }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Value, D::Error> {
-        match from.is_human_readable() {
-            true => Value::deserialize(from),
-            false => serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom),
         }
     }
 }

@@ -21,7 +21,7 @@ fn a_token_that_is_not_allowed_is_refused() {
 fn allows(constraint: &Constraint, text: &str) -> bool {
     let vocabulary = Vocabulary::new(&vocab()).unwrap();
     let mut matcher = Matcher::new(constraint, &vocabulary).unwrap();
-    let env = vocabulary.factory().tok_env().clone();
+    let env = vocabulary.factory.tok_env().clone();
     for token in env.tokenize_bytes(text.as_bytes()) {
         let Ok(mask) = matcher.mask() else {
             return false;
@@ -47,7 +47,7 @@ fn a_text_whose_parser_would_keep_too_much_ends() {
     let regex = format!("[ab]*a{}", "[ab]".repeat(60_000));
     let vocabulary = Vocabulary::new(&vocab()).unwrap();
     let mut matcher = Matcher::new(&Constraint::regex(regex), &vocabulary).unwrap();
-    let env = vocabulary.factory().tok_env().clone();
+    let env = vocabulary.factory.tok_env().clone();
     let letters = ["a", "b"].map(|it| env.tokenize_bytes(it.as_bytes())[0] as i32);
     let mut dice = 1_u32;
     let refused = (0..20_000).find_map(|_| {

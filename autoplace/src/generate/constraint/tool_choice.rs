@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Constraint;
+use super::schema::subschemas_mut;
 use crate::chat::{ReplyFormat, Tool, ToolCallFormat};
 use crate::generate::error::Error;
 
@@ -73,21 +74,11 @@ fn call(tool: &Tool, index: usize) -> Value {
 
 /// References from the root of a schema, after it was put into another.
 fn move_references(schema: &mut Value, to: &str) {
-    match schema {
-        Value::Array(items) => items.iter_mut().for_each(|item| move_references(item, to)),
-        Value::Object(members) => {
-            for (keyword, member) in members {
-                match member {
-                    Value::String(reference) if keyword == "$ref" => {
-                        if let Some(pointer) = reference.strip_prefix('#') {
-                            *reference = format!("{to}{pointer}");
-                        }
-                    }
-                    _ if ["const", "default", "enum", "examples"].contains(&keyword.as_str()) => {}
-                    member => move_references(member, to),
-                }
-            }
-        }
-        _ => {}
+    let Value::Object(members) = schema else { return };
+    if let Some(Value::String(reference)) = members.get_mut("$ref")
+        && let Some(pointer) = reference.strip_prefix('#')
+    {
+        *reference = format!("{to}{pointer}");
     }
+    subschemas_mut(members).for_each(|schema| move_references(schema, to));
 }

@@ -12,61 +12,17 @@ use toktrie::{ApproximateTokEnv, TokEnv};
 
 use super::compile;
 use crate::generate::Error;
-use crate::generate::choose::allows;
 
 /// Longer tokens are never allowed: the tree holds none beyond 1024 bytes, and no text needs one.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// What constraints need to know of a model's tokens. Cloning is cheap.
-#[derive(Clone)]
-pub(in crate::generate) struct Vocabulary(Arc<Tokens>);
-
-struct Tokens {
-    factory: ParserFactory,
-    n_tokens: usize,
+/// What constraints need to know of a model's tokens.
+pub(super) struct Vocabulary {
+    pub(super) factory: ParserFactory,
     /// Tokens that are text or end it: bit t % 32 of word t / 32.
-    allowed: Vec<u32>,
+    pub(super) allowed: Vec<u32>,
     /// Tokens that end a text.
-    ends: Vec<u32>,
-}
-
-impl Vocabulary {
-    /// Reads all tokens of a loaded model.
-    pub(in crate::generate) fn new(vocab: &Vocab) -> Result<Self, Error> {
-        let words = words(vocab)?;
-        Ok(Self(Arc::new(compile::guarded("vocabulary", || Tokens::new(vocab, &words))?)))
-    }
-
-    pub(super) fn factory(&self) -> &ParserFactory {
-        &self.0.factory
-    }
-
-    /// Takes control tokens out of a mask.
-    pub(super) fn keep_text(&self, mask: &mut [u32]) {
-        for (word, allowed) in mask.iter_mut().zip(&self.0.allowed) {
-            *word &= allowed;
-        }
-    }
-
-    /// Takes the tokens that end a text out of a mask.
-    pub(super) fn drop_ends(&self, mask: &mut [u32]) {
-        for (word, ends) in mask.iter_mut().zip(&self.0.ends) {
-            *word &= !ends;
-        }
-    }
-
-    /// The mask of the tokens that end a text.
-    pub(super) fn ends(&self) -> &[u32] {
-        &self.0.ends
-    }
-
-    pub(super) fn is_end(&self, token: Token) -> bool {
-        allows(&self.0.ends, token)
-    }
-
-    pub(super) fn n_tokens(&self) -> usize {
-        self.0.n_tokens
-    }
+    pub(super) ends: Vec<u32>,
 }
 
 /// The bytes of every token; none for those that are not text.
@@ -86,8 +42,14 @@ fn words(vocab: &Vocab) -> Result<Vec<Vec<u8>>, Error> {
     Ok(words)
 }
 
-impl Tokens {
-    fn new(vocab: &Vocab, words: &[Vec<u8>]) -> Result<Self, String> {
+impl Vocabulary {
+    /// Reads all tokens of a loaded model.
+    pub(super) fn new(vocab: &Vocab) -> Result<Arc<Self>, Error> {
+        let words = words(vocab)?;
+        compile::guarded("vocabulary", || Self::of(vocab, &words)).map(Arc::new)
+    }
+
+    fn of(vocab: &Vocab, words: &[Vec<u8>]) -> Result<Self, String> {
         let n_tokens = words.len() as u32;
         let eog: Vec<TokenId> = (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
         let info = TokRxInfo::new(n_tokens, eog.first().copied().unwrap_or(INVALID_TOKEN));
@@ -109,7 +71,6 @@ impl Tokens {
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
         Ok(Self {
             factory: factory.map_err(|error| error.to_string())?,
-            n_tokens: words.len(),
             allowed: mask(&|token| is_end(token) || !words[token as usize].is_empty()),
             ends: mask(&is_end),
         })

@@ -148,10 +148,8 @@ impl Driver {
         let joined = if needs > each {
             // The model was re-placed while it waited.
             Err(Error::ContextTooSmall { tokens: needs, context: each })
-        } else if has_begun {
-            session.rejoin(sequence)
         } else {
-            session.join(sequence, text.reuse)
+            session.join(sequence, text.reuse, has_begun)
         };
         if let Err(error) = joined {
             text.end(Err(error));

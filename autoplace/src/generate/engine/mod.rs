@@ -11,7 +11,7 @@ mod queue;
 pub(super) use queue::Place;
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use driver::Driver;
@@ -30,8 +30,7 @@ use super::step::PromptChunk;
 use super::token_stream::TokenStream;
 use crate::chat::ChatTemplate;
 use crate::load::{AbortHandle, Model};
-
-const THREAD: &str = "autoplace-engine";
+use crate::lock;
 
 /// A loaded model that computes many requests at once (continuous batching). Clones are handles of the same engine.
 ///
@@ -219,14 +218,14 @@ impl Engine {
     }
 
     fn run(shared: Arc<Shared>, run: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
-        let thread = spawn(THREAD, run)?;
+        let thread = spawn("autoplace-engine", run)?;
         Ok(Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) })
     }
 }
 
 impl Inner {
     fn join(&self) {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         // A waker of the application's can hold the last handle, and be dropped by the engine's own thread.
         let is_other = |thread: &mut JoinHandle<()>| thread.thread().id() != thread::current().id();
         if let Some(thread) = thread.take_if(is_other) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -20,6 +20,7 @@ use crate::generate::sequence::Sequence;
 use crate::generate::stats::{Replaced, Statistics};
 use crate::generate::token_stream::{Source, TokenStream};
 use crate::load::{AbortHandle, Model};
+use crate::{lock, worker};
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -91,7 +92,7 @@ pub(in crate::generate) struct Place(Arc<Shared>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = lock(&self.0.state);
         state.accepted -= 1;
         call(state);
     }
@@ -117,7 +118,7 @@ impl Future for Turn {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = Arc::clone(&self.shared);
-        let mut state = shared.state();
+        let mut state = lock(&shared.state);
         if state.closing.is_some() {
             return Poll::Ready(Err(Error::EngineEnded));
         }
@@ -150,7 +151,7 @@ impl Drop for Turn {
         let Some(ticket) = self.ticket else {
             return;
         };
-        let mut state = self.shared.state();
+        let mut state = lock(&self.shared.state);
         let place = state.line.iter().position(|(held, _)| *held == ticket);
         let left = place.map(|place| state.line.remove(place));
         call(state);
@@ -170,29 +171,25 @@ impl Shared {
         Self { model: model.clone(), link: None, bell: Arc::default(), queue, ahead, state }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn metrics(&self) -> Metrics {
-        let state = self.state();
+        let state = lock(&self.state);
         let here = Metrics { queued: state.waiting.len(), ..state.totals };
         let all = self.link.as_ref().map_or(here, |link| link.metrics());
         Metrics { running: state.accepted.saturating_sub(all.queued), ..all }
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
-        add(&mut self.state().totals);
+        add(&mut lock(&self.state).totals);
     }
 
     pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
-        self.state().last_replaced.clone()
+        lock(&self.state).last_replaced.clone()
     }
 
     /// What the context has room for, after the model was re-placed or the context taken again; and the outcome of a
     /// re-placement, if there was one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.room = room.unwrap_or(state.room);
         let before = outcome.and_then(|outcome| state.last_replaced.replace(outcome));
         call(state);
@@ -201,7 +198,7 @@ impl Shared {
 
     /// Takes no more requests.
     pub(super) fn close(&self, how: Shutdown) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.closing = state.closing.max(Some(how));
         let refused = match how {
             Shutdown::Finish => VecDeque::new(),
@@ -218,7 +215,7 @@ impl Shared {
     }
 
     pub(super) fn closing(&self) -> Option<Shutdown> {
-        self.state().closing
+        lock(&self.state).closing
     }
 
     pub(super) fn abort_handle(&self) -> AbortHandle {
@@ -229,7 +226,7 @@ impl Shared {
     /// Call it when a reader has gone or has read: takes texts that nobody reads out of the queue, and wakes the
     /// engine's thread for the others.
     fn look(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let (gone, waiting) = state.waiting.drain(..).partition(|it| it.text.answer.is_abandoned());
         state.waiting = waiting;
         drop(state);
@@ -238,19 +235,19 @@ impl Shared {
     }
 
     pub(super) fn has_waiting(&self) -> bool {
-        !self.state().waiting.is_empty()
+        !lock(&self.state).waiting.is_empty()
     }
 
     /// Takes the first text whose reader is not behind, if it may join.
     pub(super) fn take_if(&self, may_join: impl FnOnce(&Sequence) -> bool) -> Option<Waiting> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let first = state.waiting.iter().position(Waiting::is_ready)?;
         let may_join = may_join(&state.waiting[first].sequence);
         if may_join { state.waiting.remove(first) } else { None }
     }
 
     pub(super) fn put_back(&self, waiting: Waiting) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.closing == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
             // A reader that has gone did not find it here.
             drop(state);
@@ -261,7 +258,7 @@ impl Shared {
     }
 
     pub(super) fn capacity(&self) -> usize {
-        self.places(&self.state())
+        self.places(&lock(&self.state))
     }
 
     fn places(&self, state: &State) -> usize {
@@ -297,24 +294,27 @@ impl Shared {
     }
 
     fn check(&self, generate: Generate, so_far: &[Token]) -> Result<(Work, Progress), Error> {
-        let (model, spec) = generate.into_parts();
+        let Generate { model, spec } = generate;
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
         let mut progress = spec.progress();
         if let Some(link) = &self.link {
-            return Ok((Work::There(Arc::clone(link), Box::new(spec.for_worker()?)), progress));
+            if spec.custom.is_some() {
+                return Err(worker::Error::Elsewhere { what: "the choice of its tokens" }.into());
+            }
+            return Ok((Work::There(Arc::clone(link), Box::new(spec)), progress));
         }
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
         let sequence = self.model.with_vocab(|vocab| {
-            Sequence::new(SequenceId(0), spec, so_far, &self.model, vocab, self.state().room.each)
+            Sequence::new(SequenceId(0), spec, so_far, &self.model, vocab, lock(&self.state).room.each)
         })??;
         progress.statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
         Ok((Work::Here(Box::new(sequence), reuse), progress))
     }
 
     fn queue(self: &Arc<Self>, mut sequence: Sequence, reuse: bool, place: Place) -> Result<Receiver<Message>, Error> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.closing.is_some() {
             drop(state);
             return Err(Error::EngineEnded);

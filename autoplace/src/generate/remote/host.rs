@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -15,13 +15,12 @@ use crate::generate::piece::{FinishReason, Piece, SequenceId};
 use crate::generate::request::Generate;
 use crate::generate::token_stream::TokenStream;
 use crate::load::{AbortHandle, Model};
+use crate::lock;
 use crate::worker::{self, Sender};
 
 /// The least time between two sends: a model that is faster than its readers would otherwise wake the application,
 /// which needs the same cores, for every token.
 const OFTEN: Duration = Duration::from_millis(2);
-
-const THREAD: &str = "autoplace-replies";
 
 /// An engine that generates what the application asks for. Dropping it cancels what is not finished.
 pub(crate) struct Host {
@@ -51,7 +50,7 @@ impl Host {
             bell: Arc::default(),
         });
         let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
-        let thread = spawn(THREAD, move || open.0.send_all(&of))?;
+        let thread = spawn("autoplace-replies", move || open.0.send_all(&of))?;
         Ok((Self { engine, outbox, thread: Some(thread) }, abort))
     }
 
@@ -60,12 +59,12 @@ impl Host {
         match call {
             TextCall::Submit(generation) => return self.submit(*generation),
             TextCall::Cancel { id } => {
-                let text = self.outbox.texts().remove(&id);
+                let text = lock(&self.outbox.texts).remove(&id);
                 drop(text);
                 self.outbox.bell.ring();
             }
             TextCall::Hold { id, is_held } => {
-                if let Some(text) = self.outbox.texts().get_mut(&id) {
+                if let Some(text) = lock(&self.outbox.texts).get_mut(&id) {
                     text.1 = is_held;
                 }
                 self.outbox.bell.ring();
@@ -79,10 +78,10 @@ impl Host {
 
     fn submit(&self, generation: Generation) -> Result<bool, worker::Error> {
         let Generation { id, spec, so_far } = generation;
-        match self.engine.go_on(Generate::of(self.engine.model().clone(), spec), &so_far) {
+        match self.engine.go_on(Generate { model: self.engine.model().clone(), spec }, &so_far) {
             Ok(text) => {
                 let is_heard = self.outbox.sender.send(&Reply::Accepted { id, statistics: text.statistics() });
-                self.outbox.texts().insert(id, (text, false));
+                lock(&self.outbox.texts).insert(id, (text, false));
                 self.outbox.bell.ring();
                 is_heard
             }
@@ -108,10 +107,6 @@ impl Drop for Host {
 }
 
 impl Outbox {
-    fn texts(&self) -> MutexGuard<'_, HashMap<u64, (TokenStream, bool)>> {
-        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends all that comes, until the engine is closed and the last text has ended.
     fn send_all(&self, engine: &Engine) {
         loop {
@@ -139,7 +134,7 @@ impl Outbox {
     fn take(&self, replies: &mut Vec<Reply>) -> bool {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
-        let mut texts = self.texts();
+        let mut texts = lock(&self.texts);
         texts.retain(|&id, (text, is_held)| {
             if *is_held {
                 return true;

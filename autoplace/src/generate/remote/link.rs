@@ -1,6 +1,6 @@
 //! This process's side of a run: the texts, what the worker sends of them, and its replacements when it dies.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use llama_sys::Token;
@@ -15,7 +15,7 @@ use crate::generate::stats::Statistics;
 use crate::generate::step::PromptChunk;
 use crate::load::remote::Loading;
 use crate::load::{AbortHandle, LentWorker, Model};
-use crate::worker;
+use crate::{lock, worker};
 
 const DOING: &str = "generating";
 
@@ -144,13 +144,9 @@ impl Link {
         Self { model, start, abort, bell: Bell::default(), state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends the worker a text to check and generate. Its first piece, an empty one, says that it is accepted.
     pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec, place: Place) -> Result<Receiver<Message>, Error> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.is_over || state.closing.is_some() {
             drop(state);
             return Err(Error::EngineEnded);
@@ -188,7 +184,7 @@ impl Link {
 
     /// The reader of a text has gone, or has read.
     fn look(&self, id: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let cancelled = match state.text(id) {
             Some(text) if text.answer.is_abandoned() => {
                 state.send(TextCall::Cancel { id });
@@ -207,19 +203,19 @@ impl Link {
 
     /// A text counts as begun with its first token.
     pub(in crate::generate) fn metrics(&self) -> Metrics {
-        let state = self.state();
+        let state = lock(&self.state);
         Metrics { queued: state.texts.iter().filter(|text| !text.has_begun()).count(), ..state.totals }
     }
 
     /// Stops the computation that is going on, or the next one, with an error.
     pub(in crate::generate) fn abort(&self) {
-        self.state().is_aborted = true;
+        lock(&self.state).is_aborted = true;
         self.abort.abort();
     }
 
     /// Takes no more texts.
     pub(in crate::generate) fn close(&self, how: Shutdown) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.closing = state.closing.max(Some(how));
         state.send(TextCall::Close { how });
         drop(state);
@@ -231,7 +227,7 @@ impl Link {
 
     /// The worker has accepted a text.
     fn accepted(&self, id: u64, statistics: Statistics) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let Some(text) = state.text(id) else {
             return;
         };
@@ -245,7 +241,7 @@ impl Link {
 
     fn piece(&self, piece: Piece, statistics: Statistics) {
         let is_last = piece.end.is_some();
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         // It may have been cancelled meanwhile.
         let Some(at) = state.position(piece.sequence.0) else {
             return;
@@ -276,7 +272,7 @@ impl Link {
     }
 
     fn failed(&self, id: u64, error: Error) {
-        let failed = self.state().take(id);
+        let failed = lock(&self.state).take(id);
         if let Some(text) = failed {
             text.end(Err(error));
         }
@@ -284,7 +280,8 @@ impl Link {
 
     /// The worker died. `false`: no text needs another one.
     fn outlive(&self, death: &worker::Error) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
+        state.sender = None;
         let closing = state.closing;
         let mut ended = Vec::new();
         for mut text in std::mem::take(&mut state.texts) {
@@ -303,20 +300,15 @@ impl Link {
 
     /// Ends all texts with an error.
     fn fail(&self, error: &Error) {
-        let texts = std::mem::take(&mut self.state().texts);
+        let texts = std::mem::take(&mut lock(&self.state).texts);
         for text in texts {
             text.end(Err(error.clone()));
         }
     }
 
-    /// There is no worker for now.
-    fn pause(&self) {
-        self.state().sender = None;
-    }
-
     /// Asks another worker for all texts. Whoever comes meanwhile waits: the start is the first that it hears.
     fn start_over(&self, sender: worker::Sender) -> Result<(), worker::Error> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         sender.put(&Request::Text(TextCall::Start(self.start)))?;
         state.texts.iter().try_for_each(|text| text.put(&sender))?;
         if state.is_aborted {
@@ -332,7 +324,7 @@ impl Link {
 
     /// Nothing more will come: the remaining texts have no end.
     fn end(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.is_over = true;
         state.sender = None;
         let texts = std::mem::take(&mut state.texts);
@@ -381,12 +373,10 @@ impl Reader {
         if self.is_over {
             return false;
         }
-        match self.worker.death().cloned() {
-            Some(death) => self.go_on_after(&death),
-            None => match self.worker.receive(DOING) {
-                Ok(reply) => self.is_over = !self.hear(reply),
-                Err(_) => self.link.pause(),
-            },
+        if let Some(death) = self.worker.death().cloned() {
+            self.go_on_after(&death);
+        } else if let Ok(reply) = self.worker.receive(DOING) {
+            self.is_over = !self.hear(reply);
         }
         if self.is_over {
             self.link.end();
@@ -413,7 +403,7 @@ impl Reader {
     fn go_on_after(&mut self, death: &worker::Error) {
         if !self.link.outlive(death) {
             // The next text needs another one.
-            self.is_over = self.link.state().closing.is_some();
+            self.is_over = lock(&self.link.state).closing.is_some();
             if !self.is_over {
                 self.link.bell.wait();
             }

@@ -78,7 +78,13 @@ impl Sampling {
             SamplerKind::Penalties => {
                 chain.penalties(self.repeat_last_n, self.repeat_penalty, self.frequency_penalty, self.presence_penalty)
             }
-            SamplerKind::Dry => self.add_dry(chain, &self.dry_sequence_breakers),
+            SamplerKind::Dry => chain.dry(
+                self.dry_multiplier,
+                self.dry_base,
+                self.dry_allowed_length,
+                self.dry_penalty_last_n,
+                &self.dry_sequence_breakers,
+            ),
             SamplerKind::TopNSigma => chain.top_n_sigma(self.top_n_sigma),
             SamplerKind::TopK => chain.top_k(self.top_k),
             SamplerKind::TypicalP => chain.typical(self.typical_p),
@@ -92,20 +98,14 @@ impl Sampling {
         }
     }
 
-    fn add_dry(&self, chain: SamplerChain, breakers: &[String]) -> Result<SamplerChain, llama_sys::Error> {
-        chain.dry(self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n, breakers)
-    }
-
     /// Refuses what is out of range even where it would have no effect.
     fn check_ranges(&self, model: &Model) -> Result<(), llama_sys::Error> {
         let chain = || Sampler::chain(model);
+        // Breakers are compared with the whole vocabulary, which takes its time.
+        let without_breakers = Self { dry_sequence_breakers: Vec::new(), ..self.clone() };
         let mut all = chain()?;
         for kind in SamplerKind::DEFAULT {
-            all = match kind {
-                // Breakers are compared with the whole vocabulary, which takes its time.
-                SamplerKind::Dry => self.add_dry(all, &[])?,
-                kind => self.add(all, kind, 0)?,
-            };
+            all = without_breakers.add(all, kind, 0)?;
         }
         all.adaptive_p(self.adaptive_target, self.adaptive_decay, self.seed.unwrap_or(0))?;
         chain()?.mirostat_v2(self.mirostat_tau, self.mirostat_eta, 0)?;

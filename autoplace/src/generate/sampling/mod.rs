@@ -5,7 +5,6 @@ mod shipped;
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 /// Sampling parameters, in the terms of llama.cpp's server and with llama.cpp's defaults (common/common.h,
 /// common_params_sampling).
@@ -122,25 +121,6 @@ impl Sampling {
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
-
-    /// Refuses what is not a number: no sampler takes it.
-    pub(super) fn check_numbers(&self) -> Result<(), llama_sys::Error> {
-        let refused = |name: &str| llama_sys::Error::InvalidParameter {
-            name: "sampling",
-            value: name.to_owned(),
-            reason: "a finite number".into(),
-        };
-        let json = serde_json::to_value(self).map_err(|_| refused("all"))?;
-        let is_no_number = |(name, value): &(&String, &Value)| *name != "seed" && has_null(value);
-        match json.as_object().into_iter().flatten().find(is_no_number) {
-            Some((name, _)) => Err(refused(name)),
-            None => Ok(()),
-        }
-    }
-}
-
-fn has_null(value: &Value) -> bool {
-    value.is_null() || value.as_array().is_some_and(|items| items.iter().any(has_null))
 }
 
 /// A sampler, as one of [`Sampling::samplers`]. Its name in JSON is llama.cpp's.
@@ -239,23 +219,6 @@ mod tests {
         assert_eq!(read, expected);
         let text = serde_json::to_string(&expected).unwrap();
         assert_eq!(serde_json::from_str::<Sampling>(&text).unwrap(), expected);
-    }
-
-    #[test]
-    fn what_is_no_number_is_refused_wherever_it_is() {
-        assert!(Sampling::default().check_numbers().is_ok());
-        let changes: [fn(&mut Sampling); 5] = [
-            |it| it.temperature = f32::NAN,
-            |it| it.adaptive_decay = f32::INFINITY,
-            |it| it.dry_base = f32::NEG_INFINITY,
-            |it| it.logit_bias.push((1, f32::NEG_INFINITY)),
-            |it| it.logit_bias_text.push(("a".into(), f32::NAN)),
-        ];
-        for change in changes {
-            let mut sampling = Sampling::default();
-            change(&mut sampling);
-            assert!(sampling.check_numbers().is_err(), "{sampling:?}");
-        }
     }
 
     #[test]

@@ -41,38 +41,29 @@ struct Shipped<'a> {
 }
 
 impl Shipped<'_> {
-    /// A number of any type, or a text that is one: llama.cpp makes a text of it, and a number of that.
-    fn read(&self, name: &str) -> Option<f64> {
+    /// A number of any type, or a text that is one: llama.cpp makes a text of it, and a number of that. What no sampler
+    /// takes is left out, with a warning.
+    fn taken(&self, name: &str, is_taken: fn(f64) -> bool) -> Option<f64> {
         let key = format!("general.sampling.{name}");
         let value = self.header.get(&key)?;
         let number = match value {
             Value::Str(text) => text.trim().parse().ok(),
             value => value.as_number().and_then(Number::as_f64),
         };
-        if number.is_none() {
-            tracing::warn!("{key} is no number: {value:?}");
+        let taken = number.filter(|number| is_taken(*number));
+        if taken.is_none() {
+            tracing::warn!("{key} is {value:?}, which no sampler takes");
         }
-        number
+        taken
     }
 
-    /// A number that a sampler takes; of another is warned.
-    fn taken(&self, name: &str, is_taken: impl Fn(f64) -> bool) -> Option<f64> {
-        let number = self.read(name)?;
-        if is_taken(number) {
-            return Some(number);
-        }
-        tracing::warn!("general.sampling.{name} is {number}, which no sampler takes");
-        None
-    }
-
-    fn number(&self, name: &str, otherwise: f32, is_taken: impl Fn(f64) -> bool) -> f32 {
+    fn number(&self, name: &str, otherwise: f32, is_taken: fn(f64) -> bool) -> f32 {
         self.taken(name, is_taken).map_or(otherwise, |number| number as f32)
     }
 
     /// A number of tokens; less than none is none.
     fn count(&self, name: &str, otherwise: u32) -> u32 {
-        let most = f64::from(1 << 24);
-        self.taken(name, |number| number <= most).map_or(otherwise, |number| number.max(0.0) as u32)
+        self.taken(name, |number| number <= f64::from(1 << 24)).map_or(otherwise, |number| number.max(0.0) as u32)
     }
 
     /// The samplers by their names, with semicolons between them.

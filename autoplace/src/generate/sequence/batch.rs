@@ -12,7 +12,6 @@ use crate::generate::error::Error;
 use crate::generate::piece::{End, FinishReason, Piece};
 use crate::generate::speculative::{Drafters, SeqTokens, Speculator};
 use crate::generate::stats::DraftsOff;
-use crate::generate::text::Released;
 
 #[derive(Debug, Default)]
 pub(super) struct InBatch {
@@ -112,7 +111,7 @@ impl Sequence {
         if is_accepted {
             self.held.computed += 1;
             // The logits after the draft token.
-            self.batch.output = Some(self.batch.draft_at + speculator.accepted() as i32 - 1);
+            self.batch.output = Some(self.batch.draft_at + speculator.accepted as i32 - 1);
             self.statistics.accepted_tokens += 1;
         }
         is_accepted
@@ -131,7 +130,7 @@ impl Sequence {
         let rows = (0..self.held.computed - from).map(row);
         let text = SeqTokens { seq: self.held.seq, tokens: &self.tokens };
         match &mut drafters.drafts.heads {
-            Some(heads) => heads.follow(&mut drafters.scratch.batch, context, text, from, rows),
+            Some(heads) => heads.follow(&mut drafters.batch, context, text, from, rows),
             None => Ok(()),
         }
     }
@@ -141,7 +140,7 @@ impl Sequence {
         let Some(speculator) = &self.speculator else {
             return Ok(());
         };
-        let (drafted, accepted) = (speculator.drafted(), speculator.accepted());
+        let (drafted, accepted) = (speculator.draft.len(), speculator.accepted);
         if drafted == accepted {
             return Ok(());
         }
@@ -197,13 +196,11 @@ impl Sequence {
         if let Some(matcher) = &mut self.matcher {
             matcher.accept(token)?;
         }
-        match self.text.release() {
-            Released::Text(text) => piece.text = text,
-            Released::Stopped(text) => {
-                piece.text = text;
-                piece.end = Some(self.end(FinishReason::StopString));
-                return Ok(piece);
-            }
+        let is_stopped;
+        (piece.text, is_stopped) = self.text.release();
+        if is_stopped {
+            piece.end = Some(self.end(FinishReason::StopString));
+            return Ok(piece);
         }
         if self.matcher.as_ref().is_some_and(Matcher::is_complete) {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
@@ -217,12 +214,9 @@ impl Sequence {
 
     /// Ends a piece with the text that was held back.
     pub(crate) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
-        let (reason, rest) = match self.text.finish() {
-            Released::Text(rest) => (reason, rest),
-            Released::Stopped(rest) => (FinishReason::StopString, rest),
-        };
+        let (rest, is_stopped) = self.text.finish();
         piece.text.push_str(&rest);
-        piece.end = Some(self.end(reason));
+        piece.end = Some(self.end(if is_stopped { FinishReason::StopString } else { reason }));
     }
 
     fn end(&mut self, reason: FinishReason) -> End {

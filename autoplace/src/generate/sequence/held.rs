@@ -9,7 +9,7 @@ use crate::generate::checkpoints::Stops;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Held {
     /// Its number in the context.
     pub(crate) seq: SeqId,
@@ -25,19 +25,16 @@ pub(crate) struct Held {
     pub(crate) saved: Option<State>,
 }
 
-impl Held {
-    pub(super) fn nothing_of(prompt: usize) -> Self {
-        Self { seq: 0, computed: 0, in_batches: prompt, stops: Stops::default(), shares: None, saved: None }
-    }
-}
-
 impl Sequence {
-    /// Runs it where the context holds this much of its beginning.
-    pub(crate) fn put(&mut self, place: Place) {
+    /// Runs it where the context holds this much of its beginning; `again`: after it was suspended.
+    pub(crate) fn put(&mut self, place: Place, again: bool) {
         self.held.seq = place.seq;
         self.held.computed = place.cached;
-        self.statistics.cached_tokens = place.cached;
         self.held.stops = place.stops;
+        match again {
+            true => self.held.in_batches = self.tokens.len(),
+            false => self.statistics.cached_tokens = place.cached,
+        }
     }
 
     /// Its number in the context, and what the context holds of it.
@@ -45,15 +42,8 @@ impl Sequence {
         (self.held.seq, &self.tokens[..self.held.computed])
     }
 
-    /// Runs it again, where the context holds this much of its beginning.
-    pub(crate) fn put_again(&mut self, place: Place) {
-        self.held.seq = place.seq;
-        self.computed_to(place.cached);
-        self.held.stops = place.stops;
-    }
-
     /// Takes it out of the context, which keeps what it holds of it as long as no other text needs the place.
-    /// [`put_again`](Self::put_again) puts it back.
+    /// [`put`](Self::put) puts it back.
     pub(crate) fn suspend(&mut self, cache: &mut Cache) {
         let held = std::mem::take(&mut self.held.computed);
         self.held.shares = None;
@@ -86,31 +76,16 @@ impl Sequence {
         }
     }
 
-    /// Forgets what was kept, which the context holds now.
-    pub(crate) fn drop_saved(&mut self) {
-        self.held.saved = None;
-    }
-
     /// Has its tokens computed again: the context has none of them.
     pub(crate) fn compute_again(&mut self) {
         if self.held.computed > 0 {
-            self.computed_to(0);
+            self.held.computed = 0;
+            self.held.in_batches = self.tokens.len();
         }
-    }
-
-    /// Has its tokens computed again after the first `tokens`: the context has no more of them.
-    pub(crate) fn computed_to(&mut self, tokens: usize) {
-        self.held.computed = tokens;
-        self.held.in_batches = self.tokens.len();
     }
 
     /// Whether tokens are still to be computed that had been computed before.
     pub(crate) fn is_computed_again(&self) -> bool {
         self.held.in_batches > self.prompt && self.held.computed < self.held.in_batches
-    }
-
-    /// Whether a checkpoint is due where it is computed to.
-    pub(crate) fn checkpoint_is_due(&mut self) -> bool {
-        self.held.stops.is_due(self.held.computed)
     }
 }

@@ -8,8 +8,8 @@
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
+use super::SeqTokens;
 use super::model::likeliest;
-use super::{Scratch, SeqTokens};
 use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::{Followed, Heads};
@@ -71,10 +71,10 @@ impl Heads {
     }
 
     /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability `p_min` at
-    /// least. None where it has not followed up to the last token but one.
+    /// least. None where it has not followed up to the last token but one. `batch` and `state` are room to work in.
     pub(super) fn draft(
         &mut self,
-        Scratch { batch, state }: &mut Scratch,
+        (batch, state): (&mut Batch, &mut Vec<f32>),
         SeqTokens { seq, tokens }: SeqTokens<'_>,
         most: usize,
         p_min: f32,

@@ -11,7 +11,7 @@ mod lookup;
 mod model;
 mod speculator;
 
-pub(super) use speculator::{Drafters, Scratch, Speculator};
+pub(super) use speculator::{Drafters, Speculator};
 
 use llama_sys::{SeqId, Token};
 use serde::{Deserialize, Serialize};

@@ -15,9 +15,9 @@ use crate::load::Drafts;
 pub(crate) struct Speculator {
     speculation: Speculation,
     gate: Gate,
-    draft: Vec<Token>,
+    pub(crate) draft: Vec<Token>,
     /// Tokens at its beginning that were accepted.
-    accepted: usize,
+    pub(crate) accepted: usize,
 }
 
 impl Speculator {
@@ -38,7 +38,7 @@ impl Speculator {
         self.forget();
         let draft = &mut self.draft;
         let most = most.min(self.speculation.draft_max() as usize);
-        let Drafters { drafts, scratch } = drafters;
+        let Drafters { drafts, batch, state } = drafters;
         if most > 0 && self.gate.is_open() {
             match self.speculation {
                 Speculation::Off => {}
@@ -47,12 +47,12 @@ impl Speculator {
                 }
                 Speculation::DraftModel { p_min, .. } => {
                     if let Some(model) = &mut drafts.model {
-                        model.draft(&mut scratch.batch, text, most, p_min, draft)?;
+                        model.draft(batch, text, most, p_min, draft)?;
                     }
                 }
                 Speculation::Mtp { p_min, .. } => {
                     if let Some(heads) = &mut drafts.heads {
-                        heads.draft(scratch, text, most, p_min, draft)?;
+                        heads.draft((batch, state), text, most, p_min, draft)?;
                     }
                 }
             }
@@ -69,19 +69,11 @@ impl Speculator {
         self.accepted = 0;
     }
 
-    pub(crate) fn drafted(&self) -> usize {
-        self.draft.len()
-    }
-
     /// Accepts the token that was chosen, if it is the next of the draft. Returns whether it is.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);
         is_next
-    }
-
-    pub(crate) fn accepted(&self) -> usize {
-        self.accepted
     }
 
     /// Notes how long a step took that computed only generated tokens, and how many tokens it gave.
@@ -112,15 +104,9 @@ impl Speculator {
 #[derive(Debug, Default)]
 pub(crate) struct Drafters {
     pub(crate) drafts: Drafts,
-    pub(crate) scratch: Scratch,
-}
-
-/// Room to work in.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
     pub(crate) batch: Batch,
     /// The hidden state that the next token is drafted from.
-    pub(super) state: Vec<f32>,
+    state: Vec<f32>,
 }
 
 impl Drafters {

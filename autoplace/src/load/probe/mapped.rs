@@ -7,40 +7,33 @@ use crate::gguf::Header;
 /// Alignment of tensors in host memory (ggml-impl.h, `TENSOR_ALIGNMENT`).
 const ALIGNMENT: u64 = 32;
 
-/// The weights of the host where their file is mapped, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Mapped {
-    /// The weights themselves, as a host buffer would align them: what must stay in memory.
-    pub(super) resident: u64,
-    /// From the first to the last of them, file by file: what llama.cpp calls `CPU_Mapped`.
-    pub(super) span: u64,
-}
-
-impl Mapped {
-    /// Of a mapped file, all that a load without mapping would put into plain or pinned host memory becomes one buffer
-    /// per file (llama-model-loader.cpp, `create_tensor`; llama-model.cpp, `load_tensors`). A weight that such a load
-    /// puts into both, once for each of its two uses, is there once.
-    pub(super) fn of(header: &Header, places: &[TensorPlace]) -> Self {
-        let on_host = places.iter().filter(|place| place.on_host);
-        let mut on_host: Vec<&str> = on_host.map(|place| place.name.as_str()).collect();
-        on_host.sort_unstable();
-        on_host.dedup();
-        let mut resident: u64 = 0;
-        // By shard, and apart for what is read row by row (llama-model-loader.cpp, `create_tensor`).
-        let mut spans: Vec<((usize, bool), u64, u64)> = Vec::new();
-        for tensor in on_host.into_iter().filter_map(|name| header.tensor(name)) {
-            let (begin, bytes) = (tensor.offset(), tensor.bytes());
-            resident = resident.saturating_add(bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT));
-            let end = begin.saturating_add(bytes);
-            let mapping = (tensor.shard(), read_by_row(tensor.name(), bytes));
-            match spans.iter_mut().find(|(of, ..)| *of == mapping) {
-                Some((_, first, last)) => (*first, *last) = (begin.min(*first), end.max(*last)),
-                None => spans.push((mapping, begin, end)),
-            }
+/// The weights of the host where their file is mapped, in bytes: the weights themselves, as a host buffer would align
+/// them, which must stay in memory; and from the first to the last of them, file by file, what llama.cpp calls
+/// `CPU_Mapped`.
+///
+/// Of a mapped file, all that a load without mapping would put into plain or pinned host memory becomes one buffer per
+/// file (llama-model-loader.cpp, `create_tensor`; llama-model.cpp, `load_tensors`). A weight that such a load puts into
+/// both, once for each of its two uses, is there once.
+pub(super) fn mapped(header: &Header, places: &[TensorPlace]) -> (u64, u64) {
+    let on_host = places.iter().filter(|place| place.on_host);
+    let mut on_host: Vec<&str> = on_host.map(|place| place.name.as_str()).collect();
+    on_host.sort_unstable();
+    on_host.dedup();
+    let mut resident: u64 = 0;
+    // By shard, and apart for what is read row by row (llama-model-loader.cpp, `create_tensor`).
+    let mut spans: Vec<((usize, bool), u64, u64)> = Vec::new();
+    for tensor in on_host.into_iter().filter_map(|name| header.tensor(name)) {
+        let (begin, bytes) = (tensor.offset(), tensor.bytes());
+        resident = resident.saturating_add(bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT));
+        let end = begin.saturating_add(bytes);
+        let mapping = (tensor.shard(), read_by_row(tensor.name(), bytes));
+        match spans.iter_mut().find(|(of, ..)| *of == mapping) {
+            Some((_, first, last)) => (*first, *last) = (begin.min(*first), end.max(*last)),
+            None => spans.push((mapping, begin, end)),
         }
-        let spans = spans.iter().map(|(_, begin, end)| end.saturating_sub(*begin));
-        Self { resident, span: spans.fold(0, u64::saturating_add) }
     }
+    let spans = spans.iter().map(|(_, begin, end)| end.saturating_sub(*begin));
+    (resident, spans.fold(0, u64::saturating_add))
 }
 
 /// Embeddings of which a token needs a few rows only are a mapping of their own if they are large (models/gemma4.cpp

@@ -30,16 +30,17 @@ mod file;
 mod mapped;
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use llama_sys::{Context, Device, LoadMode, LoraAdapter, MemoryBreakdown, Model, ModelParams};
 
 use self::breakdown::MAPPED;
 use self::file::SkeletonFile;
-use self::mapped::Mapped;
+use self::mapped::mapped;
 use super::devices::by_name;
 use super::{Error, native};
 use crate::gguf::Header;
+use crate::lock;
 use crate::machine::{Gpu, Host, mib};
 use crate::memory::{ContextParams, Footprints, Place, Split};
 use crate::plan::{NoRoom, Probe};
@@ -103,7 +104,7 @@ impl NativeProbe {
             use_extra_bufts: params.repack,
             ..ModelParams::default()
         };
-        let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&ONE_AT_A_TIME);
         let (model, breakdown, copies) = llama_sys::quietly(|| {
             let model = Model::load(self.file.path(), load)?;
             // Before the context, whose graphs leave room for the nodes of all adapters.
@@ -119,9 +120,9 @@ impl NativeProbe {
             }
             Ok::<_, llama_sys::Error>((model, breakdown, copies))
         })?;
-        let mapped = maps(params, &devices).then(|| Mapped::of(&self.header, &model.tensor_places()));
+        let mapped = maps(params, &devices).then(|| mapped(&self.header, &model.tensor_places()));
         let mut rows = rows(&breakdown, &devices);
-        if let Some(mapped) = mapped {
+        if let Some((_, span)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
                 // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the file, as adapters
                 // do.
@@ -130,9 +131,9 @@ impl NativeProbe {
                 }
             }
             let (buffer_type, place) = (MAPPED.to_owned(), Place::Host);
-            rows.push(BufferBytes { buffer_type, place, model: mapped.span, context: 0, compute: 0, output: 0 });
+            rows.push(BufferBytes { buffer_type, place, model: span, context: 0, compute: 0, output: 0 });
         }
-        Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|mapped| mapped.resident)))
+        Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
     }
 }
 

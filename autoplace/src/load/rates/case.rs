@@ -234,16 +234,15 @@ fn attention(kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32, sca
     let many = n_tokens > 1;
     // As wide as the block; for many tokens on a host some of its heads are work enough.
     let flops = 4 * u64::from(n_tokens) * u64::from(N_EMBD);
-    let n_head = N_EMBD / head_size.max(1) / n_gqa * n_gqa;
-    let n_head = n_head.max(n_gqa);
-    let cell_bytes = 2 * kv_type.row_bytes((head_size * (n_head / n_gqa)).into());
+    let n_head_kv = (N_EMBD / head_size.max(1)).checked_div(n_gqa).map_or(0, |n_head_kv| n_head_kv.max(1));
+    let n_head = n_head_kv.saturating_mul(n_gqa);
+    let cell_bytes = 2 * kv_type.row_bytes(u64::from(head_size) * u64::from(n_head_kv));
     let cells = scale.working_set / cell_bytes.max(1);
     let cells = if many { cells.min(scale.flops / flops.max(1)) } else { cells };
     // llama.cpp pads what attention sees (llama-kv-cache.cpp, get_n_kv).
     let n_kv = (cells / 256 * 256).clamp(256, N_KV.into());
     let n_kv = u32::try_from(n_kv).unwrap_or(N_KV);
-    let operation =
-        Operation::Attention { type_id: kv_type.id(), head_size, n_head, n_head_kv: n_head / n_gqa, n_kv, n_tokens };
+    let operation = Operation::Attention { type_id: kv_type.id(), head_size, n_head, n_head_kv, n_kv, n_tokens };
     let n_repeat = if many { 1 } else { scale.repeats(u64::from(n_kv) * cell_bytes, 16) };
     let flops = [4, head_size, n_head, n_kv, n_tokens].map(u64::from).into_iter().fold(1, u64::saturating_mul);
     Work(operation, n_repeat, flops)

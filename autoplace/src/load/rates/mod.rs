@@ -15,8 +15,8 @@ use case::Scale;
 use llama_sys::{Backend, Bench, Device, DeviceKind};
 
 use super::devices::{bounded_by_now, build_name, is_simulated, named};
-use super::recipe::{Learn, Recipe};
-use super::rpc::has_remote;
+use super::lease::Folder;
+use super::recipe::Recipe;
 use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{GpuKind, Host, HostSample, Machine, MeasuredRates};
@@ -52,6 +52,16 @@ pub fn measure_rates(
     request: &RatesRequest,
     threads: Option<u32>,
     mut progress: impl FnMut(RatesProgress<'_>),
+) -> Result<(), Error> {
+    measure(machine, request, threads, &mut progress)
+}
+
+/// The same, compiled once.
+fn measure(
+    machine: &mut Machine,
+    request: &RatesRequest,
+    threads: Option<u32>,
+    progress: &mut dyn FnMut(RatesProgress<'_>),
 ) -> Result<(), Error> {
     let threads = threads.unwrap_or_else(|| threads::cores(&machine.host));
     let devices = Backend::init()?.devices();
@@ -184,7 +194,8 @@ impl Recipe {
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
         let Some(cache) = self.learn.cache(false).filter(|_| is_real) else { return machine };
         // Of another machine nothing is known, and nothing is kept: its link may be another one.
-        if profile.file_bytes < LEAST_MODEL && !has_remote(&machine) {
+        let has_remote = machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote);
+        if profile.file_bytes < LEAST_MODEL && !has_remote {
             return machine;
         }
         let (build, threads) = (build_name(), self.threads_on(&machine));
@@ -205,14 +216,14 @@ impl Recipe {
             ..RatesRequest::of_model(header, profile, &kv)
         };
         let before = machine.clone();
-        if let Err(error) = measure_rates(&mut machine, &request, Some(threads), |_| ()) {
+        if let Err(error) = measure(&mut machine, &request, Some(threads), &mut |_| ()) {
             tracing::warn!(%error, "the devices could not be measured: their speed is taken from elsewhere");
         }
         if machine == before {
             return machine;
         }
         // Beside other programs the figures are theirs too: a later load measures again. Who named a folder wants them.
-        let pressure = HostSample::now().cpu_pressure.filter(|_| self.learn == Learn::User);
+        let pressure = HostSample::now().cpu_pressure.filter(|_| self.learn == Folder::User);
         if pressure.is_none_or(|percent| percent < BUSY) {
             cache.put_rates(&machine, &build);
         }

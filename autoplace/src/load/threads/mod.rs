@@ -7,8 +7,6 @@
 
 mod pace;
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Host;
@@ -24,7 +22,8 @@ const BESIDE_GPUS: u32 = 4;
 const TOLERANCE: f64 = 1.1;
 
 /// The threads that a load begins with for what the CPU computes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("threads: {generation} to generate, {basis}; {prompt} for prompts")]
 #[non_exhaustive]
 pub struct Threads {
     /// Threads that generate. Unless it was asked for, fewer do where they turn out to be faster.
@@ -56,7 +55,8 @@ impl Threads {
         let cores = cores(host);
         let (generation, basis) = match asked {
             Some(asked) => (asked, ThreadBasis::Asked),
-            None if is_on_gpus(plan) => (cores.min(BESIDE_GPUS), ThreadBasis::FullOffload),
+            // The CPU computes no layer, nor attention.
+            None if plan.full_offload && plan.context.offload_kqv => (cores.min(BESIDE_GPUS), ThreadBasis::FullOffload),
             None => (cores, ThreadBasis::PerCore),
         };
         Self { generation, prompt: for_prompts.or(asked).unwrap_or(cores), basis }
@@ -67,11 +67,6 @@ impl Threads {
 pub(super) fn cores(host: &Host) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     host.usable_cores.or(host.physical_cores).unwrap_or(allowed).min(allowed).max(1)
-}
-
-/// Whether the CPU computes no layer, nor attention.
-fn is_on_gpus(plan: &Plan) -> bool {
-    plan.full_offload && plan.overrides.is_empty() && plan.context.offload_kqv
 }
 
 /// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a
@@ -86,16 +81,9 @@ fn ladder(most: u32) -> Vec<u32> {
 
 /// Of numbers of threads with the tokens per second of each, the most that take at most a tenth longer than the
 /// fastest; `None` where nothing was measured.
-fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<u32> {
+fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<(u32, f64)> {
     let fastest = speeds.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
-    speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).map(|(threads, _)| threads).max()
-}
-
-impl fmt::Display for Threads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { generation, prompt, basis } = self;
-        write!(f, "threads: {generation} to generate, {basis}; {prompt} for prompts")
-    }
+    speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).max_by_key(|(threads, _)| *threads)
 }
 
 #[cfg(test)]
@@ -113,7 +101,7 @@ mod tests {
 
     #[test]
     fn more_threads_are_kept_unless_fewer_are_clearly_faster() {
-        let chosen = |speeds: &[(u32, f64)]| choose(speeds.iter().copied());
+        let chosen = |speeds: &[(u32, f64)]| Some(choose(speeds.iter().copied())?.0);
         assert_eq!(chosen(&[(2, 2600.0), (1, 1700.0)]), Some(2));
         assert_eq!(chosen(&[(2, 1000.0), (1, 1090.0)]), Some(2));
         assert_eq!(chosen(&[(2, 1000.0), (1, 1110.0)]), Some(1));

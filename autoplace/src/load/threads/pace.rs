@@ -197,9 +197,8 @@ impl Pacer {
             self.next_trial = self.clock + wait.clamp(SHORTEST_WAIT, LONGEST_WAIT);
         }
         let speeds = trial.seen.iter().map(|&(rung, seconds)| (self.rungs[rung], 1.0 / seconds));
-        let threads = choose(speeds.clone())?;
+        let (threads, speed) = choose(speeds)?;
         let before = trial.before();
-        let (_, speed) = speeds.into_iter().find(|seen| seen.0 == threads)?;
         let at = self.rungs.iter().position(|&rung| rung == threads)?;
         if at == self.at {
             let usual = self.usual.unwrap_or(before);

@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use super::{Now, SLOW, WARM_UP, WINDOW};
+use super::{SLOW, WARM_UP, WINDOW};
 use crate::load::Generated;
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::latch::Condition;
+use crate::watch::latch::{Condition, Now};
 
 /// The part of a faster window that is believed.
 const BELIEF: f64 = 1.0 / 16.0;
@@ -22,7 +22,7 @@ pub(super) struct SpeedRule {
     /// Totals at samples with something new: the last one that is a window before now, and those since.
     window: VecDeque<Generated>,
     own: Option<Speed>,
-    pub(super) slow: Condition<Event>,
+    pub(super) slow: Condition,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,12 +65,12 @@ impl SpeedRule {
         let depth = deeper.then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
         // Of time spent generating, unlike all else.
         moment.at = now.time;
-        moment.step(
-            &mut self.slow,
+        self.slow.step(
             Some(slow),
             moment.settings.patience(),
-            || Some(Event::Slowdown { expected, observed, likely_cause: cause(depth) }),
+            || Event::Slowdown { expected, observed, likely_cause: cause(depth) },
             Event::SpeedRecovered { expected, observed },
+            moment,
         );
         if let Some(own) = self.own.as_mut().filter(|own| seen.seconds < own.seconds) {
             own.seconds += (seen.seconds - own.seconds) * BELIEF;

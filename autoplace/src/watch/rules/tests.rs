@@ -9,7 +9,7 @@ use crate::load::Generated;
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
-use crate::watch::rules::Settings;
+use crate::watch::latch::Settings;
 use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 
 const NEEDED: u64 = mib(100);

@@ -48,10 +48,9 @@ impl Tally {
         theirs: &Footprints,
         slack: u64,
     ) {
-        let mut ours = estimate.footprints(layers);
+        let (mut ours, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
         // The buffer of logits is in no breakdown of llama.cpp.
         ours.host.compute -= ours.output;
-        let unsure = estimate.uncertainty(&estimate.assignment(layers));
         let seen = self.seen.entry(arch.to_owned()).or_default();
         if !estimate.is_known() {
             self.faults.push(format!("{case}: weights of no known place"));

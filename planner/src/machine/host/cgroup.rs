@@ -154,7 +154,7 @@ fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) 
     let held = usage_in(tree, &format!("{folder}/{usage}"), notes).saturating_sub(cache);
     let bound = |(bytes, file): (u64, String)| Bound {
         available: bytes.saturating_sub(held),
-        limit: HostLimit::Cgroup { file, bytes },
+        limit: HostLimit::Cgroup { file: file.replace(char::is_control, " "), bytes },
     };
     limits.map(bound).collect()
 }

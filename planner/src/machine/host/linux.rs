@@ -1,7 +1,6 @@
 //! Linux: what the system has available, bounded by every limit on this process; and its cores and caches: how many
 //! threads can read at once, and what is too large to stay in a cache.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -16,17 +15,15 @@ pub(super) struct Bound {
     pub(super) limit: HostLimit,
 }
 
-pub(super) fn detect_under(root: &Path, notes: &mut Notes) -> Host {
-    let tree = Tree::new(root);
-    let mut host = memory_under(root, notes);
+pub(super) fn detect_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
+    let mut host = memory_under(tree, notes);
     (host.physical_cores, host.usable_cores) = cores(tree, notes);
     host.cpu = cpu(tree, notes);
     host
 }
 
 /// Its memory alone: a few small files.
-pub(super) fn memory_under(root: &Path, notes: &mut Notes) -> Host {
-    let tree = Tree::new(root);
+pub(super) fn memory_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     let (total, system_available) = system_memory(tree, notes);
     let mut host = Host::new(total).available(system_available);
     host.limit = if total == 0 { HostLimit::Unknown } else { HostLimit::System };
@@ -95,7 +92,7 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let mut lines = status.lines();
     let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(listed);
     let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok().as_deref().map(listed);
-    let [mut physical, mut usable, mut quick] = [const { BTreeSet::new() }; 3];
+    let [mut physical, mut usable, mut quick] = [const { Vec::new() }; 3];
     for (number, folder) in processors(tree) {
         let read = |name: &str| number_in(&folder.join("topology").join(name));
         let [Some(package), cluster, Some(core)] = ["physical_package_id", "cluster_id", "core_id"].map(read) else {
@@ -104,17 +101,20 @@ fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
         let is_in = |list: &Option<Vec<RangeInclusive<u32>>>| {
             list.as_ref().is_none_or(|list| list.iter().any(|range| range.contains(&number)))
         };
-        physical.insert((package, cluster, core));
-        if is_in(&allowed) {
-            usable.insert((package, cluster, core));
-            quick.extend(is_in(&performance).then_some((package, cluster, core)));
+        let core = (package, cluster, core);
+        let is_usable = is_in(&allowed);
+        let is_quick = is_usable && is_in(&performance);
+        for (cores, is_one) in [(&mut physical, true), (&mut usable, is_usable), (&mut quick, is_quick)] {
+            if is_one && !cores.contains(&core) {
+                cores.push(core);
+            }
         }
     }
     if !quick.is_empty() {
         usable = quick;
     }
-    let count = |cores: &BTreeSet<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
-    (count(&physical), count(&usable))
+    let count = |cores: Vec<_>| u32::try_from(cores.len()).ok().filter(|&count| count > 0);
+    (count(physical), count(usable))
 }
 
 /// Bytes of all last-level caches together: a package may have several.
@@ -122,7 +122,9 @@ pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
     // By the processors that share it, each cache once.
     let mut caches: Vec<(i64, String, u64)> = Vec::new();
     for (_, folder) in processors(tree) {
-        for index in fs::read_dir(folder.join("cache")).ok()?.flatten() {
+        // One that is offline has none.
+        let Ok(entries) = fs::read_dir(folder.join("cache")) else { continue };
+        for index in entries.flatten() {
             let read = |name: &str| fs::read_to_string(index.path().join(name)).ok();
             let cache = || {
                 let level = number_in(&index.path().join("level"))?;

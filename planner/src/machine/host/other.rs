@@ -21,7 +21,7 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
     host.cpu = cpu;
     host.physical_cores = cores.and_then(|cores| u32::try_from(cores).ok());
     host.usable_cores = performance_cores();
-    (host, notes.into_vec())
+    (host, notes.0)
 }
 
 /// Apple's processors have efficiency cores too, which llama.cpp's tools leave out

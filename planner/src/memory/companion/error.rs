@@ -3,7 +3,7 @@
 use crate::{gguf, memory, profile};
 
 /// A file cannot be loaded beside the main model, or what it takes is not known. A header that came from no file has
-/// `<memory>` for its name.
+/// `<memory>` for its name, or `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.

@@ -105,7 +105,7 @@ impl Mmproj {
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
         // Everything goes to one buffer type, which is never one that rearranges (clip.cpp, `load_tensors`).
-        let rules = gpu.map_or(BackendRules::HOST, BackendRules::of_gpu);
+        let rules = gpu.map_or(BackendRules::HOST, |gpu| BackendRules::of_gpu(gpu).0);
         let weights = self.header.tensors().map(|it| Saturating(rules.alloc(it.ty(), it.shape()[0], it.bytes())));
         let weights = weights.fold(Saturating(0), |sum, bytes| sum + bytes).0;
         // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the first image.

@@ -51,7 +51,7 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
 fn size(header: &Header) -> Result<u64, gguf::Error> {
     match header.array("tokenizer.ggml.tokens")? {
         Some(tokens) => Ok(tokens.len()),
-        None => Ok(header.arch_u32("vocab_size")?.map_or(0, u64::from)),
+        None => Ok(header.u32(&header.arch_key("vocab_size")?)?.map_or(0, u64::from)),
     }
 }
 

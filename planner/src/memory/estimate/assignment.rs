@@ -67,11 +67,6 @@ impl Assignment {
     pub fn layers(&self) -> impl Iterator<Item = Place> {
         self.blocks.iter().copied().chain([self.output])
     }
-
-    /// Whether this place holds a block.
-    pub fn holds_block(&self, place: Place) -> bool {
-        self.blocks.contains(&place)
-    }
 }
 
 /// `llama_max_devices()`: more proportions are not read.
@@ -81,11 +76,7 @@ const MAX_DEVICES: usize = 16;
 /// ones are not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp,
 /// `load_tensors`).
 pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
-    let bad = |index, limit| {
-        let value: Option<&f32> = tensor_split.get(index);
-        let value = value.map_or_else(String::new, f32::to_string);
-        Error::TensorSplit { index, value, limit }
-    };
+    let bad = |index: usize, limit| Error::TensorSplit { index, value: tensor_split[index].to_string(), limit };
     if tensor_split.len() > MAX_DEVICES {
         return Err(bad(MAX_DEVICES, "llama.cpp reads at most 16 proportions"));
     }
@@ -95,8 +86,8 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
     }
     let mut parts = tensor_split.to_vec();
     parts.resize(n_gpus, 0.0);
-    let last = n_gpus.saturating_sub(1);
     if !parts.iter().sum::<f32>().is_finite() {
+        let last = n_gpus.min(tensor_split.len()) - 1;
         return Err(bad(last, "their sum is more than a float holds"));
     }
     Ok(parts.iter().any(|&part| part > 0.0).then_some(parts))
@@ -139,8 +130,13 @@ mod tests {
         let error = proportions(&[1.0, -2.0], 2).unwrap_err();
         let text = "tensor_split[1] is -2, but proportions are finite and not negative";
         assert_eq!(error.to_string(), text);
-        for bad in [&[f32::NAN][..], &[f32::MAX, f32::MAX], &[1.0; 17]] {
-            assert!(proportions(bad, 2).is_err(), "{bad:?}");
+        for (bad, n_gpus, named) in [
+            (&[f32::NAN][..], 2, "tensor_split[0] is NaN"),
+            (&[f32::MAX, f32::MAX], 3, "tensor_split[1] is 34028"),
+            (&[1.0; 17], 2, "tensor_split[16] is 1"),
+        ] {
+            let text = proportions(bad, n_gpus).unwrap_err().to_string();
+            assert!(text.starts_with(named), "{text}");
         }
     }
 

@@ -118,7 +118,7 @@ fn n(value: impl Into<u64>) -> u128 {
 impl Buffers {
     /// The compute buffers of each GPU and of the host under this assignment.
     pub(super) fn bytes(&self, assignment: &Assignment, cost: &Cost) -> (Vec<Buffer>, Buffer) {
-        let on_host = cost.host.held != Held::default() || assignment.holds_block(Place::Host);
+        let on_host = cost.host.held != Held::default() || assignment.blocks.contains(&Place::Host);
         let scene = Scene {
             assignment,
             cost,
@@ -188,7 +188,8 @@ impl Buffers {
     fn gpu(&self, gpu: usize, scene: &Scene<'_>) -> Buffer {
         let (first, cost) = (gpu == 0, scene.cost);
         let (host, here) = (&cost.host.largest, &cost.gpus[gpu].largest);
-        let own = scene.assignment.holds_block(Place::Gpu(gpu));
+        let holds_block = |gpu: usize| scene.assignment.blocks.contains(&Place::Gpu(gpu));
+        let own = holds_block(gpu);
         let borrows = first && self.lends && host.of_blocks() > 0;
         let for_host = borrows && host.other > 0;
         let mut held = cost.gpus[gpu].held;
@@ -196,7 +197,7 @@ impl Buffers {
             held = held.and(cost.host.held);
         }
         // What comes in is here, if no GPU before has a block.
-        let begins = first || !(scene.on_host || (0..gpu).any(|it| scene.assignment.holds_block(Place::Gpu(it))));
+        let begins = first || !(scene.on_host || (0..gpu).any(holds_block));
         let streams = if begins { 4 } else { 3 };
         let away = self.attends_on_host();
         let largest = n(cost.largest_on_host);

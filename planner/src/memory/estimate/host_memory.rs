@@ -25,11 +25,12 @@ impl Pinned {
     /// The first GPU that offers pinned memory gives it (llama-model.cpp, `make_cpu_buft_list`). Where one before it
     /// may too, it is pinned in any case, and what the two take differs in types that hardly any model has.
     pub(super) fn by(gpus: &[&Gpu]) -> Self {
-        let mut all = gpus.iter().map(|gpu| Self::of(&gpu.backend));
-        all.clone()
-            .find(|one| matches!(one, Self::Yes(_)))
-            .or_else(|| all.find(|one| *one == Self::Perhaps))
-            .unwrap_or(Self::No)
+        let surest = |one: &Self| match one {
+            Self::Yes(_) => 0,
+            Self::Perhaps => 1,
+            Self::No => 2,
+        };
+        gpus.iter().map(|gpu| Self::of(&gpu.backend)).min_by_key(surest).unwrap_or(Self::No)
     }
 
     /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp have it; ggml-metal.cpp,

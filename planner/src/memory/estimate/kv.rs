@@ -1,6 +1,8 @@
 //! Bytes of keys, values and recurrent states per device: exact where the law is known (llama-kv-cache.cpp and
 //! llama-kv-cache-iswa.cpp and llama-memory-recurrent.cpp, the constructor).
 
+use std::borrow::Cow;
+
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
@@ -150,15 +152,13 @@ impl KvTable {
         }
     }
 
-    /// Bytes that a block's cache adds to a GPU.
-    pub(super) fn block_bytes(&self, gpu: usize, block: usize) -> u64 {
-        let cache = self.blocks.get(block).filter(|_| self.offload);
-        cache.and_then(|cache| cache.gpus.get(gpu)).map_or(0, |&bytes| bytes)
-    }
-
-    /// Bytes that a block's cache adds to the host, if the block is there.
-    pub(super) fn host_block_bytes(&self, block: usize) -> u64 {
-        self.blocks.get(block).map_or(0, |cache| cache.host)
+    /// Bytes that a block's cache adds to a device, if the block is there.
+    pub(super) fn block_bytes(&self, place: Place, block: usize) -> u64 {
+        let bytes = self.blocks.get(block).and_then(|cache| match place {
+            Place::Gpu(gpu) => cache.gpus.get(gpu).copied().filter(|_| self.offload),
+            Place::Host => Some(cache.host),
+        });
+        bytes.unwrap_or(0)
     }
 
     /// Adds the caches under this assignment: each where its block is, or all on the host.
@@ -196,12 +196,12 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
 /// What each block keeps, and the width of the widest values. Where the law is unknown: as if every block kept
 /// everything, which is more than sliding windows, compressed keys and reused layers take, but says nothing about
 /// recurrent states.
-fn blocks(profile: &ModelProfile) -> (Vec<BlockState>, u32) {
+fn blocks(profile: &ModelProfile) -> (Cow<'_, [BlockState]>, u32) {
     match &profile.state {
-        StateLaw::Known { blocks, widest_v, .. } => (blocks.clone(), *widest_v),
+        StateLaw::Known { blocks, widest_v, .. } => (blocks.into(), *widest_v),
         StateLaw::Unknown { .. } => {
             let hparams = &profile.hparams;
-            (hparams.every_block_in_full(), hparams.widest_v_of(&[]))
+            (hparams.every_block_in_full().into(), hparams.widest_v_of(&[]))
         }
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
 //! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
-//! | compute | a formula, within 3 % or 32 MiB of a device's total in 95 % of cases; [`Estimate::uncertainty`] says how far |
+//! | compute | a formula, within 3 % or 32 MiB of a device's total in 95 % of cases: [`Estimate::with_uncertainty`] |
 
 pub mod assignment;
 mod buffers;
@@ -64,6 +64,27 @@ impl Estimate {
     ///
     /// [`Error`] where llama.cpp would refuse the parameters or end the process.
     pub fn new(profile: &ModelProfile, gpus: &[&Gpu], params: &ContextParams) -> Result<Self, Error> {
+        Self::over(profile, gpus, params, None)
+    }
+
+    /// The same weights, in the same places, in a context with other parameters, which map and rearrange them alike.
+    pub(crate) fn with_params(
+        &self,
+        profile: &ModelProfile,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+    ) -> Result<Self, Error> {
+        let mut estimate = Self::over(profile, gpus, params, Some(self.weights.clone()))?;
+        estimate.compute.overridden = self.compute.overridden;
+        Ok(estimate)
+    }
+
+    fn over(
+        profile: &ModelProfile,
+        gpus: &[&Gpu],
+        params: &ContextParams,
+        weights: Option<WeightTable>,
+    ) -> Result<Self, Error> {
         let mut params = params.clone();
         if profile.architecture == "grok" {
             // llama.cpp fuses none of its attention (llama-context.cpp, `llama_init_from_model`).
@@ -76,12 +97,11 @@ impl Estimate {
         if type_k != type_v && profile.state.is_compressed() {
             return Err(Error::KvTypesDiffer { type_k, type_v });
         }
-        let rules: Vec<BackendRules> = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).collect();
+        let (rules, exactly): (Vec<BackendRules>, Vec<bool>) = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).unzip();
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
         let pinned = Pinned::by(gpus);
         let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));
         let known = matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
-        let known_rules = gpus.iter().all(|gpu| BackendRules::are_exact_for(gpu));
         let known_host = match pinned {
             // How many buffers it makes depends on the order of the weights.
             Pinned::Yes(Family::Vulkan) => params.mmap,
@@ -92,13 +112,13 @@ impl Estimate {
             n_layer: profile.n_layer(),
             n_gpus: gpus.len(),
             points: split_points(&free)?,
-            weights: WeightTable::new(profile, &rules, pinned, params),
+            weights: weights.unwrap_or_else(|| WeightTable::new(profile, &rules, pinned, params)),
             compute: Buffers::new(profile, gpus, params, &sizes, cells),
             kv,
             output: params.output_bytes(profile, &sizes),
             sizes,
             known,
-            exact: known && known_rules && known_host,
+            exact: known && known_host && !exactly.contains(&false),
         })
     }
 
@@ -126,12 +146,12 @@ impl Estimate {
             return Ok(self);
         }
         let rules = OverrideRules::new(overrides, self.n_gpus)?;
-        Ok(self.placing(|name| rules.place(name)))
+        Ok(self.placing(&|name| rules.place(name)))
     }
 
     /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a
     /// graph in flight (llama-context.cpp, the constructor).
-    pub(crate) fn placing(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
+    pub(crate) fn placing(mut self, place: &dyn Fn(&str) -> Option<Place>) -> Self {
         self.weights = self.weights.overridden(place);
         self.compute.overridden = true;
         self
@@ -144,7 +164,7 @@ impl Estimate {
 
     /// Bytes per device with so many layers on the GPUs.
     pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
-        self.footprints_of(&self.assignment(n_gpu_layers))
+        self.with_uncertainty(&self.assignment(n_gpu_layers)).0
     }
 
     /// Weights and caches alone, without `compute`: what is exact, and cheap enough to rule out hopeless placements.
@@ -159,14 +179,10 @@ impl Estimate {
         cost
     }
 
-    /// Bytes that a layer adds to a GPU: its weights and its cache. The output layer is number `n_layer`.
-    pub fn layer_bytes(&self, gpu: usize, il: u32) -> u64 {
-        self.weights.layer_bytes(gpu, il as usize).saturating_add(self.kv.block_bytes(gpu, il as usize))
-    }
-
-    /// Bytes that a layer adds to the host, about: its weights and its cache.
-    pub fn host_layer_bytes(&self, il: u32) -> u64 {
-        self.weights.host_layer_bytes(il as usize).saturating_add(self.kv.host_block_bytes(il as usize))
+    /// Bytes that a layer adds to a device, to the host about: its weights and its cache. The output layer is number
+    /// `n_layer`.
+    pub(crate) fn layer_bytes(&self, place: Place, il: u32) -> u64 {
+        self.weights.layer_bytes(place, il as usize).saturating_add(self.kv.block_bytes(place, il as usize))
     }
 
     /// Bytes that a weight takes on a GPU by the rules of its backend.
@@ -174,14 +190,12 @@ impl Estimate {
         self.weights.weight_bytes(gpu, weight)
     }
 
-    /// Bytes per device with the layers where the assignment puts them. It is one of this model's, on these GPUs: a
-    /// layer on a GPU that the estimate was not given counts as the host's.
-    pub fn footprints_of(&self, assignment: &Assignment) -> Footprints {
-        self.with_uncertainty(assignment).0
-    }
-
-    /// [`footprints_of`](Self::footprints_of) and [`uncertainty`](Self::uncertainty), which come of one sum.
-    pub(crate) fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
+    /// Bytes per device with the layers where the assignment puts them, and those by which the compute buffers may be
+    /// larger: an eighth of them and of the logits, at least 8 MiB, and more for what the formula cannot see.
+    ///
+    /// The assignment is one of this model's, on these GPUs: a layer on a GPU that the estimate was not given counts as
+    /// the host's.
+    pub fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
         let cost = self.cost(assignment);
         let (gpus, host) = self.compute.bytes(assignment, &cost);
         let mut footprints = cost.footprints();
@@ -197,12 +211,6 @@ impl Estimate {
     /// The sizes that llama.cpp makes of the parameters.
     pub const fn sizes(&self) -> &ContextSizes {
         &self.sizes
-    }
-
-    /// Bytes by which the compute buffers of this assignment may be larger than [`footprints_of`](Self::footprints_of)
-    /// says: an eighth of them and of the logits, at least 8 MiB, and more for what the formula cannot see.
-    pub fn uncertainty(&self, assignment: &Assignment) -> Uncertainty {
-        self.with_uncertainty(assignment).1
     }
 
     /// Whether the compute buffers come from a formula that was fitted on models of this kind: attention over

@@ -126,6 +126,14 @@ impl Layer {
             self.largest.add(weight);
         }
     }
+
+    /// Its bytes on a device. A GPU that the estimate was not given counts as the host.
+    fn at(&self, place: Place) -> u64 {
+        match place {
+            Place::Gpu(gpu) => self.gpus.get(gpu).copied().unwrap_or(self.host),
+            Place::Host => self.host,
+        }
+    }
 }
 
 /// A model's weights, summed up per layer for the GPUs at hand.
@@ -138,7 +146,7 @@ pub(super) struct WeightTable {
     host: HostMemory,
     /// Whether some weights go elsewhere than their layer.
     is_overridden: bool,
-    sums: Sums,
+    sums: Arc<Sums>,
 }
 
 /// What each layer takes, of weights that are not elsewhere.
@@ -157,8 +165,8 @@ struct Sums {
 impl WeightTable {
     pub(super) fn new(profile: &ModelProfile, rules: &[BackendRules], pinned: Pinned, params: &ContextParams) -> Self {
         let (stored, host) = (Arc::new(Stored::new(profile)), HostMemory::new(pinned, params));
-        let mut table = Self { stored, rules: rules.to_vec(), host, is_overridden: false, sums: Sums::default() };
-        table.sums = table.sums(&[]);
+        let mut table = Self { stored, rules: rules.to_vec(), host, is_overridden: false, sums: Arc::default() };
+        table.sums = Arc::new(table.sums(&[]));
         table
     }
 
@@ -166,11 +174,11 @@ impl WeightTable {
     ///
     /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
-    pub(super) fn overridden(mut self, place: impl Fn(&str) -> Option<Place>) -> Self {
+    pub(super) fn overridden(mut self, place: &dyn Fn(&str) -> Option<Place>) -> Self {
         let places: Vec<_> = self.stored.weights.iter().map(|weight| place(&weight.weight.name)).collect();
         let is_overridden = places.iter().any(Option::is_some);
         if is_overridden || self.is_overridden {
-            self.sums = self.sums(&places);
+            self.sums = Arc::new(self.sums(&places));
         }
         Self { is_overridden, ..self }
     }
@@ -230,28 +238,23 @@ impl WeightTable {
         self.rules.get(gpu).map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
     }
 
-    /// Bytes that a block adds to a GPU, or, past the last, the output layer.
-    pub(super) fn layer_bytes(&self, gpu: usize, il: usize) -> u64 {
-        let of = |layer: &Layer| layer.gpus.get(gpu).map_or(0, |&bytes| bytes);
-        let Sums { blocks, output, tied, .. } = &self.sums;
-        blocks.get(il).map_or_else(|| of(output).saturating_add(of(tied)), of)
-    }
-
-    /// Bytes that a block adds to the host, or, past the last, the output layer.
-    pub(super) fn host_layer_bytes(&self, il: usize) -> u64 {
-        self.sums.blocks.get(il).unwrap_or(&self.sums.output).host
+    /// Bytes that a block adds to a device, or, past the last, the output layer; the host has its matrix already where
+    /// that is tied.
+    pub(super) fn layer_bytes(&self, place: Place, il: usize) -> u64 {
+        let Sums { blocks, output, tied, .. } = &*self.sums;
+        match (blocks.get(il), place) {
+            (Some(block), _) => block.at(place),
+            (None, Place::Gpu(_)) => output.at(place).saturating_add(tied.at(place)),
+            (None, Place::Host) => output.host,
+        }
     }
 
     /// Adds the weights under this assignment.
     pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
         let sums = &self.sums;
         let mut put = |layer: &Layer, place| {
-            let bytes = match place {
-                Place::Gpu(gpu) => layer.gpus.get(gpu).copied().unwrap_or(layer.host),
-                Place::Host => layer.host,
-            };
             let share = cost.at(place);
-            share.weights = share.weights.saturating_add(bytes);
+            share.weights = share.weights.saturating_add(layer.at(place));
             share.largest = share.largest.max(layer.largest);
         };
         put(&sums.fixed, Place::Host);

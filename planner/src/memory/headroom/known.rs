@@ -34,8 +34,9 @@ pub(super) fn driver(gpu: &Gpu) -> u64 {
         Family::Metal => 0,
     };
     match gpu.learned {
-        // What opening the device costs is not in what was measured on an open one.
-        Some(learned) if is_open && is_same_driver(gpu) => learned.driver,
+        // What opening the device costs is not in what was measured on an open one. A driver that reports no version
+        // may have changed since.
+        Some(learned) if is_open && gpu.driver.is_some() => learned.driver,
         Some(learned) if is_open => learned.driver.max(table),
         _ => table,
     }
@@ -53,15 +54,10 @@ pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
     };
     let covers = |learned: LearnedHeadroom| learned.covers(workload.activations, workload.decoded_matrix);
     match gpu.learned {
-        Some(learned) if is_same_driver(gpu) && covers(learned) => learned.growth,
+        Some(learned) if gpu.driver.is_some() && covers(learned) => learned.growth,
         Some(learned) => learned.growth.max(table),
         None => table,
     }
-}
-
-/// Whether the driver is surely the one that was measured: one that reports no version may have changed since.
-const fn is_same_driver(gpu: &Gpu) -> bool {
-    gpu.driver.is_some()
 }
 
 /// What a CUDA context takes. Of ROCm and MUSA no number is published; they get the largest.

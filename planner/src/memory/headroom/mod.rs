@@ -27,11 +27,9 @@ impl Workload {
     /// What this model does at these sizes.
     pub fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let hparams = &profile.hparams;
-        let widest = hparams.widest_ff().max(hparams.widest_stream());
-        let per_token = widest.saturating_mul(sizes.n_tokens);
+        let per_token = hparams.widest().saturating_mul(sizes.n_tokens);
         let logits = u64::from(hparams.n_vocab).saturating_mul(sizes.n_outputs);
-        let blocks = profile.weights.blocks.iter();
-        let weights = blocks.flat_map(|block| &block.weights);
+        let weights = profile.weights.blocks.iter().flatten();
         let elements = |weight: &Weight| weight.shape[0].saturating_mul(weight.shape[1]);
         let largest = weights.map(elements).max().unwrap_or(0);
         Self {
@@ -144,11 +142,6 @@ impl Headroom {
             }
             Self::Bytes(bytes) => with(usual).filled(bytes),
         }
-    }
-
-    /// Whether what an estimate may be wrong by is left free on top.
-    pub(crate) const fn adds_uncertainty(&self) -> bool {
-        !matches!(self, Self::Bytes(_))
     }
 
     /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver

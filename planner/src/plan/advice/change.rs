@@ -118,13 +118,9 @@ impl Outcome {
 }
 
 /// A speed as it can be trusted: two digits, or one after the point.
-pub(super) struct PerSecond(pub(super) f64);
-
-impl fmt::Display for PerSecond {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = usize::from(self.0 < 9.95);
-        write!(f, "{:.digits$}", self.0)
-    }
+pub(super) fn per_second(speed: f64) -> String {
+    let digits = usize::from(speed < 9.95);
+    format!("{speed:.digits$}")
 }
 
 impl fmt::Display for Outcome {
@@ -141,7 +137,7 @@ impl fmt::Display for Outcome {
             parted => write!(f, ", parts of {parted} blocks on the host")?,
         }
         match self.tokens_per_second {
-            Some(speed) => write!(f, ", about {} tok/s", PerSecond(speed)),
+            Some(speed) => write!(f, ", about {} tok/s", per_second(speed)),
             None => Ok(()),
         }
     }

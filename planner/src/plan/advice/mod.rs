@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, Plan, Planner, Workload};
 
-use change::PerSecond;
+use change::per_second;
 pub use change::{Change, ChangeKind, Effect, Outcome};
 use trials::Trials;
 
@@ -36,7 +36,7 @@ pub struct Advice {
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "pointless: {n_gpu_layers} of {layers} layers on GPUs generate about {} tok/s, the host alone {}",
-    PerSecond(*tokens_per_second), PerSecond(*all_on_host)
+    per_second(*tokens_per_second), per_second(*all_on_host)
 )]
 #[non_exhaustive]
 pub struct Pointless {
@@ -60,10 +60,8 @@ impl Advice {
     }
 
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
-        let alone = Planner::new(&planner.profile, &planner.machine).request(planner.request.clone());
-        let planner = planner.companions.iter().cloned().fold(alone, Planner::beside);
         let workload = planner.request.work(&planner.profile);
-        let trials = Trials { planner, workload, before: plan };
+        let trials = Trials { planner: planner.clone(), workload, before: plan };
         let ways = [software::asking, software::closing, software::quantising];
         let changes = match plan.is_some_and(|plan| trials.is_enough(&Outcome::of(plan))) {
             true => Vec::new(),

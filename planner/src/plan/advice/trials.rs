@@ -123,22 +123,12 @@ impl<'a> Trials<'a> {
         others.get(first).map_or(Some(greatest), |kinds| self.attempt(kinds))
     }
 
-    /// The change, if it is worth it.
+    /// The change, if it is worth it: if all fits, or more is on GPUs, and generation is faster by a tenth where speeds
+    /// are known.
     pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
-        self.attempt(kinds).filter(|change| self.is_worth_it(change))
-    }
-
-    /// Whether all fits, or more is on GPUs, and generation is faster by a tenth where speeds are known.
-    fn is_worth_it(&self, change: &Change) -> bool {
-        let Some(before) = self.before.map(Outcome::of) else {
-            return true;
-        };
-        match change.effect {
-            Effect::Fits | Effect::Loads => true,
-            Effect::More => {
-                let more = change.outcome.placed() > before.placed();
-                more && change.speedup.is_none_or(|speedup| speedup >= WORTH)
-            }
-        }
+        self.attempt(kinds).filter(|change| {
+            let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::of(before).placed());
+            change.effect != Effect::More || (more && change.speedup.is_none_or(|speedup| speedup >= WORTH))
+        })
     }
 }

@@ -19,14 +19,6 @@ pub enum MachineChange {
     LessFree { device: String, needed: u64, free: u64 },
 }
 
-impl MachineChange {
-    /// Several changes in a line.
-    pub fn list(changes: &[Self]) -> String {
-        let all: Vec<String> = changes.iter().map(Self::to_string).collect();
-        all.join("; ")
-    }
-}
-
 impl SavedPlan {
     /// What keeps the plan from being followed on this machine; nothing where it can be.
     ///
@@ -94,6 +86,7 @@ mod tests {
     use super::{MachineChange, SavedPlan};
     use crate::machine::{Gpu, Machine, gib, mib};
     use crate::memory::{Footprint, Footprints};
+    use crate::plan::error::list;
     use crate::plan::saved::tests::{machine, saved};
 
     #[test]
@@ -115,7 +108,7 @@ mod tests {
             let (mut saved, mut machine) = (saved(), machine());
             assert_eq!(saved.changes(&machine), []);
             change(&mut saved, &mut machine);
-            assert_eq!(MachineChange::list(&saved.changes(&machine)), text);
+            assert_eq!(list(&saved.changes(&machine)), text);
         }
     }
 

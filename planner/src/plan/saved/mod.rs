@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::gguf::{self, Header};
 use crate::json;
 
+use super::error::list;
 use super::{Plan, Request};
 
 #[cfg(test)]
@@ -71,18 +72,14 @@ pub enum SavedPlanError {
     #[error("{}: {source}", file.display())]
     File { file: PathBuf, source: io::Error },
     /// The text is not a plan of this form: the field that is wrong, and how.
-    #[error("{}{problem}", prefix(file.as_deref()))]
+    #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
     Invalid { file: Option<PathBuf>, problem: String },
     /// The plan is of another model.
     #[error("the plan is of {saved}, and {} is {given}", file.display())]
     OtherModel { saved: Box<ModelIdentity>, file: PathBuf, given: Box<ModelIdentity> },
     /// The plan does not fit the machine as it is now.
-    #[error("the plan of {model} cannot be followed: {}", MachineChange::list(changes))]
+    #[error("the plan of {model} cannot be followed: {}", list(changes))]
     Changed { model: String, changes: Vec<MachineChange> },
-}
-
-fn prefix(file: Option<&Path>) -> String {
-    file.map_or_else(String::new, |file| format!("{}: ", file.display()))
 }
 
 impl SavedPlan {
@@ -132,7 +129,8 @@ impl SavedPlan {
     /// [`SavedPlanError::File`], and as [`to_json`](Self::to_json).
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), SavedPlanError> {
         let file = file.as_ref();
-        json::write(file, &(self.to_json().map_err(|error| error.of(file))? + "\n")).map_err(unusable(file))
+        let text = self.to_json().map_err(|error| error.of(file))? + "\n";
+        json::write(file, &text).map_err(|source| SavedPlanError::File { file: file.to_owned(), source })
     }
 
     /// Reads and checks the plan in a file.
@@ -142,7 +140,8 @@ impl SavedPlan {
     /// [`SavedPlanError::File`], and as [`from_json`](Self::from_json) with the file's name.
     pub fn read(file: impl AsRef<Path>) -> Result<Self, SavedPlanError> {
         let file = file.as_ref();
-        let text = json::read(file).map_err(unusable(file))?;
+        let unusable = |source| SavedPlanError::File { file: file.to_owned(), source };
+        let text = json::read(file).map_err(unusable)?;
         Self::from_json(&text).map_err(|error| error.of(file))
     }
 
@@ -162,11 +161,6 @@ impl SavedPlan {
             given: Box::new(given),
         })
     }
-}
-
-fn unusable(file: &Path) -> impl FnOnce(io::Error) -> SavedPlanError {
-    let file = file.to_owned();
-    |source| SavedPlanError::File { file, source }
 }
 
 fn invalid(problem: impl ToString) -> SavedPlanError {

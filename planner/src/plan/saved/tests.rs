@@ -43,15 +43,6 @@ fn refused(json: &Value) -> String {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
-    for plan in [plan(), two_gpus()] {
-        let saved = save(plan);
-        assert_eq!(SavedPlan::from_json(&saved.to_json().unwrap()).unwrap(), saved);
-        assert_eq!(json_of(&saved)["version"], 1);
-    }
-}
-
-#[test]
 fn a_file_is_named_when_it_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("plan.json");
@@ -84,6 +75,7 @@ fn what_is_no_plan_is_refused() {
 #[test]
 fn keys_of_another_version_are_left_out_and_a_new_meaning_is_refused() {
     let mut json = json_of(&saved());
+    assert_eq!(json["version"], 1);
     json["weather"] = "fine".into();
     json["plan"]["colour"] = "green".into();
     assert_eq!(SavedPlan::from_json(&json.to_string()).unwrap(), saved());

@@ -2,7 +2,8 @@
 
 use crate::machine::{Bytes, Gpu};
 use crate::plan::fit::{Chosen, Level, Levels};
-use crate::plan::{Confidence, Error, Policy, Probe};
+use crate::plan::reasons::counted;
+use crate::plan::{Confidence, Error, HostParts, Policy, Probe};
 
 use super::path::Path;
 use super::{Found, Given, Placements, Probed};
@@ -33,7 +34,7 @@ impl<'a> Placements<'a> {
         let mut probed = Probed::new(self, probe);
         match (probed.search()?, probed.refusal) {
             (Some((found, nearest)), refusal) if refusal.is_none() || !found.path.runs.is_empty() => {
-                let refused = self.better(&found.path).iter().any(|path| probed.refused.contains(path));
+                let refused = self.better(&found.path).iter().any(|path| probed.given.refused.contains(path));
                 let why = self.why(&found, nearest.as_ref(), refused);
                 let mut chosen = self.chosen(found, why, Confidence::Probed);
                 chosen.notes.extend(refusal.map(|(gpus, error)| format!("{gpus} was left out: {error}")));
@@ -51,20 +52,10 @@ impl<'a> Placements<'a> {
     /// The error for a model that fits nowhere, with what is missing where it lacks the least.
     fn does_not_fit(&self, least: Option<Found>) -> Error {
         let layers = self.profile.full_offload();
-        let (n_gpu_layers, devices) = least.map_or_else(
-            || (layers, Vec::new()),
-            |least| {
-                let devices = self.room(&least.path).shortfalls(&least.levels);
-                (layers - least.path.first, devices)
-            },
-        );
-        Error::DoesNotFit {
-            model: self.profile.name.clone(),
-            n_gpu_layers,
-            layers,
-            n_ctx: self.wanted().n_ctx,
-            devices,
-        }
+        let (model, n_ctx) = (self.profile.name.clone(), self.wanted().n_ctx);
+        let devices = least.iter().flat_map(|least| self.room(&least.path).shortfalls(&least.levels)).collect();
+        let n_gpu_layers = layers - least.map_or(0, |least| least.path.first);
+        Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices }
     }
 
     fn chosen(&self, found: Found, why: String, confidence: Confidence) -> Chosen<'a> {
@@ -89,7 +80,6 @@ impl<'a> Placements<'a> {
         let layers = self.profile.full_offload();
         let n: u32 = path.counts().iter().sum();
         let parted = self.parted_blocks(path);
-        let names = |path: &Path| self.room(path).names();
         let lacks = |nearest: &Found| {
             let shortfalls = self.room(&nearest.path).shortfalls(&nearest.levels);
             let missing: Vec<String> = shortfalls
@@ -107,25 +97,24 @@ impl<'a> Placements<'a> {
                     "no layer on a GPU: there is no usable one".to_owned()
                 }
                 _ if self.gpus.is_empty() => "no layer on a GPU: none is faster than the host".to_owned(),
-                Some(nearest) => {
-                    let lacks = lacks(nearest);
-                    format!("no layer on a GPU: the output layer alone needs {lacks}")
-                }
+                Some(nearest) => format!("no layer on a GPU: the output layer alone needs {}", lacks(nearest)),
                 None => "no layer on a GPU: the host alone is faster".to_owned(),
             };
         }
         let spare = spare(&found.levels);
         let all = if n == layers {
-            format!("all {layers} layers on {}", names(path))
+            format!("all {layers} layers on {}", self.room(path).names())
         } else {
             format!("{n} of {layers} layers")
         };
         let kept = if parted == 0 {
             all
         } else {
-            let blocks = if parted == 1 { "block" } else { "blocks" };
-            let what = self.parts_in_words();
-            format!("{all}, {what} of {parted} {blocks} on the host")
+            let what = match self.parts.wanted {
+                HostParts::FeedForward => "feed-forward matrices",
+                _ => "experts",
+            };
+            format!("{all}, {what} of {} on the host", counted(parted, "block"))
         };
         match nearest {
             _ if exactly && n < layers => format!("{kept}, as asked for; {spare}"),
@@ -145,19 +134,18 @@ impl<'a> Placements<'a> {
     fn notes(&self, path: &Path) -> Vec<String> {
         let mut notes = Vec::new();
         let used = self.room(path).gpus;
-        let is_used = |gpu: &&&Gpu| used.iter().any(|used| std::ptr::eq(*used, **gpu));
-        let list = |gpus: Vec<&str>| gpus.join(", ");
-        let unused: Vec<&str> = self.gpus.iter().filter(|gpu| !is_used(gpu)).map(|gpu| gpu.name.as_str()).collect();
+        let list = |gpus: &[&Gpu]| gpus.iter().map(|gpu| gpu.name.as_str()).collect::<Vec<_>>().join(", ");
+        let mut unused = self.gpus.clone();
+        unused.retain(|gpu| !used.iter().any(|used| std::ptr::eq(*used, *gpu)));
         if !used.is_empty() && !unused.is_empty() {
             let why = match self.policy {
                 Policy::Fastest => "the plan would not be faster",
                 Policy::MostLayers => "it would take no more layers",
             };
-            notes.push(format!("not used, as {why}: {}", list(unused)));
+            notes.push(format!("not used, as {why}: {}", list(&unused)));
         }
         if !self.gpus.is_empty() && !self.slow.is_empty() {
-            let slow = self.slow.iter().map(|gpu| gpu.name.as_str()).collect();
-            notes.push(format!("not used, as the host is faster: {}", list(slow)));
+            notes.push(format!("not used, as the host is faster: {}", list(&self.slow)));
         }
         let (wanted, params) = (self.wanted(), self.params(path));
         if params.n_ubatch != wanted.n_ubatch {

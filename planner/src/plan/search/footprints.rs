@@ -16,7 +16,7 @@ use super::{Given, Placements};
 pub(super) fn keeping<'p>(estimate: &Estimate, parts: impl Iterator<Item = &'p Part<'p>>) -> Estimate {
     let weights = parts.flat_map(|part| &part.weights);
     let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
-    estimate.clone().placing(|name| names.contains(name).then_some(Place::Host))
+    estimate.clone().placing(&|name| names.contains(name).then_some(Place::Host))
 }
 
 impl<'a> Placements<'a> {
@@ -57,7 +57,7 @@ impl<'a> Placements<'a> {
 
     /// The parameters of a path's context.
     pub(super) fn params(&self, path: &Path) -> &ContextParams {
-        &self.grounds[path.setting].setting.params
+        &self.grounds[path.setting].params
     }
 
     pub(super) fn assignment(&self, path: &Path) -> Assignment {
@@ -75,8 +75,9 @@ impl<'a> Placements<'a> {
 
     /// Blocks on GPUs of which a part stays on the host.
     pub(super) fn parted_blocks(&self, path: &Path) -> u32 {
-        let table = &self.grounds[path.setting].table;
-        path.runs().map(|run| table.kept_blocks(run)).sum()
+        let mut blocks: Vec<u32> = self.parts.kept(&path.runs).map(|part| part.block).collect();
+        blocks.dedup();
+        u32::try_from(blocks.len()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn gpus_of(&self, path: &Path) -> Vec<&'a Gpu> {

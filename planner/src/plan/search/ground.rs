@@ -6,19 +6,18 @@ use std::rc::Rc;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{Estimate, Workload};
+use crate::memory::{ContextParams, Estimate, Headroom, Workload};
 use crate::plan::Error;
-use crate::plan::speed::{Rates, SpeedModel};
+use crate::plan::speed::SpeedModel;
 
 use super::footprints::keeping;
 use super::order::Order;
-use super::setting::Setting;
 use super::table::{ROLES, Run, Table};
 use super::{Correction, Placements};
 
 /// What holds for all placements of one setting.
 pub(super) struct Ground<'a> {
-    pub(super) setting: Setting,
+    pub(super) params: ContextParams,
     /// Bytes of weights that are on the host wherever the layers are.
     pub(super) always_on_host: u64,
     /// The estimates of orders of GPUs, as far as they were made.
@@ -48,22 +47,23 @@ pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
 }
 
 impl<'a> Ground<'a> {
-    pub(super) fn new(of: &Placements<'a>, setting: Setting, rates: &Rates) -> Result<Self, Error> {
-        let (profile, gpus, params) = (of.profile, &of.gpus, &setting.params);
-        let all = Rc::new(Estimate::new(profile, gpus, params)?);
+    /// `model` is over all GPUs.
+    pub(super) fn new(of: &Placements<'a>, params: ContextParams, model: &SpeedModel) -> Result<Self, Error> {
+        let (profile, gpus) = (of.profile, &of.gpus);
+        let order: Order = (0..gpus.len()).collect();
+        let all = Rc::new(estimate(of, &order, &params)?);
         let workload = Workload::of(profile, all.sizes());
         let headroom = |gpu: &Gpu| of.request.headroom.of_gpu(gpu, &workload, 0, of.machine.wsl).total();
         let budgets: Vec<u64> = gpus.iter().map(|gpu| gpu.free.saturating_sub(headroom(gpu))).collect();
-        let model = SpeedModel::new(profile, params, rates.clone());
         let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
         let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.weights };
         let mut ground = Self {
             always_on_host,
-            table: Table::new(&all, &budgets, &of.parts, &model, &of.request.work(profile)),
-            estimates: RefCell::new(BTreeMap::from([((0..gpus.len()).collect(), all)])),
+            table: Table::new(&all, &budgets, &of.parts, model, &of.request.work(profile)),
+            estimates: RefCell::new(BTreeMap::from([(order, all)])),
             least: Vec::with_capacity(gpus.len()),
             workload,
-            setting,
+            params,
         };
         for (index, &gpu) in gpus.iter().enumerate() {
             let alike = |other: &&Gpu| (&other.backend, other.alignment) == (&gpu.backend, gpu.alignment);
@@ -81,8 +81,7 @@ impl<'a> Ground<'a> {
         if let Some(known) = self.estimates.borrow().get(order) {
             return Ok(Rc::clone(known));
         }
-        let gpus: Vec<&Gpu> = order.iter().map(|&gpu| of.gpus[gpu]).collect();
-        let estimate = Rc::new(Estimate::new(of.profile, &gpus, &self.setting.params)?);
+        let estimate = Rc::new(estimate(of, order, &self.params)?);
         self.estimates.borrow_mut().insert(order.to_vec(), Rc::clone(&estimate));
         Ok(estimate)
     }
@@ -110,7 +109,7 @@ impl<'a> Ground<'a> {
         let mut least = Least { gpu: [u64::MAX; ROLES], host: [u64::MAX; 3] };
         let parts = &self.table.parts;
         let last = parts.all.iter().zip(parts.are_last()).filter(|(_, is_last)| *is_last);
-        let smallest = last.map(|(part, _)| part).min_by_key(|part| part.bytes());
+        let smallest = last.map(|(part, _)| part).min_by_key(|part| part.bytes);
         let all = (!parts.all.is_empty()).then_some(&parts.all[..]);
         let elsewhere = [Some(&[][..]), smallest.map(std::slice::from_ref), all];
         for order in [vec![gpu], vec![gpu; 3]].into_iter().take(of.gpus.len().min(2)) {
@@ -136,7 +135,7 @@ impl<'a> Ground<'a> {
     fn see(&self, of: &Placements<'_>, estimate: &Estimate, counts: &[u32], kept: u32, least: &mut Least) {
         let layers = self.table.layers;
         let (footprints, unsure) = estimate.with_uncertainty(&Assignment::by_counts(layers - 1, counts));
-        let on_gpus = of.probe.is_none() && of.request.headroom.adds_uncertainty();
+        let on_gpus = of.probe.is_none() && !matches!(of.request.headroom, Headroom::Bytes(_));
         let first = layers - counts.iter().sum::<u32>();
         let mut begin = first;
         for (n, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -152,6 +151,17 @@ impl<'a> Ground<'a> {
         let role = &mut least.host[host_role(first, kept)];
         *role = footprints.host.compute.saturating_add(unsure).min(*role);
     }
+}
+
+/// The estimate for GPUs in this order. Their weights are the same under all settings.
+fn estimate(of: &Placements<'_>, order: &[usize], params: &ContextParams) -> Result<Estimate, Error> {
+    let gpus: Vec<&Gpu> = order.iter().map(|&gpu| of.gpus[gpu]).collect();
+    Ok(match of.grounds.first() {
+        Some(first) if !std::ptr::eq(&first.params, params) => {
+            first.estimate(of, order)?.with_params(of.profile, &gpus, params)
+        }
+        _ => Estimate::new(of.profile, &gpus, params),
+    }?)
 }
 
 /// Layers on each of one or three GPUs: few and many, with the host and without, and single blocks, of which some may

@@ -1,8 +1,8 @@
 //! The best safe placement: of all that fit every device the one with the most predicted tokens per second, or with the
 //! most layers on GPUs.
 //!
-//! A placement is a [`Setting`] (types and place of the cache, tokens computed at once), an [`Order`] of GPUs, a run of
-//! layers on each of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
+//! A placement is a [setting](settings) (tokens computed at once), an [`Order`] of GPUs, a run of layers on each of
+//! them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
 //! [`speed`](super::speed) ([`Policy::Fastest`]), or one for each layer on the host ([`Policy::MostLayers`]). A
 //! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single
 //! copy of the graph, by half; a step away from the wanted setting.
@@ -27,7 +27,7 @@ mod table;
 mod tests;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
@@ -48,7 +48,7 @@ use self::parts::Parts;
 use self::path::{Around, Heap, Onward, Path};
 use self::prices::Prices;
 use self::probed::Probed;
-use self::setting::Setting;
+use self::setting::settings;
 use self::table::Table;
 
 /// The part of the least cost that decides between equals.
@@ -103,9 +103,9 @@ struct Given {
     /// By setting: graphs of other sizes are off by other bytes.
     corrections: BTreeMap<usize, Correction>,
     /// Paths that are known already.
-    known: BTreeSet<Path>,
-    /// The order of GPUs of each path that llama.cpp refused.
-    refusals: Vec<usize>,
+    known: Vec<Path>,
+    /// Those of them that llama.cpp refused.
+    refused: Vec<Path>,
     /// Only cheaper ones count.
     below: Option<f64>,
     /// Bytes that a GPU may lack by the estimate, where a probe is to decide.
@@ -122,7 +122,7 @@ impl Given {
 
     /// Whether this order of GPUs is still tried.
     fn is_tried(&self, order: usize) -> bool {
-        self.refusals.iter().filter(|&&refused| refused == order).count() < MOST_REFUSALS
+        self.refused.iter().filter(|path| path.order == order).count() < MOST_REFUSALS
     }
 }
 
@@ -134,20 +134,14 @@ struct Found {
     levels: Levels,
 }
 
-impl Found {
-    /// Whether it is nearer to fitting than another, or there is no other.
-    fn lacks_less_than(&self, other: Option<&Self>) -> bool {
-        other.is_none_or(|other| self.levels.lack() < other.levels.lack())
-    }
-}
-
 impl<'a> Placements<'a> {
-    /// `params` are the request's, every default resolved. By layers there is one setting, and no block is parted.
+    /// `params` are the request's, every default resolved; `model` is this model in such a context. By layers there is
+    /// one setting, and no block is parted.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
         request: &'a Request,
-        params: &ContextParams,
+        (params, model): (&ContextParams, &SpeedModel),
         policy: Policy,
         probe: Option<&'a dyn Probe>,
     ) -> Result<Self, Error> {
@@ -159,12 +153,12 @@ impl<'a> Placements<'a> {
         }
         let (gpus, slow) = match by_layers {
             true => (free, Vec::new()),
-            false => without_slow(free, profile, machine, params, &request.work(profile)),
+            false => without_slow(free, profile, machine, (params, model), &request.work(profile)),
         };
         let rates = Rates::of(&gpus, &machine.host);
         let (settings, parts) = match by_layers {
-            true => (vec![Setting { params: params.clone(), steps: 0 }], HostParts::None),
-            false => (Setting::all(request, profile, params, &gpus), request.host_parts),
+            true => (vec![params.clone()], HostParts::None),
+            false => (settings(request, profile, params, &gpus), request.host_parts),
         };
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
         // In another order as many layers cost the same, but people know their GPUs by the machine's.
@@ -174,8 +168,11 @@ impl<'a> Placements<'a> {
         let parts = Rc::new(Parts::of(profile, parts));
         let (tie, grounds, looks) = (TIE, Vec::new(), Cell::default());
         let mut all = Self { profile, machine, request, policy, probe, gpus, slow, orders, parts, grounds, tie, looks };
-        let grounds = settings.into_iter().map(|setting| Ground::new(&all, setting, &rates));
-        all.grounds = grounds.collect::<Result<_, Error>>()?;
+        for params in settings {
+            let model = model.over(&params, rates.clone());
+            let ground = Ground::new(&all, params, &model)?;
+            all.grounds.push(ground);
+        }
         if by_layers {
             all.grounds.iter_mut().for_each(|ground| ground.table.price_by_layers());
         } else {
@@ -190,16 +187,19 @@ impl<'a> Placements<'a> {
         let grounds = self.grounds.iter().enumerate();
         let tables: Vec<Table<'_>> =
             grounds.map(|(setting, ground)| ground.corrected(&given.correction(setting))).collect();
-        let (mut heap, mut arounds) = (Heap::default(), BTreeMap::new());
+        // Of each setting, those of all orders.
+        let (mut heap, mut arounds) = (Heap::default(), Vec::new());
         for (setting, table) in tables.iter().enumerate() {
-            let (extra, mut runs) = (self.tie * f64::from(self.grounds[setting].setting.steps), BTreeMap::new());
-            for order in (0..self.orders.len()).filter(|&order| given.is_tried(order)) {
-                if let Some(host_rooms) = self.host_rooms(setting, order, &given.correction(setting)) {
+            let (extra, mut runs) = (self.tie * setting as f64, BTreeMap::new());
+            let correction = given.correction(setting);
+            for order in 0..self.orders.len() {
+                let host_rooms = self.host_rooms(setting, order, &correction).filter(|_| given.is_tried(order));
+                arounds.push(host_rooms.map(|host_rooms| {
                     let prices = self.prices(table, order);
                     let around = Around { prices, onward: Onward::new(&prices, &mut runs), host_rooms };
                     heap.begin((setting, order), self.on_host(), extra, &around);
-                    arounds.insert((setting, order), around);
-                }
+                    around
+                }));
             }
         }
         let mut overfull = Overfull::new(&self.parts);
@@ -207,7 +207,9 @@ impl<'a> Placements<'a> {
             let Some(node) = heap.pop_below(given.below.unwrap_or(f64::INFINITY)) else {
                 return Ok(None);
             };
-            let around = &arounds[&(node.path.setting, node.path.order)];
+            let Some(around) = &arounds[node.path.setting * self.orders.len() + node.path.order] else {
+                continue;
+            };
             let full = overfull.of(&node.path);
             let is_lost = full.is_some() && overfull.is_settled(&node.path);
             // An earlier run is no smaller with more of the last one on the host.
@@ -247,16 +249,7 @@ impl<'a> Placements<'a> {
 
     /// The parameters that are wanted most.
     fn wanted(&self) -> &ContextParams {
-        &self.grounds[0].setting.params
-    }
-
-    /// Which parts those are, for people.
-    const fn parts_in_words(&self) -> &'static str {
-        match self.request.host_parts {
-            HostParts::Auto if self.profile.hparams.experts.is_none() => "feed-forward matrices",
-            HostParts::FeedForward => "feed-forward matrices",
-            HostParts::Auto | HostParts::Experts | HostParts::None => "experts",
-        }
+        &self.grounds[0].params
     }
 
     fn prices<'p>(&'p self, table: &'p Table<'p>, order: usize) -> Prices<'p> {
@@ -273,7 +266,7 @@ impl<'a> Placements<'a> {
         let room = host.available.checked_sub(headroom.total().saturating_add(ground.always_on_host))?;
         // A GPU that uses the host's memory puts there all that its own pool does not hold.
         let own = gpus().map(Gpu::own_free).fold(0, u64::saturating_add);
-        let whole = ground.table.host_bytes(ground.table.layers);
+        let whole = ground.table.host_bytes[ground.table.layers as usize];
         if gpus().any(Gpu::shares_host_memory) && whole > room.saturating_add(own) {
             return None;
         }
@@ -287,11 +280,11 @@ fn without_slow<'a>(
     gpus: Vec<&'a Gpu>,
     profile: &ModelProfile,
     machine: &Machine,
-    params: &ContextParams,
+    (params, model): (&ContextParams, &SpeedModel),
     workload: &Workload,
 ) -> (Vec<&'a Gpu>, Vec<&'a Gpu>) {
     let seconds = |gpus: &[&Gpu]| {
-        let model = SpeedModel::new(profile, params, Rates::of(gpus, &machine.host));
+        let model = model.over(params, Rates::of(gpus, &machine.host));
         let counts: Vec<u32> = gpus.iter().map(|_| profile.full_offload()).collect();
         model.seconds(&Assignment::by_counts(profile.n_layer(), &counts), workload)
     };

@@ -20,15 +20,12 @@ impl Placements<'_> {
         given: &Given,
         counts: impl Fn(&Found) -> bool,
     ) -> Result<Option<Found>, Error> {
-        let mut least: Option<Found> = None;
-        for path in paths {
+        let found = paths.into_iter().map(|path| {
             let levels = self.levels(&path, given)?;
-            let found = Found { cost: self.cost(&path), path, levels };
-            if counts(&found) && found.lacks_less_than(least.as_ref()) {
-                least = Some(found);
-            }
-        }
-        Ok(least)
+            Ok(Found { cost: self.cost(&path), path, levels })
+        });
+        let found: Vec<Found> = found.collect::<Result<_, Error>>()?;
+        Ok(found.into_iter().filter(counts).min_by_key(|found| found.levels.lack()))
     }
 
     /// Of whole layers on GPUs in the machine's order, and of the host alone, what lacks the least and is not known.
@@ -73,11 +70,10 @@ impl Placements<'_> {
 
     /// The cost of a path.
     pub(super) fn cost(&self, path: &Path) -> f64 {
-        let ground = &self.grounds[path.setting];
-        let prices = self.prices(&ground.table, path.order);
+        let prices = self.prices(&self.grounds[path.setting].table, path.order);
         let runs = path.runs().enumerate().map(|(n, run)| prices.run(n, run));
         let single_copy = if path.single_copy { prices.single_copy() } else { 0.0 };
-        let steps = self.tie * f64::from(ground.setting.steps);
+        let steps = self.tie * path.setting as f64;
         steps + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 

@@ -28,11 +28,13 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
     let shared = shared.into_iter().filter(|_| exactly || !has_card);
     let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();
     if own.len() <= ALL_ORDERS {
-        // Whether one may stand for the other in every plan.
-        let equal = |a: usize, b: usize| {
-            let Gpu { name, description, device, pci_id, processes, nvml, .. } = gpus[a].clone();
-            Gpu { name, description, device, pci_id, processes, nvml, ..gpus[b].clone() } == *gpus[a]
+        // All that a plan depends on: of equals one may stand for the other in every plan.
+        let nameless = |gpu: &&Gpu| {
+            let Gpu { name, description, device, pci_id, processes, nvml, .. } = Gpu::default();
+            Gpu { name, description, device, pci_id, processes, nvml, ..Gpu::clone(gpu) }
         };
+        let nameless: Vec<Gpu> = gpus.iter().map(nameless).collect();
+        let equal = |a: usize, b: usize| nameless[a] == nameless[b];
         extend(&mut all, &mut Vec::new(), &own, &equal);
     } else {
         let mut fastest = own;

@@ -16,18 +16,17 @@ pub(super) struct Part<'a> {
     pub(super) weights: Vec<&'a Weight>,
     /// The same by type.
     pub(super) matrices: Vec<Matrices>,
-}
-
-impl Part<'_> {
     /// Bytes of its weights in the file.
-    pub(super) fn bytes(&self) -> u64 {
-        Weight::sum(self.weights.iter().copied())
-    }
+    pub(super) bytes: u64,
+    /// Whether it ends a feed-forward step; else it begins one.
+    ends: bool,
 }
 
 /// All parts that may stay on the host, block after block.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parts<'a> {
+    /// Which may; never [`HostParts::Auto`].
+    pub(super) wanted: HostParts,
     pub(super) all: Vec<Part<'a>>,
     /// Where those of each block begin, and the end.
     begins: Vec<usize>,
@@ -35,19 +34,19 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub(super) fn of(profile: &'a ModelProfile, wanted: HostParts) -> Self {
-        let mut parts = Self::default();
         let wanted = match (wanted, &profile.hparams.experts) {
             (HostParts::Auto, Some(_)) => HostParts::Experts,
             (HostParts::Auto, None) => HostParts::FeedForward,
             (wanted, _) => wanted,
         };
+        let mut parts = Self { wanted, ..Self::default() };
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
             // Against the order of their names: up, gate, down. The last ones are the first to stay on the host, as
             // with llama.cpp's own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
-            for weight in &weights.weights {
+            for weight in weights {
                 if let Some(stem) = stem(weight, wanted) {
                     stems.entry(stem).or_default().push(weight);
                 }
@@ -56,6 +55,8 @@ impl<'a> Parts<'a> {
                 block,
                 stem,
                 matrices: matrices(profile, weights.iter().copied()),
+                bytes: Weight::sum(weights.iter().copied()),
+                ends: stem.contains("_down"),
                 weights,
             }));
         }
@@ -84,14 +85,12 @@ impl<'a> Parts<'a> {
     /// before this block. One pattern for all blocks with the same parts: llama.cpp compiles each pattern again
     /// for every tensor.
     pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
-        let mut stems_of: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
-        for part in self.kept(kept) {
-            stems_of.entry(part.block).or_default().push(part.stem);
-        }
+        let kept: Vec<&Part<'_>> = self.kept(kept).collect();
         let mut blocks_of: BTreeMap<Vec<&str>, Vec<String>> = BTreeMap::new();
-        for (block, mut stems) in stems_of {
+        for parts in kept.chunk_by(|a, b| a.block == b.block) {
+            let mut stems: Vec<&str> = parts.iter().map(|part| part.stem).collect();
             stems.sort_unstable();
-            blocks_of.entry(stems).or_default().push(block.to_string());
+            blocks_of.entry(stems).or_default().push(parts[0].block.to_string());
         }
         let patterns = blocks_of.into_iter().map(|(stems, blocks)| {
             let (blocks, stems) = (one_of(&blocks), one_of(&stems));
@@ -103,8 +102,8 @@ impl<'a> Parts<'a> {
     /// The largest of these parts: of those that begin a feed-forward step, and of those that end one.
     pub(super) fn largest(&self, kept: &[(u32, u32)]) -> [u64; 2] {
         self.kept(kept).fold([0; 2], |mut largest, part| {
-            let largest_of = &mut largest[usize::from(part.stem.contains("_down"))];
-            *largest_of = part.bytes().max(*largest_of);
+            let largest_of = &mut largest[usize::from(part.ends)];
+            *largest_of = part.bytes.max(*largest_of);
             largest
         })
     }

@@ -48,7 +48,7 @@ impl Onward {
 }
 
 /// A path, or the beginning of one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Path {
     /// Which setting, and which order of GPUs.
     pub(super) setting: usize,
@@ -140,15 +140,16 @@ impl Heap {
         for first in on_host {
             let path = Path { setting, order, first, runs: Vec::new(), single_copy: false };
             let cost = extra + around.prices.host_seconds(first);
-            self.put(cost, 0.0, around.prices.table.host_bytes(first), path, around);
+            self.put(cost, 0.0, around.prices.table.host_bytes[first as usize], path, around);
         }
     }
 
     /// Puts in what follows a path: every run of the next GPU.
     pub(super) fn extend(&mut self, node: &Node, around: &Around<'_>) {
-        let (n, begin) = (node.path.runs.len(), node.path.end());
+        let begin = node.path.end();
         for end in begin + 1..=around.prices.table.layers {
-            if !self.put_run(node, Run::of(n, begin, end, 0), around) {
+            let run = Run::of(node.path.runs.len(), begin, end, 0);
+            if !self.put_run(&node.path, &node.path.runs, (node.cost, node.host), run, around) {
                 break;
             }
         }
@@ -156,12 +157,12 @@ impl Heap {
 
     /// Puts in the path whose last run leaves more parts to the host.
     pub(super) fn keep_more(&mut self, node: &Node, around: &Around<'_>) {
-        if let Some(run) = node.path.runs().last().filter(|_| !node.path.single_copy) {
-            let mut before = node.clone();
-            before.path.runs.pop();
-            before.cost -= around.prices.run(before.path.runs.len(), run);
-            before.host -= around.prices.table.kept_bytes(run);
-            self.put_run(&before, Run { kept: run.kept + 1, ..run }, around);
+        if let (Some(run), Some((_, before))) = (node.path.runs().last(), node.path.runs.split_last())
+            && !node.path.single_copy
+        {
+            let cost = node.cost - around.prices.run(before.len(), run);
+            let host = node.host - around.prices.table.kept_bytes(run);
+            self.put_run(&node.path, before, (cost, host), Run { kept: run.kept + 1, ..run }, around);
         }
     }
 
@@ -173,18 +174,25 @@ impl Heap {
         }
     }
 
-    /// Puts in a path with one run more, which leaves as many more parts to the host as it must; whether any are
-    /// enough.
-    fn put_run(&mut self, before: &Node, run: Run, around: &Around<'_>) -> bool {
-        let (n, prices) = (before.path.runs.len(), &around.prices);
-        let Some(run) = prices.table.roomiest(prices.order[n], run) else {
+    /// Puts in a path like another with one run more behind some of its runs, which cost so much and take so many bytes
+    /// of the host. It leaves as many more parts there as it must; whether any are enough.
+    fn put_run(
+        &mut self,
+        like: &Path,
+        before: &[(u32, u32)],
+        (cost, host): (f64, u64),
+        run: Run,
+        around: &Around<'_>,
+    ) -> bool {
+        let Prices { table, order, .. } = around.prices;
+        let gpu = order[before.len()];
+        let Some(run) = table.roomiest(gpu, run) else {
             return false;
         };
-        let mut path = before.path.clone();
-        path.runs.push((run.end, run.kept));
-        let host = before.host.saturating_add(prices.table.kept_bytes(run));
-        let cost = before.cost + prices.run(n, run);
-        self.put(cost, prices.most_saved(n, run), host, path, around);
+        let path = Path { runs: [before, &[(run.end, run.kept)]].concat(), ..*like };
+        let cost = cost + around.prices.run(before.len(), run);
+        let host = host.saturating_add(table.kept_bytes(run));
+        self.put(cost, table.most_saved(gpu, order[0], run), host, path, around);
         true
     }
 

@@ -20,17 +20,12 @@ impl Prices<'_> {
         self.seconds(n, run) + self.gpu(self.order[n], run)
     }
 
-    /// What more parts on the host save of it at most.
-    pub(super) fn most_saved(&self, n: usize, run: Run) -> f64 {
-        self.table.most_saved(self.order[n], self.order[0], run)
-    }
-
     /// The runs that the `n`th GPU of the order has room for.
     pub(super) fn runs(&self, n: usize) -> Runs {
-        let (table, gpu) = (self.table, self.order[n]);
+        let (table, gpu, first) = (self.table, self.order[n], self.order[0]);
         let least = |run: Run| {
-            let seconds = table.seconds(gpu, self.order[0], run);
-            (run.end, seconds + self.gpu(gpu, run) - self.most_saved(n, run), table.kept_bytes(run))
+            let cost = table.seconds(gpu, first, run) + self.gpu(gpu, run) - table.most_saved(gpu, first, run);
+            (run.end, cost, table.kept_bytes(run))
         };
         let all = (0..table.layers).map(|begin| {
             // The last GPU has all the layers that are left. More layers take more room.

@@ -1,8 +1,6 @@
 //! The search with a probe: the estimate says where to look, llama.cpp's answer corrects it, and the search is made
 //! again, until the best placement is one that has been probed and the one before it has been found not to fit.
 
-use std::collections::BTreeSet;
-
 use crate::machine::mib;
 use crate::memory::{Footprint, Footprints, Uncertainty};
 use crate::plan::probe::with_output;
@@ -26,13 +24,12 @@ const HOPE: u64 = mib(128);
 pub(super) struct Probed<'f, 'a> {
     placements: &'f Placements<'a>,
     probe: &'f dyn Probe,
-    given: Given,
+    pub(super) given: Given,
     /// What is left of [`HOPE`].
     hope: u64,
     asked: usize,
     /// Which GPUs were refused first, and why.
     pub(super) refusal: Option<(String, Error)>,
-    pub(super) refused: BTreeSet<Path>,
     /// The buffer that there was no room for, in the first placement that could not even be probed.
     pub(super) no_room: Option<Error>,
     /// Of the placements that do not fit, the one that lacks the least.
@@ -48,7 +45,6 @@ impl<'f, 'a> Probed<'f, 'a> {
             hope: HOPE,
             asked: 0,
             refusal: None,
-            refused: BTreeSet::new(),
             no_room: None,
             least_lacking: None,
         }
@@ -67,10 +63,8 @@ impl<'f, 'a> Probed<'f, 'a> {
             let hoped = if asks && fits.is_none() { self.hoped_for()? } else { None };
             let is_hope = hoped.is_some();
             let better = fits.filter(|_| asks).or(hoped);
-            let nearest = match &best {
-                Some(best) => self.placements.nearest(&best.path, &self.given)?,
-                None => None,
-            };
+            let nearest = best.as_ref().map(|best| self.placements.nearest(&best.path, &self.given));
+            let nearest = nearest.transpose()?.flatten();
             // By layers, what is one step better is always asked about: such plans are made of models too that no law
             // is known of.
             let close = nearest.clone().filter(|near| asks && by_layers && !self.given.known.contains(&near.path));
@@ -92,8 +86,9 @@ impl<'f, 'a> Probed<'f, 'a> {
             if found.levels.fit() {
                 self.given.below = Some(if n_gpus > 2 && !by_layers { found.cost * WORTH_A_PROBE } else { found.cost });
                 best = Some(found);
-            } else if found.lacks_less_than(self.least_lacking.as_ref()) {
-                self.least_lacking = Some(found);
+            } else {
+                let known = self.least_lacking.take();
+                self.least_lacking = known.into_iter().chain([found]).min_by_key(|found| found.levels.lack());
             }
         }
     }
@@ -110,7 +105,7 @@ impl<'f, 'a> Probed<'f, 'a> {
     fn ask(&mut self, next: Found) -> Option<Found> {
         let Found { path, cost, .. } = next;
         self.asked += 1;
-        self.given.known.insert(path.clone());
+        self.given.known.push(path.clone());
         let params = self.placements.params(&path);
         let split = self.placements.split(&path);
         let room = self.placements.room(&path);
@@ -128,8 +123,7 @@ impl<'f, 'a> Probed<'f, 'a> {
                 None
             }
             Err(source) => {
-                self.refused.insert(path.clone());
-                self.given.refusals.push(path.order);
+                self.given.refused.push(path.clone());
                 let error = Error::Probe { n_gpu_layers: split.n_gpu_layers, source };
                 let names = room.names();
                 self.refusal.get_or_insert((names, error));

@@ -5,22 +5,18 @@ use crate::memory::ContextParams;
 use crate::plan::Request;
 use crate::profile::ModelProfile;
 
-/// Parameters to plan with, and how little they are wanted.
-#[derive(Debug, Clone)]
-pub(super) struct Setting {
-    pub(super) params: ContextParams,
-    /// Steps from what is wanted most.
-    pub(super) steps: u32,
-}
-
-impl Setting {
-    /// All that a request allows, the wanted one first. `params` are the request's, resolved.
-    pub(super) fn all(request: &Request, profile: &ModelProfile, params: &ContextParams, gpus: &[&Gpu]) -> Vec<Self> {
-        let most = request.max_ubatch.filter(|_| leaves_something(profile, gpus));
-        let most = most.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
-        let ubatches = (0..).zip(ubatches(params.n_ubatch, most));
-        ubatches.map(|(steps, n_ubatch)| Self { params: ContextParams { n_ubatch, ..params.clone() }, steps }).collect()
-    }
+/// The parameters of all that a request allows, the wanted one first and each the next step from it. `params` are the
+/// request's, resolved.
+pub(super) fn settings(
+    request: &Request,
+    profile: &ModelProfile,
+    params: &ContextParams,
+    gpus: &[&Gpu],
+) -> Vec<ContextParams> {
+    let most = request.max_ubatch.filter(|_| leaves_something(profile, gpus));
+    let most = most.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
+    let ubatches = ubatches(params.n_ubatch, most).into_iter();
+    ubatches.map(|n_ubatch| ContextParams { n_ubatch, ..params.clone() }).collect()
 }
 
 /// The wanted one, and its doubles up to the most. 0 is a whole batch.

@@ -60,6 +60,8 @@ pub(super) struct GpuTable {
     /// that computes with what the host keeps.
     part_bytes: Vec<u64>,
     part_seconds: Vec<Vec<f64>>,
+    /// The most of those seconds up to each.
+    part_peaks: Vec<Vec<f64>>,
     /// Bytes that it has for everything, and of these at most for weights and caches, by the role of a run.
     pub(super) budget: u64,
     pub(super) rooms: [u64; ROLES],
@@ -70,14 +72,13 @@ pub(super) struct GpuTable {
 pub(super) struct Table<'a> {
     pub(super) parts: Rc<Parts<'a>>,
     pub(super) gpus: Vec<GpuTable>,
-    host_bytes: Vec<u64>,
+    /// Bytes of the layers before each, on the host.
+    pub(super) host_bytes: Vec<u64>,
     /// By the GPU that computes with what the host keeps; the last without one.
     host_seconds: Vec<Vec<f64>>,
     /// Seconds of the workload's ways to each GPU, and to the host.
     crossings: Vec<f64>,
     part_host_bytes: Vec<u64>,
-    /// Blocks that the parts before each are of.
-    part_blocks: Vec<u32>,
     pub(super) layers: u32,
     /// The largest budget of a GPU.
     pub(super) most: u64,
@@ -94,47 +95,57 @@ impl<'a> Table<'a> {
     ) -> Self {
         let n_layers = model.layers();
         let layers = u32::try_from(n_layers).unwrap_or(u32::MAX);
-        let reply = f64::from(workload.reply);
-        let seconds = |place: Place, first: Option<usize>| {
-            let layers = (0..n_layers).map(|il| {
-                model.layer_token(il, place, workload.depth()) * reply + model.layer_prompt(il, place, first, workload)
-            });
-            sums(layers, f64::add)
+        let (reply, depth) = (f64::from(workload.reply), workload.depth());
+        let tokens = |place: Place| -> Vec<f64> {
+            (0..n_layers).map(|il| model.layer_token(il, place, depth) * reply).collect()
+        };
+        let seconds = |tokens: &[f64], place: Place, first: Option<usize>| {
+            let layers = tokens.iter().enumerate();
+            sums(layers.map(|(il, token)| token + model.layer_prompt(il, place, first, workload)), f64::add)
         };
         let ways = reply + model.computations(workload);
         // The last part of a block is the first to stay: with it the block's activations go to the host and back.
         let opens: Vec<bool> = parts.are_last().collect();
-        let part_seconds = |gpu: usize, first: usize| {
-            let place = Place::Gpu(gpu);
+        let part_seconds = |place: Place, n_gpus: usize| -> Vec<Vec<f64>> {
             let there_and_back = model.there_and_back(place, Place::Host) * ways;
-            let parts = parts.all.iter().zip(&opens).map(|(part, &opens)| {
-                model.moved_token(&part.matrices, place, Place::Host) * reply
-                    + model.moved_prompt(&part.matrices, place, Place::Host, Some(first), workload)
-                    + if opens { there_and_back } else { 0.0 }
-            });
-            sums(parts, f64::add)
+            let token = |part: &Part<'_>| model.moved_token(&part.matrices, place, Place::Host) * reply;
+            let tokens: Vec<f64> = parts.all.iter().map(token).collect();
+            let by_first = |first: usize| {
+                let parts = parts.all.iter().zip(&opens).zip(&tokens).map(|((part, &opens), token)| {
+                    token
+                        + model.moved_prompt(&part.matrices, place, Place::Host, Some(first), workload)
+                        + if opens { there_and_back } else { 0.0 }
+                });
+                sums(parts, f64::add)
+            };
+            (0..n_gpus).map(by_first).collect()
         };
         let part_bytes = |part: &Part<'_>, gpu: usize| {
             part.weights.iter().map(|weight| estimate.weight_bytes(gpu, weight)).fold(0, u64::saturating_add)
         };
         let n_gpus = budgets.len();
-        let gpus = budgets.iter().enumerate().map(|(gpu, &budget)| GpuTable {
-            bytes: sums((0..layers).map(|il| estimate.layer_bytes(gpu, il)), u64::saturating_add),
-            seconds: seconds(Place::Gpu(gpu), None),
-            part_bytes: sums(parts.all.iter().map(|part| part_bytes(part, gpu)), u64::saturating_add),
-            part_seconds: (0..n_gpus).map(|first| part_seconds(gpu, first)).collect(),
-            budget,
-            rooms: [budget; ROLES],
+        let peaks = |seconds: &Vec<f64>| sums(seconds.iter().copied().skip(1), f64::max);
+        let gpus = budgets.iter().enumerate().map(|(gpu, &budget)| {
+            let part_seconds = part_seconds(Place::Gpu(gpu), n_gpus);
+            GpuTable {
+                part_peaks: part_seconds.iter().map(peaks).collect(),
+                bytes: sums((0..layers).map(|il| estimate.layer_bytes(Place::Gpu(gpu), il)), u64::saturating_add),
+                seconds: seconds(&tokens(Place::Gpu(gpu)), Place::Gpu(gpu), None),
+                part_bytes: sums(parts.all.iter().map(|part| part_bytes(part, gpu)), u64::saturating_add),
+                part_seconds,
+                budget,
+                rooms: [budget; ROLES],
+            }
         });
+        let on_host = tokens(Place::Host);
         let firsts = (0..n_gpus).map(Some).chain([None]);
         let places = (0..n_gpus).map(Place::Gpu).chain([Place::Host]);
         Self {
             parts: Rc::clone(parts),
-            host_bytes: sums((0..layers).map(|il| estimate.host_layer_bytes(il)), u64::saturating_add),
-            host_seconds: firsts.map(|first| seconds(Place::Host, first)).collect(),
-            crossings: places.map(|place| model.crossing(place) * ways).collect(),
-            part_host_bytes: sums(parts.all.iter().map(Part::bytes), u64::saturating_add),
-            part_blocks: sums(opens.iter().map(|&opens| u32::from(opens)), u32::add),
+            host_bytes: sums((0..layers).map(|il| estimate.layer_bytes(Place::Host, il)), u64::saturating_add),
+            host_seconds: firsts.map(|first| seconds(&on_host, Place::Host, first)).collect(),
+            crossings: places.map(|place| model.rate(place).crossing * ways).collect(),
+            part_host_bytes: sums(parts.all.iter().map(|part| part.bytes), u64::saturating_add),
             layers,
             most: budgets.iter().copied().max().unwrap_or(0),
             gpus: gpus.collect(),
@@ -160,11 +171,6 @@ impl<'a> Table<'a> {
         self.host_seconds[first.unwrap_or(without)][end as usize]
     }
 
-    /// Bytes of the layers before `end`, on the host.
-    pub(super) fn host_bytes(&self, end: u32) -> u64 {
-        self.host_bytes[end as usize]
-    }
-
     /// Seconds of all layers on the device that is the fastest for them.
     pub(super) fn fastest(&self) -> f64 {
         let gpus = self.gpus.iter().map(|gpu| gpu.seconds[self.layers as usize]);
@@ -182,8 +188,12 @@ impl<'a> Table<'a> {
     /// Seconds that as many parts more on the host save at most: with what a faster GPU computes of them in prompts, a
     /// part can gain there.
     pub(super) fn most_saved(&self, gpu: usize, first: usize, run: Run) -> f64 {
-        let before = &self.gpus[gpu].part_seconds[first];
+        let (before, peaks) = (&self.gpus[gpu].part_seconds[first], &self.gpus[gpu].part_peaks[first]);
         let (from, _) = self.kept(run);
+        // Mostly each part costs more there.
+        if peaks[from] <= before[from] {
+            return 0.0;
+        }
         let saved = before[self.parts.begin(run.begin)..=from].iter();
         saved.fold(0.0, |most: f64, sum| most.max(sum - before[from]))
     }
@@ -204,12 +214,6 @@ impl<'a> Table<'a> {
     /// Bytes of a run's parts that are on the host.
     pub(super) fn kept_bytes(&self, run: Run) -> u64 {
         between(&self.part_host_bytes, self.kept(run))
-    }
-
-    /// Blocks of a run that have parts on the host.
-    pub(super) fn kept_blocks(&self, run: Run) -> u32 {
-        let (from, to) = self.kept(run);
-        self.part_blocks[to] - self.part_blocks[from]
     }
 
     /// Bytes that a GPU has for a run's weights and caches at most.
@@ -243,12 +247,13 @@ fn between(sums: &[u64], (from, to): (usize, usize)) -> u64 {
     sums[to].saturating_sub(sums[from])
 }
 
-/// The sums before each, and of all.
-fn sums<T: Copy + Default>(each: impl Iterator<Item = T>, add: impl Fn(T, T) -> T) -> Vec<T> {
+/// The sums before each, and of all; or what else they add up to.
+fn sums<T: Copy + Default>(each: impl Iterator<Item = T>, add: fn(T, T) -> T) -> Vec<T> {
     let mut sum = T::default();
-    let after = each.map(|one| {
+    let mut sums = vec![sum];
+    for one in each {
         sum = add(sum, one);
-        sum
-    });
-    std::iter::once(T::default()).chain(after).collect()
+        sums.push(sum);
+    }
+    sums
 }

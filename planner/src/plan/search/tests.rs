@@ -6,10 +6,10 @@ mod shapes;
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
 use super::{Given, Path, Placements, Probed};
-use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, mib};
+use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
 use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{HostParts, Policy, Probe, Request};
+use crate::plan::{HostParts, Planner, Policy, Probe, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -108,11 +108,10 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
         Policy::Fastest => seconds(placements, request, path),
         Policy::MostLayers => path.first.into(),
     };
-    let ground = &placements.grounds[path.setting];
-    let prices = placements.prices(&ground.table, path.order);
+    let prices = placements.prices(&placements.grounds[path.setting].table, path.order);
     let gpu_prices = path.runs().enumerate().map(|(n, run)| prices.run(n, run) - prices.seconds(n, run));
     let single = if path.single_copy { tie / 2.0 } else { 0.0 };
-    seconds + gpu_prices.sum::<f64>() + single + tie * f64::from(ground.setting.steps)
+    seconds + gpu_prices.sum::<f64>() + single + tie * path.setting as f64
 }
 
 /// llama.cpp, as far as it differs from the estimate: its compute buffers of the first GPU, of others and of the host
@@ -150,7 +149,7 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
     let workload = Workload::of(profile, estimate.sizes());
     let estimate = estimate.tensor_split(&split.tensor_split).unwrap().overrides(&split.overrides).unwrap();
     let footprints = estimate.footprints(split.n_gpu_layers);
-    let unsure = estimate.uncertainty(&estimate.assignment(split.n_gpu_layers));
+    let unsure = estimate.with_uncertainty(&estimate.assignment(split.n_gpu_layers)).1;
     let mut host_needed = footprints.host.total();
     for ((gpu, footprint), &unsure) in gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus) {
         let headroom = request.headroom.of_gpu(gpu, &workload, unsure, false);
@@ -190,7 +189,9 @@ fn compare(
     let params = params(&profile, request);
     let scaled = Scaled(&profile, probed.unwrap_or_default());
     let probe = probed.map(|_| -> &dyn Probe { &scaled });
-    let Ok(placements) = Placements::new(&profile, &machine, request, &params, request.policy, probe) else {
+    let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
+    let placements = Placements::new(&profile, &machine, request, (&params, &model), request.policy, probe);
+    let Ok(placements) = placements else {
         return Ok(());
     };
     let search = || {
@@ -284,7 +285,9 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
     ] {
         let (profile, machine) = (shape.profile(), machine(gpus, host));
         let params = params(&profile, &request);
-        let placements = Placements::new(&profile, &machine, &request, &params, Policy::Fastest, None).unwrap();
+        let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
+        let given = (&params, &model);
+        let placements = Placements::new(&profile, &machine, &request, given, Policy::Fastest, None).unwrap();
         let found = placements.search(&Given::default()).unwrap().unwrap();
         assert_eq!(found.path.counts().iter().sum::<u32>(), layers, "{}", shape.name);
         assert!(placements.looks.get() <= at_most, "{}: {}", shape.name, placements.looks.get());
@@ -292,6 +295,16 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
         let prices = placements.prices(&placements.grounds[0].table, 0);
         assert!(prices.runs(prices.order.len() - 1).iter().all(|runs| runs.len() <= 1), "{}", shape.name);
     }
+}
+
+#[test]
+fn where_one_depth_is_asked_for_another_placement_is_named_once() {
+    let card = Gpu::new("card").total(gib(4)).bandwidth(360_000_000_000);
+    let request = Request::new().n_ctx(32_768).at([64]);
+    let (profile, machine) = (LLAMA_8B.profile(), machine(vec![card], gib(32)));
+    let plan = Planner::new(&profile, &machine).request(request).plan().unwrap();
+    let named = plan.notes.iter().filter(|note| note.contains("times as fast"));
+    assert_eq!(named.count(), 1, "{plan}");
 }
 
 #[test]

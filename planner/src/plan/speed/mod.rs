@@ -12,7 +12,7 @@ mod work;
 use serde::{Deserialize, Serialize};
 
 use crate::memory::estimate::{Assignment, split_points};
-use crate::memory::{ContextParams, Error, Place, Split};
+use crate::memory::{Error, Place, Split};
 use crate::profile::ModelProfile;
 
 use super::Workload;
@@ -71,15 +71,15 @@ pub struct GenerationSpeed {
 }
 
 impl Speed {
-    /// Of a placement of this model; generation at these depths, too.
+    /// Of a placement of this model on these devices; generation at these depths, too.
     pub(super) fn of(
         profile: &ModelProfile,
-        params: &ContextParams,
+        plain: &SpeedModel,
         (workload, at): (Workload, &[u32]),
         assignment: &Assignment,
         split: &Split,
-        rates: Rates,
     ) -> Result<Self, Error> {
+        let rates = &plain.rates;
         let read = |rate: &Rate| rate.bytes_per_second.round();
         let (gpu_rates, host_rate) = (rates.gpus.iter().map(read).collect(), read(&rates.host));
         let n_gpus = rates.gpus.len();
@@ -88,19 +88,15 @@ impl Speed {
         let basis = rates.gpus.iter().chain(on_host).map(|rate| rate.basis).max();
         let basis = basis.unwrap_or(rates.host.basis);
         let depth = workload.depth();
-        let plain = SpeedModel::new(profile, params, rates);
         // By the plan's own shares.
         let mut points = split_points(&split.tensor_split).unwrap_or_default();
         if points.is_empty() {
             points.push(1.0);
         }
-        let on_gpus = |n| {
-            let assignment = Assignment::new(profile.n_layer(), n, &points);
-            rounded(plain.tokens_per_second(&assignment, depth))
-        };
+        let by_layers = (0..=profile.full_offload()).map(|n| Assignment::new(profile.n_layer(), n, &points));
         let curve: Vec<f64> = match n_gpus {
             0 => Vec::new(),
-            _ => (0..=profile.full_offload()).map(on_gpus).collect(),
+            _ => plain.curve(by_layers, depth).into_iter().map(rounded).collect(),
         };
         let host = Assignment::new(profile.n_layer(), 0, &[]);
         let placed = plain.clone().overrides(profile, &split.overrides)?;

@@ -1,6 +1,8 @@
 //! The time of a token, a prompt or a workload on a placement: the sum over the layers of what each device
 //! takes for its share.
 
+use std::sync::Arc;
+
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Error, OverrideRules, Place, TensorOverride};
 use crate::plan::Workload;
@@ -8,7 +10,7 @@ use crate::profile::ModelProfile;
 
 use super::Rates;
 use super::rates::Rate;
-use super::work::{Cache, LayerWork, Matrices, float, matrices};
+use super::work::{LayerWork, Matrices, matrices};
 
 /// From as many tokens on a GPU computes with weights that the host keeps, and carries them over for it (`offload_op`
 /// of ggml's backends).
@@ -19,8 +21,8 @@ const OFFLOADED_FROM: u32 = 32;
 #[must_use]
 pub struct SpeedModel {
     /// Of the blocks, and of the output layer.
-    work: Vec<LayerWork>,
-    rates: Rates,
+    work: Arc<[LayerWork]>,
+    pub(super) rates: Rates,
     n_ubatch: u32,
     kv_on_host: bool,
     op_offload: bool,
@@ -31,8 +33,18 @@ pub struct SpeedModel {
 impl SpeedModel {
     /// This model in a context with these parameters, over devices with these rates.
     pub fn new(profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
+        Self::of(LayerWork::of(profile, params), params, rates)
+    }
+
+    /// The same model over other devices, nothing elsewhere, in a context with these parameters and caches of the same
+    /// types.
+    pub(in crate::plan) fn over(&self, params: &ContextParams, rates: Rates) -> Self {
+        Self::of(Arc::clone(&self.work), params, rates)
+    }
+
+    fn of(work: Arc<[LayerWork]>, params: &ContextParams, rates: Rates) -> Self {
         Self {
-            work: LayerWork::of(profile, params),
+            work,
             rates,
             n_ubatch: params.computed().max(1),
             kv_on_host: !params.offload_kqv,
@@ -51,7 +63,7 @@ impl SpeedModel {
         let rules = OverrideRules::new(overrides, self.rates.gpus.len())?;
         let blocks = profile.weights.blocks.iter().map(|block| {
             let mut places: Vec<(Place, Vec<_>)> = Vec::new();
-            for weight in &block.weights {
+            for weight in block {
                 let Some(place) = rules.place(&weight.name) else {
                     continue;
                 };
@@ -76,6 +88,19 @@ impl SpeedModel {
     /// Generated tokens per second at this depth.
     pub fn tokens_per_second(&self, assignment: &Assignment, depth: u32) -> f64 {
         1.0 / self.token_seconds(assignment, depth)
+    }
+
+    /// The same under each of these assignments: each layer is computed once on each device.
+    pub(super) fn curve(&self, assignments: impl Iterator<Item = Assignment>, depth: u32) -> Vec<f64> {
+        let on = |place| (0..self.layers()).map(|il| self.layer_token(il, place, depth)).collect();
+        let on_gpus: Vec<Vec<f64>> = (0..self.rates.gpus.len()).map(|gpu| on(Place::Gpu(gpu))).collect();
+        let on_host: Vec<f64> = on(Place::Host);
+        let layer = |il: usize, place| match place {
+            Place::Gpu(gpu) => on_gpus[gpu][il],
+            Place::Host => on_host[il],
+        };
+        let moved = |matrices: &[Matrices], place, other| self.moved_token(matrices, place, other);
+        assignments.map(|assignment| 1.0 / self.sum_of_layers(&assignment, 1.0, layer, moved)).collect()
     }
 
     /// Seconds of a workload's prompt.
@@ -103,11 +128,12 @@ impl SpeedModel {
         let mut seconds = 0.0;
         for (layer, place) in assignment.layers().enumerate() {
             seconds += in_layer(layer, place);
-            for (other, matrices) in self.moved(layer, place) {
+            let elsewhere = self.moved.get(layer).into_iter().flatten().filter(|(other, _)| *other != place);
+            for &(other, ref matrices) in elsewhere {
                 seconds += moved(matrices, place, other) + self.there_and_back(place, other) * crossings;
             }
             if place != at {
-                seconds += self.crossing(at).max(self.crossing(place)) * crossings;
+                seconds += self.rate(at).crossing.max(self.rate(place).crossing) * crossings;
                 at = place;
             }
         }
@@ -130,8 +156,8 @@ impl SpeedModel {
         let caches = work.caches.iter();
         let attention: f64 = caches.map(|cache| rate.attend(cache, depth)).sum();
         let carried =
-            if self.is_carried(work, place) { self.carry_cache(work, rate, depth) + 2.0 * rate.crossing } else { 0.0 };
-        let state = float(work.state) / rate.bytes_per_second;
+            if self.is_carried(work, place) { carry_cache(work, rate, depth) + 2.0 * rate.crossing } else { 0.0 };
+        let state = work.state as f64 / rate.bytes_per_second;
         weights + attention + carried + state + rate.constant(work)
     }
 
@@ -143,7 +169,7 @@ impl SpeedModel {
 
     /// Seconds of a token's way to what lies elsewhere, and back.
     pub(in crate::plan) fn there_and_back(&self, place: Place, other: Place) -> f64 {
-        2.0 * self.crossing(place).max(self.crossing(other))
+        2.0 * self.rate(place).crossing.max(self.rate(other).crossing)
     }
 
     /// Seconds of a workload's prompt in a layer as it is. `first` is the GPU that computes with what the host keeps.
@@ -168,11 +194,8 @@ impl SpeedModel {
             let weights = self.compute(&work.matrices, place, first, n_tokens);
             let caches = work.caches.iter();
             let attention: f64 = caches.map(|it| rate.prompt_attend(it, n_tokens, depth)).sum();
-            let carried = if borrows.is_some() || self.is_carried(work, place) {
-                self.carry_cache(work, rate, depth)
-            } else {
-                0.0
-            };
+            let carried =
+                if borrows.is_some() || self.is_carried(work, place) { carry_cache(work, rate, depth) } else { 0.0 };
             let rest = rate.prompt_rest(&work.matrices, n_tokens);
             weights + attention + carried + rest + rate.constant(work)
         };
@@ -223,11 +246,6 @@ impl SpeedModel {
         self.kv_on_host && place != Place::Host && !work.caches.is_empty()
     }
 
-    fn carry_cache(&self, work: &LayerWork, rate: &Rate, depth: u32) -> f64 {
-        let bytes = |cache: &Cache| float(cache.bytes(depth));
-        work.caches.iter().map(bytes).sum::<f64>() / rate.upload
-    }
-
     /// Over the prompt's computations of `n_ubatch` tokens and the rest.
     fn sum_of_computations(&self, workload: &Workload, of: impl Fn(u32) -> f64) -> f64 {
         let (n, prompt) = (self.n_ubatch, workload.prompt);
@@ -241,27 +259,21 @@ impl SpeedModel {
         f64::from(workload.prompt.div_ceil(self.n_ubatch))
     }
 
-    /// What of a layer lies elsewhere.
-    fn moved(&self, layer: usize, place: Place) -> impl Iterator<Item = (Place, &[Matrices])> {
-        let moved = self.moved.get(layer).map_or(&[][..], Vec::as_slice);
-        let elsewhere = moved.iter().filter(move |(other, _)| *other != place);
-        elsewhere.map(|(other, matrices)| (*other, matrices.as_slice()))
-    }
-
-    /// Seconds of the way to a device.
-    pub(in crate::plan) fn crossing(&self, place: Place) -> f64 {
-        self.rate(place).crossing
-    }
-
     /// Layers of the model, the output layer counted.
-    pub(in crate::plan) const fn layers(&self) -> usize {
+    pub(in crate::plan) fn layers(&self) -> usize {
         self.work.len()
     }
 
-    fn rate(&self, place: Place) -> &Rate {
+    /// The rates of a device.
+    pub(in crate::plan) fn rate(&self, place: Place) -> &Rate {
         match place {
             Place::Gpu(gpu) => self.rates.gpus.get(gpu).unwrap_or(&self.rates.host),
             Place::Host => &self.rates.host,
         }
     }
+}
+
+/// Seconds in which a layer's keys and values come over to a device.
+fn carry_cache(work: &LayerWork, rate: &Rate, depth: u32) -> f64 {
+    work.caches.iter().map(|cache| cache.bytes(depth) as f64).sum::<f64>() / rate.upload
 }

@@ -9,7 +9,7 @@ use crate::gguf::TensorType;
 use crate::machine::{Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MeasuredRates};
 use crate::memory::KvType;
 
-use super::work::{Cache, LayerWork, Matrices, float};
+use super::work::{Cache, LayerWork, Matrices};
 
 /// What a GPU reads of its peak while it generates: 83 % was calibrated on an RTX 5060 Ti (docs/speed-model.md).
 const GPU_SHARE: f64 = 0.8;
@@ -151,12 +151,6 @@ impl Rate {
         }
     }
 
-    /// Sets the seconds that a layer takes whatever its size.
-    pub const fn per_layer(mut self, seconds: f64) -> Self {
-        self.seconds_per_layer = seconds;
-        self
-    }
-
     fn of_host(host: &Host) -> Self {
         let (bytes_per_second, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
         let cores = f64::from(host.usable_cores.or(host.physical_cores).unwrap_or(UNKNOWN_CORES).max(1));
@@ -165,7 +159,8 @@ impl Rate {
             flops: cores * CORE_FLOPS,
             half_speed: 0.0,
             basis,
-            ..Self::new(bytes_per_second).per_layer(HOST_LAYER)
+            seconds_per_layer: HOST_LAYER,
+            ..Self::new(bytes_per_second)
         }
         .by(host.rates.as_ref())
     }
@@ -185,10 +180,11 @@ impl Rate {
             GpuKind::Remote => (REMOTE_LINK, REMOTE_CROSSING),
             GpuKind::Discrete => {
                 let peak = gpu.pcie.map(|link| link.max.bytes_per_second());
-                (peak.map_or(UNKNOWN_LINK, |peak| float(peak) * LINK_SHARE), CROSSING)
+                (peak.map_or(UNKNOWN_LINK, |peak| peak as f64 * LINK_SHARE), CROSSING)
             }
         };
-        Self { upload, crossing, basis, ..Self::new(bytes_per_second).per_layer(GPU_LAYER) }.by(gpu.rates.as_ref())
+        Self { upload, crossing, basis, seconds_per_layer: GPU_LAYER, ..Self::new(bytes_per_second) }
+            .by(gpu.rates.as_ref())
     }
 
     /// With what was measured instead.
@@ -196,10 +192,10 @@ impl Rate {
         let Some(measured) = measured else {
             return self;
         };
-        let weights = measured.weights.iter().filter(|rate| !rate.experts).map(|rate| float(rate.bytes_per_second));
+        let weights = measured.weights.iter().filter(|rate| !rate.experts).map(|rate| rate.bytes_per_second as f64);
         let count = weights.clone().count();
         if count > 0 {
-            self.bytes_per_second = weights.sum::<f64>() / count as f64;
+            self.bytes_per_second = (weights.sum::<f64>() / count as f64).max(1.0);
             self.basis = Basis::Measured;
         }
         if measured.layer_ns > 0 {
@@ -207,7 +203,7 @@ impl Rate {
         }
         self.routing = measured.routing_ns as f64 * 1e-9;
         if let Some(link) = measured.link {
-            self.upload = float(link.upload.max(1));
+            self.upload = link.upload.max(1) as f64;
             self.crossing = link.crossing_ns as f64 * 1e-9;
         }
         self.measured = Some(measured.clone());
@@ -222,11 +218,11 @@ impl Rate {
 
     /// Seconds in which a token passes these weights.
     pub(super) fn token(&self, matrices: &Matrices) -> f64 {
-        let bytes = float(matrices.token_bytes());
+        let bytes = matrices.token_bytes() as f64;
         let of_type = |experts: bool| {
             let mut rates = self.measured.iter().flat_map(|it| &it.weights);
             let found = rates.find(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
-            found.map(|rate| float(rate.bytes_per_second.max(1)))
+            found.map(|rate| rate.bytes_per_second.max(1) as f64)
         };
         let experts = matrices.experts.is_some();
         let rate = of_type(experts).or_else(|| of_type(false));
@@ -248,7 +244,7 @@ impl Rate {
                 None => {
                     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
                     let cache = Cache { types: (plain(k), plain(v)), ..*cache };
-                    float(cache.bytes(depth)) / self.bytes_per_second
+                    cache.bytes(depth) as f64 / self.bytes_per_second
                 }
             },
         }
@@ -261,7 +257,7 @@ impl Rate {
         let of_type = all.filter(|rate| rate.kv_type == kv_type);
         let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa))?;
         let row = kv_type.row_bytes(u64::from(nearest.head_size)).max(1);
-        let elements = float(nearest.bytes_per_second) * f64::from(nearest.head_size) / float(row);
+        let elements = nearest.bytes_per_second as f64 * f64::from(nearest.head_size) / row as f64;
         Some((elements * f64::from(nearest.n_gqa)).max(1.0))
     }
 
@@ -271,7 +267,7 @@ impl Rate {
         let outputs: f64 = matrices.iter().filter(|it| !it.last_token).map(|it| it.outputs).sum();
         match self.measured.as_ref().map(|it| it.activations_per_second) {
             None | Some(0) => 0.0,
-            Some(rate) => outputs * f64::from(n_tokens) / float(rate),
+            Some(rate) => outputs * f64::from(n_tokens) / rate as f64,
         }
     }
 
@@ -289,7 +285,7 @@ impl Rate {
             let all = self.measured.iter().flat_map(|it| &it.prompts);
             let of_type =
                 all.filter(|rate| tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts);
-            nearest(of_type, |rate| unlike(rate.n_tokens, n_tokens)).map(|rate| float(rate.flops.max(1)))
+            nearest(of_type, |rate| unlike(rate.n_tokens, n_tokens)).map(|rate| rate.flops.max(1) as f64)
         };
         let ty = Some(matrices.tensor_type);
         of(ty, experts).or_else(|| of(ty, false)).or_else(|| of(None, false))
@@ -302,7 +298,7 @@ impl Rate {
         let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());
         let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa));
         match (nearest, self.attention) {
-            (Some(rate), _) => operations / float(rate.flops.max(1)),
+            (Some(rate), _) => operations / rate.flops.max(1) as f64,
             // Two operations for each multiplication, whatever is computed at once.
             (None, Some(rate)) => operations / (2.0 * rate),
             (None, None) => operations / self.flops_with(n_tokens),
@@ -341,9 +337,8 @@ fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis
         BandwidthSource::Nvml => (share, Basis::Driver),
         BandwidthSource::Catalogue => (share, Basis::DataSheet),
         BandwidthSource::Stated => (share, Basis::Stated),
-        BandwidthSource::Guess => (share, Basis::Guess),
     };
-    (float(figure.bytes_per_second) * share, basis)
+    (figure.bytes_per_second as f64 * share, basis)
 }
 
 #[cfg(test)]
@@ -359,5 +354,13 @@ mod tests {
             assert!(rates.gpus[0].bytes_per_second <= rates.host.bytes_per_second);
             assert!(rates.gpus[0].bytes_per_second < UNKNOWN_GPU / 10.0);
         }
+    }
+
+    #[test]
+    fn a_measured_rate_of_0_is_no_division_by_it() {
+        let mut host = Host::new(gib(64));
+        let rates = r#"{"weights": [{"type": "F16", "bytes_per_second": 0}], "layer_ns": 0}"#;
+        host.rates = serde_json::from_str(rates).unwrap();
+        assert_eq!(Rates::of(&[], &host).host.bytes_per_second, 1.0);
     }
 }

@@ -1,6 +1,9 @@
 //! What computing a token asks of each layer: the weights and the keys and values that it reads, and the
 //! arithmetic of them.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use crate::gguf::TensorType;
 use crate::memory::{ContextParams, KvType};
 use crate::profile::{BlockState, ModelProfile, Part, Role, Rows, Weight};
@@ -57,12 +60,13 @@ pub(super) struct Cache {
 
 impl LayerWork {
     /// The work of each block of this model, in a context with these parameters, and of the output layer.
-    pub(super) fn of(profile: &ModelProfile, params: &ContextParams) -> Vec<Self> {
+    pub(super) fn of(profile: &ModelProfile, params: &ContextParams) -> Arc<[Self]> {
         // What predicts further tokens has no part in one that is not predicted.
         let trunk = profile.hparams.n_layer_trunk() as usize;
         let idle = |index| profile.predicts() && index >= trunk;
-        let (every, nothing) = (profile.hparams.every_block_in_full(), BlockState::default());
-        let states = profile.state.blocks().unwrap_or(&every);
+        let nothing = BlockState::default();
+        let states = profile.state.blocks().map(Cow::from);
+        let states = states.unwrap_or_else(|| profile.hparams.every_block_in_full().into());
         let blocks = profile.weights.blocks.iter().enumerate();
         let blocks = blocks.map(|(index, block)| {
             if idle(index) {
@@ -70,7 +74,7 @@ impl LayerWork {
             }
             let state = states.get(index).unwrap_or(&nothing);
             Self {
-                matrices: matrices(profile, &block.weights),
+                matrices: matrices(profile, block),
                 caches: Cache::of(profile, params, index, state),
                 // Read and written, in 32-bit floats.
                 state: state.recurrent_elements() * 8,
@@ -103,10 +107,10 @@ pub(in crate::plan) fn matrices<'w>(
             }
             _ => None,
         };
-        let elements = weight.shape.iter().fold(1.0, |all, &n| all * float(n));
+        let elements = weight.shape.iter().fold(1.0, |all, &n| all * n as f64);
         let (used, count) = experts.unwrap_or((1, 1));
         let multiplications = elements * f64::from(used) / f64::from(count);
-        let outputs = multiplications / weight.shape.first().map_or(1.0, |&n| float(n.max(1)));
+        let outputs = multiplications / weight.shape.first().map_or(1.0, |&n| n.max(1) as f64);
         let last_token = is_for_logits(profile, weight);
         let kind = (weight.ty, experts, last_token);
         let kind_of = |it: &Matrices| (it.tensor_type, it.experts, it.last_token);
@@ -141,7 +145,7 @@ impl Matrices {
     pub(super) fn bytes(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         let unused = 1.0 - f64::from(used) / f64::from(count);
-        float(self.stored) * (1.0 - unused.powi(i32::try_from(n_tokens).unwrap_or(i32::MAX)))
+        self.stored as f64 * (1.0 - unused.powi(i32::try_from(n_tokens).unwrap_or(i32::MAX)))
     }
 }
 
@@ -201,8 +205,4 @@ impl Cache {
         let (k, v) = self.head;
         f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * f64::from(self.cells(depth))
     }
-}
-
-pub(super) const fn float(bytes: u64) -> f64 {
-    bytes as f64
 }

@@ -171,7 +171,7 @@ pub(crate) fn says(error: &Error, words: &[&str]) {
 
 /// Reads everything that a header offers, as far as it can be read.
 pub(crate) fn read_everything(header: &Header) {
-    let _ = (header.architecture(), header.name(), header.file_bytes());
+    let _ = (header.architecture(), header.file_bytes());
     let _ = header.u32_per_layer("llama.attention.head_count_kv", 2);
     for (key, value) in header.metadata() {
         // As text: NaN equals nothing.

@@ -1,8 +1,10 @@
 //! An NVIDIA driver library for tests: `nvml.c`, compiled for each test beside a script of its own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use tempfile::TempDir;
 
@@ -56,18 +58,17 @@ pub(crate) fn rtx_4090() -> String {
     card("GeForce RTX 4090", "01", [24 << 30, 22 << 30, 500 << 20])
 }
 
-/// Compiles the library where one test wants it: a library copied from another's path would be the same to the loader
-/// only if it were the same file, and compiling takes a few dozen milliseconds.
+/// The library where one test wants it: compiled once, but in a file of its own it is another to the loader.
 fn compile(flags: &[&str], library: &Path) {
+    static COMPILED: Mutex<BTreeMap<Vec<String>, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/nvml/nvml.c");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let status = Command::new(&compiler)
-        .args(["-shared", "-fPIC", "-O1", "-o"])
-        .arg(library)
-        .args(flags)
-        .arg(&source)
-        .arg("-ldl")
-        .status()
-        .unwrap_or_else(|error| panic!("the C compiler {compiler:?} does not run: {error}"));
-    assert!(status.success(), "{compiler:?} does not compile {}", source.display());
+    let mut compiled = COMPILED.lock().unwrap();
+    let bytes = compiled.entry(flags.iter().copied().map(str::to_owned).collect()).or_insert_with(|| {
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(library).args(flags).arg(&source).arg("-ldl");
+        let status = cc.status().unwrap_or_else(|error| panic!("the C compiler does not run: {cc:?}: {error}"));
+        assert!(status.success(), "{cc:?}");
+        fs::read(library).unwrap()
+    });
+    fs::write(library, bytes).unwrap();
 }

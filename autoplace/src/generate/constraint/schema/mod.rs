@@ -30,6 +30,12 @@ const APPLICATORS: &str = "$ref allOf anyOf const enum oneOf";
 const ANNOTATIONS: &str = "$anchor $comment $defs $id $schema contentEncoding contentMediaType default \
     definitions description examples id readOnly title writeOnly";
 
+/// A schema by its text, of which serde_json refuses what is nested more than 127 deep.
+pub(super) fn read(text: &str) -> Result<Value, String> {
+    let refused = |error| format!("it is nested more than {} deep, or no JSON: {error}", size::MAX_DEPTH);
+    serde_json::from_str(text).map_err(refused)
+}
+
 /// The schema that is compiled, or why it cannot be.
 pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     size::check(schema)?;
@@ -103,18 +109,20 @@ fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     })
 }
 
+pub(super) fn subschemas_mut(members: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
+    members.iter_mut().flat_map(|(keyword, value)| match value {
+        value if is_in(ONE, keyword) && !value.is_array() => vec![value],
+        Value::Array(list) if is_in(LISTS, keyword) => list.iter_mut().collect(),
+        Value::Object(map) if is_in(MAPS, keyword) => map.values_mut().collect(),
+        _ => Vec::new(),
+    })
+}
+
 /// Says what llguidance leaves open.
 fn tighten(schema: &mut Value) -> Result<(), String> {
     let Value::Object(members) = schema else { return Ok(()) };
-    for (keyword, value) in members.iter_mut() {
-        match (keyword.as_str(), value) {
-            ("enum" | "const", value) => numbers::exact(value)?,
-            (keyword, Value::Array(list)) if is_in(LISTS, keyword) => list.iter_mut().try_for_each(tighten)?,
-            (keyword, Value::Object(map)) if is_in(MAPS, keyword) => map.values_mut().try_for_each(tighten)?,
-            (keyword, value) if is_in(ONE, keyword) => tighten(value)?,
-            _ => {}
-        }
-    }
+    ["enum", "const"].iter().filter_map(|it| members.get(*it)).try_for_each(numbers::exact)?;
+    subschemas_mut(members).try_for_each(tighten)?;
     if members.get("uniqueItems") == Some(&Value::Bool(false)) {
         members.remove("uniqueItems");
     }

@@ -7,8 +7,8 @@ use super::places;
 
 /// Bytes of a schema, written without spaces.
 const MAX_BYTES: usize = 1 << 20;
-/// Values in values: as deep as serde_json reads.
-const MAX_DEPTH: usize = 100;
+/// Values in values: less deep than serde_json reads.
+pub(super) const MAX_DEPTH: usize = 100;
 /// Entries of a keyword: patterns of an object and alternatives of a `oneOf` are compared with each other, and
 /// properties and tuples llguidance goes through by recursion.
 const MOST: [(&str, usize); 6] = [

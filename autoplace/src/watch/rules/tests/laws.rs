@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{NEEDED, Rig, of, on_first};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::event::Event;
-use crate::watch::rules::Settings;
+use crate::watch::latch::Settings;
 use crate::watch::sample::{DeviceSample, Sample};
 
 /// The condition that an event is of, whichever its end.

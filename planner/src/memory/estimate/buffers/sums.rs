@@ -5,7 +5,7 @@ use crate::machine::Gpu;
 use crate::memory::KvType;
 use crate::memory::backend::{Family, fuses_attention};
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{Block, BlockState, Group, LoraPair, ModelProfile, Part, Rows, Weight};
+use crate::profile::{BlockState, Group, LoraPair, ModelProfile, Part, Rows, Weight};
 
 /// From so many tokens on a GPU computes with weights that the host keeps (`ggml_backend_cuda_device_offload_op`).
 const OFFLOAD_FROM: u64 = 32;
@@ -35,7 +35,7 @@ impl Buffers {
         let per_layer = profile.weights.input.iter().find(|weight| weight.name.starts_with("per_layer_token_embd"));
         let states = || profile.state.blocks().unwrap_or_default().iter();
         let cacheless = profile.state.blocks().is_some() && states().all(|block| block.kept.is_empty());
-        let attends = |block: &Block| block.weights.iter().any(|it| it.name.contains("attn_q"));
+        let attends = |block: &[Weight]| block.iter().any(|it| it.name.contains("attn_q"));
         let keys_row = head_dim * most(&hparams.n_head_kv);
         let named = |parts: &[&str]| profile.weights.stems.iter().any(|it| parts.iter().any(|part| it.contains(part)));
         let compressed = profile.state.is_compressed();
@@ -123,7 +123,7 @@ fn is_fitted(blocks: &[BlockState]) -> bool {
 /// (models/hrm-text.cpp). AUTO gives fused attention up there.
 fn computes_elsewhere(profile: &ModelProfile) -> bool {
     let mut blocks = profile.state.blocks().unwrap_or_default().iter().zip(&profile.weights.blocks);
-    blocks.any(|(state, block)| !state.kept.is_empty() && !block.weights.iter().any(Weight::is_matrix))
+    blocks.any(|(state, block)| !state.kept.is_empty() && !block.iter().any(Weight::is_matrix))
 }
 
 /// A copy of the logits (models/chameleon.cpp, models/qwen3tts.cpp), or logits that are computed with the embedding,
@@ -145,8 +145,7 @@ fn mixer(profile: &ModelProfile, sizes: &ContextSizes, n_seq: u32) -> u128 {
     let Some(state) = states.max().filter(|&state| state > 0) else {
         return 0;
     };
-    let blocks = profile.weights.blocks.iter();
-    let weights = blocks.flat_map(|block| &block.weights);
+    let weights = profile.weights.blocks.iter().flatten();
     let projections = weights.filter(|weight| weight.name.ends_with(".ssm_in.weight"));
     let width = n(projections.map(|weight| weight.shape[1]).max().unwrap_or(0));
     12 * width * n(sizes.n_tokens) + 12 * state * n(n_seq)
