@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -61,7 +60,11 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "docs",
         what: "the documentation builds without a warning",
-        run: |workspace| run(&mut documentation(workspace)),
+        run: |workspace| {
+            let mut cargo = workspace.compile("doc", &["--workspace", "--no-deps"]);
+            // As docs.rs: without what is native.
+            run(cargo.env("RUSTDOCFLAGS", "-Dwarnings").env("DOCS_RS", "1"))
+        },
     },
     Step { name: "bindings", what: "the committed bindings are those of the pinned llama.cpp", run: bindings::check },
     Step {
@@ -107,23 +110,11 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     std::thread::scope(|scope| {
         // Waits for a network more than for a core. What went wrong the step says, which tries again.
         let mut clients = names.is_empty().then(|| scope.spawn(|| python::environment(workspace, CLIENTS).is_ok()));
-        let mut docs = None;
         for (index, step) in steps.iter().enumerate() {
             println!("\n== {}/{} {}: {}", index + 1, steps.len(), step.name, step.what);
             let begin = Instant::now();
             if let Some(clients) = clients.take_if(|_| step.name == "clients") {
                 let _ = clients.join();
-            }
-            if names.is_empty() && step.name == "test" {
-                // Tests leave a core idle now and then. Again, what went wrong the step says.
-                docs = Some(scope.spawn(|| {
-                    // Until then cargo looks at what is built, and locks it.
-                    std::thread::sleep(Duration::from_secs(15));
-                    documentation(workspace).output().is_ok()
-                }));
-            }
-            if let Some(docs) = docs.take_if(|_| step.name == "docs") {
-                let _ = docs.join();
             }
             (step.run)(workspace).with_context(|| format!("step `{}`", step.name))?;
             println!("== {} took {}", step.name, seconds(begin));
@@ -153,13 +144,6 @@ fn clients(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=openai", "--test=hub", "--", "--ignored", "client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
-}
-
-/// As docs.rs makes it: without what is native.
-fn documentation(workspace: &Workspace) -> Command {
-    let mut cargo = workspace.compile("doc", &["--workspace", "--no-deps"]);
-    cargo.env("RUSTDOCFLAGS", "-Dwarnings").env("DOCS_RS", "1");
-    cargo
 }
 
 fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {

@@ -46,8 +46,8 @@ impl Kind {
 #[test]
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
     // Alone, a chunk is a batch; beside others it is what they wait for.
-    for (sequences, chunks) in [(1, [5, 5]), (3, [5, 512])] {
-        for (kind, chunk) in Kind::of(&ALL, sequences).zip(chunks.into_iter().cycle()) {
+    for (archs, sequences, chunks) in [(&ALL[..], 1, [5, 5]), (&EACH, 3, [5, 512])] {
+        for (kind, chunk) in Kind::of(archs, sequences).zip(chunks.into_iter().cycle()) {
             let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
             // The second time some of it may be in the context.
             for _ in 0..2 {

@@ -94,7 +94,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     /// Small contexts, shared or not, and more requests than sequences: everyone gets as much text as it gets alone,
     /// and the same where every sequence has a cache of its own.
