@@ -289,8 +289,6 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn skeleton(model: &Builder) -> Header {
@@ -327,14 +325,12 @@ mod tests {
     }
 
     #[test]
-    fn a_skeleton_of_very_many_keys_takes_no_time() {
+    fn a_skeleton_has_all_of_very_many_keys() {
         let mut model = Builder::new("llama");
         let keys = (0..1 << 17).map(|n| (format!("a.key.of.no.use.{n}"), bytes_of(Value::Str("")).unwrap()));
         model.metadata.extend(keys);
         let header = model.header().unwrap();
-        let begun = Instant::now();
-        // Those, the architecture and the tokenizer.
+        // Those, the architecture and the tokenizer; it would take minutes if each were compared with all others.
         assert_eq!(header.skeleton().unwrap().metadata.len(), (1 << 17) + 2);
-        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }
