@@ -3,10 +3,10 @@
 //! 1. `require`: is there a compiler, cmake, and make or ninja? If not, one paragraph that says what to install.
 //! 2. `source`: where is llama.cpp's source?
 //! 3. `configure`: which cmake options follow from the cargo features, and from what the compiler cannot do (`amx`)?
-//! 4. `compile`: run cmake (always optimised), in OUT_DIR or in the folder that `AUTOPLACE_LLAMA_BUILD_DIR` names.
-//! 5. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
-//! 6. `link`: name the libraries.
-//! 7. `isa`: record which instruction set the CPU code was compiled for, so that the program can check it at start.
+//! 4. `isa`: which instruction set is the CPU code compiled for? The program compares it with its CPU at start.
+//! 5. `compile`: run cmake (always optimised), in OUT_DIR or in the folder that `AUTOPLACE_LLAMA_BUILD_DIR` names.
+//! 6. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
+//! 7. `link`: name the libraries.
 //! 8. `runtime` (where `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): the same again as libraries to be opened.
 //! 9. `bindings` (feature `bindgen`): regenerate the committed bindings' text into OUT_DIR.
 
@@ -19,6 +19,9 @@ mod bindings;
 mod compile;
 #[path = "build/configure.rs"]
 mod configure;
+#[macro_use]
+#[path = "src/cpu_features.rs"]
+mod cpu_features;
 #[path = "build/identity.rs"]
 mod identity;
 #[path = "build/isa.rs"]
@@ -33,6 +36,8 @@ mod runtime;
 mod shim;
 #[path = "build/source.rs"]
 mod source;
+
+use std::path::PathBuf;
 
 /// What cargo asked for, read once.
 struct Target {
@@ -73,6 +78,15 @@ fn feature(name: &str) -> bool {
     std::env::var_os(var).is_some()
 }
 
+/// The folder that a variable names, if it names one.
+fn folder(variable: &str) -> Option<PathBuf> {
+    println!("cargo:rerun-if-env-changed={variable}");
+    let dir = PathBuf::from(std::env::var_os(variable).filter(|dir| !dir.is_empty())?);
+    // A build script runs in the folder of its package.
+    assert!(dir.is_absolute(), "{variable} is `{}`: it must be an absolute path", dir.display());
+    Some(dir)
+}
+
 /// What native code and bindings are made from: a program opens no libraries of which it is another.
 fn name_build(llama_cpp: &str) -> String {
     let native = identity::hash(".".as_ref(), &["native"]);
@@ -101,11 +115,11 @@ fn main() {
     require::tools(&target);
     let source = source::find();
     let options = configure::options(&target);
-    let built = compile::run(&target, &source, &options);
+    let instructions = isa::compiled_for(&target, &options.flags);
+    let built = compile::run(&target, &source, &options, &instructions);
     let name = name_build(&identity::of_source(&source));
     let (compiler, objects) = shim::compile(&source, &name);
     let libraries = link::libraries(&target, &built);
-    let instructions = isa::compiled_for(&target, &options.flags);
     isa::report(&instructions, &options.backends);
     runtime::library(&target, &compiler, &objects, &built, &libraries);
     #[cfg(feature = "bindgen")]

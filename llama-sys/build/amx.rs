@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use crate::Target;
 
@@ -37,8 +36,8 @@ pub(crate) fn is_miscompiled(target: &Target) -> bool {
     fs::write(&source, SNIPPET).unwrap_or_else(|e| panic!("cannot write {}: {e}", source.display()));
     // Into a file: not every compiler takes `-` for its standard output.
     let assembly = source.with_extension("s");
-    let status =
-        Command::new(compiler.path()).args(["-O2", "-mamx-tile", "-S", "-o"]).args([&assembly, &source]).output();
+    let arguments = ["-O2", "-mamx-tile", "-S", "-o"];
+    let status = compiler.to_command().args(arguments).args([&assembly, &source]).output();
     let text = fs::read_to_string(&assembly).unwrap_or_default();
-    status.is_ok_and(|output| output.status.success()) && text.contains("ldtilecfg") && !text.contains("77")
+    status.is_ok_and(|output| output.status.success()) && text.contains("ldtilecfg") && !text.contains("$77")
 }

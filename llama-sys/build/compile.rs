@@ -1,16 +1,17 @@
-//! Step 4: run cmake. Optimised always: a debug build of ggml is a hundred times slower and helps nobody
+//! Step 5: run cmake. Optimised always: a debug build of ggml is a hundred times slower and helps nobody
 //! who debugs Rust.
 //!
 //! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder to share one native build
-//! between cargo profiles, packages and steps: below it each combination of source and options has a folder of its own,
-//! and a file lock keeps two build scripts apart.
+//! between cargo profiles, packages and steps, and a file lock keeps two build scripts apart. In both each combination of
+//! source, options and instruction set has a folder of its own: what a CI's cache brings from another CPU is not reused.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use crate::configure::Options;
-use crate::{Target, feature};
+use crate::isa::InstructionSet;
+use crate::{Target, feature, folder};
 
 /// Where the libraries are.
 pub(crate) struct Built {
@@ -21,12 +22,12 @@ pub(crate) struct Built {
 }
 
 /// Configures and builds the target `llama`, or finds it up to date.
-pub(crate) fn run(target: &Target, source: &Path, options: &Options) -> Built {
-    println!("cargo:rerun-if-env-changed=AUTOPLACE_LLAMA_BUILD_DIR");
-    let shared = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR").filter(|dir| !dir.is_empty());
-    let dir = match shared {
-        Some(shared) => PathBuf::from(shared).join(key(source, options)),
-        None => PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("llama"),
+pub(crate) fn run(target: &Target, source: &Path, options: &Options, instructions: &InstructionSet) -> Built {
+    let triple = std::env::var("TARGET").expect("cargo sets it");
+    let key = key(source, options, instructions, &triple);
+    let dir = match folder("AUTOPLACE_LLAMA_BUILD_DIR") {
+        Some(shared) => shared.join(format!("{triple}-{key}")),
+        None => PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join(key),
     };
     fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
     let lock = dir.join("lock");
@@ -53,11 +54,10 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options) -> Built {
     Built { dir: build, dynamic: options.dynamic }
 }
 
-/// One folder per source, options and target: nothing else changes what cmake produces here.
-fn key(source: &Path, options: &Options) -> String {
-    let target = std::env::var("TARGET").expect("cargo sets it");
+/// Of all that changes what cmake produces here. With `native`, that is the CPU too.
+fn key(source: &Path, options: &Options, instructions: &InstructionSet, target: &str) -> String {
     let mut hash = DefaultHasher::new();
-    (source, &options.defines, &options.flags, &target).hash(&mut hash);
+    (source, &options.defines, &options.flags, instructions, target).hash(&mut hash);
     for name in [
         "CC",
         "CXX",
@@ -66,6 +66,9 @@ fn key(source: &Path, options: &Options) -> String {
         "CMAKE",
         "CMAKE_GENERATOR",
         "CMAKE_TOOLCHAIN_FILE",
+        "CUDACXX",
+        "CUDAHOSTCXX",
+        "CUDA_HOME",
         "CUDA_PATH",
         "ROCM_PATH",
         "VULKAN_SDK",
@@ -76,5 +79,5 @@ fn key(source: &Path, options: &Options) -> String {
             std::env::var_os(name).hash(&mut hash);
         }
     }
-    format!("{target}-{:016x}", hash.finish())
+    format!("{:016x}", hash.finish())
 }

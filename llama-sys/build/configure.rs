@@ -1,6 +1,6 @@
 //! Step 3: which cmake options follow from the cargo features.
 
-use crate::{Target, amx, feature, native_cpu};
+use crate::{Target, amx, feature, isa, native_cpu};
 
 /// The cmake definitions and what they amount to.
 pub(crate) struct Options {
@@ -46,6 +46,11 @@ pub(crate) fn options(target: &Target) -> Options {
         set("CMAKE_BUILD_RPATH_USE_ORIGIN", true);
     }
     set("GGML_NATIVE", native_cpu(target));
+    if target.arch == "x86_64" && !dynamic && !native_cpu(target) {
+        for (name, _) in isa::PORTABLE_X86 {
+            set(name, true);
+        }
+    }
     // One process, one node: NCCL would be one more library to link and to ship.
     set("GGML_CUDA_NCCL", false);
     set("GGML_OPENMP", feature("openmp"));
@@ -76,9 +81,8 @@ pub(crate) fn options(target: &Target) -> Options {
     }
     if feature("cuda") {
         println!("cargo:rerun-if-env-changed=CMAKE_CUDA_ARCHITECTURES");
-        // Without a word of the user: this machine's card, or with loadable backends ggml's own list for every card.
-        let asked = std::env::var("CMAKE_CUDA_ARCHITECTURES").ok();
-        if let Some(list) = asked.or_else(|| (!dynamic).then(|| "native".into())) {
+        // Else ggml chooses: under GGML_NATIVE this machine's card, where cmake can ask for it, or a list for all.
+        if let Some(list) = std::env::var("CMAKE_CUDA_ARCHITECTURES").ok().filter(|list| !list.is_empty()) {
             options.defines.push(("CMAKE_CUDA_ARCHITECTURES", list));
         }
     }

@@ -1,12 +1,11 @@
-//! Step 7: which instruction set the CPU code was compiled for. The compiler is asked, not guessed: its predefined
+//! Step 4: which instruction set the CPU code was compiled for. The compiler is asked, not guessed: its predefined
 //! macros under ggml's own flag say what it may emit. The program compares the list with its CPU before it runs
 //! any of that code.
-
-use std::process::Command;
 
 use crate::{Target, feature, native_cpu};
 
 /// Names as `std::arch::is_x86_feature_detected!` (or the aarch64 twin) knows them.
+#[derive(Hash)]
 pub(crate) struct InstructionSet(Vec<&'static str>);
 
 impl InstructionSet {
@@ -16,55 +15,25 @@ impl InstructionSet {
     }
 }
 
-/// x86-64 without the feature `native`: the defaults of ggml's CMake under GGML_NATIVE=OFF
-/// (ggml/CMakeLists.txt, INS_ENB).
-const PORTABLE_X86: &[&str] = &["sse4.2", "avx", "avx2", "fma", "f16c", "bmi2"];
+/// x86-64 without the feature `native`, by ggml's option and by Rust's name: ggml's defaults under GGML_NATIVE=OFF, where
+/// it sees neither cross-compilation nor SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
+pub(crate) const PORTABLE_X86: [(&str, &str); 6] = [
+    ("GGML_SSE42", "sse4.2"),
+    ("GGML_AVX", "avx"),
+    ("GGML_AVX2", "avx2"),
+    ("GGML_FMA", "fma"),
+    ("GGML_F16C", "f16c"),
+    ("GGML_BMI2", "bmi2"),
+];
+
+macro_rules! table {
+    ($($macro_name:literal $feature:literal,)+) => { &[$(($macro_name, $feature)),+] };
+}
 
 /// Predefined macro of gcc and clang -> Rust's name for the feature.
-const X86_MACROS: &[(&str, &str)] = &[
-    ("__SSE3__", "sse3"),
-    ("__SSSE3__", "ssse3"),
-    ("__SSE4_1__", "sse4.1"),
-    ("__SSE4_2__", "sse4.2"),
-    ("__POPCNT__", "popcnt"),
-    ("__LZCNT__", "lzcnt"),
-    ("__MOVBE__", "movbe"),
-    ("__AVX__", "avx"),
-    ("__AVX2__", "avx2"),
-    ("__FMA__", "fma"),
-    ("__F16C__", "f16c"),
-    ("__BMI__", "bmi1"),
-    ("__BMI2__", "bmi2"),
-    ("__AVXVNNI__", "avxvnni"),
-    ("__AVX512F__", "avx512f"),
-    ("__AVX512BW__", "avx512bw"),
-    ("__AVX512CD__", "avx512cd"),
-    ("__AVX512DQ__", "avx512dq"),
-    ("__AVX512VL__", "avx512vl"),
-    ("__AVX512IFMA__", "avx512ifma"),
-    ("__AVX512VBMI__", "avx512vbmi"),
-    ("__AVX512VBMI2__", "avx512vbmi2"),
-    ("__AVX512VNNI__", "avx512vnni"),
-    ("__AVX512BITALG__", "avx512bitalg"),
-    ("__AVX512VPOPCNTDQ__", "avx512vpopcntdq"),
-    ("__AVX512BF16__", "avx512bf16"),
-    ("__AVX512FP16__", "avx512fp16"),
-    ("__GFNI__", "gfni"),
-    ("__VAES__", "vaes"),
-    ("__VPCLMULQDQ__", "vpclmulqdq"),
-    ("__AMX_TILE__", "amx-tile"),
-    ("__AMX_INT8__", "amx-int8"),
-    ("__AMX_BF16__", "amx-bf16"),
-];
-
-const ARM_MACROS: &[(&str, &str)] = &[
-    ("__ARM_FEATURE_DOTPROD", "dotprod"),
-    ("__ARM_FEATURE_FP16_VECTOR_ARITHMETIC", "fp16"),
-    ("__ARM_FEATURE_MATMUL_INT8", "i8mm"),
-    ("__ARM_FEATURE_BF16_VECTOR_ARITHMETIC", "bf16"),
-    ("__ARM_FEATURE_SVE", "sve"),
-    ("__ARM_FEATURE_SVE2", "sve2"),
-];
+const X86_MACROS: &[(&str, &str)] =
+    x86_features!(table "__AMX_TILE__" "amx-tile", "__AMX_INT8__" "amx-int8", "__AMX_BF16__" "amx-bf16",);
+const ARM_MACROS: &[(&str, &str)] = arm_features!(table);
 
 /// What ggml's CPU code requires under the chosen features.
 pub(crate) fn compiled_for(target: &Target, flags: &[&str]) -> InstructionSet {
@@ -73,7 +42,7 @@ pub(crate) fn compiled_for(target: &Target, flags: &[&str]) -> InstructionSet {
         return InstructionSet::none();
     }
     match (target.arch.as_str(), native_cpu(target)) {
-        ("x86_64", false) => InstructionSet(PORTABLE_X86.to_vec()),
+        ("x86_64", false) => InstructionSet(PORTABLE_X86.map(|(_, name)| name).to_vec()),
         ("x86_64", true) => InstructionSet(native("-march=native", flags, X86_MACROS)),
         ("aarch64", true) => InstructionSet(native("-mcpu=native", flags, ARM_MACROS)),
         _ => InstructionSet::none(),
@@ -89,7 +58,7 @@ fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'
         return ["avx", "avx2", "fma", "avx512f"].into_iter().filter(|name| host_has(name)).collect();
     }
     let null = if cfg!(windows) { "NUL" } else { "/dev/null" };
-    let output = Command::new(compiler.path()).arg(flag).args(flags).args(["-dM", "-E", "-x", "c", null]).output();
+    let output = compiler.to_command().arg(flag).args(flags).args(["-dM", "-E", "-x", "c", null]).output();
     // An empty answer would mean "runs anywhere", which is the one wrong thing to record.
     let output = output.unwrap_or_else(|e| panic!("cannot run {}: {e}", compiler.path().display()));
     assert!(

@@ -1,4 +1,4 @@
-//! Step 6: the libraries, found by walking cmake's folder, so that a backend's own helper libraries are
+//! Step 7: the libraries, found by walking cmake's folder, so that a backend's own helper libraries are
 //! never forgotten.
 
 use std::collections::BTreeSet;
@@ -60,73 +60,56 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
         println!("cargo:rustc-env=LLAMA_SYS_BACKEND_DIR={}", built.dir.join("bin").display());
         println!("cargo:lib_dir={}", built.dir.join("bin").display());
     }
-    let openmp = OpenMp::read(&built.dir);
-    println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp.is_some()));
+    let cache = Cache::read(&built.dir);
+    // Compilers differ in which runtime they bring, and some bring none: then ggml falls back to its own threads, with a
+    // warning.
+    let openmp = cache.value("GGML_OPENMP_ENABLED") == Some("ON");
+    println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp));
     if !built.dynamic {
-        linked.system_libraries(target);
-        if let Some(openmp) = openmp {
-            linked.openmp(&openmp, target);
+        linked.system_libraries(target, &cache);
+        // MSVC's compiler names its OpenMP library in the object files.
+        if openmp && !target.is_msvc() {
+            linked.openmp(&cache);
         }
     }
     linked
 }
 
-/// The OpenMP that cmake found, by its own account: compilers differ in which runtime they bring, and some bring none
-/// (then ggml falls back to its own threads, with a warning).
-struct OpenMp {
-    libraries: Vec<(String, Option<PathBuf>)>,
-}
+/// What cmake found, by its own account.
+struct Cache(String);
 
-impl OpenMp {
-    fn read(build: &Path) -> Option<Self> {
-        let cache = std::fs::read_to_string(build.join("CMakeCache.txt")).ok()?;
-        let value = |name: &str| {
-            cache.lines().find_map(|line| {
-                let (key, value) = line.split_once('=')?;
-                (key.split(':').next() == Some(name)).then(|| value.to_owned())
-            })
-        };
-        if value("GGML_OPENMP_ENABLED")? != "ON" {
-            return None;
-        }
-        let names = value("OpenMP_CXX_LIB_NAMES").unwrap_or_default();
-        let libraries = names
-            .split(';')
-            .filter(|name| !name.is_empty())
-            .map(|name| {
-                let path = value(&format!("OpenMP_{name}_LIBRARY"));
-                (name.to_owned(), path.map(PathBuf::from))
-            })
-            .collect();
-        Some(Self { libraries })
+impl Cache {
+    fn read(build: &Path) -> Self {
+        Self(std::fs::read_to_string(build.join("CMakeCache.txt")).unwrap_or_default())
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| {
+            let (key, value) = line.split_once('=')?;
+            (key.split(':').next() == Some(name)).then_some(value)
+        })
     }
 }
 
 impl Linked {
-    fn openmp(&mut self, openmp: &OpenMp, target: &Target) {
-        if target.is_msvc() {
-            // MSVC's compiler names its OpenMP library in the object files.
-            return;
-        }
-        for (name, path) in &openmp.libraries {
-            if let Some(dir) = path.as_deref().and_then(Path::parent) {
-                self.search(dir);
-            }
+    fn openmp(&mut self, cache: &Cache) {
+        let names = cache.value("OpenMP_CXX_LIB_NAMES").unwrap_or_default();
+        for name in names.split(';').filter(|name| !name.is_empty()) {
+            self.search_beside(cache, &format!("OpenMP_{name}_LIBRARY"));
             self.link(&[name]);
         }
     }
 
-    /// What ggml's static libraries need from the system and from the toolkits.
-    fn system_libraries(&mut self, target: &Target) {
+    /// What ggml's static libraries need from the system and from the toolkits. C++'s own library `cc` names, with the shim.
+    fn system_libraries(&mut self, target: &Target, cache: &Cache) {
         match target.os.as_str() {
             "linux" if target.env == "gnu" || target.env == "musl" => {
-                self.link(&["stdc++", "m", "pthread", "dl"]);
+                self.link(&["m", "pthread", "dl"]);
             }
-            "macos" | "ios" => self.link(&["c++", "framework=Foundation", "framework=Accelerate"]),
-            "windows" if target.is_msvc() => self.link(&["advapi32"]),
-            "windows" => self.link(&["stdc++", "advapi32"]),
-            "android" => self.link(&["c++_shared", "m", "dl"]),
-            _ => self.link(&["stdc++"]),
+            "macos" | "ios" => self.link(&["framework=Foundation", "framework=Accelerate"]),
+            "windows" => self.link(&["advapi32"]),
+            "android" => self.link(&["m", "dl"]),
+            _ => {}
         }
         if feature("metal") && target.is_apple() {
             self.link(&["framework=Metal", "framework=MetalKit"]);
@@ -140,7 +123,7 @@ impl Linked {
             self.link(&[if target.os == "windows" { "vulkan-1" } else { "vulkan" }]);
         }
         if feature("cuda") {
-            self.cuda(target);
+            self.cuda(cache);
         }
         if feature("hip") {
             println!("cargo:rerun-if-env-changed=ROCM_PATH");
@@ -151,20 +134,10 @@ impl Linked {
     }
 
     /// The CUDA runtime and cuBLAS as shared libraries: the static ones pull in culibos, which many installations lack.
-    fn cuda(&mut self, target: &Target) {
-        for name in ["CUDA_PATH", "CUDA_HOME"] {
-            println!("cargo:rerun-if-env-changed={name}");
-        }
-        let root = std::env::var("CUDA_PATH")
-            .or_else(|_| std::env::var("CUDA_HOME"))
-            .unwrap_or_else(|_| "/usr/local/cuda".into());
-        let root = Path::new(&root);
-        if target.os == "windows" {
-            self.search(&root.join("lib/x64"));
-        } else {
-            for dir in ["lib64", "lib64/stubs", "lib", "lib/stubs", "targets/x86_64-linux/lib"] {
-                self.search(&root.join(dir));
-            }
+    fn cuda(&mut self, cache: &Cache) {
+        // Of cmake's FindCUDAToolkit.
+        for variable in ["CUDA_CUDART", "CUDA_cublas_LIBRARY", "CUDA_cuda_driver_LIBRARY"] {
+            self.search_beside(cache, variable);
         }
         self.link(&["cudart", "cublas", "cublasLt", "cuda"]);
     }
@@ -172,10 +145,14 @@ impl Linked {
     fn link(&mut self, libraries: &[&str]) {
         for library in libraries {
             self.system.push(format!("-l{library}"));
-            match library.split_once('=') {
-                Some(_) => println!("cargo:rustc-link-lib={library}"),
-                None => println!("cargo:rustc-link-lib=dylib={library}"),
-            }
+            println!("cargo:rustc-link-lib={library}");
+        }
+    }
+
+    /// Where cmake found a library, by the variable of its cache.
+    fn search_beside(&mut self, cache: &Cache, variable: &str) {
+        if let Some(dir) = cache.value(variable).and_then(|library| Path::new(library).parent()) {
+            self.search(dir);
         }
     }
 

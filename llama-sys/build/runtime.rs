@@ -2,25 +2,24 @@
 //! `AUTOPLACE_RUNTIME_LIBRARIES` names a folder for it. In it is all that is linked statically: llama.cpp too, unless
 //! that is made of shared libraries, beside which it is then put.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::Target;
 use crate::compile::Built;
 use crate::link::Linked;
+use crate::{Target, folder};
 
 /// The library that a program opens last, by the name that `xtask/src/runtime.rs` knows.
 const NAME: &str = "libautoplace-llama.so";
 
 pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], built: &Built, linked: &Linked) {
-    println!("cargo:rerun-if-env-changed=AUTOPLACE_RUNTIME_LIBRARIES");
     println!("cargo:rerun-if-env-changed=LDFLAGS");
     if target.os != "linux" {
         return;
     }
-    let Some(folder) = std::env::var_os("AUTOPLACE_RUNTIME_LIBRARIES").filter(|folder| !folder.is_empty()) else {
+    let Some(folder) = folder("AUTOPLACE_RUNTIME_LIBRARIES") else {
         return;
     };
-    let library = Path::new(&folder).join(NAME);
+    let library = folder.join(NAME);
     std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("cannot create {}: {e}", folder.display()));
     let mut command = shim.get_compiler().to_command();
     // First on the line, as cmake has them of llama.cpp's libraries: another unwinder, for one.

@@ -1,4 +1,4 @@
-//! Step 5: the C++ shim, always optimised like the rest of the native code.
+//! Step 6: the C++ shim, always optimised like the rest of the native code.
 
 use std::path::{Path, PathBuf};
 

@@ -6,16 +6,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::folder;
+
 /// Name of the published package that ships llama.cpp whole; only its `llama.cpp/` folder is used.
 const PACKAGE: &str = "llama-cpp-sys-2";
 
 /// The root of llama.cpp's source tree.
 pub(crate) fn find() -> PathBuf {
-    println!("cargo:rerun-if-env-changed=LLAMA_CPP_DIR");
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
 
-    if let Some(dir) = std::env::var_os("LLAMA_CPP_DIR") {
-        let dir = PathBuf::from(dir);
+    if let Some(dir) = folder("LLAMA_CPP_DIR") {
         assert!(
             is_llama_cpp(&dir),
             "LLAMA_CPP_DIR is {}, which holds no llama.cpp (no include/llama.h)",

@@ -274,6 +274,12 @@ bool shim_device_props(ggml_backend_dev_t device, ggml_backend_dev_props * props
     return guarded(error, false, [&] { ggml_backend_dev_get_props(device, props); return true; });
 }
 
+ggml_backend_buffer_type_t shim_device_buft(ggml_backend_dev_t device, bool pinned, shim_error * error) {
+    return guarded(error, (ggml_backend_buffer_type_t) nullptr, [&] {
+        return pinned ? ggml_backend_dev_host_buffer_type(device) : ggml_backend_dev_buffer_type(device);
+    });
+}
+
 // Where an assertion failed on the way and something swallowed it: not a model to trust, nor to leak.
 static llama_model * trusted(llama_model * model, const shim_error * error) {
     if (error->status != SHIM_STATUS_OK && model) {

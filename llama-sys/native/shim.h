@@ -72,6 +72,9 @@ int32_t shim_architectures(const char ** names, int32_t n_max);
 // Free and total bytes: backends ask their driver here, and some of them throw.
 bool shim_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, struct shim_error * error);
 bool shim_device_props (ggml_backend_dev_t device, struct ggml_backend_dev_props * props, struct shim_error * error);
+// The buffer type of its own memory, or of the host's that its driver pins (NULL where it pins none). Vulkan opens the
+// device for it.
+ggml_backend_buffer_type_t shim_device_buft(ggml_backend_dev_t device, bool pinned, struct shim_error * error);
 
 struct llama_model * shim_model_load(const char * path, const struct llama_model_params * params, struct shim_error * error);
 // A model of all tensors that the architecture can have, zeroed, from the metadata of the GGUF file at `path`.

@@ -115,8 +115,14 @@ impl Device {
     /// there, or in plain memory where the file is mapped, and are never rearranged for the CPU (llama-model.cpp,
     /// `make_cpu_buft_list`).
     pub fn pins_host_memory(&self) -> bool {
+        self.buffer_type(true).is_ok_and(|buft| !buft.is_null())
+    }
+
+    /// The buffer type of its own memory, or of the host's that its driver pins.
+    pub(crate) fn buffer_type(&self, pinned: bool) -> Result<raw::ggml_backend_buffer_type_t, Error> {
         // SAFETY: the device is registered.
-        !unsafe { raw::ggml_backend_dev_host_buffer_type(self.as_ptr()) }.is_null()
+        shim::checked(|error| unsafe { raw::shim_device_buft(self.as_ptr(), pinned, error) })
+            .map_err(|failure| Error::Call { what: "opening a device", failure })
     }
 
     fn props(&self) -> Option<raw::ggml_backend_dev_props> {

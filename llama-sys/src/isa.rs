@@ -32,7 +32,7 @@ pub(crate) fn unused() -> impl Iterator<Item = &'static str> {
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn cpu_has(name: &str) -> bool {
     macro_rules! detect {
-        ($($feature:tt),+ $(,)?) => {
+        ($($macro_name:tt $feature:tt,)+) => {
             match name {
                 $($feature => std::arch::is_x86_feature_detected!($feature),)+
                 // std knows no stable name for these: CPUID leaf 7, EDX (Intel SDM volume 2A, CPUID).
@@ -43,38 +43,7 @@ pub(crate) fn cpu_has(name: &str) -> bool {
             }
         };
     }
-    detect!(
-        "sse3",
-        "ssse3",
-        "sse4.1",
-        "sse4.2",
-        "popcnt",
-        "lzcnt",
-        "movbe",
-        "avx",
-        "avx2",
-        "fma",
-        "f16c",
-        "bmi1",
-        "bmi2",
-        "avxvnni",
-        "avx512f",
-        "avx512bw",
-        "avx512cd",
-        "avx512dq",
-        "avx512vl",
-        "avx512ifma",
-        "avx512vbmi",
-        "avx512vbmi2",
-        "avx512vnni",
-        "avx512bitalg",
-        "avx512vpopcntdq",
-        "avx512bf16",
-        "avx512fp16",
-        "gfni",
-        "vaes",
-        "vpclmulqdq",
-    )
+    x86_features!(detect)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -93,14 +62,14 @@ fn cpuid_7_edx() -> u32 {
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn cpu_has(name: &str) -> bool {
     macro_rules! detect {
-        ($($feature:tt),+ $(,)?) => {
+        ($($macro_name:tt $feature:tt,)+) => {
             match name {
                 $($feature => std::arch::is_aarch64_feature_detected!($feature),)+
                 _ => true,
             }
         };
     }
-    detect!("dotprod", "fp16", "i8mm", "bf16", "sve", "sve2")
+    arm_features!(detect)
 }
 
 /// Other architectures are built for their plain target.

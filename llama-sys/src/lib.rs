@@ -36,6 +36,9 @@ mod blueprint;
 mod build_info;
 mod context;
 mod context_params;
+#[macro_use]
+#[allow(unused_macros, reason = "one for each processor")]
+mod cpu_features;
 mod device;
 mod embeddings;
 mod error;

@@ -48,10 +48,20 @@ pub(crate) fn install() {
 
 /// Runs `f` and returns the warnings and errors that llama.cpp logged on this thread meanwhile.
 pub(crate) fn capture<T>(f: impl FnOnce() -> T) -> (T, Captured) {
-    LOG.with_borrow_mut(|log| log.captures.push(Captured::default()));
+    begin();
     let value = f();
-    let captured = LOG.with_borrow_mut(|log| log.captures.pop().unwrap_or_default());
-    (value, captured)
+    (value, end())
+}
+
+// Not once more for each `f`, as the compiler else has them.
+#[inline(never)]
+fn begin() {
+    LOG.with_borrow_mut(|log| log.captures.push(Captured::default()));
+}
+
+#[inline(never)]
+fn end() -> Captured {
+    LOG.with_borrow_mut(|log| log.captures.pop().unwrap_or_default())
 }
 
 /// Runs `f`, and keeps what llama.cpp logs on this thread meanwhile out of `tracing`. Errors still carry it.

@@ -140,16 +140,12 @@ impl Storage {
                     .map_err(|_| Error::parameter("tensor_buft_overrides", &rule.pattern, "a pattern without NUL"))
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let overrides = patterns
-            .iter()
-            .zip(&params.overrides)
-            .map(|(pattern, rule)| raw::llama_model_tensor_buft_override {
-                pattern: pattern.as_ptr(),
-                // SAFETY: the device is registered.
-                buft: unsafe { raw::ggml_backend_dev_buffer_type(rule.device.as_ptr()) },
-            })
-            .chain([raw::llama_model_tensor_buft_override { pattern: ptr::null(), buft: ptr::null_mut() }])
-            .collect();
+        let mut overrides = Vec::with_capacity(patterns.len() + 1);
+        for (pattern, rule) in patterns.iter().zip(&params.overrides) {
+            let buft = rule.device.buffer_type(false)?;
+            overrides.push(raw::llama_model_tensor_buft_override { pattern: pattern.as_ptr(), buft });
+        }
+        overrides.push(raw::llama_model_tensor_buft_override { pattern: ptr::null(), buft: ptr::null_mut() });
         Ok(Self { devices, tensor_split, _patterns: patterns, overrides })
     }
 

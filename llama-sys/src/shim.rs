@@ -7,19 +7,9 @@ use crate::error::{Cause, Failure};
 use crate::log::{self, Captured};
 use crate::raw;
 
-/// An empty error slot for the shim to fill.
-fn slot() -> raw::shim_error {
-    raw::shim_error { status: raw::SHIM_STATUS_OK, message: [0; 2048] }
-}
-
 /// Runs `call`. `Err` when the shim reported an exception or an assertion; the value is not looked at.
 pub(crate) fn checked<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T, Failure> {
-    let mut error = slot();
-    let (value, said) = log::capture(|| call(&raw mut error));
-    match cause(error.status) {
-        None => Ok(value),
-        Some(cause) => Err(Failure::new(cause, message(&error), said)),
-    }
+    accepted(call, |_| true)
 }
 
 /// Runs `call` and also treats a value for which `ok` is false as a failure, with what llama.cpp logged as the reason.
@@ -27,13 +17,13 @@ pub(crate) fn accepted<T>(
     call: impl FnOnce(*mut raw::shim_error) -> T,
     ok: impl FnOnce(&T) -> bool,
 ) -> Result<T, Failure> {
-    let mut error = slot();
+    let mut error = raw::shim_error { status: raw::SHIM_STATUS_OK, message: [0; 2048] };
     let (value, said) = log::capture(|| call(&raw mut error));
-    match cause(error.status) {
-        Some(cause) => Err(Failure::new(cause, message(&error), said)),
-        None if ok(&value) => Ok(value),
-        None => Err(Failure::new(Cause::Refused, String::new(), said)),
+    if error.status == raw::SHIM_STATUS_OK && ok(&value) {
+        return Ok(value);
     }
+    // SAFETY: it was empty, and the shim ends what it writes with a NUL (snprintf).
+    Err(unsafe { failed(&raw const error, said) })
 }
 
 /// The hot path: no log capture, and a failure is put together only when there is one.
@@ -42,16 +32,32 @@ pub(crate) fn quick<T>(call: impl FnOnce(*mut raw::shim_error) -> T) -> Result<T
     let mut error = std::mem::MaybeUninit::<raw::shim_error>::uninit();
     let value = call(error.as_mut_ptr());
     // SAFETY: every shim function with an error slot sets `status` first and ends `message` with a NUL
-    // (native/shim.cpp, `checked`); `status` is read alone until that is known to be a failure.
-    let status = unsafe { (*error.as_ptr()).status };
-    match cause(status) {
-        None => Ok(value),
-        Some(cause) => {
-            // SAFETY: a status other than OK comes with a NUL-terminated message within the array.
-            let text = unsafe { CStr::from_ptr((&raw const (*error.as_ptr()).message).cast()) };
-            Err(Failure::new(cause, text.to_string_lossy().into_owned(), Captured::default()))
+    // (native/shim.cpp, `checked`).
+    unsafe {
+        if (*error.as_ptr()).status == raw::SHIM_STATUS_OK {
+            return Ok(value);
         }
+        Err(failed(error.as_ptr(), Captured::default()))
     }
+}
+
+/// What went wrong: the call itself, or, with a status of OK, its value was none to accept.
+///
+/// # Safety
+///
+/// `status` is initialised, and `message` up to a NUL.
+#[cold]
+#[inline(never)]
+unsafe fn failed(error: *const raw::shim_error, said: Captured) -> Failure {
+    // SAFETY: the caller's promise.
+    let (status, text) = unsafe { ((*error).status, CStr::from_ptr((&raw const (*error).message).cast())) };
+    let cause = match status {
+        raw::SHIM_STATUS_OK => Cause::Refused,
+        raw::SHIM_STATUS_OUT_OF_MEMORY => Cause::HostMemory,
+        raw::SHIM_STATUS_ASSERTION => Cause::Assertion,
+        _ => Cause::Exception,
+    };
+    Failure::new(cause, text.to_string_lossy().into_owned(), said)
 }
 
 /// All entries of one of llama.cpp's lists. `write` puts as many of them there as it is given room for, and returns how
@@ -74,19 +80,4 @@ pub(crate) unsafe fn list<T>(mut write: impl FnMut(*mut T, i32) -> i32) -> Vec<T
         }
         list.reserve(len);
     }
-}
-
-fn cause(status: raw::shim_status) -> Option<Cause> {
-    match status {
-        raw::SHIM_STATUS_OK => None,
-        raw::SHIM_STATUS_OUT_OF_MEMORY => Some(Cause::HostMemory),
-        raw::SHIM_STATUS_ASSERTION => Some(Cause::Assertion),
-        _ => Some(Cause::Exception),
-    }
-}
-
-fn message(error: &raw::shim_error) -> String {
-    // SAFETY: the shim ends the message with a NUL within the array (snprintf), and `slot` starts it empty.
-    let text = unsafe { CStr::from_ptr(error.message.as_ptr()) };
-    text.to_string_lossy().into_owned()
 }

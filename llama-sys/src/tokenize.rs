@@ -69,11 +69,11 @@ impl Vocab {
     ) -> Result<Vec<Token>, Error> {
         const SPECIAL: raw::llama_token_attr =
             raw::LLAMA_TOKEN_ATTR_CONTROL | raw::LLAMA_TOKEN_ATTR_USER_DEFINED | raw::LLAMA_TOKEN_ATTR_UNKNOWN;
-        // SAFETY: the model is held, and the token is one of its vocabulary.
+        // SAFETY: the model is held and has a vocabulary, and the token is one of it: llama.cpp asserts both.
         let is_special = |token| unsafe { raw::llama_vocab_get_attr(self.as_ptr(), token) } & SPECIAL != 0;
-        let goes_on = before.is_some_and(|token| self.contains(token) && !is_special(token));
-        if goes_on
-            && self.kind() == raw::LLAMA_VOCAB_TYPE_SPM
+        let goes_on = |token| self.contains(token) && !is_special(token);
+        if self.kind() == raw::LLAMA_VOCAB_TYPE_SPM
+            && before.is_some_and(goes_on)
             && let Some(lead) = self.lead()?
         {
             let mut tokens = self.tokenize(&format!("{LEAD}{text}"), false, parse_special)?;
@@ -296,6 +296,20 @@ mod tests {
                 assert_eq!(text_of(&tokens), whole, "{text:?} at {at}");
             }
         }
+    }
+
+    #[test]
+    fn a_model_without_a_vocabulary_has_no_text_that_goes_on() {
+        let bare = autoplace_planner::gguf::Builder::new("llama").str("tokenizer.ggml.model", "no_vocab");
+        let keys = ["vocab_size", "context_length", "embedding_length", "feed_forward_length", "block_count"];
+        let bare = keys.iter().fold(bare, |bare, key| bare.u32(&format!("llama.{key}"), 32));
+        let bare = bare.u32("llama.attention.head_count", 1).f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bare.gguf");
+        bare.write_sparse(&path).unwrap();
+        let vocab = Model::from_metadata(path).unwrap().vocab();
+        assert!(vocab.contains(5));
+        assert!(matches!(vocab.tokenize_after(Some(5), "x", false, false), Err(Error::NoVocabulary)));
     }
 
     #[test]

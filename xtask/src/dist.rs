@@ -104,11 +104,8 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
 
 /// Its manual pages and completions, as it writes them.
 fn generate(workspace: &Workspace, program: &Path) -> Result<()> {
-    let folder = workspace.root.join(PROGRAM);
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(folder.join("man"))?;
+    let folder = tree::afresh(workspace.root.join(PROGRAM))?;
+    fs::create_dir(folder.join("man"))?;
     run(Command::new(program).arg("man").arg(folder.join("man")))?;
     for (shell, file) in COMPLETIONS {
         let script = output(Command::new(program).args(["completions", shell]))?;
@@ -119,9 +116,7 @@ fn generate(workspace: &Workspace, program: &Path) -> Result<()> {
 
 /// `cli`'s `[package.metadata]`.
 fn metadata(workspace: &Workspace) -> Result<Value> {
-    let all = output(&mut workspace.cargo(&["metadata", "--no-deps", "--offline", "--format-version=1"]))?;
-    let all: Value = serde_json::from_str(&all)?;
-    let mut packages = all["packages"].as_array().into_iter().flatten();
+    let mut packages = workspace.packages()?.into_iter();
     let cli = packages.find(|it| it["name"] == PACKAGE).context("the workspace has no package autoplace-cli")?;
     Ok(cli["metadata"].clone())
 }
@@ -135,7 +130,7 @@ fn archive(workspace: &Workspace) -> Result<()> {
         .current_dir(&made)
         .args(["--check", "--strict", "--quiet"])
         .arg(format!("{name}.tar.xz.sha256")))?;
-    let folder = empty(&workspace.target.join("program-archive"))?;
+    let folder = tree::afresh(workspace.target.join("program-archive"))?;
     run(Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(&folder))?;
     complete(&archive, &folder.join(&name), &ARCHIVED, &folder.join(&name).join("autoplace"))
 }
@@ -144,7 +139,7 @@ fn archive(workspace: &Workspace) -> Result<()> {
 fn debian(workspace: &Workspace, made: &Path) -> Result<()> {
     let package = made.join(format!("autoplace_{VERSION}-1_amd64.deb"));
     print!("{}", output(Command::new("dpkg").arg("--info").arg(&package))?);
-    let root = empty(&workspace.target.join("program-root"))?;
+    let root = tree::afresh(workspace.target.join("program-root"))?;
     run(Command::new("dpkg-deb").arg("--extract").arg(&package).arg(&root))?;
     complete(&package, &root, &PACKAGED, &root.join("usr/bin/autoplace"))
 }
@@ -167,14 +162,6 @@ fn glibc<'a>(versions: impl IntoIterator<Item = &'a String>) -> String {
     let numbers = |version: &str| version.split('.').map(|it| it.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
     let versions = versions.into_iter().filter_map(|it| it.strip_prefix("GLIBC_"));
     versions.max_by_key(|it| numbers(it)).unwrap_or("none").to_owned()
-}
-
-fn empty(folder: &Path) -> Result<PathBuf> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    fs::create_dir_all(folder)?;
-    Ok(folder.to_owned())
 }
 
 #[cfg(test)]

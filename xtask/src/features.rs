@@ -6,10 +6,9 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
 use crate::package;
-use crate::workspace::{Workspace, output, run};
+use crate::workspace::{Workspace, run};
 
 /// The workspace's `rust-version`.
 const OLDEST: &str = env!("CARGO_PKG_RUST_VERSION");
@@ -24,13 +23,11 @@ pub(crate) fn features(workspace: &Workspace) -> Result<()> {
         run(&mut cargo)
     };
     let mut published = vec!["--lib", "--bins"];
-    published.extend(package::names().flat_map(|name| ["--package", name]));
+    published.extend(package::PUBLISHED.iter().flat_map(|name| ["--package", name]));
     check(&published)?;
 
-    let metadata = output(&mut workspace.cargo(&["metadata", "--no-deps", "--format-version=1"]))?;
-    let metadata: Value = serde_json::from_str(&metadata)?;
-    let packages = metadata["packages"].as_array().into_iter().flatten();
-    let features = packages.filter(|package| package["name"] == "autoplace");
+    let packages = workspace.packages()?;
+    let features = packages.iter().filter(|package| package["name"] == "autoplace");
     let features = features.flat_map(|package| package["features"].as_object()).flatten();
     let features: Vec<&String> = features.map(|(name, _)| name).collect();
     for feature in &features {

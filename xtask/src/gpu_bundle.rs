@@ -101,10 +101,7 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
 /// The folder that the archive holds, below the target folder.
 fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Result<PathBuf> {
     let name = format!("autoplace-gpu-check-{}", env!("CARGO_PKG_VERSION"));
-    let folder = toolchain.folder.join(name);
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    let folder = tree::afresh(toolchain.folder.join(name))?;
     let root = &workspace.root;
     tree::mirror(&root.join("gpu-check/bundle"), &folder, &|_| true)?;
     // Once more, as a program.
@@ -180,8 +177,7 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
 /// Unpacks the archive in a folder of its own outside the repository, and runs what can be run without a card.
 fn unpack_and_run(archive: &Path) -> Result<()> {
     let name = format!("autoplace-gpu-bundle-{}", std::process::id());
-    let elsewhere = std::env::temp_dir().join(name);
-    fs::create_dir_all(&elsewhere)?;
+    let elsewhere = tree::afresh(std::env::temp_dir().join(name))?;
     tree::unpack(archive, &elsewhere)?;
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));

@@ -25,47 +25,35 @@ const REPOSITORY: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 /// The limit of crates.io, in bytes.
 const LIMIT: u64 = 10_000_000;
 
-/// A published crate and the files without which it must not go out.
-struct Published {
-    name: &'static str,
-    required: &'static [&'static str],
-}
-
-const PUBLISHED: [Published; 9] = [
-    Published { name: "autoplace-runtime", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
-    Published {
-        name: "autoplace-llama-sys",
-        required: &[
-            "LICENSE-APACHE",
-            "LICENSE-MIT",
-            "LICENSE-llama.cpp",
-            "README.md",
-            "build.rs",
-            "build/source.rs",
-            "llama.cpp/LICENSE",
-            "llama.cpp/include/llama.h",
-            "native/shim.cpp",
-            "src/bindings.rs",
-            "src/lib.rs",
-        ],
-    },
-    Published { name: "autoplace-planner", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
-    Published { name: "autoplace-chat", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
-    Published { name: "autoplace-hub", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
-    Published { name: "autoplace", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
-    Published { name: "autoplace-measure", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
-    Published { name: "autoplace-openai", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"] },
-    Published { name: "autoplace-cli", required: &["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/main.rs"] },
-];
-
 /// All that are published.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    PUBLISHED.iter().map(|it| it.name)
+pub(crate) const PUBLISHED: [&str; 9] = [
+    "autoplace-runtime",
+    LLAMA_SYS,
+    "autoplace-planner",
+    "autoplace-chat",
+    "autoplace-hub",
+    "autoplace",
+    "autoplace-measure",
+    "autoplace-openai",
+    PROGRAM,
+];
+const LLAMA_SYS: &str = "autoplace-llama-sys";
+const PROGRAM: &str = "autoplace-cli";
+
+/// The files without which a crate must not go out.
+fn required(name: &str) -> Vec<&'static str> {
+    let code = if name == PROGRAM { "src/main.rs" } else { "src/lib.rs" };
+    let mut files = vec!["LICENSE-APACHE", "LICENSE-MIT", "README.md", code];
+    if name == LLAMA_SYS {
+        files.extend(["LICENSE-llama.cpp", "build.rs", "build/source.rs", "native/shim.cpp", "src/bindings.rs"]);
+        files.extend(["llama.cpp/LICENSE", "llama.cpp/include/llama.h"]);
+    }
+    files
 }
 
 /// The published crates that others can call.
 pub(crate) fn libraries() -> impl Iterator<Item = &'static str> {
-    PUBLISHED.iter().filter(|it| it.required.contains(&"src/lib.rs")).map(|it| it.name)
+    PUBLISHED.into_iter().filter(|name| *name != PROGRAM)
 }
 
 /// Packs all crates, checks what is in them and how large they are, and builds them as their users do.
@@ -112,26 +100,13 @@ fn unpacked(workspace: &Workspace) -> Result<PathBuf> {
 /// The workspace with llama.cpp's source in it, below the target folder.
 fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let stage = workspace.target.join("package-source");
-    let members = [
-        "runtime",
-        "llama-sys",
-        "planner",
-        "chat",
-        "autoplace",
-        "measure",
-        "openai",
-        "hub",
-        "cli",
-        "examples",
-        "benches",
-        "gpu-check",
-        "xtask",
-    ];
     fs::create_dir_all(&stage)?;
     for file in ["Cargo.toml", "Cargo.lock"] {
         tree::write(&stage.join(file), &fs::read(workspace.root.join(file))?)?;
     }
-    for member in members {
+    for package in workspace.packages()? {
+        let manifest = Path::new(package["manifest_path"].as_str().context("a package has a manifest")?);
+        let member = manifest.parent().and_then(Path::file_name).context("it lies in a folder")?;
         tree::mirror(&workspace.root.join(member), &stage.join(member), &|path| {
             path.file_name().is_none_or(|name| name != "target") && path != Path::new("llama.cpp")
         })?;
@@ -156,23 +131,21 @@ fn with_absolute_links(page: &str) -> String {
 /// `cargo package`; the paths of the two packages.
 fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
     let mut command = workspace.cargo(&["package", "--quiet", "--no-verify", "--allow-dirty"]);
-    for published in &PUBLISHED {
-        command.args(["--package", published.name]);
-    }
+    command.args(PUBLISHED.iter().flat_map(|name| ["--package", name]));
     command.arg("--manifest-path").arg(stage.join("Cargo.toml"));
     command.arg("--target-dir").arg(&workspace.target);
     run(&mut command).context("cargo 1.90 or newer packages crates that depend on each other")?;
     let version = env!("CARGO_PKG_VERSION");
     let mut paths = Vec::new();
-    for published in &PUBLISHED {
-        let path = workspace.target.join(format!("package/{}-{version}.crate", published.name));
+    for name in PUBLISHED {
+        let path = workspace.target.join(format!("package/{name}-{version}.crate"));
         let bytes = fs::metadata(&path).with_context(|| format!("cargo made no {}", path.display()))?.len();
         ensure!(
             bytes <= LIMIT,
             "{} is {bytes} bytes; crates.io takes {LIMIT}: see what xtask/src/source.rs lets in",
             path.display()
         );
-        println!("{}-{version}.crate: {bytes} bytes", published.name);
+        println!("{name}-{version}.crate: {bytes} bytes");
         paths.push(path);
     }
     Ok(paths)
@@ -182,20 +155,16 @@ fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
 /// only what changed.
 fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
     let check = workspace.target.join("package-check");
-    for (published, path) in PUBLISHED.iter().zip(crates) {
-        let scratch = check.join("unpacked");
-        if scratch.exists() {
-            fs::remove_dir_all(&scratch)?;
-        }
-        fs::create_dir_all(&scratch)?;
+    for (name, path) in PUBLISHED.iter().zip(crates) {
+        let scratch = tree::afresh(check.join("unpacked"))?;
         tree::unpack(path, &scratch)?;
         let folder = scratch.join(path.file_stem().context("a package has a name")?);
         let files = tree::files(&folder)?;
-        for required in published.required {
-            ensure!(files.contains(Path::new(required)), "the package {} lacks {required}", published.name);
+        for required in required(name) {
+            ensure!(files.contains(Path::new(required)), "the package {name} lacks {required}");
         }
-        println!("{}: {} files", published.name, files.len());
-        tree::mirror(&folder, &check.join(published.name), &|_| true)?;
+        println!("{name}: {} files", files.len());
+        tree::mirror(&folder, &check.join(name), &|_| true)?;
         fs::remove_dir_all(&scratch)?;
     }
     Ok(check)
@@ -203,13 +172,12 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
 
 /// Cargo in a workspace of the packages, in which each takes the others instead of crates.io's.
 fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
-    let names = PUBLISHED.map(|published| published.name);
-    let patches = names.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
+    let patches = PUBLISHED.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
     // And profiles: those of the workspace, so that what it has checked is not checked again.
     let own = fs::read_to_string(workspace.root.join("Cargo.toml"))?;
     let profiles = own.find("[profile.dev]").context("the workspace's Cargo.toml has no profiles")?;
     let manifest = format!(
-        "[workspace]\nresolver = \"3\"\nmembers = {names:?}\n\n[patch.crates-io]\n{}\n{}",
+        "[workspace]\nresolver = \"3\"\nmembers = {PUBLISHED:?}\n\n[patch.crates-io]\n{}\n{}",
         patches.concat(),
         &own[profiles..]
     );

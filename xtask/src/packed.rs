@@ -17,20 +17,14 @@ const PROMPT: &str = "And the king said unto his servants,";
 
 /// Packs `program` with the runtime of a folder, and runs it.
 pub(crate) fn packed(workspace: &Workspace, program: &Path, runtime: &Path) -> Result<()> {
-    let folder = workspace.target.join("runtime/packed");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    let folder = tree::afresh(workspace.target.join("runtime/packed"))?;
     copy(program, &folder.join("bin/packed"))?;
     tree::mirror(runtime, &folder.join("lib/autoplace-runtime"), &|_| true)?;
     copy(&workspace.root.join(MODEL), &folder.join("share/model.gguf"))?;
     let archive = tree::pack(workspace, &folder)?;
     println!("packed: {}, {} bytes", archive.display(), fs::metadata(&archive)?.len());
 
-    let root = workspace.target.join("runtime/root");
-    if root.exists() {
-        fs::remove_dir_all(&root)?;
-    }
+    let root = tree::afresh(workspace.target.join("runtime/root"))?;
     for empty in ["proc", "tmp"] {
         fs::create_dir_all(root.join(empty))?;
     }

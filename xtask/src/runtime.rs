@@ -92,8 +92,7 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
 /// A runtime of this workspace's own native build, which is there or `build` makes.
 pub(crate) fn here(workspace: &Workspace, build: &mut Command) -> Result<PathBuf> {
     let built = variables(&output(build.arg("--message-format=json-render-diagnostics"))?)?;
-    let folder = workspace.target.join("runtime/here");
-    afresh(&folder)?;
+    let folder = tree::afresh(workspace.target.join("runtime/here"))?;
     copy(&workspace.target.join("runtime/libraries").join(SHIM), &folder.join(SHIM))?;
     let compiler = output(Command::new(setup::cxx()?).arg("--version"))?;
     let needs = portable::needs(&folder.join(SHIM))?;
@@ -121,8 +120,7 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     println!("runtime: llama.cpp for fourteen kinds of CPU takes some minutes the first time");
     let mut built = variables(&output(&mut build)?)?;
     let libraries = PathBuf::from(built.get("LLAMA_SYS_BACKEND_DIR").context("the build has no folder of backends")?);
-    let folder = root.join("set");
-    afresh(&folder)?;
+    let folder = tree::afresh(root.join("set"))?;
     copy_libraries(&libraries, &folder)?;
     copy(&root.join("shim").join(SHIM), &folder.join(SHIM))?;
     if let Some(library) = cuda {
@@ -236,13 +234,6 @@ fn compare(one: &Path, other: &Path) -> Result<()> {
     ensure!(differ.is_empty(), "two builds differ in {differ:?}");
     println!("runtime: two builds in two folders are the same in all {} files", files.len());
     Ok(())
-}
-
-fn afresh(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    Ok(fs::create_dir_all(folder)?)
 }
 
 /// The archive that people install, by the set's own name.

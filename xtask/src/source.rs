@@ -46,7 +46,7 @@ const UNUSED: [&str; 11] = [
 
 /// The root of llama.cpp's source tree.
 pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
-    if let Some(dir) = std::env::var_os("LLAMA_CPP_DIR") {
+    if let Some(dir) = std::env::var_os("LLAMA_CPP_DIR").filter(|dir| !dir.is_empty()) {
         return Ok(dir.into());
     }
     let metadata = output(&mut workspace.cargo(&[
@@ -69,8 +69,9 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
 /// inputs, by the compilers' dependency files, and the sources of targets that are not built, which cmake wants to see.
 pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut read = BTreeSet::new();
-    for build in workspace.native_builds() {
-        let build = build.join("build");
+    let builds = workspace.native_builds().into_iter().map(|build| build.join("build"));
+    // Others are half configured.
+    for build in builds.filter(|build| build.join("CMakeFiles/Makefile.cmake").is_file()) {
         let mut lists = vec![build.join("CMakeFiles/Makefile.cmake"), build.join("compile_commands.json")];
         let objects = tree::files(&build)?.into_iter();
         let objects = objects.filter(|file| file.to_string_lossy().ends_with(".o.d"));

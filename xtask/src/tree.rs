@@ -18,6 +18,15 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> 
     prune(to, Path::new(""), &keep)
 }
 
+/// Makes the folder, empty.
+pub(crate) fn afresh(folder: PathBuf) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(folder)
+}
+
 /// Unpacks an archive of tar and gzip into a folder that is there.
 pub(crate) fn unpack(archive: &Path, folder: &Path) -> Result<()> {
     run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))
@@ -121,9 +130,7 @@ mod tests {
 
     /// A folder of this test's own below the build folder.
     fn folder(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("autoplace-xtask-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        dir
+        afresh(std::env::temp_dir().join(format!("autoplace-xtask-{name}-{}", std::process::id()))).unwrap()
     }
 
     #[test]

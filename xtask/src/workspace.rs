@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 /// The repository and its build folder.
 pub(crate) struct Workspace {
@@ -61,6 +62,13 @@ impl Workspace {
         });
         command.args(arguments);
         command
+    }
+
+    /// The workspace's own packages, as `cargo metadata` has them.
+    pub(crate) fn packages(&self) -> Result<Vec<Value>> {
+        let metadata = output(&mut self.cargo(&["metadata", "--no-deps", "--offline", "--format-version=1"]))?;
+        let mut metadata: Value = serde_json::from_str(&metadata)?;
+        serde_json::from_value(metadata["packages"].take()).context("cargo metadata lists packages")
     }
 
     /// The folders below which llama-sys keeps its native builds, one per source and options: see
