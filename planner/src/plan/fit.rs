@@ -1,6 +1,6 @@
 //! Whether footprints fit a device: its free bytes, less the headroom, compared with what is needed of it.
 
-use crate::machine::{Gpu, Host};
+use crate::machine::{Bytes, Gpu, Host};
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload};
 
@@ -81,10 +81,26 @@ pub(super) struct Chosen<'a> {
     pub(super) parted_blocks: u32,
     pub(super) levels: Levels,
     pub(super) confidence: Confidence,
-    /// What decided, for people.
-    pub(super) why: String,
+    /// What decided, for people; and what stands before the bytes that are left of the GPUs, where these are stated.
+    pub(super) why: (String, Option<char>),
     /// Further notes on the choice.
     pub(super) notes: Vec<String>,
+}
+
+impl Chosen<'_> {
+    /// What decided, with what is left of the GPUs where no more of them could be taken.
+    pub(super) fn reason(&self) -> String {
+        let (why, before) = &self.why;
+        let Some(before) = before else {
+            return why.clone();
+        };
+        let spare = |level: &Level| level.budget.saturating_sub(level.needed);
+        let least = Bytes(self.levels.gpus.iter().map(spare).min().unwrap_or(0));
+        match self.levels.gpus.len() {
+            1 => format!("{why}{before} {least} to spare"),
+            _ => format!("{why}{before} at least {least} to spare on each"),
+        }
+    }
 }
 
 impl Room<'_> {

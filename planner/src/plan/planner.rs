@@ -85,11 +85,12 @@ impl<'a> Planner<'a> {
         }
         let policy = match (self.unknown(), probe) {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
-            // Without a known law of its memory, no estimate says which placement is the fastest.
-            (Some(_), Some(_)) => Policy::MostLayers,
+            // Without a known law of its memory, no estimate says which placement is the fastest. Of a context that
+            // predicts further tokens only the compute buffers are not known, and those the probes correct.
+            (Some(_), Some(_)) if self.request.embeds() || self.profile.unmodelled().is_some() => Policy::MostLayers,
             // Whoever names a number of layers wants that number, and no other placement of them.
-            (None, _) if self.request.gpu_layers.is_exact() => Policy::MostLayers,
-            (None, _) => self.request.policy,
+            _ if self.request.gpu_layers.is_exact() => Policy::MostLayers,
+            _ => self.request.policy,
         };
         let params = self.params();
         let model = SpeedModel::new(&self.profile, &params, Rates::of(&[], &self.machine.host));
@@ -146,7 +147,7 @@ impl<'a> Planner<'a> {
             model.over(&chosen.params, rates).overrides(&self.profile, &chosen.split.overrides)
         };
         let here = of(&chosen)?;
-        let depths = self.request.depths(&self.profile);
+        let depths = self.request.depths(chosen.params.n_ctx);
         // The first and the last, which may be one.
         for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
             let workload = Workload::new(0, 1).after(depth);
@@ -221,12 +222,12 @@ impl<'a> Planner<'a> {
         let workload = self.request.work(profile);
         let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
         // Of generation, which a context for embeddings does not do.
-        let work = (workload, &self.request.depths(profile)[..]);
+        let work = (workload, &self.request.depths(chosen.params.n_ctx)[..]);
         let model = model.over(&chosen.params, rates);
         let speed = (!self.request.embeds())
             .then(|| Speed::of(profile, &model, work, &chosen.assignment, &chosen.split))
             .transpose()?;
-        let mut notes = vec![chosen.why];
+        let mut notes = vec![chosen.reason()];
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));

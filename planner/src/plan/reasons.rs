@@ -68,6 +68,9 @@ pub(super) fn notes(
     if request.context == Context::Default && n_ctx < trained {
         notes.push(format!("{n_ctx} tokens of context, the default; the model was trained on {trained}"));
     }
+    if request.context.may_grow() && !request.embeds() && n_ctx <= trained {
+        notes.push(format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on {trained}"));
+    }
     if let (sequences @ 2.., None) = (params.n_seq_max, params.embeddings) {
         notes.push(match params.kv_unified {
             true => format!("{sequences} sequences, which share {each} tokens"),

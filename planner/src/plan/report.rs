@@ -76,6 +76,9 @@ impl Plan {
         }
         if speed.prompt.tokens > 0 {
             begin += &format!("; prompts {} tok/s", rounded(speed.prompt.tokens_per_second));
+            if speed.workload.before > 0 {
+                begin += &format!(" after {}", speed.workload.before);
+            }
         }
         begin += &format!("; by {}", speed.basis);
         let Some(all) = speed.all_on_gpus else {
@@ -104,7 +107,8 @@ impl Plan {
         let n = self.n_gpu_layers;
         let simple = self.overrides.is_empty() && self.tensor_split.is_empty();
         (simple && self.gpus().next().is_some())
-            .then(|| format!("llama.cpp -ngl {n} · Ollama num_gpu {n} · LM Studio {n}"))
+            // LM Studio's slider ends at the blocks.
+            .then(|| format!("llama.cpp -ngl {n} · Ollama num_gpu {n} · LM Studio {}", n.min(self.model.blocks)))
     }
 }
 

@@ -259,10 +259,9 @@ impl Request {
         self.workload.unwrap_or_else(|| Workload::typical(n_ctx))
     }
 
-    /// The depths that the plan's speed is predicted for, rising.
-    pub(super) fn depths(&self, profile: &ModelProfile) -> Vec<u32> {
+    /// The depths that the plan's speed is predicted for in a context of so many tokens, rising.
+    pub(super) fn depths(&self, n_ctx: u32) -> Vec<u32> {
         const BEGINNING: u32 = 64;
-        let n_ctx = self.tokens(profile);
         let mut depths = match self.at.as_slice() {
             [] => vec![BEGINNING.min(n_ctx / 4), n_ctx / 2, n_ctx],
             at => at.to_vec(),
@@ -305,6 +304,12 @@ impl Request {
         let tokens = context.tokens(profile);
         match context {
             Context::Default | Context::Auto if self.embeds() => tokens.min(LONGEST_TEXT),
+            // What is to be done in it is room that is asked for.
+            _ if context.may_grow() => {
+                let work = self.workload.as_ref().map(Workload::tokens);
+                let asked = work.into_iter().chain(self.at.iter().copied()).fold(tokens, u32::max);
+                tokens.max(asked.min(profile.hparams.n_ctx_train))
+            }
             _ => tokens,
         }
     }

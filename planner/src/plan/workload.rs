@@ -31,10 +31,11 @@ impl Workload {
         self
     }
 
-    /// What a plan is made for where nothing is stated: a prompt of 1024 tokens and 256 of a reply, the middle of which
-    /// is the middle of the context. In a short context both are the less.
+    /// What a plan is made for where nothing is stated: a prompt of 1024 tokens (of a context of more than 8192 an
+    /// eighth, up to 4096) and 256 of a reply, whose middle is the middle of the context. Of a short context both are
+    /// less.
     pub fn typical(n_ctx: u32) -> Self {
-        let (prompt, reply) = ((n_ctx / 4).min(1024), (n_ctx / 8).clamp(1, 256));
+        let (prompt, reply) = ((n_ctx / 8).clamp(1024, 4096).min(n_ctx / 4), (n_ctx / 8).clamp(1, 256));
         Self::new(prompt, reply).after((n_ctx / 2).saturating_sub(prompt + reply / 2))
     }
 
@@ -70,9 +71,9 @@ mod tests {
 
     #[test]
     fn the_middle_of_a_typical_reply_is_the_middle_of_the_context() {
-        for n_ctx in [4096, 8192, 32768, 131_072] {
+        for (n_ctx, prompt) in [(4096, 1024), (8192, 1024), (16_384, 2048), (32_768, 4096), (131_072, 4096)] {
             let workload = Workload::typical(n_ctx);
-            assert_eq!((workload.prompt, workload.reply, workload.depth()), (1024.min(n_ctx / 4), 256, n_ctx / 2));
+            assert_eq!((workload.prompt, workload.reply, workload.depth()), (prompt, 256, n_ctx / 2));
         }
         let short = Workload::typical(512);
         assert!(short.tokens() <= 512 && short.depth() == 256);

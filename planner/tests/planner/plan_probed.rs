@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, Footprints, Split};
 use autoplace_planner::plan::{Confidence, Error, GpuLayers, HostParts, Plan, Planner, Policy, Probe, Request};
@@ -10,7 +11,7 @@ use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
 use crate::machine;
 use crate::shapes::any::{gpu, request, shape};
-use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, Shape};
+use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
 /// The estimate, scaled: stands for a probe.
 struct Scaled<'a> {
@@ -40,7 +41,8 @@ impl Probe for Scaled<'_> {
         let layers = split.n_gpu_layers;
         self.asked.borrow_mut().push(layers);
         let percent = (self.percent)(gpus, layers)?;
-        let mut footprints = Estimate::new(self.profile, gpus, params)?.footprints(layers);
+        let estimate = Estimate::new(self.profile, gpus, params)?.overrides(&split.overrides)?;
+        let mut footprints = estimate.footprints(layers);
         for part in footprints.gpus.iter_mut().chain([&mut footprints.host]) {
             for bytes in [&mut part.weights, &mut part.kv, &mut part.compute] {
                 *bytes = *bytes * percent / 100;
@@ -172,6 +174,16 @@ fn memory_of_unknown_law_is_planned_by_a_probe_only() {
         assert_eq!(plan.confidence, Confidence::Probed);
         assert!(plan.full_offload);
     }
+}
+
+#[test]
+fn experts_of_a_model_that_predicts_stay_on_the_host_before_its_layers_do() {
+    let header = Shape { arch: "glm4moe", ..QWEN3_30B_A3B }.builder().u32("glm4moe.nextn_predict_layers", 1);
+    let heads = ["eh_proj", "enorm", "hnorm"].map(|name| format!("blk.47.nextn.{name}.weight"));
+    let header = heads.iter().fold(header, |header, name| header.tensor(name, TensorType::F16, &[2048]));
+    let profile = ModelProfile::from_header(&header.header().unwrap()).unwrap().with_mtp().unwrap();
+    let plan = Planner::new(&profile, &machine(gib(32), &[gib(12)])).plan_probed(&scaled(&profile, 105)).unwrap();
+    assert!(plan.context.mtp && plan.n_gpu_layers == plan.layers() && plan.parted_blocks > 0, "{plan}");
 }
 
 #[test]

@@ -23,7 +23,9 @@ const LEAST_UBATCH: u32 = 32;
 pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
     let windows = trials.planner.request.params.swa_full.then(|| trials.worthwhile(&[ChangeKind::SwaFull(false)]));
     let types = smaller_types(trials);
-    let kv = trials.least(&each(&types, ChangeKind::KvType));
+    // Keys of four bits cost more of what the model answers than a few tokens per second are worth.
+    let too_dear = |kv: &Change| kv.effect == Effect::More && kv.kinds == [ChangeKind::KvType(KvType::Q4_0)];
+    let kv = trials.least(&each(&types, ChangeKind::KvType)).filter(|kv| !too_dear(kv));
     let context = context(trials);
     let fits = |change: &Change| change.effect == Effect::Fits;
     let both = match types.first() {

@@ -108,16 +108,16 @@ impl<'a> Trials<'a> {
         self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
-    /// The same; else, where nothing could be loaded before, the first with which the model can be, and else what gains
-    /// most, the last, if that is worth it.
+    /// The same; else, where nothing could be loaded before, the first with which the model can be, and else the first
+    /// that is worth it: each one after it costs more of what the model answers.
     pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         if let Some(first) = self.first_that_fits(changes) {
             return Some(first);
         }
-        let (last, others) = changes.split_last()?;
         if self.before.is_some() {
-            return self.worthwhile(last);
+            return changes.iter().find_map(|kinds| self.worthwhile(kinds));
         }
+        let (last, others) = changes.split_last()?;
         let greatest = self.attempt(last)?;
         let first = others.partition_point(|kinds| self.attempt(kinds).is_none());
         others.get(first).map_or(Some(greatest), |kinds| self.attempt(kinds))

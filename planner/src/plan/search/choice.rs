@@ -1,7 +1,7 @@
 //! The result of the search, as a choice with its reasons.
 
 use crate::machine::{Bytes, Gpu};
-use crate::plan::fit::{Chosen, Level, Levels};
+use crate::plan::fit::Chosen;
 use crate::plan::reasons::counted;
 use crate::plan::{Confidence, Error, HostParts, Policy, Probe};
 
@@ -58,7 +58,7 @@ impl<'a> Placements<'a> {
         Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices }
     }
 
-    fn chosen(&self, found: Found, why: String, confidence: Confidence) -> Chosen<'a> {
+    fn chosen(&self, found: Found, why: (String, Option<char>), confidence: Confidence) -> Chosen<'a> {
         let path = &found.path;
         Chosen {
             room: self.room(path),
@@ -74,8 +74,8 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// What decided. `refused` says whether llama.cpp refuses what would be better.
-    fn why(&self, found: &Found, nearest: Option<&Found>, refused: bool) -> String {
+    /// What decided, as [`Chosen::why`]. `refused` says whether llama.cpp refuses what would be better.
+    fn why(&self, found: &Found, nearest: Option<&Found>, refused: bool) -> (String, Option<char>) {
         let path = &found.path;
         let layers = self.profile.full_offload();
         let n: u32 = path.counts().iter().sum();
@@ -91,7 +91,7 @@ impl<'a> Placements<'a> {
         };
         let exactly = self.request.gpu_layers.is_exact();
         if path.runs.is_empty() {
-            return match nearest {
+            let why = match nearest {
                 _ if exactly => "no layer on a GPU, as asked for".to_owned(),
                 _ if self.gpus.is_empty() && self.slow.is_empty() => {
                     "no layer on a GPU: there is no usable one".to_owned()
@@ -100,8 +100,8 @@ impl<'a> Placements<'a> {
                 Some(nearest) => format!("no layer on a GPU: the output layer alone needs {}", lacks(nearest)),
                 None => "no layer on a GPU: the host alone is faster".to_owned(),
             };
+            return (why, None);
         }
-        let spare = spare(&found.levels);
         let all = if n == layers {
             format!("all {layers} layers on {}", self.room(path).names())
         } else {
@@ -117,16 +117,15 @@ impl<'a> Placements<'a> {
             format!("{all}, {what} of {} on the host", counted(parted, "block"))
         };
         match nearest {
-            _ if exactly && n < layers => format!("{kept}, as asked for; {spare}"),
-            _ if refused => format!("{kept}: llama.cpp refuses one more; {spare}"),
-            None => format!("{kept}, {spare}"),
+            _ if exactly && n < layers => (format!("{kept}, as asked for"), Some(';')),
+            _ if refused => (format!("{kept}: llama.cpp refuses one more"), Some(';')),
             Some(nearest) if nearest.path.kept() < path.kept() => {
-                format!("{kept}: one part less there needs {}", lacks(nearest))
+                (format!("{kept}: one part less there needs {}", lacks(nearest)), None)
             }
             Some(nearest) if nearest.path.first < path.first => {
-                format!("{kept}: layer {} needs {}", n + 1, lacks(nearest))
+                (format!("{kept}: layer {} needs {}", n + 1, lacks(nearest)), None)
             }
-            Some(_) => format!("{kept}, {spare}"),
+            _ => (kept, Some(',')),
         }
     }
 
@@ -155,15 +154,5 @@ impl<'a> Placements<'a> {
             notes.push("a single copy of the graph: prompts do not flow through several GPUs at once".to_owned());
         }
         notes
-    }
-}
-
-/// What is left of the GPUs.
-fn spare(levels: &Levels) -> String {
-    let spare = |level: &Level| level.budget.saturating_sub(level.needed);
-    let least = levels.gpus.iter().map(spare).min().unwrap_or(0);
-    match levels.gpus.len() {
-        1 => format!("{} to spare", Bytes(least)),
-        _ => format!("at least {} to spare on each", Bytes(least)),
     }
 }

@@ -76,6 +76,17 @@ impl<'a> Ground<'a> {
         Ok(ground)
     }
 
+    /// Whether the GPUs have room for all layers and for one more each; without GPUs there is none to wish for.
+    pub(super) fn holds_all(&self) -> bool {
+        let layers = self.table.layers as usize;
+        let rooms = self.table.gpus.iter().zip(&self.least).map(|(gpu, least)| {
+            let compute = least.gpu.into_iter().filter(|bytes| *bytes > 0).min().unwrap_or(0);
+            gpu.budget.saturating_sub(compute).saturating_sub(gpu.bytes[layers] / u64::from(self.table.layers))
+        });
+        let room = rooms.fold(0, u64::saturating_add);
+        self.table.gpus.iter().all(|gpu| gpu.bytes[layers] <= room)
+    }
+
     /// The estimate for GPUs in this order, nothing of it elsewhere.
     pub(super) fn estimate(&self, of: &Placements<'_>, order: &[usize]) -> Result<Rc<Estimate>, Error> {
         if let Some(known) = self.estimates.borrow().get(order) {

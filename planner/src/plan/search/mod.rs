@@ -156,9 +156,9 @@ impl<'a> Placements<'a> {
             false => without_slow(free, profile, machine, (params, model), &request.work(profile)),
         };
         let rates = Rates::of(&gpus, &machine.host);
-        let (settings, parts) = match by_layers {
-            true => (vec![params.clone()], HostParts::None),
-            false => (settings(request, profile, params, &gpus), request.host_parts),
+        let (most, parts) = match by_layers {
+            true => (1, HostParts::None),
+            false => (usize::MAX, request.host_parts),
         };
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
         // In another order as many layers cost the same, but people know their GPUs by the machine's.
@@ -168,10 +168,15 @@ impl<'a> Placements<'a> {
         let parts = Rc::new(Parts::of(profile, parts));
         let (tie, grounds, looks) = (TIE, Vec::new(), Cell::default());
         let mut all = Self { profile, machine, request, policy, probe, gpus, slow, orders, parts, grounds, tie, looks };
-        for params in settings {
+        for params in settings(request, params).take(most) {
             let model = model.over(&params, rates.clone());
             let ground = Ground::new(&all, params, &model)?;
             all.grounds.push(ground);
+            // Where something stays on the host, prompts carry its weights over once for each computation, and fewer
+            // computations of more tokens are faster.
+            if all.grounds[0].holds_all() {
+                break;
+            }
         }
         if by_layers {
             all.grounds.iter_mut().for_each(|ground| ground.table.price_by_layers());

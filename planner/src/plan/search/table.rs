@@ -54,7 +54,7 @@ impl Run {
 #[derive(Debug, Clone)]
 pub(super) struct GpuTable {
     /// Sums over the layers before each: bytes they take, and seconds the workload spends in them.
-    bytes: Vec<u64>,
+    pub(super) bytes: Vec<u64>,
     seconds: Vec<f64>,
     /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host, by the GPU
     /// that computes with what the host keeps.

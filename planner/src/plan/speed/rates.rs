@@ -34,17 +34,24 @@ const REMOTE_LINK: f64 = 0.12e9;
 const UNKNOWN_LINK: f64 = 12e9;
 /// The share of a link's peak that is reached.
 const LINK_SHARE: f64 = 0.8;
-/// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 and 1.4 billion were measured
-/// on two machines with two cores of an EPYC (phi-3-mini's shape; docs/speed-model.md).
-const CORE_ATTENTION: f64 = 0.8e9;
+/// Seconds more of a layer with experts on a GPU: 40 us were measured on an H100; with 45 the speeds published of four
+/// models come out within 13 % (docs/speed-model.md).
+const GPU_ROUTING: f64 = 45e-6;
+/// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 to 6.8 billion were measured on
+/// machines with two cores of an EPYC, the least of them beside other work (docs/speed-model.md).
+const CORE_ATTENTION: f64 = 3e9;
+/// The operations per second of a host's attention in prompts, of those with which it multiplies weights: 0.42 to 0.53
+/// were measured (the same machines).
+const PROMPT_ATTENTION: f64 = 0.5;
 /// The assumed cores of a host that does not report them.
 const UNKNOWN_CORES: u32 = 8;
-/// Floating-point operations of prompts per byte per second of bandwidth. llama.cpp computes 3491 tokens of an 8B model
-/// per second on an RTX 3090 (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359 (#7676): 165.
-const GPU_FLOPS_PER_BYTE: f64 = 60.0;
-/// Floating-point operations of prompts per second and core: 35 and 73 billion were measured with Q4_K and 512 tokens
-/// at once on two cores of an EPYC with AVX2, the first beside other work (docs/speed-model.md).
-const CORE_FLOPS: f64 = 50e9;
+/// Floating-point operations of prompts per byte per second of bandwidth, the geometric mean of six cards. llama.cpp
+/// computes 3491 tokens of an 8B model per second on an RTX 3090 (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359
+/// (#7676): 165.
+const GPU_FLOPS_PER_BYTE: f64 = 90.0;
+/// Floating-point operations of prompts per second and core: 31 to 151 billion were measured with 512 tokens at once on
+/// two cores of an EPYC, the least beside other work; 170 are reached by a Ryzen 7950X (docs/speed-model.md).
+const CORE_FLOPS: f64 = 80e9;
 /// Tokens at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 at once,
 /// 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
@@ -183,7 +190,8 @@ impl Rate {
                 (peak.map_or(UNKNOWN_LINK, |peak| peak as f64 * LINK_SHARE), CROSSING)
             }
         };
-        Self { upload, crossing, basis, seconds_per_layer: GPU_LAYER, ..Self::new(bytes_per_second) }
+        let (seconds_per_layer, routing) = (GPU_LAYER, GPU_ROUTING);
+        Self { upload, crossing, basis, seconds_per_layer, routing, ..Self::new(bytes_per_second) }
             .by(gpu.rates.as_ref())
     }
 
@@ -201,7 +209,9 @@ impl Rate {
         if measured.layer_ns > 0 {
             self.seconds_per_layer = measured.layer_ns as f64 * 1e-9;
         }
-        self.routing = measured.routing_ns as f64 * 1e-9;
+        if measured.routing_ns > 0 {
+            self.routing = measured.routing_ns as f64 * 1e-9;
+        }
         if let Some(link) = measured.link {
             self.upload = link.upload.max(1) as f64;
             self.crossing = link.crossing_ns as f64 * 1e-9;
@@ -297,12 +307,12 @@ impl Rate {
         let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
         let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());
         let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa));
-        match (nearest, self.attention) {
-            (Some(rate), _) => operations / rate.flops.max(1) as f64,
-            // Two operations for each multiplication, whatever is computed at once.
-            (None, Some(rate)) => operations / (2.0 * rate),
-            (None, None) => operations / self.flops_with(n_tokens),
-        }
+        let flops = match (nearest, self.attention) {
+            (Some(rate), _) => rate.flops.max(1) as f64,
+            (None, Some(_)) => self.flops * PROMPT_ATTENTION,
+            (None, None) => self.flops_with(n_tokens),
+        };
+        operations / flops
     }
 
     fn flops_with(&self, n_tokens: u32) -> f64 {
