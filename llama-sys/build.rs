@@ -37,8 +37,6 @@ mod shim;
 #[path = "build/source.rs"]
 mod source;
 
-use std::path::PathBuf;
-
 /// What cargo asked for, read once.
 struct Target {
     os: String,
@@ -76,15 +74,6 @@ fn native_cpu(target: &Target) -> bool {
 fn feature(name: &str) -> bool {
     let var = format!("CARGO_FEATURE_{}", name.to_uppercase().replace('-', "_"));
     std::env::var_os(var).is_some()
-}
-
-/// The folder that a variable names, if it names one.
-fn folder(variable: &str) -> Option<PathBuf> {
-    println!("cargo:rerun-if-env-changed={variable}");
-    let dir = PathBuf::from(std::env::var_os(variable).filter(|dir| !dir.is_empty())?);
-    // A build script runs in the folder of its package.
-    assert!(dir.is_absolute(), "{variable} is `{}`: it must be an absolute path", dir.display());
-    Some(dir)
 }
 
 /// What native code and bindings are made from: a program opens no libraries of which it is another.

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use crate::configure::Options;
 use crate::isa::InstructionSet;
-use crate::{Target, feature, folder};
+use crate::source::folder;
+use crate::{Target, feature};
 
 /// Where the libraries are.
 pub(crate) struct Built {

@@ -4,9 +4,10 @@
 
 use std::path::PathBuf;
 
+use crate::Target;
 use crate::compile::Built;
 use crate::link::Linked;
-use crate::{Target, folder};
+use crate::source::folder;
 
 /// The library that a program opens last, by the name that `xtask/src/runtime.rs` knows.
 const NAME: &str = "libautoplace-llama.so";

@@ -6,8 +6,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::folder;
-
 /// Name of the published package that ships llama.cpp whole; only its `llama.cpp/` folder is used.
 const PACKAGE: &str = "llama-cpp-sys-2";
 
@@ -36,6 +34,15 @@ pub(crate) fn find() -> PathBuf {
     println!("cargo:rerun-if-changed={}", manifest.display());
     println!("cargo:rerun-if-changed={}", manifest.with_file_name("Cargo.lock").display());
     pinned(&manifest)
+}
+
+/// The folder that a variable names, if it names one.
+pub(crate) fn folder(variable: &str) -> Option<PathBuf> {
+    println!("cargo:rerun-if-env-changed={variable}");
+    let dir = PathBuf::from(std::env::var_os(variable).filter(|dir| !dir.is_empty())?);
+    // A build script runs in the folder of its package.
+    assert!(dir.is_absolute(), "{variable} is `{}`: it must be an absolute path", dir.display());
+    Some(dir)
 }
 
 fn is_llama_cpp(dir: &Path) -> bool {

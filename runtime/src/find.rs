@@ -77,7 +77,7 @@ pub fn find(
             .map_or_else(|| "the user's folder for data, which is not known".into(), |it| it.display().to_string());
         looked.push(format!("nothing in {folder}"));
     }
-    looked.push(format!("`autoplace runtime install` brings one, {VARIABLE} names one elsewhere"));
+    looked.push(format!("`autoplace runtime install FILE|URL` brings one, {VARIABLE} names one elsewhere"));
     Err(Error::None { wanted: build.to_owned(), looked })
 }
 
