@@ -9,7 +9,7 @@ use crate::load::{Checkpoint, Contents, Remembered};
 
 /// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp
 /// copies all of one.
-const WORTH_A_COPY: usize = 64;
+pub(super) const WORTH_A_COPY: usize = 64;
 
 /// The sequences of a context that no text runs on.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ struct Donor {
     shared: usize,
     /// No text runs on it.
     is_idle: bool,
-    /// It may be cut down to them: nothing else needs the tokens after them.
+    /// It is cut down to them: the tokens after them are few, or a copy has no room of its own.
     yields: bool,
 }
 
@@ -102,9 +102,11 @@ impl Cache {
         reuse: bool,
     ) -> Result<Place, Error> {
         let free = self.free(lent, running)?;
-        let context = &mut lent.context;
+        let Lent { context, room, .. } = lent;
         let (donor, common) = if reuse {
-            self.donor(context, running, prompt)?
+            let taken = running.iter().map(|it| it.1.len()).sum::<usize>() + self.len() + prompt.len();
+            let has_room = !self.is_idle(free) && (!context.kv_unified() || taken <= room.all);
+            self.donor(context, running, prompt, free, has_room)?
         } else {
             if running.is_empty() && context.kv_unified() {
                 // The cells that it gets are those that the first text had.
@@ -135,7 +137,7 @@ impl Cache {
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
         let known = &prompt[..shared];
-        if is_idle && (yields || seq == free) {
+        if yields {
             self.idle.retain(|idle| idle.seq != seq);
             return Ok(Place::of_its_own(seq, self.go_back(context, seq, known)?));
         }
@@ -158,17 +160,24 @@ impl Cache {
             self.emptied();
         }
         let mut free = (0..room.sequences as SeqId).filter(|seq| !running.iter().any(|(running, _)| running == seq));
-        let empty = free.find(|seq| !self.idle.iter().any(|idle| idle.seq == *seq));
+        let empty = free.find(|seq| !self.is_idle(*seq));
         let free = empty.or_else(|| self.idle.first().map(|idle| idle.seq));
         free.ok_or(Error::SequencesBusy { n_seq_max: room.sequences })
     }
 
+    fn is_idle(&self, seq: SeqId) -> bool {
+        self.idle.iter().any(|idle| idle.seq == seq)
+    }
+
     /// The sequence that can go on from the most of a prompt's beginning; and how many tokens of it any sequence holds.
+    /// `free`: where a copy would be; `has_room`: that needs nothing that others hold.
     fn donor(
         &self,
         context: &Context,
         running: &Running<'_>,
         prompt: &[Token],
+        free: SeqId,
+        has_room: bool,
     ) -> Result<(Option<Donor>, usize), Error> {
         let idle = self.idle.iter().map(|it| (it.seq, &*it.tokens, true));
         let others = running.iter().map(|&(seq, tokens)| (seq, tokens, false));
@@ -185,7 +194,9 @@ impl Cache {
             // Of two that hold as much, the one that was used last.
             if best.is_none_or(|best| shared >= best.shared) {
                 // What shares little is likely to be another conversation, with the same beginning.
-                best = Some(Donor { seq, shared, is_idle, yields: shared * 2 >= held.len() });
+                let is_other = has_room || shared * 2 < held.len();
+                let yields = is_idle && (seq == free || held.len() - shared < WORTH_A_COPY || !is_other);
+                best = Some(Donor { seq, shared, is_idle, yields });
             }
         }
         Ok((best, common))

@@ -95,6 +95,9 @@ impl Chat {
     /// let chat = model.chat()?.with(|generate| generate.temp(0.2).max_tokens(400));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// An answer that is held to a constraint is all content, without reasoning before it (`enable_thinking`), unless a
+    /// [`variable`](Self::variable) or [`reply_format`](Self::reply_format) says otherwise.
     pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
         self.generate = settings(self.generate);
         self
@@ -157,7 +160,7 @@ impl Chat {
         self.push(Message::tool(call, content));
     }
 
-    /// Adds a user message, and asks for an answer.
+    /// Adds a user message, and asks for an answer. Where none comes, the message is taken back.
     ///
     /// # Errors
     ///
@@ -165,7 +168,7 @@ impl Chat {
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         let begun = self.begin().inspect_err(|_| drop(self.messages.pop()))?;
-        Ok(ChatStream::new(self, begun))
+        Ok(ChatStream::new(self, begun, true))
     }
 
     /// Adds a user message, and asks for an answer that is a value of a type: see [`Generate::parse`]. It is in
@@ -181,7 +184,6 @@ impl Chat {
     {
         let before = self.messages.len();
         let mut asked = Self { format: Some(ReplyFormat::plain()), tool_choice: ToolChoice::Auto, ..self.clone() };
-        asked.variables.entry("enable_thinking").or_insert(false.into());
         asked.generate = asked.generate.special(false).constraint(Constraint::of_type::<T>());
         let (reply, _) = asked.say(content)?.finish()?;
         let value = Constraint::value(reply.raw)?;
@@ -199,7 +201,7 @@ impl Chat {
     /// [`Error::Template`] where the template refuses the history, and as [`Generate::stream`].
     pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
         let begun = self.begin()?;
-        Ok(ChatStream::new(self, begun))
+        Ok(ChatStream::new(self, begun, false))
     }
 
     fn begin(&mut self) -> Result<(TokenStream, Asked), Error> {
@@ -242,6 +244,7 @@ impl Chat {
         let (constraint, format) = match (self.forced()?, &self.format) {
             (Some((constraint, format)), _) => (Some(constraint), format),
             (None, Some(format)) => (None, format.clone()),
+            (None, None) if self.generate.spec.constraint.is_some() => (None, ReplyFormat::plain()),
             (None, None) => {
                 let source = self.template.source_for(!self.tools.is_empty());
                 (None, source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template))
@@ -269,7 +272,7 @@ impl Chat {
     pub fn rendered(&self) -> Result<Rendered, Error> {
         let shown = self.window.shown(&self.messages);
         let mut conversation = Conversation::new(&shown).tools(&self.tools);
-        if self.forced()?.is_some() {
+        if self.forced()?.is_some() || self.generate.spec.constraint.is_some() {
             conversation = conversation.variable("enable_thinking", false);
         }
         for (name, value) in &self.variables {

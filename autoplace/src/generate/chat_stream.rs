@@ -16,7 +16,7 @@ use crate::chat::{Reply, ReplyFormat, ReplyParser, ReplyPart};
 use crate::load::AbortHandle;
 
 /// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it
-/// as far as it came.
+/// as far as it came. If nothing came, the message that was [said](Chat::say) is taken back.
 #[derive(Debug)]
 pub struct ChatStream<'a> {
     chat: &'a mut Chat,
@@ -24,6 +24,8 @@ pub struct ChatStream<'a> {
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
     prompt: Known,
+    /// The question is taken back where no answer comes.
+    said: bool,
     /// Of the answer so far. Text of the last ones may still be held back.
     tokens: Vec<Token>,
     /// When it has ended.
@@ -31,9 +33,9 @@ pub struct ChatStream<'a> {
 }
 
 impl<'a> ChatStream<'a> {
-    pub(super) fn new(chat: &'a mut Chat, (text, asked): (TokenStream, Asked)) -> Self {
+    pub(super) fn new(chat: &'a mut Chat, (text, asked): (TokenStream, Asked), said: bool) -> Self {
         let Asked { known: prompt, parser, .. } = asked;
-        Self { chat, text, parser, parts: VecDeque::new(), prompt, tokens: Vec::new(), reply: None }
+        Self { chat, text, parser, parts: VecDeque::new(), prompt, said, tokens: Vec::new(), reply: None }
     }
 
     /// Runs to the end and returns the whole answer, which is in the history then.
@@ -103,8 +105,12 @@ impl<'a> ChatStream<'a> {
             return;
         }
         let reply = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain())).finish();
-        let prompt = mem::take(&mut self.prompt);
-        self.chat.remember(prompt, &reply.raw, &self.tokens);
+        if self.said && reply.raw.is_empty() {
+            // Templates want turns.
+            self.chat.messages.pop();
+        } else {
+            self.chat.remember(mem::take(&mut self.prompt), &reply.raw, &self.tokens);
+        }
         if !reply.raw.is_empty() {
             self.chat.messages.push(reply.clone().into_message());
         }

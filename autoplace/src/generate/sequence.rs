@@ -63,7 +63,7 @@ impl Sequence {
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, vocab.model())?;
         tokens.iter().try_for_each(|it| chooser.accept(*it))?;
-        let statistics = Statistics { seed: chooser.seed(), ..Statistics::default() };
+        let statistics = Statistics { prompt_tokens: prompt, seed: chooser.seed(), ..Statistics::default() };
         let mut sequence = Self {
             id,
             tokens,

@@ -2,7 +2,7 @@
 
 use std::collections::vec_deque::Drain;
 
-use llama_sys::Token;
+use llama_sys::{Context, Token};
 
 use super::cache::Cache;
 use super::checkpoints::CheckpointUse;
@@ -14,7 +14,7 @@ use super::sequence::{Sequence, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{Replaced, Statistics};
 use super::step::{Step, Work};
-use crate::load::{AbortHandle, Model, Purpose};
+use crate::load::{AbortHandle, Drafts, Model, Purpose};
 
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
@@ -298,7 +298,9 @@ impl Session {
 
     /// False when only another context can compute.
     pub(super) fn is_usable(&self) -> bool {
-        self.lent.as_ref().is_some_and(|lent| lent.context.is_usable())
+        let Drafts { model, heads } = &self.drafters.drafts;
+        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|it| &it.context));
+        self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
     }
 }
 

@@ -44,7 +44,8 @@ pub struct Statistics {
 impl Statistics {
     /// Prompt processing, in tokens per second; 0.0 before the prompt is done.
     pub fn prompt_tokens_per_second(&self) -> f64 {
-        per_second(self.prompt_tokens.saturating_sub(self.cached_tokens), self.prompt_time)
+        let computed = self.prompt_tokens.saturating_sub(self.cached_tokens);
+        self.first_token_latency.map_or(0.0, |_| per_second(computed, self.prompt_time))
     }
 
     /// The share of the draft tokens that were accepted; 0.0 before the first draft.
@@ -147,6 +148,7 @@ mod tests {
         let stats = Statistics {
             prompt_tokens: 10,
             prompt_time: Duration::from_millis(100),
+            first_token_latency: Some(Duration::from_millis(100)),
             generated_tokens: 11,
             generation_time: Duration::from_secs(1),
             ..Statistics::default()

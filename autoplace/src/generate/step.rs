@@ -312,7 +312,9 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
         0 => usize::MAX,
         tokens => tokens as usize,
     };
-    let mut left = of_graph.saturating_sub(batch.len()).min(outputs).min(room.all.saturating_sub(used));
+    // Each text gets a token of its own besides.
+    let places = room.all.saturating_sub(used + sequences.len());
+    let mut left = of_graph.saturating_sub(batch.len()).min(outputs).min(places);
     let mut sharing = sequences.iter().filter(|it| it.speculator.is_some()).count();
     for sequence in sequences.iter_mut().filter(|it| it.speculator.is_some()) {
         let share = if is_steady { left / sharing } else { 0 };

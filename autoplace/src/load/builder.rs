@@ -141,7 +141,8 @@ impl ModelBuilder {
         /// Adds a LoRA adapter at this scale: all texts of the model are computed with it. More than one may be added.
         lora(path: impl Into<PathBuf>, scale: f32) recipe.adapters.push(Adapter { path: path.into(), scale });
         /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it. In the warm-up it is
-        /// called with 1.0 before each batch; a further attempt begins at 0.0 again.
+        /// called with 1.0 before each batch; a draft and a further attempt begin at 0.0 again. While another load is
+        /// waited for it is called with 0.0.
         progress(callback: impl FnMut(f32) -> bool + Send + 'static) progress = Progress::new(callback);
         /// How far the load computes before it counts as done. Default: [`Verify::Quick`].
         verify(verify: Verify) recipe.verify = verify;

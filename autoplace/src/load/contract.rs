@@ -25,10 +25,8 @@ use crate::profile::ModelProfile;
 pub(super) enum First {
     /// The saved plan, or one for what is free, on the machine as it was described, if it was.
     Fresh,
-    /// A plan for what is free now: time has passed since the machine was described.
-    Again,
-    /// This plan, for this machine; if it lacks memory, one for what is free then.
-    Given(Box<Plan>, Box<Machine>),
+    /// This plan or, without one, a plan for what is free now: time has passed since the machine was described.
+    Again(Option<Box<Plan>>),
 }
 
 pub(super) struct Contract<'a> {
@@ -95,18 +93,17 @@ impl<'a> Contract<'a> {
         if !self.tried.is_empty() {
             return self.prepare_again();
         }
-        let leases = &self.recipe.leases;
-        let (plan, machine, lease) = match (&self.first, &self.recipe.saved) {
-            (First::Given(plan, machine), _) => {
-                let (machine, lease) = leases.machine(&|| Ok((**machine).clone()))?;
+        let (recipe, progress) = (self.recipe, &self.progress);
+        let (plan, machine, lease) = match (&self.first, &recipe.saved) {
+            (First::Again(Some(plan)), _) => {
+                let (machine, lease) = recipe.leased_machine(true, progress)?;
                 ((**plan).clone(), machine, lease)
             }
-            (First::Fresh, Some(saved)) => replay::follow(self.recipe, saved, &self.header, &self.profile)?,
-            (First::Fresh | First::Again, _) => {
-                let again = matches!(self.first, First::Again);
-                let (machine, lease) = leases.machine(&|| self.recipe.machine(again))?;
+            (First::Fresh, Some(saved)) => replay::follow(recipe, saved, &self.header, &self.profile, progress)?,
+            (first, _) => {
+                let (machine, lease) = recipe.leased_machine(matches!(first, First::Again(_)), progress)?;
                 // Nobody else reads what is free while a measurement takes some of it, or computes beside it.
-                let machine = self.recipe.measured(machine, &self.header, &self.profile);
+                let machine = recipe.measured(machine, &self.header, &self.profile);
                 (self.plan(&machine)?, machine, lease)
             }
         };
@@ -115,7 +112,7 @@ impl<'a> Contract<'a> {
 
     /// The same after a failure: another plan than those that failed although there was room.
     fn prepare_again(&mut self) -> Result<(Prepared, Lease), Error> {
-        let (machine, lease) = self.recipe.leases.machine(&|| self.recipe.machine(true))?;
+        let (machine, lease) = self.recipe.leased_machine(true, &self.progress)?;
         loop {
             let mut plan = self.plan(&self.taught.apply(machine.clone()))?;
             let is_new = !self.plans.iter().any(|tried| is_same(tried, &plan));

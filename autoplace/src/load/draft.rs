@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use llama_sys::{Context, ContextParams, ModelParams, Token};
+use llama_sys::{Context, ContextParams, Device, ModelParams, Token};
 
 use super::carry_out::{Failure, Loaded};
 use super::devices::{by_name, free, of_plan};
@@ -14,13 +14,14 @@ use super::error::Stage;
 use super::placed::Prepared;
 use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe, Verify};
-use super::warm_up::{WarmedUp, warm_up};
+use super::taught;
+use super::warm_up::warm_up;
 use super::{Error, native};
 use crate::gguf::Header;
-use crate::machine::Bytes;
+use crate::machine::{Bytes, GpuKind};
 use crate::memory::companion::Role;
 use crate::memory::{self, Companion, Footprint};
-use crate::plan::{self, Placement, Plan};
+use crate::plan::{self, Plan, PlannedCompanion};
 
 impl Recipe {
     /// Loads the draft, if one was asked for. A plan that knows of none has left no room: then there is none.
@@ -32,13 +33,12 @@ impl Recipe {
     ) -> Result<Loaded, Box<Failure>> {
         let Some(path) = &self.draft else { return Ok(loaded) };
         let plan = &prepared.plan;
-        if !plan.companions.iter().any(|one| one.role == Role::Draft) {
+        let Some(planned) = plan.companions.iter().find(|one| one.role == Role::Draft) else {
             tracing::warn!("the plan leaves no room for the draft, which is not loaded");
             return Ok(loaded);
-        }
+        };
         let gpus = of_plan(plan).map_err(Failure::at(Stage::Check))?;
-        let threads = self.threads_on(&prepared.machine);
-        let (draft, companion, taken) = match self.make_draft(path, plan, threads, progress) {
+        let (draft, taken) = match self.make_draft(path, planned, prepared, progress) {
             Ok(made) => made,
             Err(failure) => {
                 // What is free then is what was free for both.
@@ -46,8 +46,7 @@ impl Recipe {
                 return Err(failure.freed(plan, &gpus));
             }
         };
-        let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
-        let note = self.judge_draft(&companion, gpu, taken)?;
+        let note = self.judge_draft(planned, plan, taken)?;
         Arc::make_mut(&mut loaded.placed.report).notes.push(note);
         loaded.drafts.model = Some(draft);
         Ok(loaded)
@@ -57,67 +56,70 @@ impl Recipe {
     fn make_draft(
         &self,
         path: &Path,
-        plan: &Plan,
-        threads: u32,
+        planned: &PlannedCompanion,
+        prepared: &Prepared,
         progress: &Progress,
-    ) -> Result<(Draft, Companion, u64), Box<Failure>> {
+    ) -> Result<(Draft, u64), Box<Failure>> {
+        let Prepared { plan, machine, .. } = prepared;
         let header = Header::open(path).map_err(Failure::at(Stage::Check))?;
         let of_plan = |error| Failure::at(Stage::Check)(plan::Error::from(error));
         let companion = Companion::draft(&header).map_err(of_plan)?;
-        let context = companion.draft_context(&plan.context).map_err(of_plan)?;
-        let context = context.unwrap_or_else(|| plan.context.clone());
-        // A draft goes to one GPU as a whole.
-        let gpu = plan.gpus().find(|gpu| gpu.companions > 0);
-        let names = gpu.iter().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str()));
+        let context = companion.draft_context(&plan.context).map_err(of_plan)?.unwrap_or_else(|| plan.context.clone());
+        // A draft goes to one GPU as a whole, which may hold nothing of the model.
+        let names = planned.gpu.iter().map(|gpu| (planned.device.as_deref(), gpu.as_str()));
         let devices = by_name(names).map_err(Failure::at(Stage::Check))?;
+        let backends: Vec<String> = devices.iter().map(Device::backend).collect();
         let before = free(&devices);
         let native = native::load(
             &header,
             ModelParams {
                 n_gpu_layers: if devices.is_empty() { 0 } else { i32::MAX },
                 devices: Some(devices.clone()),
-                load_mode: native::load_mode(&context, gpu.iter().map(|gpu| gpu.backend.as_str())),
+                load_mode: native::load_mode(&context, backends.iter().map(String::as_str)),
                 use_extra_bufts: context.repack,
+                progress: progress.callback(),
                 ..ModelParams::default()
             },
         )
         .map_err(Failure::at(Stage::Weights))?;
-        let params = computing_with(threads, native::context(&context));
+        let params = computing_with(self.threads_on(machine), native::context(&context));
         let mut draft = Draft::new(&native, params).map_err(Failure::at(Stage::Context))?;
-        let run = warm_up(&mut draft.context, None, &devices, self.verify, progress);
-        let run = run.map_err(Failure::at(Stage::WarmUp))?;
-        let taken = taken(&run, before.first().copied().flatten(), self.verify);
-        Ok((draft, companion, taken))
+        let run =
+            warm_up(&mut draft.context, None, &devices, self.verify, progress).map_err(Failure::at(Stage::WarmUp))?;
+        // By llama.cpp's own account, or by the device's where that is more, something was computed, and the memory is
+        // this GPU's alone.
+        let allocated = run.allocated.gpus.first().map_or(0, Footprint::total);
+        let gpu = machine.gpus.iter().find(|gpu| gpu.device.is_some() && gpu.device == planned.device);
+        let counts = self.verify != Verify::Off && gpu.is_none_or(|gpu| gpu.kind == GpuKind::Discrete);
+        let [before, used] = [before, run.used].map(|free| free.first().copied().flatten());
+        let shrunk = before.zip(used).filter(|_| counts).map_or(0, |(before, used)| before.saturating_sub(used));
+        Ok((draft, allocated.max(shrunk)))
     }
 
     /// Compares what a draft took of its GPU with what the plan left for it. Returns what to say of it.
-    fn judge_draft(&self, companion: &Companion, gpu: Option<&Placement>, taken: u64) -> Result<String, Box<Failure>> {
-        let Some(gpu) = gpu else {
-            return Ok(format!("{companion} is on the host"));
+    fn judge_draft(&self, planned: &PlannedCompanion, plan: &Plan, taken: u64) -> Result<String, Box<Failure>> {
+        let PlannedCompanion { role, name: draft, gpu: name, device, bytes, .. } = planned;
+        let Some(name) = name else {
+            return Ok(format!("{draft} ({role}) is on the host"));
         };
-        let headroom = gpu.headroom.total();
-        let difference = taken.saturating_sub(gpu.companions.saturating_add(headroom));
+        let device = device.as_deref().unwrap_or_default();
+        // On a GPU without anything of the model, all that is free is left for it.
+        let own = (bytes.gpu.total().saturating_add(bytes.gpu_uncertainty), u64::MAX);
+        let (left, headroom) = taught::gpu(plan, device).map_or(own, |gpu| (gpu.companions, gpu.headroom.total()));
+        let difference = taken.saturating_sub(left.saturating_add(headroom));
         if difference == 0 || self.on_difference == OnDifference::Accept {
-            let (name, taken, left) = (&gpu.name, Bytes(taken), Bytes(gpu.companions));
-            return Ok(format!("{companion} is on {name}: it took {taken}, and {left} were left for it"));
+            let (taken, left) = (Bytes(taken), Bytes(left));
+            return Ok(format!("{draft} ({role}) is on {name}: it took {taken}, and {left} were left for it"));
         }
         Err(Failure::at(Stage::Verify)(Error::Difference {
-            device: gpu.device.clone().unwrap_or_default(),
-            name: gpu.name.clone(),
-            planned: gpu.companions,
+            device: device.to_owned(),
+            name: name.clone(),
+            planned: left,
             headroom,
             taken,
             difference,
         }))
     }
-}
-
-/// What a draft took of its GPU: by llama.cpp's own account, or by the device's where that is more and
-/// something was computed.
-fn taken(run: &WarmedUp, before: Option<u64>, verify: Verify) -> u64 {
-    let allocated = run.allocated.gpus.first().map_or(0, Footprint::total);
-    let shrunk = before.zip(run.used.first().copied().flatten()).filter(|_| verify != Verify::Off);
-    allocated.max(shrunk.map_or(0, |(before, used)| before.saturating_sub(used)))
 }
 
 /// What is loaded to draft, lent together with the model's context.
@@ -199,4 +201,15 @@ impl Drafts {
     pub(crate) fn holders(&self) -> usize {
         usize::from(self.heads.is_some())
     }
+}
+
+/// A plan with a draft of 1 GiB on a card that holds nothing else.
+#[cfg(test)]
+pub(super) fn beside(device: &str) -> Plan {
+    let mut bytes = memory::CompanionBytes::default();
+    bytes.gpu.weights = 1 << 30;
+    let draft = serde_json::json!([{"role": "draft", "name": "", "gpu": "card", "device": device, "bytes": bytes}]);
+    let mut plan = super::test_plan::plan();
+    plan.companions = serde_json::from_value(draft).unwrap();
+    plan
 }

@@ -28,7 +28,7 @@ pub enum Error {
     /// An rpc-server is on another machine, and nobody has said that the network between may be trusted.
     #[error(
         "the rpc-server {endpoint} is not on this machine, and its protocol knows no authentication and no encryption: \
-         reach it through a tunnel, or say `rpc_trusted_network`"
+         reach it through a tunnel, or say `rpc_trusted_network` (`--rpc-trusted-network`)"
     )]
     UntrustedNetwork { endpoint: String },
     /// A device of the plan is not there.

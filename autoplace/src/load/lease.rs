@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::devices::{gpu_of, is_simulated};
+use super::devices::is_simulated;
+use super::progress::Progress;
+use super::recipe::Recipe;
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 
@@ -74,27 +76,8 @@ impl Leases {
         patience(patience: Duration) patience = Some(patience);
     }
 
-    /// The machine as `read` returns it while no other load reads, plans and takes; GPUs that others do not release
-    /// have nothing free. `read` is called once to know the GPUs, and again once they are locked.
-    ///
-    /// A load that has a lease drops it first: it would wait for itself.
-    pub(super) fn machine(&self, read: &dyn Fn() -> Result<Machine, Error>) -> Result<(Machine, Lease), Error> {
-        let machine = read()?;
-        let mut devices: Vec<String> = machine.gpus.iter().filter_map(key).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        if devices.is_empty() || self.folder == Folder::Nowhere {
-            return Ok((machine, Lease::default()));
-        }
-        let lease = self.lock(devices).unwrap_or_else(|error| {
-            tracing::warn!(%error, "loading without leases: other loads may count the same free bytes");
-            Lease { unleased: Some(error.to_string()), ..Lease::default() }
-        });
-        Ok((lease.without_busy(read()?), lease))
-    }
-
     /// Locks in the order of the names, so that two loads that want the same GPUs do not wait for each other.
-    fn lock(&self, devices: Vec<String>) -> io::Result<Lease> {
+    fn lock(&self, devices: Vec<String>, progress: &Progress) -> io::Result<Lease> {
         let folder = match &self.folder {
             Folder::At(folder) => {
                 let above = folder.parent().unwrap_or(folder);
@@ -107,7 +90,7 @@ impl Leases {
         let (begun, patience) = (Instant::now(), self.patience.unwrap_or(PATIENCE));
         let mut lease = Lease::default();
         for device in devices {
-            match lock(&folder.join(file_name(&device)), || begun.elapsed() < patience)? {
+            match lock(&folder.join(file_name(&device)), || begun.elapsed() < patience, progress)? {
                 Some(lock) => lease.locks.push((device, lock)),
                 None => lease.busy.push(device),
             }
@@ -116,8 +99,33 @@ impl Leases {
     }
 }
 
-/// The lock on this file; `None` where somebody else has it for longer than to wait.
-fn lock(path: &Path, waits: impl Fn() -> bool) -> io::Result<Option<Lock>> {
+impl Recipe {
+    /// The [machine](Self::machine) while no other load reads, plans and takes; GPUs that others do not release have
+    /// nothing free. It is read once to know the GPUs, and again once they are locked.
+    ///
+    /// A load that has a lease drops it first: it would wait for itself.
+    pub(super) fn leased_machine(&self, again: bool, progress: &Progress) -> Result<(Machine, Lease), Error> {
+        let machine = self.machine(again)?;
+        let mut devices: Vec<String> = machine.gpus.iter().filter_map(key).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        if devices.is_empty() || self.leases.folder == Folder::Nowhere {
+            return Ok((machine, Lease::default()));
+        }
+        let lease = self.leases.lock(devices, progress).or_else(|error| match error.kind() {
+            io::ErrorKind::Interrupted => Err(llama_sys::Error::LoadCancelled { path: self.path.clone() }),
+            _ => {
+                tracing::warn!(%error, "loading without leases: other loads may count the same free bytes");
+                Ok(Lease { unleased: Some(error.to_string()), ..Lease::default() })
+            }
+        })?;
+        Ok((lease.without_busy(self.machine(again)?), lease))
+    }
+}
+
+/// The lock on this file; `None` where somebody else has it for longer than to wait. It is interrupted where whoever is
+/// told of the progress cancels.
+fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Result<Option<Lock>> {
     let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = options.map_err(|error| of_file(path, &error))?;
     let mut is_logged = false;
@@ -126,6 +134,7 @@ fn lock(path: &Path, waits: impl Fn() -> bool) -> io::Result<Option<Lock>> {
             Ok(()) => return Ok(Some(Lock(file))),
             Err(TryLockError::Error(error)) => return Err(of_file(path, &error)),
             Err(TryLockError::WouldBlock) if !waits() => return Ok(None),
+            Err(TryLockError::WouldBlock) if !progress.report(0.0) => return Err(io::ErrorKind::Interrupted.into()),
             Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
         }
         if !std::mem::replace(&mut is_logged, true) {
@@ -161,7 +170,10 @@ impl Lease {
 
     /// Lets others have what this plan does not use of the machine.
     pub(super) fn hold(mut self, plan: &Plan, machine: &Machine) -> Self {
-        let used: Vec<String> = plan.gpus().filter_map(|gpu| key(gpu_of(machine, gpu)?)).collect();
+        let beside = plan.companions.iter().map(|one| &one.device);
+        let devices: Vec<_> = plan.gpus().map(|gpu| &gpu.device).chain(beside).collect();
+        let used = machine.gpus.iter().filter(|gpu| devices.contains(&&gpu.device));
+        let used: Vec<String> = used.filter_map(key).collect();
         self.locks.retain(|(device, _)| used.contains(device));
         if let Some(device) = self.busy.iter().find(|device| used.contains(device)) {
             self.unleased = Some(format!("another load is at {device} and was not waited for"));
@@ -264,6 +276,7 @@ const fn is_alone(_: &fs::Metadata, _: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::draft::beside;
     use crate::load::test_plan::plan;
     use crate::machine::{Host, PciId};
 
@@ -271,11 +284,16 @@ mod tests {
         Gpu::new("card").device(format!("CUDA{bus}")).pci_id(PciId::new(0, bus, 0, 0)).total(1000)
     }
 
-    /// The machine with these cards, as one sees it who waits so long.
-    fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
+    /// A load on the machine with these cards that waits so long.
+    fn recipe(folder: &Path, cards: &[u8], patience: Duration) -> Recipe {
+        let machine = cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus)));
         let leases = Leases::in_dir(folder).patience(patience);
-        let read = || Ok(cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus))));
-        leases.machine(&read).unwrap()
+        Recipe { machine: Some(machine), leases, ..Recipe::default() }
+    }
+
+    /// The machine as one sees it who waits so long.
+    fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
+        recipe(folder, cards, patience).leased_machine(false, &Progress::default()).unwrap()
     }
 
     fn free(machine: &Machine) -> Vec<u64> {
@@ -293,7 +311,14 @@ mod tests {
         assert_eq!(free(&now), [0, 1000]);
         // A load that uses the card all the same says that others do not see it.
         assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
+        // Who waits for it may cancel.
+        let waiting = recipe(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));
+        assert!(matches!(waiting, Err(Error::Native(llama_sys::Error::LoadCancelled { .. }))));
         drop(lease);
+        // A card with nothing but a draft is used too.
+        let (all, lease) = machine(folder.path(), &[9], Duration::ZERO);
+        let _lease = lease.hold(&beside("CUDA9"), &all);
+        assert_eq!(free(&machine(folder.path(), &[9], Duration::ZERO).0), [0]);
     }
 
     #[cfg(unix)]

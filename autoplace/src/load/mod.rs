@@ -44,7 +44,7 @@ mod slot;
 mod taught;
 #[cfg(test)]
 #[path = "../../../planner/tests/support/test_plan/mod.rs"]
-mod test_plan;
+pub(crate) mod test_plan;
 mod threads;
 mod warm_up;
 

@@ -21,7 +21,7 @@ use super::{Adapter, Error, Pulse, native};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
-use crate::plan::{PlacementKind, Plan};
+use crate::plan::Plan;
 use crate::worker::{self, WorkerProcess};
 
 /// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
@@ -206,8 +206,7 @@ impl Model {
     /// it.
     pub(crate) fn checkpoints(&self) -> u64 {
         let plan = self.placement();
-        let on_shared = plan.gpus().filter(|it| it.kind == PlacementKind::SharedGpu);
-        let shared: u64 = on_shared.map(|it| it.footprint.total()).sum();
+        let shared: u64 = plan.gpus().map(|it| it.of_host).sum();
         let left = plan.host().map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
         self.inner.recipe.checkpoints.min(left.saturating_sub(shared))
     }

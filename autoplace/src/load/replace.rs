@@ -14,11 +14,12 @@ use super::progress::Progress;
 use super::remote::{Loading, Reply, Request, not_asked};
 use super::slot::Contents;
 use super::{Error, LentWorker};
-use crate::gguf::Header;
-use crate::machine::Machine;
+use crate::gguf::{self, Header};
+use crate::machine::{GpuKind, Machine};
 use crate::memory::Footprint;
 use crate::memory::companion::Role;
 use crate::plan::Plan;
+use crate::profile::ModelProfile;
 use crate::{lock, worker};
 
 /// A plan that is better than the one that a model is loaded by, and by how much.
@@ -39,15 +40,15 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan). With [rpc-servers](super::ModelBuilder::rpc)
+    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] where the file has another
+    /// length than when the model was loaded. With [rpc-servers](super::ModelBuilder::rpc)
     /// [`worker::Error::Elsewhere`]: only the worker connects to them, and each has one client.
     pub fn replan(&self) -> Result<Plan, Error> {
         let recipe = self.recipe();
         if self.is_elsewhere() && !recipe.servers.endpoints.is_empty() {
             return Err(worker::Error::Elsewhere { what: "the connection to its rpc-servers" }.into());
         }
-        let header = Header::open(&recipe.path)?;
-        let profile = recipe.profile(&header)?;
+        let (header, profile) = self.read_again()?;
         let mut machine = self.once_released(recipe.machine(true)?);
         if let Some(stated) = &recipe.machine {
             machine.host.available = stated.host.available;
@@ -69,32 +70,29 @@ impl Model {
         Ok((gain > 0.0).then_some(BetterPlan { plan, gain }))
     }
 
+    /// The file's header, and what the model is: another one, where another file is in its place.
+    fn read_again(&self) -> Result<(Header, ModelProfile), Error> {
+        let path = self.recipe().path.clone();
+        let header = Header::open(&path)?;
+        let profile = self.recipe().profile(&header)?;
+        let (was, is) = (self.placement().model.file_bytes, profile.file_bytes);
+        if was == is { Ok((header, profile)) } else { Err(gguf::Error::Changed { path, was, is }.into()) }
+    }
+
     /// The machine with what this model holds of it counted as free.
-    fn once_released(&self, mut machine: Machine) -> Machine {
+    fn once_released(&self, machine: Machine) -> Machine {
         if !self.is_elsewhere() && self.native().is_err() {
             return machine;
         }
         let (plan, allocated) = (self.placement(), self.allocated());
         let is_loaded = self.recipe().draft.is_some();
         let draft = plan.companions.iter().find(|one| is_loaded && one.role == Role::Draft);
-        let draft = draft.map(|draft| draft.bytes).unwrap_or_default();
-        for (placement, held) in plan.gpus().zip(&allocated.gpus) {
-            let beside = if placement.companions > 0 { draft.gpu.total() } else { 0 };
-            if let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.device == placement.device) {
-                let held = held.total().saturating_add(beside);
-                gpu.free = with(gpu.free, held, gpu.total);
-                if let Some(pools) = &mut gpu.pools {
-                    pools.own.free = pools.own.total.min(pools.own.free.saturating_add(held));
-                }
-            }
-        }
+        let on_gpus = plan.gpus().zip(&allocated.gpus).map(|(placement, held)| (&placement.device, held.total()));
+        let on_gpus: Vec<_> = on_gpus.chain(draft.map(|it| (&it.device, it.bytes.gpu.total()))).collect();
         // A mapped file is in the page cache, which counts as available already.
-        let mapped = plan.context.mmap;
-        let unmapped = |held: Footprint| Footprint::new(if mapped { 0 } else { held.weights }, held.kv, held.compute);
-        let held = unmapped(allocated.host).total().saturating_add(unmapped(draft.host).total());
-        let host = &mut machine.host;
-        host.available = with(host.available, held, host.total);
-        machine
+        let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
+        let of_draft = draft.map_or(0, |draft| unmapped(draft.bytes.host, mapped));
+        released(machine, &on_gpus, unmapped(allocated.host, mapped).saturating_add(of_draft))
     }
 
     /// Re-places the model: releases it, and loads it again by this plan or, without one, by a plan for what is free
@@ -104,11 +102,16 @@ impl Model {
     /// # Errors
     ///
     /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model
-    /// underneath; otherwise as [`ModelBuilder::load`](super::ModelBuilder::load), and nothing is loaded then: streams
-    /// are refused with [`Error::NotLoaded`] until a re-placement succeeds.
+    /// underneath; as [`replan`](Self::replan) where a model that works would have no other plan. It stays where it is
+    /// then. Otherwise as [`ModelBuilder::load`](super::ModelBuilder::load), and nothing is loaded: streams are refused
+    /// with [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_elsewhere() {
             return self.replace_in_worker(plan);
+        }
+        self.read_again()?;
+        if plan.is_none() && self.native().is_ok() {
+            self.replan()?;
         }
         let _replacing = self.slot().replacing();
         self.take_to_release()?;
@@ -140,11 +143,8 @@ impl Model {
     pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
         let slot = self.slot();
         slot.release();
-        let first = match plan {
-            Some(plan) => First::Given(Box::new(plan), Box::new(Machine::clone(&self.machine()))),
-            None => First::Again,
-        };
-        let contract = Contract::new(self.recipe(), first, Progress::default())?;
+        self.read_again()?;
+        let contract = Contract::new(self.recipe(), First::Again(plan.map(Box::new)), Progress::default())?;
         let Loaded { native, context, drafts, placed } = contract.load()?;
         slot.refill(native, drafts);
         self.pulse().paced_by(&placed.report.threads);
@@ -224,6 +224,31 @@ impl Model {
     }
 }
 
+/// The machine with these bytes of its devices, and of the host, free again.
+fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u64) -> Machine {
+    let host = &mut machine.host;
+    host.available = with(host.available, on_host, host.total);
+    for &(device, held) in on_gpus {
+        let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.device == *device) else { continue };
+        let own = gpu.own_free();
+        gpu.free = with(gpu.free, held, gpu.total);
+        if let Some(pools) = &mut gpu.pools {
+            pools.own.free = pools.own.total.min(pools.own.free.saturating_add(held));
+        }
+        if gpu.kind == GpuKind::Integrated {
+            // What its own pool does not take back is the host's.
+            let of_host = held.saturating_sub(gpu.own_free().saturating_sub(own));
+            host.available = with(host.available, of_host, host.total);
+        }
+    }
+    machine
+}
+
+/// Bytes of the host beside a mapped file of so many: rearranged weights are ordinary memory.
+fn unmapped(held: Footprint, mapped: u64) -> u64 {
+    held.total().saturating_sub(held.weights.min(mapped))
+}
+
 /// Free bytes with those that are held; a total of 0 is unknown.
 const fn with(free: u64, held: u64, total: u64) -> u64 {
     let sum = free.saturating_add(held);
@@ -300,8 +325,10 @@ impl Requested {
 
 #[cfg(test)]
 mod tests {
-    use super::{gain, with};
+    use super::{gain, released, unmapped, with};
     use crate::load::test_plan::plan;
+    use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, gib};
+    use crate::memory::Footprint;
 
     #[test]
     fn a_plan_is_as_much_better_as_it_is_predicted_to_be_faster() {
@@ -321,7 +348,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_more_free_than_it_has() {
+    fn what_is_released_is_free_where_it_was_and_nothing_has_more_free_than_it_has() {
         assert_eq!((with(3, 4, 10), with(8, 4, 10), with(8, 4, 0)), (7, 10, 12));
+        let held = Footprint::new(10, 2, 1);
+        assert_eq!((unmapped(held, 0), unmapped(held, 7), unmapped(held, 11)), (13, 6, 3));
+        let device = Some("GPU0".to_owned());
+        let gpu = || Gpu::new("gpu").device("GPU0").total(gib(32)).free(gib(2));
+        let pools = Pools::new(Pool::new(gib(4), gib(1)), Pool::new(gib(28), gib(1)));
+        for (gpu, of_host) in
+            [(gpu(), 0), (gpu().kind(GpuKind::Integrated), 5), (gpu().kind(GpuKind::Integrated).pools(pools), 2)]
+        {
+            let mut host = Host::new(gib(64));
+            host.available = gib(8);
+            let machine = released(Machine::new(host).with_gpu(gpu), &[(&device, gib(5))], gib(1));
+            assert_eq!((machine.host.available, machine.gpus[0].free), (gib(9 + of_host), gib(7)));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::devices::gpu_of;
 use super::lease::Lease;
+use super::progress::Progress;
 use super::recipe::Recipe;
 use super::{Error, adapters};
 use crate::gguf::Header;
@@ -16,6 +17,7 @@ pub(super) fn follow(
     saved: &SavedPlan,
     header: &Header,
     profile: &ModelProfile,
+    progress: &Progress,
 ) -> Result<(Plan, Machine, Lease), Error> {
     let probe = adapters::probe(&recipe.adapters, header)?;
     saved.check_model(header)?;
@@ -28,7 +30,7 @@ pub(super) fn follow(
         }
         .into());
     }
-    let (machine, lease) = recipe.leases.machine(&|| recipe.machine(false))?;
+    let (machine, lease) = recipe.leased_machine(false, progress)?;
     let mut plan = saved.plan.clone();
     let mut changes = saved.changes(&machine);
     // Where the plan itself says nothing, llama.cpp does: it may be another than the one that it was planned with.

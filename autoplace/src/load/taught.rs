@@ -3,8 +3,6 @@
 //! Some failures do not show in what is free now: a buffer that was refused although there was room, pools that found
 //! none, and more taken than was planned. The device gets a ceiling, so that the next plan takes less of it.
 
-use std::collections::BTreeMap;
-
 use crate::machine::Machine;
 use crate::plan::{Placement, Plan};
 
@@ -16,7 +14,7 @@ pub(super) const HOST: &str = "host";
 /// Ceilings of what counts as free.
 #[derive(Debug, Default)]
 pub(super) struct Taught {
-    ceilings: BTreeMap<String, u64>,
+    ceilings: Vec<(String, u64)>,
     /// The device that last failed without a reason that shows, and by how much its ceiling sinks next.
     last: Option<(String, u64)>,
 }
@@ -25,17 +23,19 @@ impl Taught {
     /// `device` (a GPU, or one of the host's buffer types) failed with this plan although there was room. `lacked`:
     /// bytes that it is known to have lacked.
     pub(super) fn failed(&mut self, plan: &Plan, device: &str, lacked: u64) {
-        let gpu = gpu(plan, device);
+        let of = |placement: &Placement| (placement.footprint.total(), placement.free.saturating_sub(placement.budget));
+        // A companion's GPU may hold nothing of the model.
+        let beside = plan.companions.iter().find(|one| one.device.as_deref() == Some(device));
+        let own = || beside.map(|one| (one.bytes.gpu.total().saturating_add(one.bytes.gpu_uncertainty), 0));
+        let gpu = gpu(plan, device).map(of).or_else(own);
         let name = gpu.map_or(HOST, |_| device).to_owned();
-        let Some(placement) = gpu.or_else(|| plan.host()) else { return };
-        let needed = placement.footprint.total();
+        let Some((needed, kept)) = gpu.or_else(|| plan.host().map(of)) else { return };
         let step = lacked.clamp(needed / 16, (needed / 2).max(needed / 16)).max(SMALLEST_STEP);
         // A device that fails again lacks more than was thought.
         let step = match &self.last {
             Some((last, earlier)) if *last == name => step.max(earlier.saturating_mul(2)),
             _ => step,
         };
-        let kept = placement.free.saturating_sub(placement.budget);
         self.lower(&name, needed.saturating_add(kept).saturating_sub(step));
         self.last = Some((name, step));
     }
@@ -50,24 +50,26 @@ impl Taught {
     /// The last lesson was too small: the plan came out the same. False where there is nothing left to lower.
     pub(super) fn lower_further(&mut self) -> bool {
         let Some((device, step)) = self.last.take() else { return false };
-        let ceiling = self.ceilings.get(&device).copied().unwrap_or(0);
+        let ceiling = self.bounded(u64::MAX, &device);
         self.lower(&device, ceiling.saturating_sub(step));
         self.last = Some((device, step.saturating_mul(2)));
         ceiling > 0
     }
 
     fn lower(&mut self, device: &str, most: u64) {
-        let ceiling = self.ceilings.entry(device.to_owned()).or_insert(u64::MAX);
-        *ceiling = (*ceiling).min(most);
+        self.ceilings.push((device.to_owned(), most));
+    }
+
+    fn bounded(&self, free: u64, device: &str) -> u64 {
+        self.ceilings.iter().filter(|(name, _)| name == device).fold(free, |free, (_, ceiling)| free.min(*ceiling))
     }
 
     /// The machine as far as it may be used.
     pub(super) fn apply(&self, mut machine: Machine) -> Machine {
-        let bounded = |free: u64, device: &str| free.min(self.ceilings.get(device).copied().unwrap_or(u64::MAX));
         for gpu in &mut machine.gpus {
-            gpu.free = bounded(gpu.free, gpu.device.as_deref().unwrap_or_default());
+            gpu.free = self.bounded(gpu.free, gpu.device.as_deref().unwrap_or_default());
         }
-        machine.host.available = bounded(machine.host.available, HOST);
+        machine.host.available = self.bounded(machine.host.available, HOST);
         machine
     }
 }
@@ -80,6 +82,7 @@ pub(super) fn gpu<'a>(plan: &'a Plan, device: &str) -> Option<&'a Placement> {
 #[cfg(test)]
 mod tests {
     use super::Taught;
+    use crate::load::draft::beside;
     use crate::load::test_plan::plan;
     use crate::machine::{Gpu, Host, Machine, gib, mib};
     use crate::plan::Plan;
@@ -109,6 +112,10 @@ mod tests {
             taught.failed(&plan, "CPU", lacked);
             assert!(free(&taught).1 < plan.host().unwrap().free);
         }
+        // Nor does a draft come back to a card of its own.
+        let mut taught = Taught::default();
+        taught.failed(&beside("CUDA9"), "CUDA9", 0);
+        assert!(taught.bounded(u64::MAX, "CUDA9") < gib(1) && free(&taught) == (gib(1000), gib(1000)));
     }
 
     #[test]

@@ -178,7 +178,9 @@ fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
 /// A GPU that the model is not on: only room for a layer of the host's is reported.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
-    let layer = plan.host().map_or(0, |host| host.footprint.total() / u64::from(host.layers.max(1)));
+    // Blocks of which a part is on the host are counted on a GPU.
+    let layers = |on_host: u32| u64::from(on_host.saturating_add(plan.parted_blocks).max(1));
+    let layer = plan.host().map_or(0, |host| host.footprint.total() / layers(host.layers));
     let (room, left, notable) = (Some(layer), Some(gpu.free), u64::MAX);
     WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
 }
@@ -187,4 +189,15 @@ fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
 fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
     let profile = plan.model.path.as_deref().and_then(|path| ModelProfile::from_header(&Header::open(path).ok()?).ok());
     profile.and_then(|profile| DepthCost::of(&profile, plan, machine)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_block_of_which_the_host_has_a_part_counts_as_a_layer_there() {
+        let mut plan = crate::load::test_plan::host_plan();
+        (plan.placements[0].layers, plan.parted_blocks) = (1, 32);
+        let room = super::watched_for_room(&super::Gpu::new("card"), &plan).room;
+        assert_eq!(room, Some(plan.placements[0].footprint.total() / 33));
+    }
 }

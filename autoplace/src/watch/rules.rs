@@ -91,6 +91,9 @@ struct DeviceRules {
     room: Condition,
     first_free: Option<u64>,
     last_free: u64,
+    /// What was free when room was last reported, and since when there is room for more.
+    reported: u64,
+    more_since: Option<Duration>,
     /// What this process had in the host's memory at first, and has now.
     on_host: Option<(u64, u64)>,
     /// Its clocks are held down by a fault.
@@ -112,7 +115,7 @@ impl DeviceRules {
         }
     }
 
-    /// Whether it has too little free, or more than at first.
+    /// Whether it has too little free, or more than at first: that is reported again where there is room for more.
     fn memory(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         if let Some(bytes) = seen.on_host {
             self.on_host = Some((self.on_host.map_or(bytes, |(first, _)| first), bytes));
@@ -135,15 +138,23 @@ impl DeviceRules {
             Event::MemoryRelieved { device: device(), free },
             now,
         );
-        let Some((more, before)) = watched.room.zip(self.first_free) else { return };
-        let more = if self.room.is_on() { more / 2 } else { more };
+        let Some((room, before)) = watched.room.zip(self.first_free) else { return };
+        let more = if self.room.is_on() { room / 2 } else { room };
+        let gained = || Event::RoomGained { device: device(), free, before };
+        self.reported = if self.room.is_on() { self.reported } else { free };
         self.room.step(
             seen.free.map(|free| free > before && free - before >= more),
             now.settings.patience(),
-            || Event::RoomGained { device: device(), free, before },
+            gained,
             Event::RoomLost { device: device(), free },
             now,
         );
+        let is_more = self.room.is_on() && seen.free.is_some_and(|free| free >= self.reported.saturating_add(room));
+        self.more_since = is_more.then(|| self.more_since.unwrap_or(now.at));
+        if self.more_since.is_some_and(|since| now.at.saturating_sub(since) >= now.settings.calm()) {
+            (self.reported, self.more_since) = (free, None);
+            now.events.push(gained());
+        }
     }
 
     fn clocks(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {

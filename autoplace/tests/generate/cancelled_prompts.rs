@@ -71,10 +71,9 @@ fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
     assert!(stream.next().is_none());
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(stream);
-    // Nothing was answered, and the question stands.
-    assert_eq!(cut.messages().len(), 1);
-    let (again, _) = cut.answer().unwrap().finish().unwrap();
+    // Nothing was answered, and the question is taken back.
+    assert_eq!(cut.messages(), []);
+    let (again, _) = cut.say(&long).unwrap().finish().unwrap();
     let (expected, _) = chat(&model, "chatml").say(&long).unwrap().finish().unwrap();
-    assert_eq!(again, expected);
-    assert_eq!(cut.messages().len(), 2);
+    assert_eq!((again, cut.messages().len()), (expected, 2));
 }

@@ -133,6 +133,17 @@ fn a_call_can_be_forced_and_after_its_result_the_model_is_free() {
 }
 
 #[test]
+fn an_answer_that_is_held_to_a_constraint_is_no_reasoning() {
+    let source = "{{ messages[-1].content }}{% if enable_thinking is not false %} long{% endif %}{# </think> #}<think>";
+    let chat = load().chat_with(ChatTemplate::new(source, <_>::default()).unwrap());
+    let mut chat = chat.with(|it| it.constraint(Constraint::choices(["yes"])));
+    let (reply, _) = chat.say("Is it?").unwrap().finish().unwrap();
+    assert_eq!((&*reply.content, reply.reasoning), ("yes", None));
+    assert_eq!(chat.rendered().unwrap().as_str(), "yes<think>");
+    assert_eq!(chat.variable("enable_thinking", true).rendered().unwrap().as_str(), "yes long<think>");
+}
+
+#[test]
 fn what_a_person_writes_is_never_a_control_token() {
     let model = load();
     let vocab = model.native().unwrap().vocab();

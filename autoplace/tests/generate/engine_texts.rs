@@ -1,7 +1,10 @@
 //! Texts of an engine are the texts of a raw loop, however many run at once: on the demo model.
 
-use crate::text_support::{PROMPTS, Raw, answered, demo, greedy, likeliest, text, text_and_statistics, tokens_of};
-use autoplace::generate::{Engine, Error, FinishReason, Generate};
+use crate::native_support::demo_path;
+use crate::text_support::{
+    PROMPTS, Raw, answered, demo, greedy, likeliest, load, request, text, text_and_statistics, tokens_of, words,
+};
+use autoplace::generate::{Engine, Error, FinishReason, Metrics, Speculation};
 use autoplace::llama_sys;
 use proptest::prelude::*;
 
@@ -60,14 +63,21 @@ fn every_request_has_statistics_of_its_own() {
 }
 
 #[test]
-fn a_prompt_computes_nothing_again_unless_it_is_asked_to() {
-    let model = demo(1024, 2, false);
-    let engine = Engine::new(&model).unwrap();
-    let prompt = tokens_of(&model, PROMPTS[1]).len();
-    let by_default = || greedy(&model, PROMPTS[1]).max_tokens(2);
-    let off = by_default().cache_prompt(false);
-    for (generate, cached) in [(by_default(), 0), (by_default(), prompt - 1), (off, 0)] {
-        assert_eq!(engine.submit(generate).unwrap().into_text().unwrap().1.cached_tokens, cached);
+fn what_prompts_begin_with_is_computed_once_unless_it_is_asked_for_again() {
+    let prompt = words(1, 300);
+    let other = [&prompt[..200], &words(2, 20)].concat();
+    for unified in [false, true] {
+        let model = demo(4096, 4, unified);
+        let engine = Engine::new(&model).unwrap();
+        let submit = |prompt: &Vec<_>| engine.submit(greedy(&model, &prompt[..]).max_tokens(4)).unwrap();
+        drop([&prompt, &prompt, &other, &prompt].map(submit).map(answered));
+        let Metrics { prompt_tokens, cached_tokens, .. } = engine.metrics();
+        // With each, less than another 64.
+        assert!(prompt_tokens - cached_tokens < 300 + 20 + 3 * 64, "unified: {unified}, {cached_tokens}");
+        for (reuse, cached) in [(true, 299), (false, 0)] {
+            let again = engine.submit(greedy(&model, &prompt[..]).cache_prompt(reuse)).unwrap();
+            assert_eq!(answered(again).statistics().cached_tokens, cached);
+        }
     }
 }
 
@@ -131,9 +141,11 @@ proptest! {
         prompts in prop::collection::vec(0..PROMPTS.len(), 2..6),
         sequences in 2u32..5,
     ) {
-        let model = demo(160, sequences, true);
+        let model = load(&demo_path(), request(160, sequences, true).draft_max(8));
         let engine = Engine::new(&model).unwrap();
-        let endless = |prompt: &usize| -> Generate { greedy(&model, PROMPTS[*prompt]).max_tokens(usize::MAX) };
+        let endless = |prompt: &usize| {
+            greedy(&model, PROMPTS[*prompt]).max_tokens(usize::MAX).speculate(Speculation::prompt_lookup())
+        };
         let submit = |prompt| engine.submit(endless(prompt)).unwrap();
         let mut answers: Vec<_> = prompts.iter().map(submit).collect();
         for answer in &mut answers {

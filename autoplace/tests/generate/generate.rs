@@ -27,21 +27,10 @@ fn a_drawn_seed_can_be_read_and_used_again() {
 }
 
 #[test]
-fn a_context_that_llama_cpp_rounds_up_is_as_long_as_was_asked() {
-    let (_, it) = text_and_statistics(demo(100, 1, false).generate(PROMPT).seed(5));
-    assert!(it.prompt_tokens + it.generated_tokens <= 101, "{it}");
-}
-
-#[test]
-fn an_empty_prompt_begins_a_text() {
-    assert!(!text(greedy(&load_demo(), "")).trim().is_empty());
-}
-
-#[test]
-fn a_stream_can_be_read_on_another_thread_and_outlive_the_model() {
-    let stream = greedy(&load_demo(), PROMPT).stream().unwrap();
+fn a_text_after_nothing_can_be_read_on_another_thread_and_outlive_the_model() {
+    let stream = greedy(&load_demo(), "").stream().unwrap();
     let read = std::thread::spawn(move || stream.into_text().unwrap().0);
-    assert!(!read.join().unwrap().is_empty());
+    assert!(!read.join().unwrap().trim().is_empty());
 }
 
 #[test]
@@ -60,8 +49,7 @@ fn the_context_is_lent_to_one_session_stream_or_engine_of_its_own_model() {
     drop(stream);
     let engine = Engine::new(&model).unwrap();
     assert_is!(model.session().map(drop), Err(Error::Busy));
-    let refused = engine.submit(other.generate(PROMPT)).map(drop);
-    assert_is!(refused, Err(Error::OtherModel));
+    assert_is!(engine.submit(other.generate(PROMPT)), Err(Error::OtherModel));
     drop(engine);
     model.session().unwrap();
 }
@@ -74,8 +62,7 @@ fn texts_run_side_by_side_and_each_ends_by_itself() {
     for tokens in [4, 0, 12] {
         session.begin(greedy(&model, PROMPT).max_tokens(tokens)).unwrap();
     }
-    let full = session.begin(greedy(&model, PROMPT));
-    assert_is!(full, Err(Error::SequencesBusy { n_seq_max: 3 }));
+    assert_is!(session.begin(greedy(&model, PROMPT)), Err(Error::SequencesBusy { n_seq_max: 3 }));
     let ended = to_the_end(&mut session);
     for (completion, tokens) in ended.iter().zip([4, 0, 12]) {
         assert_eq!(completion.end.unwrap().reason, FinishReason::MaxTokens);

@@ -152,6 +152,5 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     let plan = saved(&demo().headroom(Headroom::Bytes(0)));
     let needed = plan.plan.gpus().next().unwrap().footprint.total();
     gpu.set_taken(mib(64) - needed);
-    let refused = with().follow(plan).load();
-    assert_is!(refused, Err(load::Error::SavedPlan(SavedPlanError::Changed { .. })));
+    assert_is!(with().follow(plan).load(), Err(load::Error::SavedPlan(SavedPlanError::Changed { .. })));
 }

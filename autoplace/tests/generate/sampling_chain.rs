@@ -3,8 +3,7 @@
 use crate::native_support::{load_demo, tiny_llama};
 use crate::text_support::{PROMPT, complete, text, text_and_statistics};
 use autoplace::Model;
-use autoplace::generate::Constraint;
-use autoplace::generate::{Error, Generate, Mirostat, Sampling};
+use autoplace::generate::{Constraint, Error, Generate, Mirostat, SamplerKind, Sampling};
 use autoplace::llama_sys;
 
 #[test]
@@ -51,6 +50,7 @@ fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
     for same in [
         greedy.clone().sampling(Sampling::greedy()),
         greedy.clone().top_k(3).min_p(0.5),
+        greedy.clone().top_k(1).repeat_penalty(1.5).samplers([SamplerKind::TopK, SamplerKind::Penalties]),
         greedy.clone().mirostat(Mirostat::V2, 4.0),
         greedy.clone().adaptive_p(0.1),
         greedy.clone().seed(3),

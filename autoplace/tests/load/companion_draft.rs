@@ -28,8 +28,8 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         let n_vocab = u64::from(profile.hparams.n_vocab);
         let mut main = ContextParams::default();
         (main.n_ctx, main.mmap) = (5000, false);
-        // The main model's cache is its own affair.
-        (main.type_k, main.type_v) = (KvType::Q8_0, KvType::Q8_0);
+        // The main model's cache is its own affair, and so are blocks that predict.
+        (main.type_k, main.type_v, main.mtp) = (KvType::Q8_0, KvType::Q8_0, true);
         main.n_outputs_max = 0;
         let draft = Companion::draft(&header).unwrap();
         let context = draft.draft_context(&main).unwrap().unwrap();

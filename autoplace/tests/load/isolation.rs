@@ -71,7 +71,7 @@ fn text_pieces_end_and_counts_are_those_of_this_process() {
 }
 
 #[test]
-fn the_placement_is_reported_and_the_native_model_is_refused() {
+fn the_placement_is_reported_a_saved_one_is_followed_and_the_native_model_is_refused() {
     let (here, there) = (load_demo(), in_worker());
     let of = |model: &Model| {
         let plan = model.placement();
@@ -83,6 +83,8 @@ fn the_placement_is_reported_and_the_native_model_is_refused() {
     assert!(there.worker_id().is_some() && here.worker_id().is_none());
     assert_eq!(there.report().attempts, here.report().attempts);
     assert!(there.better_plan().unwrap().is_none());
+    let saved = SavedPlan::new((*here.placement()).clone(), plan::Request::new(), here.header().unwrap()).unwrap();
+    assert_eq!(builder(program()).follow(saved).load().unwrap().placement(), here.placement());
     let native = there.native().map(drop);
     assert_matches!(native, Err(load::Error::Worker(Lost::Elsewhere { .. })));
 }
@@ -100,17 +102,6 @@ fn a_model_in_a_worker_can_be_re_placed() {
 }
 
 #[test]
-fn a_saved_plan_is_followed() {
-    let request = plan::Request::new();
-    let here = Model::builder(demo_path()).request(request.clone()).load().unwrap();
-    let header = autoplace::gguf::Header::open(demo_path()).unwrap();
-    let plan = (*here.placement()).clone();
-    let saved = SavedPlan::new(plan, request, &header).unwrap();
-    let there = builder(program()).follow(saved).load().unwrap();
-    assert_eq!(there.placement().context, here.placement().context);
-}
-
-#[test]
 fn refusals_have_their_own_types() {
     use generate::Error;
     let model = in_worker();
@@ -124,6 +115,7 @@ fn refusals_have_their_own_types() {
     let closure = refused(text().sampler(|_, _| 0));
     assert_matches!(closure, Err(Error::Worker(Lost::Elsewhere { .. })));
     drop(engine);
+    assert_matches!(model.session().map(drop), Err(Error::Worker(Lost::Elsewhere { .. })));
     text().max_tokens(2).text().unwrap();
 
     let too_many = builder(program()).n_gpu_layers(GpuLayers::Exactly(3)).load();

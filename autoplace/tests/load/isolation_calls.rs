@@ -10,7 +10,6 @@ use autoplace::generate::{Engine, Error};
 use autoplace::gguf::TensorType::F32;
 use autoplace::llama_sys;
 use autoplace::memory::Pooling;
-use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, WorkerProcess, embed};
 
 fn load(path: &Path, process: Option<WorkerProcess>) -> Model {
@@ -22,12 +21,6 @@ fn load(path: &Path, process: Option<WorkerProcess>) -> Model {
 
 fn demo(process: Option<WorkerProcess>) -> Model {
     load(&demo_path(), process)
-}
-
-#[test]
-fn a_worker_has_no_session() {
-    let refused = demo(Some(program())).session().map(drop);
-    assert_matches!(refused, Err(Error::Worker(Lost::Elsewhere { .. })));
 }
 
 #[test]

@@ -169,12 +169,12 @@ fn a_load_that_others_do_not_see_says_so() {
     assert!(said.contains("without a lease") && said.contains("not this user's alone"), "{said}");
 }
 
-/// Two processes load at once onto a card with room for one and a half.
-fn two_processes(rounds: u32) {
+#[test]
+fn two_processes_that_load_at_once_never_exceed_the_card() {
     own_process!();
     let ((all, text), total, beside) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();
-    for round in 0..rounds {
+    for round in 0..8 {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
         // Every other pair has no time to wait for each other: who comes second has no card, or what is left of it.
         let waits = round % 2 == 0;
@@ -193,17 +193,6 @@ fn two_processes(rounds: u32) {
         others.into_iter().for_each(Other::end);
         assert_eq!(gpu.shared_used(), Some(0), "round {round}");
     }
-}
-
-#[test]
-fn two_processes_that_load_at_once_never_exceed_the_card() {
-    two_processes(8);
-}
-
-#[test]
-#[ignore = "minutes"]
-fn two_processes_that_load_at_once_never_exceed_the_card_in_1000_rounds() {
-    two_processes(1000);
 }
 
 #[test]

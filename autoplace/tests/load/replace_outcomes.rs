@@ -4,8 +4,10 @@ use crate::native_support::demo_path;
 use crate::replace_support::{PROMPT, builder, generations, load, plan, request, texts_of};
 use crate::sim_support::card;
 use autoplace::generate::{Error, Generate, TokenStream};
+use autoplace::gguf;
 use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
+use autoplace::memory::Headroom;
 use autoplace::plan::{HostParts, Plan};
 
 fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
@@ -151,6 +153,25 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
 }
 
 #[test]
+fn an_idle_model_is_not_released_for_a_plan_that_there_is_not_nor_for_another_file() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let [path, other] = ["model.gguf", "other.gguf"].map(|name| folder.path().join(name));
+    let mut bytes = std::fs::read(demo_path()).unwrap();
+    std::fs::write(&path, &bytes).unwrap();
+    let gpu = card(mib(64));
+    let model = load(&path, &request().headroom(Headroom::Bytes(mib(4))), 7);
+    gpu.set_taken(gpu.free());
+    assert_matches!(model.replace(None), Err(load::Error::Plan(_)));
+    bytes.push(0);
+    std::fs::write(&other, bytes).and_then(|()| std::fs::rename(&other, &path)).unwrap();
+    for plan in [None, Some(Plan::clone(&model.placement()))] {
+        assert_matches!(model.replace(plan), Err(load::Error::Gguf(gguf::Error::Changed { .. })));
+    }
+    model.generate(PROMPT).max_tokens(2).text().unwrap();
+}
+
+#[test]
 fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     own_process!();
     let path = demo_path();
@@ -174,6 +195,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
 
     // What it holds itself is free for it.
     assert!(model.better_plan().unwrap().is_none());
+    assert_eq!(model.machine().gpus[0].free, mib(4), "as it was then");
     gpu.set_taken(0);
     assert_eq!(model.replan().unwrap().n_gpu_layers, 7);
     assert_eq!(text.stream.improve(0.05).unwrap().unwrap().after.n_gpu_layers, 7);

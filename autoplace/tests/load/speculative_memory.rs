@@ -2,9 +2,12 @@
 //! small models with random weights.
 
 use crate::random_weights::Dice;
+use crate::sim_support::card;
 use crate::speculative_support::{PROMPT, alone, builder, exact, load, request};
 use autoplace::generate::{DraftsOff, Prompt, Speculation};
 use autoplace::llama_sys::Token;
+use autoplace::machine::mib;
+use autoplace::memory::Headroom;
 
 #[test]
 fn a_window_that_has_moved_on_goes_back_with_the_text() {
@@ -37,6 +40,26 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
             }
         }
     }
+}
+
+#[test]
+fn a_draft_goes_to_a_card_that_holds_nothing_of_the_model() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = exact::llama(folder.path());
+    let request = request(512, 1, 5).headroom(Headroom::Bytes(256 << 10));
+    let with_draft = || builder(&path, request.clone()).draft(&path);
+    let roomy = card(mib(256));
+    let planned = with_draft().plan().unwrap().gpus().next().unwrap().clone();
+    drop(roomy);
+    // The model fills the one, the draft with its pools the other.
+    let cards = [planned.footprint.total(), planned.companions].map(|bytes| card(bytes + planned.headroom.total()));
+    let model = with_draft().load().unwrap();
+    let plan = model.placement();
+    assert!(plan.gpus().count() == 1 && plan.companions[0].device == Some("SIM1".to_owned()), "{plan}");
+    assert!(cards.iter().all(|card| (1..=card.total()).contains(&card.peak())), "{plan}");
+    // Once it is released there is room for it there again.
+    assert_eq!(model.replan().unwrap().companions, plan.companions);
 }
 
 #[test]

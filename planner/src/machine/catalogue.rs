@@ -247,7 +247,7 @@ mod tests {
             ("Apple M3 Max", gib(27), Some(300)),
             ("Apple M3 Max", gib(36), Some(400)),
             ("NVIDIA GeForce RTX 4070 Ti Laptop GPU", gib(12), None),
-            ("NVIDIA GeForce RTX 3080 Laptop GPU", gib(8), None),
+            ("NVIDIA GeForce RTX 3080 Laptop GPU", gib(8), Some(448)),
             ("NVIDIA GeForce RTX 2070 with Max-Q Design", gib(8), None),
             ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16), None),
             ("AMD Radeon RX 7600M XT", gib(8), None),

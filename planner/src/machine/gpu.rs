@@ -131,7 +131,7 @@ impl Gpu {
     /// A card of the catalogue that is not there: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`,
     /// `Apple M4 Max 64GB`.
     ///
-    /// Size and bandwidth are the maker's, for some 160 common cards; the name may be written as the driver or as
+    /// Size and bandwidth are the maker's, for some 170 common cards; the name may be written as the driver or as
     /// people do. What drivers keep of a card, about a thirty-second part, counts as not free. Of an Apple chip, whose
     /// size is the computer's, `total` is what Metal recommends to use: two thirds, and three quarters from 36 GB on.
     ///

@@ -21,6 +21,9 @@ pub struct PlannedCompanion {
     pub name: String,
     /// The GPU that it is on, by its name for people; `None` on the host.
     pub gpu: Option<String>,
+    /// That GPU's name in ggml, which a load uses: it may hold nothing of the model, and then has no placement.
+    #[serde(default)]
+    pub device: Option<String>,
     /// What it takes.
     pub bytes: CompanionBytes,
 }
@@ -119,6 +122,7 @@ impl Planner<'_> {
                 role: companion.role(),
                 name: companion.name().to_owned(),
                 gpu: gpu.map(|gpu| gpu.name.clone()),
+                device: gpu.and_then(|gpu| gpu.device.clone()),
                 bytes,
             });
         }
@@ -159,7 +163,7 @@ impl Arrangement {
             host.free = machine.host.available;
             host.companions = self.taken_of_host;
         }
-        for PlannedCompanion { role, name, gpu, bytes } in &self.placed {
+        for PlannedCompanion { role, name, gpu, bytes, .. } in &self.placed {
             let bytes = Bytes(bytes.gpu.total().saturating_add(bytes.host.total()));
             let place = gpu.as_deref().unwrap_or("the host");
             plan.notes.push(format!("{role} {name} on {place}: {bytes}"));

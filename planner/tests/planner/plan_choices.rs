@@ -1,10 +1,8 @@
 //! Which GPU, how many layers, how many tokens: what a plan chooses.
 
-use autoplace_planner::machine::{Bytes, Gpu, Host, Machine, gib, mib};
+use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
-use autoplace_planner::plan::{
-    ChangeKind, Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request, Workload,
-};
+use autoplace_planner::plan::{ChangeKind, Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
@@ -83,30 +81,6 @@ fn the_context_is_4096_tokens_unless_asked_for() {
     twice.params.n_ctx = 512;
     let said = of(twice).unwrap_err().to_string();
     assert!(said.contains("1024") && said.contains("512"), "{said}");
-}
-
-#[test]
-fn a_context_that_grew_is_stated_with_its_speeds_and_what_it_leaves() {
-    let (profile, machine) = (LLAMA_8B.profile(), machine(gib(32), &[gib(12)]));
-    let grown = |request: Request| plan(&profile, &machine, &request.context(Context::Auto)).unwrap();
-    let plan = grown(Request::new());
-    let (n_ctx, card) = (plan.context.n_ctx, plan.gpus().next().unwrap());
-    assert!(n_ctx > 32_768 && plan.speed.as_ref().unwrap().generation[2].depth == n_ctx, "{plan}");
-    let spare = format!(", {} to spare", Bytes(card.budget - card.footprint.total()));
-    let said = format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on 131072");
-    assert!(plan.notes[0].ends_with(&spare) && plan.notes.contains(&said), "{plan}");
-    // There is room for what is to be done in it.
-    let request = Request::new().workload(Workload::new(60_000, 100)).at([64, 70_000]);
-    assert!((70_000..71_000).contains(&grown(request).context.n_ctx));
-}
-
-#[test]
-fn more_tokens_are_computed_at_once_where_the_cache_moves_experts_to_the_host() {
-    let (profile, machine) = (QWEN3_30B_A3B.profile(), machine(gib(64), &[gib(24)]));
-    for (n_ctx, more) in [(4096, false), (131_072, true)] {
-        let plan = plan(&profile, &machine, &Request::new().n_ctx(n_ctx)).unwrap();
-        assert_eq!((plan.full_offload, plan.context.n_ubatch > 512), (!more, more), "{plan}");
-    }
 }
 
 #[test]

@@ -7,9 +7,11 @@ use std::time::Instant;
 use super::Shutdown;
 use super::order::{Stand, may_join, too_many};
 use super::queue::{Shared, Text, Waiting};
+use crate::generate::cache::{WORTH_A_COPY, common_prefix};
 use crate::generate::context::Room;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
+use crate::generate::sequence::Sequence;
 use crate::generate::session::Session;
 use crate::generate::stats::{Replaced, Resumed};
 use crate::generate::step::PromptChunk;
@@ -110,7 +112,10 @@ impl Driver {
     fn let_waiting_in(&mut self) {
         loop {
             let next = match self.take_stands() {
-                Some(room) => self.shared.take_if(|next| may_join(room, &self.stands, &Stand::of(next))),
+                Some(room) => self.shared.take_if(|next| {
+                    let joins = may_join(room, &self.stands, &Stand::of(&next.sequence));
+                    joins && !is_being_computed(self.session.as_ref(), next)
+                }),
                 None => self.shared.take_if(|_| true),
             };
             match next {
@@ -241,6 +246,14 @@ impl Driver {
             self.session = None;
         }
     }
+}
+
+/// Whether a text that runs is computing what this one can have a copy of in a moment.
+fn is_being_computed(session: Option<&Session>, next: &Waiting) -> bool {
+    let begins = |it: &Sequence| common_prefix(&it.tokens, &next.sequence.tokens) >= it.held.computed + WORTH_A_COPY;
+    // A window or a state cannot be cut down to the beginning.
+    let goes_back = |it: &&Session| it.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());
+    next.text.reuse && session.filter(goes_back).is_some_and(|it| it.sequences.iter().any(begins))
 }
 
 impl Drop for Driver {

@@ -17,7 +17,7 @@ use crate::generate::piece::{Message, Progress, SequenceId};
 use crate::generate::remote::Link;
 use crate::generate::request::{Generate, Spec};
 use crate::generate::sequence::Sequence;
-use crate::generate::stats::{Replaced, Statistics};
+use crate::generate::stats::Replaced;
 use crate::generate::token_stream::{Source, TokenStream};
 use crate::load::{AbortHandle, Model};
 use crate::{lock, worker};
@@ -239,10 +239,10 @@ impl Shared {
     }
 
     /// Takes the first text whose reader is not behind, if it may join.
-    pub(super) fn take_if(&self, may_join: impl FnOnce(&Sequence) -> bool) -> Option<Waiting> {
+    pub(super) fn take_if(&self, may_join: impl FnOnce(&Waiting) -> bool) -> Option<Waiting> {
         let mut state = lock(&self.state);
         let first = state.waiting.iter().position(Waiting::is_ready)?;
-        let may_join = may_join(&state.waiting[first].sequence);
+        let may_join = may_join(&state.waiting[first]);
         if may_join { state.waiting.remove(first) } else { None }
     }
 
@@ -309,7 +309,7 @@ impl Shared {
         let sequence = self.model.with_vocab(|vocab| {
             Sequence::new(SequenceId(0), spec, so_far, &self.model, vocab, lock(&self.state).room.each)
         })??;
-        progress.statistics = Statistics { prompt_tokens: sequence.prompt, ..sequence.statistics };
+        progress.statistics = sequence.statistics;
         Ok((Work::Here(Box::new(sequence), reuse), progress))
     }
 

@@ -159,22 +159,22 @@ impl Outbox {
         texts.is_empty()
     }
 
-    /// Has a reply sent with the next flush. Without it the application would wait: the connection ends.
+    /// Has a reply sent with the next flush. Without it the application would wait: the process ends.
     fn put(&self, reply: &Reply) {
         if let Err(error) = self.sender.put(reply) {
             tracing::error!("{error}");
-            self.sender.close();
+            llama_sys::end_this_process();
         }
     }
 }
 
-/// Ends the connection where its thread panics.
+/// Ends the process where its thread panics: the connection ends with the last of its handles, of which others wait.
 struct Open(Arc<Outbox>);
 
 impl Drop for Open {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.sender.close();
+            llama_sys::end_this_process();
         }
     }
 }

@@ -31,11 +31,11 @@ impl Sampling {
             _ => {}
         }
         chain = chain.min_keep(self.min_keep);
-        for &kind in &self.samplers {
+        for (at, &kind) in self.samplers.iter().enumerate() {
             if is_greedy && kind == SamplerKind::Temperature {
                 break;
             }
-            if self.is_on(kind) && !(is_greedy && self.keeps_the_likeliest(kind)) {
+            if self.is_on(kind) && !(is_greedy && self.keeps_the_likeliest(at)) {
                 chain = self.add(chain, kind, seed)?;
             }
         }
@@ -65,12 +65,12 @@ impl Sampling {
         }
     }
 
-    /// Whether a sampler can be left out where the likeliest token is taken anyway, and no other makes more
-    /// of what it drops.
-    fn keeps_the_likeliest(&self, kind: SamplerKind) -> bool {
-        let others = [SamplerKind::TypicalP, SamplerKind::Xtc];
-        let is_alone = others.into_iter().all(|other| !self.is_on(other) || !self.samplers.contains(&other));
-        is_alone && matches!(kind, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP)
+    /// Whether a sampler can be left out where the likeliest token is taken anyway, and none after it makes more of
+    /// what it drops.
+    fn keeps_the_likeliest(&self, at: usize) -> bool {
+        let rest = self.samplers[at..].iter().take_while(|it| **it != SamplerKind::Temperature);
+        rest.filter(|it| self.is_on(**it))
+            .all(|it| matches!(it, SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP))
     }
 
     fn add(&self, chain: SamplerChain, kind: SamplerKind, seed: u32) -> Result<SamplerChain, llama_sys::Error> {

@@ -179,7 +179,6 @@ impl Sequence {
     pub(crate) fn take(&mut self, choice: Choice, took: Duration, vocab: &Vocab, full: bool) -> Result<Piece, Error> {
         let statistics = &mut self.statistics;
         if statistics.first_token_latency.is_none() {
-            statistics.prompt_tokens = self.prompt;
             statistics.first_token_latency = Some(statistics.prompt_time + took);
         } else {
             statistics.generation_time += took;

@@ -8,8 +8,8 @@
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
-use super::SeqTokens;
 use super::model::likeliest;
+use super::{SeqTokens, computed};
 use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::{Followed, Heads};
@@ -179,22 +179,9 @@ impl Heads {
         }
     }
 
-    /// Computes a batch of a sequence. Returns false where there was no room; then it makes room for the next batch.
     fn computed(&mut self, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {
-        match self.context.decode_heads(batch, hidden) {
-            Ok(()) => Ok(true),
-            Err(llama_sys::Error::NoKvSlot { .. }) => {
-                // Ended sequences still lie in the cells that all share.
-                self.context.kv_clear()?;
-                self.held.fill(Followed::default());
-                Ok(false)
-            }
-            Err(error) => {
-                // How much of it was computed is not known.
-                self.forget(seq)?;
-                Err(error.into())
-            }
-        }
+        let decoded = self.context.decode_heads(batch, hidden);
+        computed(&mut self.context, &mut self.held, seq, decoded)
     }
 
     fn forget(&mut self, seq: SeqId) -> Result<(), Error> {

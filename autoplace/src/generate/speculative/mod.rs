@@ -13,8 +13,10 @@ mod speculator;
 
 pub(super) use speculator::{Drafters, Speculator};
 
-use llama_sys::{SeqId, Token};
+use llama_sys::{Context, Position, SeqId, Token};
 use serde::{Deserialize, Serialize};
+
+use super::error::Error;
 
 /// Where draft tokens come from: see [`Generate::speculate`](super::Generate::speculate).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -87,6 +89,31 @@ impl Speculation {
             *p_min = if *p_min > 0.0 { p_min.min(1.0) } else { 0.0 };
         }
         self
+    }
+}
+
+/// Whether what drafts, and holds this of each sequence, has computed a batch of one. Returns false where there was no
+/// room; then it makes room for the next batch.
+fn computed<T: Clone + Default>(
+    context: &mut Context,
+    held: &mut [T],
+    seq: SeqId,
+    decoded: Result<(), llama_sys::Error>,
+) -> Result<bool, Error> {
+    match decoded {
+        Ok(()) => Ok(true),
+        Err(llama_sys::Error::NoKvSlot { .. }) => {
+            // Ended sequences still lie in the cells that all share.
+            context.kv_clear()?;
+            held.fill(T::default());
+            Ok(false)
+        }
+        Err(error) => {
+            // How much of it was computed is not known.
+            held[seq as usize] = T::default();
+            context.kv_seq_remove(seq, 0..Position::MAX)?;
+            Err(error.into())
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use llama_sys::{Batch, Position, SeqId, Token};
 
-use super::SeqTokens;
+use super::{SeqTokens, computed};
 use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::Draft;
@@ -31,7 +31,9 @@ impl Draft {
         if most == 0 || tokens.len() > n_ctx {
             return Ok(());
         }
-        self.catch_up(batch, seq, tokens)?;
+        if !self.catch_up(batch, seq, tokens)? {
+            return Ok(());
+        }
         loop {
             let last = i32::try_from(batch.len()).unwrap_or(i32::MAX) - 1;
             let (likeliest, probability) = likeliest(self.context.logits(last)?);
@@ -39,15 +41,15 @@ impl Draft {
                 return Ok(());
             }
             drafted.push(likeliest);
-            if drafted.len() >= most {
+            if drafted.len() >= most || !self.compute(batch, seq, &[likeliest])? {
                 return Ok(());
             }
-            self.compute(batch, seq, &[likeliest])?;
         }
     }
 
-    /// Has the context hold these tokens of a sequence, and the logits after the last of them.
-    fn catch_up(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<(), Error> {
+    /// Has the context hold these tokens of a sequence, and the logits after the last of them. `false`: there was no
+    /// room.
+    fn catch_up(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
         let held = &mut self.held[seq as usize];
         // The last one is computed in any case, for its logits.
         let mut keep = common_prefix(held, tokens).min(tokens.len().saturating_sub(1));
@@ -57,24 +59,27 @@ impl Draft {
         }
         held.truncate(keep);
         let n_batch = self.context.n_batch().max(1) as usize;
-        tokens[keep..].chunks(n_batch).try_for_each(|part| self.compute(batch, seq, part))
+        for part in tokens[keep..].chunks(n_batch) {
+            if !self.compute(batch, seq, part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
-    /// Computes tokens after those that are held, with the logits of the last one.
-    fn compute(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<(), Error> {
-        let held = &mut self.held[seq as usize];
+    /// Computes tokens after those that are held, with the logits of the last one. `false`: there was no room.
+    fn compute(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
+        let held = &self.held[seq as usize];
         batch.clear();
         for (index, &token) in tokens.iter().enumerate() {
             batch.add(token, position(held.len() + index), seq, index + 1 == tokens.len());
         }
-        if let Err(error) = self.context.decode(batch) {
-            // How many of them were computed is not known.
-            held.clear();
-            self.context.kv_seq_remove(seq, 0..Position::MAX)?;
-            return Err(error.into());
+        let decoded = self.context.decode(batch);
+        let is_computed = computed(&mut self.context, &mut self.held, seq, decoded)?;
+        if is_computed {
+            self.held[seq as usize].extend_from_slice(tokens);
         }
-        held.extend_from_slice(tokens);
-        Ok(())
+        Ok(is_computed)
     }
 }
 

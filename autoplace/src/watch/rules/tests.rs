@@ -106,6 +106,14 @@ fn memory_pressure_is_reported_at_once_and_its_end_after_calm() {
 }
 
 #[test]
+fn room_is_reported_again_where_there_is_more_for_a_while() {
+    let mut rig = Rig::new();
+    let mut gained = |free| rig.steps(20, &on_first(DeviceSample::new(mib(free)))).len();
+    // A layer takes 500 MiB.
+    assert_eq!([900, 1399, 1400, 1899, 1900, 1500, 2399, 2400, 1100].map(&mut gained), [0, 0, 1, 0, 1, 0, 0, 1, 1]);
+}
+
+#[test]
 fn heat_is_reported_after_patience_and_the_power_limit_never() {
     let mut rig = Rig::new();
     let busy = DeviceSample::new(mib(900)).throttle([ThrottleReason::PowerLimit], Some(70));

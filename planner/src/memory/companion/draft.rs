@@ -46,6 +46,8 @@ impl Draft {
             n_outputs_max: main.n_seq_max,
             type_k: KvType::F16,
             type_v: KvType::F16,
+            // Its own blocks that predict further tokens are not loaded.
+            mtp: false,
             ..main.clone()
         })
     }

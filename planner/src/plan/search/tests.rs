@@ -6,10 +6,10 @@ mod shapes;
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
 use super::{Given, Path, Placements, Probed};
-use crate::machine::{Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
+use crate::machine::{Bytes, Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
 use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{HostParts, Planner, Policy, Probe, Request};
+use crate::plan::{Context, HostParts, Planner, Policy, Probe, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -305,6 +305,31 @@ fn where_one_depth_is_asked_for_another_placement_is_named_once() {
     let plan = Planner::new(&profile, &machine).request(request).plan().unwrap();
     let named = plan.notes.iter().filter(|note| note.contains("times as fast"));
     assert_eq!(named.count(), 1, "{plan}");
+}
+
+#[test]
+fn a_context_that_grew_is_stated_with_its_speeds_and_what_it_leaves() {
+    let (profile, machine) = (LLAMA_8B.profile(), machine(vec![Gpu::new("card").total(gib(12))], gib(32)));
+    let planner = |request| Planner::new(&profile, &machine).request(request);
+    let grown = |request: Request| planner(request.context(Context::Auto)).plan().unwrap();
+    let plan = grown(Request::new());
+    let (n_ctx, card) = (plan.context.n_ctx, plan.gpus().next().unwrap());
+    assert!(n_ctx > 32_768 && plan.speed.as_ref().unwrap().generation[2].depth == n_ctx, "{plan}");
+    let spare = format!(", {} to spare", Bytes(card.budget - card.footprint.total()));
+    let said = format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on 131072");
+    assert!(plan.notes[0].ends_with(&spare) && plan.notes.contains(&said), "{plan}");
+    // There is room for what is to be done in it.
+    let request = Request::new().workload(crate::plan::Workload::new(60_000, 100)).at([64, 70_000]);
+    assert!((70_000..71_000).contains(&grown(request).context.n_ctx));
+}
+
+#[test]
+fn more_tokens_are_computed_at_once_where_the_cache_moves_experts_to_the_host() {
+    let (profile, machine) = (QWEN3_30B_A3B.profile(), machine(vec![Gpu::new("card").total(gib(24))], gib(64)));
+    for (n_ctx, more) in [(4096, false), (131_072, true)] {
+        let plan = Planner::new(&profile, &machine).request(Request::new().n_ctx(n_ctx)).plan().unwrap();
+        assert_eq!((plan.full_offload, plan.context.n_ubatch > 512), (!more, more), "{plan}");
+    }
 }
 
 #[test]

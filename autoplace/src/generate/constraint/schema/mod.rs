@@ -123,8 +123,11 @@ fn tighten(schema: &mut Value) -> Result<(), String> {
     let Value::Object(members) = schema else { return Ok(()) };
     ["enum", "const"].iter().filter_map(|it| members.get(*it)).try_for_each(numbers::exact)?;
     subschemas_mut(members).try_for_each(tighten)?;
-    if members.get("uniqueItems") == Some(&Value::Bool(false)) {
-        members.remove("uniqueItems");
+    // What says nothing; the names of a record, by Zod 4.
+    for (keyword, nothing) in [("uniqueItems", json!(false)), ("propertyNames", json!({"type": "string"}))] {
+        if members.get(keyword) == Some(&nothing) {
+            members.remove(keyword);
+        }
     }
     count_properties(members)?;
     if members.keys().any(|keyword| is_own(keyword)) { numbers::bound_all(members) } else { Ok(()) }
