@@ -25,7 +25,7 @@ const MAX_TOKENS: u32 = i32::MAX as u32 / 256 * 256;
 
 /// Says where a local model goes: the fastest safe placement, and every byte of it.
 #[derive(Debug, Parser)]
-#[command(name = "autoplace", version, arg_required_else_help = false)]
+#[command(name = "autoplace", version, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -143,8 +143,8 @@ pub(crate) struct AskArgs {
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
     #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
     pub(crate) policy: Policy,
-    /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices
-    /// [default: experts, of a model without any feed-forward matrices]
+    /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices;
+    /// `auto` is experts, of a model without any feed-forward matrices
     #[arg(long, value_name = "auto|none|experts|ffn", value_parser = one_of(HOST_PARTS), default_value = "auto", hide_possible_values = true)]
     pub(crate) host_parts: HostParts,
     /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the
@@ -166,7 +166,7 @@ pub(crate) struct AskArgs {
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct PlanArgs {
-    /// GGUF file; of a split model, the first part
+    /// GGUF file (of a split model, the first part), or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
@@ -218,7 +218,7 @@ pub(crate) struct PlanArgs {
     /// Prints JSON, all sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
-    /// Saves the plan to a file, which `generate --plan` follows exactly
+    /// Saves the plan to a file, which `run --plan` and `chat --plan` follow exactly
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
     /// Prints the equivalent for another tool instead: llama.cpp, ollama, lm-studio
@@ -360,16 +360,7 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).trim_end().to_owned()
 }
 
-/// What clap says is wrong, without its advice on how to go on.
-pub(crate) fn without_advice(error: &clap::Error) -> String {
-    let message = error.to_string();
-    let ends = ["\n\nUsage:", "\n\nFor more information", "\n\n  tip:"];
-    let end = ends.iter().filter_map(|end| message.find(end)).min();
-    message[..end.unwrap_or(message.len())].to_owned()
-}
-
-/// A message in one line without control characters: clap says on further lines what is missing or possible, and a
-/// model's name may hold anything.
+/// A message in one line without control characters: a model's name may hold anything.
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -377,7 +368,7 @@ pub(crate) fn in_one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, Verb, in_one_line, without_advice};
+    use super::{Args, Verb};
     use autoplace::memory::{FlashAttention, KvType};
     use autoplace::plan::Request;
     use clap::{CommandFactory, Parser};
@@ -402,15 +393,15 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_left_out_and_what_was_given_is_not() {
-        let error = |args: &[&str]| {
-            let error = Args::try_parse_from(args).unwrap_err();
-            in_one_line(&without_advice(&error))
-        };
-        assert_eq!(error(&["autoplace", "plan"]), "error: the following required arguments were not provided: <MODEL>");
-        let odd = error(&["autoplace", "plan", "m", "--seqs", "a\n\nb"]);
-        assert!(odd.contains("'a b'") && odd.contains("--seqs"), "{odd}");
-        let close = error(&["autoplace", "plan", "m", "--head", "1"]);
-        assert_eq!(close, "error: unexpected argument '--head' found");
+    fn a_plan_that_is_followed_goes_with_nothing_that_is_asked_of_one_and_minus_one_is_no_limit() {
+        for (words, is_taken) in [
+            ("--plan p.json -n -1", true),
+            ("--plan p.json --ctx 512", false),
+            ("--plan p.json --policy fastest", false),
+            ("--ngl 3 -n -2", false),
+        ] {
+            let line = ["autoplace", "chat", "m"].into_iter().chain(words.split(' '));
+            assert_eq!(Args::try_parse_from(line).is_ok(), is_taken, "{words}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use autoplace::load;
 use autoplace::machine::{Bytes, Gpu, GpuProcess, Host, Machine};
+use console::{Alignment, measure_text_width, pad_str};
 
 use crate::args::DevicesArgs;
 use crate::rates;
@@ -96,13 +97,13 @@ pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item 
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
         // A name in a file may have any length.
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0).min(200)
+        cells.map(|cell| measure_text_width(cell)).max().unwrap_or(0).min(200)
     };
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
     rows.iter().map(move |row| {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column < first {
-            true => format!("{cell:<width$}"),
-            false => format!("{cell:>width$}"),
+            true => pad_str(cell, width, Alignment::Left, None),
+            false => pad_str(cell, width, Alignment::Right, None),
         });
         cells.collect::<Vec<_>>().join("  ")
     })
@@ -110,7 +111,7 @@ pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item 
 
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::{columns, words};
     use autoplace::machine::{Gpu, GpuProcess, Host, Machine, PciId, PcieLink, PcieRate, gib, mib};
 
     fn card() -> Gpu {
@@ -168,5 +169,8 @@ Linux inside of Windows (WSL): Windows hands out the GPU's memory";
         machine = machine.with_gpu(Gpu::new("x\u{1b}[2J\ny").total(1));
         let text = words(&machine);
         assert!(!text.contains('\u{1b}') && text.lines().count() == 3, "{text:?}");
+        // A Chinese letter is two columns wide.
+        let rows: Vec<String> = columns(&[vec!["模型".to_owned()], vec!["abcde".to_owned()]], 1).collect();
+        assert_eq!(rows, ["模型 ", "abcde"]);
     }
 }

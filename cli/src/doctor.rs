@@ -10,11 +10,13 @@ use serde::Serialize;
 use crate::args::AskArgs;
 use crate::gpu;
 use crate::running;
+use crate::talk::here;
 
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// GGUF file: it is planned, loaded and measured for some seconds
+    /// GGUF file, or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched: it is planned, loaded and measured for some
+    /// seconds
     model: Option<PathBuf>,
     #[command(flatten)]
     ask: AskArgs,
@@ -64,10 +66,11 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
         evidence = running::compare(evidence, &found, args.model.as_deref(), &args.ask)?;
     } else if let Some(model) = &args.model {
         let request = args.ask.request();
-        evidence = evidence.with_model(model, &request)?;
+        let model = here(model, &request, || Ok(evidence.machine.clone()))?;
+        evidence = evidence.with_model(&model, &request)?;
         if args.machine.is_none() && !args.no_load {
             let machine = evidence.machine.clone();
-            let measure = Measure::new(model).request(request).load_with(|builder| match cards {
+            let measure = Measure::new(&model).request(request).load_with(|builder| match cards {
                 Some(_) => builder.machine(machine.clone()),
                 None => builder,
             });

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::load::build_name;
-use autoplace::machine::{Gpu, Host, Machine, MeasurementCache};
+use autoplace::machine::{Gpu, Host, Machine, MeasurementCache, gib};
 
 use crate::sizes::{cut, size};
 
@@ -28,7 +28,9 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     let mut gpu = match total {
         Some(0) => return Err("a GPU has more than 0 bytes".to_owned()),
         Some(total) => {
-            let mut gpu = Gpu::new(name).total(total).backend("CUDA");
+            // As fast as the catalogue says, and of this size; one that it does not have is a CUDA card.
+            let known = Gpu::named(&format!("{name} {}GiB", total >> 30)).or_else(|_| Gpu::named(name));
+            let mut gpu = known.unwrap_or_else(|_| Gpu::new(name)).total(total).free(total);
             // As it was given, the maker included.
             name.clone_into(&mut gpu.name);
             gpu
@@ -70,6 +72,13 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     machine.notes = notes;
     machine.gpus = gpus.to_vec();
     machine
+}
+
+/// The memory of the computer whose chip this is, and how fast it is read: Metal has two thirds or three quarters.
+pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
+    let [chip] = gpus else { return None };
+    let memory = if chip.total < gib(24) { chip.total / 2 * 3 } else { chip.total / 3 * 4 };
+    (chip.backend == "MTL").then_some((memory, chip.bandwidth.map(|it| it.bytes_per_second)))
 }
 
 /// A machine, and those of its GPUs that are devices of llama.cpp for as long as these live.
@@ -120,7 +129,7 @@ fn registered(gpu: &Gpu) -> Result<SimGpu, Box<dyn Error>> {
 
 #[cfg(test)]
 mod tests {
-    use super::gpu;
+    use super::{gpu, memory_of};
     use autoplace::machine::gib;
 
     #[test]
@@ -133,6 +142,7 @@ mod tests {
         ] {
             let gpu = gpu(text).unwrap();
             assert_eq!((&*gpu.name, gpu.total, gpu.free), (name, total, free), "{text}");
+            assert_eq!(gpu.bandwidth.is_some(), name.starts_with("RTX"), "{text}");
         }
     }
 
@@ -144,6 +154,8 @@ mod tests {
         assert!(known.bandwidth.is_some());
         let mac = gpu("M4 Max 64GB").unwrap();
         assert_eq!((mac.total, mac.backend.as_str()), (gib(48), "MTL"));
+        assert_eq!(memory_of(&[mac]), Some((gib(64), Some(546_000_000_000))));
+        assert_eq!(memory_of(&[known]), None);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Arguments flow in ([`args`], with [`sizes`], [`flags`] and [`gpu`] for what they are made of), a verb does its work
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
 //! [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an
-//! answer that could not be given, 2 a question that could not be understood; either is one line on stderr. 3 is the
-//! doctor's, where something is wrong, 130 a program that Ctrl-C has ended.
+//! answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is the doctor's,
+//! where something is wrong, 130 a program that Ctrl-C has ended.
 
 mod args;
 mod devices;
@@ -43,13 +43,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     // `plan --rpc` starts this program again.
     autoplace::worker_main();
-    let args = match Args::try_parse() {
-        Ok(args) => args,
-        // Help and version were asked for.
-        Err(error) if !error.use_stderr() => error.exit(),
-        // clap begins it with `error: ` itself.
-        Err(error) => return fail(2, "", &args::without_advice(&error)),
-    };
+    let args = Args::parse();
     let simulated = match &args.verb {
         Verb::Plan(args) => &args.gpu[..],
         Verb::Measure(args) => &args.gpu,
@@ -62,6 +56,7 @@ fn main() -> ExitCode {
     let answer = match &args.verb {
         Verb::Run(args) => return said(talk::run(args)),
         Verb::Chat(args) => return said(talk::talk(args, None)),
+        Verb::Measure(args) => return said(measure::run(args)),
         Verb::Plan(args) => plan::run(args, begin),
         Verb::Devices(args) => devices::run(args),
         Verb::Doctor(args) => match doctor::run(args) {
@@ -72,7 +67,6 @@ fn main() -> ExitCode {
             answer => answer.map(|(text, _)| text),
         },
         Verb::List(args) => list::run(args),
-        Verb::Measure(args) => measure::run(args),
         Verb::Runtime { verb } => runtime::run(verb),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(args::completions(*shell)),

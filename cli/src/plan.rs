@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use autoplace::gguf::Header;
@@ -17,7 +17,8 @@ use autoplace::{Model, ModelBuilder};
 use crate::args::PlanArgs;
 use crate::emit::{Tool, emit};
 use crate::gpu::{self, Simulated};
-use crate::{in_file, json};
+use crate::json;
+use crate::talk::here;
 
 /// What took time. The plan's own bytes are llama.cpp's where `probe` did.
 #[derive(Debug, Clone, Copy)]
@@ -34,11 +35,12 @@ pub(crate) struct Took {
 
 /// Plans, and says so in words, in JSON or in another tool's words. `begin` is when the program was started.
 pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
+    let model = here(&args.model, &args.request(), || Ok(machines(args)?.1.0))?;
     if !args.rpc.is_empty() {
-        return with_servers(args, begin);
+        return with_servers(args, &model, begin);
     }
     let reading = Instant::now();
-    let header = Header::open(&args.model)?;
+    let header = Header::open(model)?;
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
     let header_took = reading.elapsed();
     // The cards stay registered until the plan is there.
@@ -111,8 +113,8 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
 }
 
 /// The same with devices of other machines, which a worker plans for.
-fn with_servers(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
-    let builder = Model::builder(&args.model).request(args.request()).mtp(args.mtp.is_some());
+fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String, Box<dyn Error>> {
+    let builder = Model::builder(model).request(args.request()).mtp(args.mtp.is_some());
     let builder = args.lora.iter().fold(builder, |builder, file| builder.lora(file, 1.0));
     let builder = args.rpc.iter().fold(builder, ModelBuilder::rpc);
     let plan = builder.rpc_trusted_network(args.rpc_trusted_network).plan()?;
@@ -131,7 +133,7 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
         None if is_described => gpu::machine(&args.gpu),
         None => load::detect()?,
     };
-    if let Some((bytes, rate)) = args.ram {
+    if let Some((bytes, rate)) = args.ram.or_else(|| gpu::memory_of(&args.gpu)) {
         // What was not said of it is not known.
         described.host = rate.into_iter().fold(Host::new(bytes), Host::bandwidth);
     }
@@ -182,8 +184,7 @@ fn companion(
         Role::Draft => Companion::draft(&header),
         _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(image_max_tokens)),
     };
-    let checked = companion.and_then(|it| it.compatible_with(main).map(|()| it));
-    Ok(checked.map_err(|error| in_file(path, error))?)
+    Ok(companion.and_then(|it| it.compatible_with(main).map(|()| it))?)
 }
 
 /// What the arithmetic says of a plan's own placement.

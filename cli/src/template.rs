@@ -3,16 +3,19 @@
 use std::error::Error;
 use std::path::Path;
 
-use autoplace::chat::{ChatTemplate, Conversation, FAMILIES};
-use autoplace::gguf::Header;
+use autoplace::chat::{self, ChatTemplate, Conversation, FAMILIES};
+use autoplace::gguf::{self, Header};
+use autoplace::load;
+use autoplace::plan::Request;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::args::TemplateArgs;
+use crate::talk::here;
 
 /// The prompt.
 pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
-    let mut template = open(&args.model)?;
+    let mut template = open(&here(&args.model, &Request::new(), || Ok(load::detect()?))?)?;
     if let Some(name) = &args.name {
         template = template.variant(name)?;
     }
@@ -37,10 +40,15 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
 
 /// The template that a model ships, or that a text file is.
 fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
-    if path.extension().is_some_and(|extension| extension == "gguf") {
-        return Ok(ChatTemplate::from_header(&Header::open(path)?)?);
-    }
-    let source = crate::read(path)?;
+    let source = match Header::open(path) {
+        Err(gguf::Error::NotGguf { .. }) => crate::read(path)?,
+        header => {
+            return ChatTemplate::from_header(&header?).map_err(|error| match error {
+                chat::Error::NoTemplate { file } => format!("{file} ships no chat template").into(),
+                error => error.into(),
+            });
+        }
+    };
     // Without a vocabulary, the tokens that most models have.
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let special = special.map(|(name, token)| (name.to_owned(), token.to_owned()));

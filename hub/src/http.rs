@@ -198,16 +198,14 @@ impl Answer {
 
     /// What to do about a refusal. A hub answers 401 for a repository that is not there, too (`hf_raise_for_status`).
     fn advice(&self, has_token: bool) -> String {
-        let page = match self.text("x-error-code") {
-            Some("GatedRepo") => "the repository is gated: accept its licence on its page",
-            Some("RepoNotFound") => "there is no such repository, or it is private",
-            _ => "the repository is private, gated, or not there",
-        };
-        let token = match has_token {
-            true => "whose account the token belongs to, which must be allowed to read it",
-            false => "and name a token of that account, by HF_TOKEN or `hf auth login`",
-        };
-        format!("{page}, {token}")
+        let page = "the repository is gated: accept its licence on its page";
+        let token = "HF_TOKEN or `hf auth login`";
+        match (self.text("x-error-code") == Some("GatedRepo"), has_token) {
+            (true, true) => format!("{page}, with the account of the token"),
+            (true, false) => format!("{page}, and name a token of that account by {token}"),
+            (false, true) => format!("the token of {token} is not valid, or its account may not read the repository"),
+            (false, false) => format!("no such repository, or it is private: name a token by {token}"),
+        }
     }
 
     /// How long the server asks to wait: Retry-After in seconds, or the `t` of a hub's RateLimit.

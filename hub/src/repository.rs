@@ -142,7 +142,10 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
     let found: Vec<&str> = candidates.iter().map(|it| it.quant().unwrap_or(&it.name)).collect();
     let found = found.join(", ");
     if let Some(quant) = name.quant() {
-        candidates.retain(|it| it.quant() == Some(quant));
+        // `Q4_K_XL` is what people call Unsloth's `UD-Q4_K_XL`.
+        let dynamic = format!("UD-{quant}");
+        let meant = if candidates.iter().any(|it| it.quant() == Some(quant)) { quant } else { &dynamic };
+        candidates.retain(|it| it.quant() == Some(meant));
     }
     if candidates.is_empty() {
         let wanted = name.quant().map_or("whole GGUF model".to_owned(), |quant| format!("model of {quant}"));

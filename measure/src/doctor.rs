@@ -355,6 +355,6 @@ fn unexplained(model: &ModelEvidence) -> Option<Finding> {
         None => (model.measured?.median, model.predicted?),
     };
     let evidence = format!("{measured:.1} tok/s measured, {predicted:.1} predicted");
-    let remedy = format!("autoplace measure {} --ready", model.file());
+    let remedy = format!("autoplace measure {}", model.file());
     (measured < predicted * NORMAL).then(|| mended(Cause::Unexplained, evidence, remedy))
 }

@@ -7,11 +7,12 @@ mod table;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::ModelBuilder;
 use autoplace::gguf::Header;
-use autoplace::load::{RatesRequest, measure_rates};
+use autoplace::load::{self, RatesRequest, measure_rates};
 use autoplace::machine::Gpu;
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
@@ -23,12 +24,14 @@ use crate::flags::Flags;
 use crate::gpu::{self, Simulated};
 use crate::rates::bar;
 use crate::stop::Stop;
-use crate::{in_file, read};
+use crate::talk::here;
+use crate::{in_file, print, read};
 
 /// The arguments of `measure`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MeasureArgs {
-    /// GGUF file; or what `--write` wrote (`.json`), to be shown again
+    /// GGUF file, or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched; or what `--write` wrote (`.json`), to be shown
+    /// again
     model: PathBuf,
     #[command(flatten)]
     ask: AskArgs,
@@ -84,8 +87,8 @@ enum Format {
     LlamaBench,
 }
 
-/// Measures, or reads what was measured, and says so.
-pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
+/// Measures, or reads what was measured, and says so; what Ctrl-C has left of it too.
+pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     let is_read = args.model.extension().is_some_and(|it| it == "json");
     if is_read && args.asks_to_measure() {
         return Err(in_file(&args.model, "what was measured is shown again, and not measured").into());
@@ -96,33 +99,35 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<String, Box<dyn Error>> {
     {
         return Err(in_file(folder, "there is no such folder to write to").into());
     }
-    let measurement = if is_read {
-        Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?
+    let (measurement, is_stopped) = if is_read {
+        (Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?, false)
     } else {
         measured(args)?
     };
     if let Some(file) = &args.write {
         fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
     }
-    Ok(match args.format {
+    let printed = print(&match args.format {
         Format::Table => table::text(&measurement),
         Format::Markdown => table::markdown(&measurement),
         Format::Json => measurement.to_json(),
         Format::LlamaBench => bench::jsonl(&measurement),
-    })
+    });
+    Ok(if is_stopped { ExitCode::from(130) } else { printed })
 }
 
-/// Measures, and shows how far it is.
-fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
-    let header = Header::open(&args.model)?;
-    let profile = ModelProfile::from_header(&header)?;
+/// Measures, and shows how far it is. Whether Ctrl-C ended it.
+fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
     let request = args.ask.request();
+    let model = here(&args.model, &request, || Ok(load::detect()?))?;
+    let header = Header::open(&model)?;
+    let profile = ModelProfile::from_header(&header)?;
     let texts = args.prompts.as_deref().map(texts).transpose()?.unwrap_or_default();
     // Its cards stay registered as long as it lives.
     let simulated = taught(args, &header, &profile, &request)?;
     let stopped = Stop::listen()?.flag();
     let bar = bar(STEPS, "measuring {msg} {wide_bar} {percent} %, {eta} left");
-    let measure = Measure::new(&args.model)
+    let measure = Measure::new(&model)
         .request(request.clone())
         .protocol(|usual| args.protocol(usual, &texts))
         .load_with(|builder| {
@@ -137,7 +142,7 @@ fn measured(args: &MeasureArgs) -> Result<Measurement, Box<dyn Error>> {
     let arms = arms(args, &measure, &profile, &request);
     let measured = arms.and_then(|arms| Ok(measure.run(&arms)?));
     bar.finish_and_clear();
-    measured
+    Ok((measured?, stopped.load(Relaxed)))
 }
 
 /// What takes turns.

@@ -11,15 +11,17 @@ mod source;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, stdin, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::chat::{self, ChatTemplate, FAMILIES, ReplyPart};
-use autoplace::generate::Generate;
+use autoplace::generate::{self, FinishReason, Generate};
 use autoplace::gguf::Header;
 use autoplace::machine::Bytes;
+use autoplace::plan::SavedPlan;
 use autoplace::{Model, Plan};
+use clap::value_parser;
 
 use crate::args::AskArgs;
 use crate::rates::bar;
@@ -28,6 +30,7 @@ use crate::template;
 use screen::{note, write};
 use session::Session;
 use source::SourceArgs;
+pub(crate) use source::here;
 
 /// A model to talk with.
 #[derive(Debug, clap::Args)]
@@ -36,6 +39,9 @@ pub(crate) struct TalkArgs {
     source: SourceArgs,
     #[command(flatten)]
     ask: AskArgs,
+    /// Follows a plan that `plan --save` wrote, instead of making one
+    #[arg(long, value_name = "FILE", conflicts_with = "AskArgs")]
+    plan: Option<PathBuf>,
     /// System message: what the model reads before all else
     #[arg(short, long, value_name = "TEXT")]
     system: Option<String>,
@@ -45,9 +51,9 @@ pub(crate) struct TalkArgs {
     /// Divides what decides about a token; 0 always takes the likeliest [default: the model's own, or 0.8]
     #[arg(long, value_name = "T")]
     temp: Option<f32>,
-    /// Tokens of an answer at most
-    #[arg(short = 'n', long, value_name = "N")]
-    max_tokens: Option<usize>,
+    /// Tokens of an answer at most; -1 is no limit [default: -1]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(i64).range(-1..))]
+    max_tokens: Option<i64>,
 }
 
 /// The arguments of `run`.
@@ -119,17 +125,23 @@ fn load(args: &TalkArgs, path: &Path, stop: &Stop) -> Result<Option<Model>, Box<
     let cancelled = stop.flag();
     let bar = bar(100, "loading {wide_bar} {percent} %");
     let shown = bar.clone();
-    let builder = Model::builder(path).request(args.ask.request()).progress(move |done| {
+    let mut builder = Model::builder(path).request(args.ask.request()).progress(move |done| {
         shown.set_position((done * 100.0) as u64);
         !cancelled.load(Relaxed)
     });
+    if let Some(file) = &args.plan {
+        builder = builder.follow(SavedPlan::read(file)?);
+    }
     let loaded = builder.load();
     bar.finish_and_clear();
     if stop.end() {
         return Ok(None);
     }
     let model = loaded?;
-    note(summary(&model.placement()));
+    let plan = model.placement();
+    note(summary(&plan));
+    // The first one is why it is this placement, which `/placement` says.
+    plan.notes.iter().skip(1).for_each(note);
     Ok(Some(model))
 }
 
@@ -176,16 +188,36 @@ fn converse(
 /// Writes what follows the prompt, for a model that was trained on texts and no conversations. Whether Ctrl-C ended it.
 fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
     note("the model has no chat template: it goes on with the prompt");
-    let text = args.sampled(model.generate(prompt)).stream()?;
+    let mut text = args.sampled(model.generate(prompt)).stream().map_err(more_context)?;
     stop.begin(text.abort_handle());
-    write(text.map(|piece| piece.map(ReplyPart::Content)), stop)
+    let outcome = write(text.by_ref().map(|piece| piece.map(ReplyPart::Content)), stop);
+    note_full(text.finish_reason());
+    outcome
 }
+
+/// Says that an answer has no end.
+fn note_full(reason: Option<FinishReason>) {
+    if reason == Some(FinishReason::ContextFull) {
+        note(format!("the context is full, and the answer ends here: {MORE}"));
+    }
+}
+
+/// An error, and what keeps a prompt from it.
+fn more_context(error: generate::Error) -> Box<dyn Error> {
+    match error {
+        generate::Error::PromptTooLong { .. } => format!("{error}: {MORE}").into(),
+        error => error.into(),
+    }
+}
+
+const MORE: &str = "--ctx N or --ctx auto gives more";
 
 impl TalkArgs {
     fn sampled(&self, mut generate: Generate) -> Generate {
         if let Some(temp) = self.temp {
             generate = generate.temp(temp);
         }
-        generate.max_tokens(self.max_tokens.unwrap_or(usize::MAX))
+        let limit = self.max_tokens.and_then(|most| usize::try_from(most).ok());
+        generate.max_tokens(limit.unwrap_or(usize::MAX))
     }
 }

@@ -10,13 +10,12 @@ use autoplace::chat::ReplyPart;
 use autoplace::generate;
 use console::Style;
 
-use crate::args::in_one_line;
 use crate::shown;
 use crate::stop::Stop;
 
 /// A line that is no part of an answer.
 pub(super) fn note(text: impl Display) {
-    dimmed(&(in_one_line(&text.to_string()) + "\n"));
+    dimmed(&(text.to_string().replace(char::is_control, " ") + "\n"));
 }
 
 /// Who reads no notes misses none.

@@ -12,7 +12,7 @@ use rustyline::error::ReadlineError;
 use super::editor::Editor;
 use super::files::with_files;
 use super::screen::{note, write};
-use super::summary;
+use super::{more_context, note_full, summary};
 use crate::print;
 use crate::stop::Stop;
 
@@ -92,15 +92,12 @@ impl Session {
 
     /// Writes the answer to a message. Whether Ctrl-C ended it; what came stays in the conversation.
     pub(super) fn say(&mut self, message: &str) -> Result<bool, Box<dyn Error>> {
-        let mut parts = self.chat.say(message)?;
+        let mut parts = self.chat.say(message).map_err(more_context)?;
         self.stop.begin(parts.abort_handle());
         let outcome = write(&mut parts, &self.stop);
         self.last = Some(parts.statistics());
+        note_full(parts.finish_reason());
         drop(parts);
-        // Templates want turns: what got no answer was not said.
-        if self.chat.messages().last().is_some_and(|last| last.role == Role::USER) {
-            self.chat.messages_mut().pop();
-        }
         self.report_changes();
         outcome
     }

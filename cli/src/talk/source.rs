@@ -3,13 +3,13 @@
 use std::error::Error;
 use std::io::{IsTerminal, Write, stderr, stdin};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use autoplace::load;
-use autoplace::machine::Bytes;
+use autoplace::machine::{Bytes, Machine};
 use autoplace::plan::Request;
-use autoplace_hub::{Candidate, Choice, Hub, Name, Outcome, Wish};
+use autoplace_hub::{self as hub, Candidate, Choice, Hub, Name, Outcome, Wish};
 
 use super::screen::note;
 use crate::rates::bar;
@@ -36,6 +36,7 @@ impl SourceArgs {
             return Ok(Some(PathBuf::from(&self.model)));
         }
         let (name, hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
+        note(format!("looking for {name}"));
         let pick = hub.pick(&name, &load::detect()?, request, self.wish)?;
         pick.left_out.iter().for_each(note);
         report(&pick.choice);
@@ -61,6 +62,23 @@ impl SourceArgs {
         stdin().read_line(&mut answer)?;
         Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
     }
+}
+
+/// The first file of a model by its path, or by a hub's name of those that were fetched the best for a machine.
+pub(crate) fn here(
+    model: &Path,
+    request: &Request,
+    machine: impl FnOnce() -> Result<Machine, Box<dyn Error>>,
+) -> Result<PathBuf, Box<dyn Error>> {
+    let Some(name) = model.to_str().filter(|name| Name::is_meant(name)) else { return Ok(model.to_owned()) };
+    let hub = Hub::from_env()?.offline(true);
+    let pick = match hub.pick(&name.parse()?, &machine()?, request, Wish::Auto) {
+        Err(hub::Error::Offline { .. }) => Err(format!("{name} is not here: `autoplace run {name}` fetches it"))?,
+        pick => pick?,
+    };
+    // Where none can be placed, whoever asked says why.
+    let any = || hub.cached(pick.candidates.first()?);
+    pick.cached.or_else(any).ok_or_else(|| pick.choice.reason.into())
 }
 
 /// All files of the model, what becomes of each here, and which it is.

@@ -30,8 +30,10 @@ fn the_machine_is_described_in_words_and_the_json_has_the_same() {
     fs::write(user.path("cache"), "no folder").unwrap();
     fs::write(user.path("Library"), "no folder").unwrap();
     let words = user.says(&["devices"]);
-    let json = user.json(&["devices"]);
+    let file = path(&user, "written.json");
+    let json = user.json(&["devices", "--write", &file]);
     assert_eq!(json["version"], 1);
+    assert_eq!(user.json(&["devices", "--machine", &file]), json);
     assert!(words.contains("\nhost: ") || words.starts_with("host: "), "{words}");
     assert!(!words.contains('\u{1b}'), "a pipe gets no colours: {words:?}");
     let gpus = json["gpus"].as_array().unwrap();
@@ -94,15 +96,6 @@ host: 512.0 GiB free of 512.0 GiB
 }
 
 #[test]
-fn what_is_written_to_a_file_is_what_json_says_and_is_read_again() {
-    let user = User::new();
-    let file = path(&user, "written.json");
-    let printed = user.says(&["devices", "--json", "--write", &file]);
-    assert_eq!(fs::read_to_string(&file).unwrap(), printed);
-    assert_eq!(user.says(&["devices", "--json", "--machine", &file]), printed);
-}
-
-#[test]
 fn a_plan_is_made_for_the_machine_in_a_file() {
     let user = User::new();
     let file = file(&user, elsewhere().to_json().unwrap());
@@ -153,12 +146,6 @@ fn a_file_that_is_no_machine_or_cannot_be_written_is_named_with_the_field() {
 #[test]
 fn arguments_that_make_no_sense_are_named() {
     let user = User::new();
-    for (args, words) in [
-        ("--measure --machine x", &["--measure", "--machine"][..]),
-        ("--measure=soon", &["--measure", "seconds"]),
-        ("--frobnicate", &["--frobnicate"]),
-        ("model.gguf", &["model.gguf"]),
-    ] {
-        user.fails(&[&["devices"], &args.split(' ').collect::<Vec<_>>()[..]].concat(), 2, words);
-    }
+    user.fails(&["devices", "--measure", "--machine", "x"], 2, &["--measure", "--machine"]);
+    user.fails(&["devices", "--measure=soon"], 2, &["--measure", "seconds"]);
 }

@@ -25,8 +25,12 @@ fn every_report_that_somebody_sent_is_judged_as_it_was() {
         let verdict = judged(&user, &["--machine", path.to_str().unwrap()]);
         let expected = if cause == "normal" { Value::Null } else { cause.into() };
         assert_eq!(verdict["findings"][0]["cause"], expected, "{verdict}");
+        let remedy = verdict["findings"][0]["remedy"].as_str().unwrap_or_default();
+        if let Some(words) = remedy.strip_prefix("autoplace ").and_then(shlex::split) {
+            assert!(user.command(&[]).args(words).arg("--help").output().unwrap().status.success(), "{remedy}");
+        }
     });
-    assert!(cases.count() > 5);
+    assert!(cases.count() > 6);
 }
 
 #[test]

@@ -37,13 +37,24 @@ fn a_prompt_is_an_argument_or_comes_through_a_pipe_or_both_one_after_the_other()
     let (answer, beside) = said(&talk(&user, &["run", "demo", PROMPT], ""));
     assert!(!answer.trim().is_empty() && !answer.contains(PROMPT), "{answer:?}");
     let lines: Vec<&str> = beside.lines().collect();
-    assert!(lines.len() == 2 && lines[0].contains(" layers on ") && lines[1].contains("no chat template"), "{beside}");
+    assert!(lines[0].contains(" layers on ") && lines[lines.len() - 1].contains("no chat template"), "{beside}");
     assert!(!beside.contains('\u{1b}'), "a pipe has no colours: {beside:?}");
 
     assert_eq!(said(&talk(&user, &["run", "demo"], &format!("{PROMPT}\n"))).0, answer);
     let (head, tail) = PROMPT.split_at(13);
     let both = said(&talk(&user, &["run", "demo", head], tail)).0;
     assert_eq!(both, said(&talk(&user, &["run", "demo", &format!("{head}\n\n{tail}")], "")).0);
+}
+
+#[test]
+fn a_saved_plan_is_followed_and_an_answer_that_its_context_ends_says_so() {
+    let (user, demo) = (User::new(), demo());
+    let plan = user.path("plan.json").display().to_string();
+    user.says(&["plan", &demo, "--ctx", "64", "--save", &plan]);
+    let (_, beside) = said(&user.autoplace(&["run", &demo, PROMPT, "--temp", "0", "-n", "-1", "--plan", &plan]));
+    assert!(beside.ends_with("the answer ends here: --ctx N or --ctx auto gives more\n"), "{beside}");
+    let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan]).stderr;
+    assert!(text(&long).ends_with("the answer needs: --ctx N or --ctx auto gives more\n"), "{}", text(&long));
 }
 
 #[test]
@@ -81,6 +92,7 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
     user.fails(&["run", &demo, "hi", "--system", "Be brief."], 1, &["no chat template"]);
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
+    user.fails(&["template", &demo], 1, &["ships no chat template"]);
 }
 
 #[test]
@@ -89,11 +101,14 @@ fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub
     let model = fs::read(demo()).unwrap();
     let projector = ("mmproj-F16.gguf", Content::large(vec![0; 64]));
     let server = Server::new([("demo-Q8_0.gguf", Content::large(model)), projector]);
-    let run = |more: &[&str]| {
-        let mut command = user.command(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
+    let asked = |args: &[&str]| {
+        let mut command = user.command(args);
         command.env("HF_ENDPOINT", server.endpoint()).env("HF_HOME", user.path("hf")).stdin(Stdio::null());
         command.output().expect("the program starts")
     };
+    let run = |more: &[&str]| asked(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
+    let plan = || asked(&["plan", "hf:some/thing:q8_0"]);
+    assert!(text(&plan().stderr).ends_with("is not here: `autoplace run hf:some/thing:q8_0` fetches it\n"));
     let refused = run(&[]);
     assert_eq!((refused.status.code(), text(&refused.stdout).as_str()), (Some(1), ""));
     assert!(text(&refused.stderr).contains("demo-Q8_0 is not here: --yes fetches its 4."), "{}", text(&refused.stderr));
@@ -103,5 +118,6 @@ fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub
     assert!(beside.contains("> Q8_0") && beside.contains("0 of 7 layers on GPUs"), "{beside}");
     let sent = server.sent();
     assert_eq!(said(&run(&[])).0, answer);
+    assert!(text(&plan().stdout).contains("all 7 layers"));
     assert_eq!(server.sent(), sent, "what is here needs no network");
 }

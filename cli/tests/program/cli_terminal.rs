@@ -193,6 +193,7 @@ fn ctrl_c_ends_an_answer_and_not_the_program() {
     // Its likeliest text goes round in a circle for thousands of tokens.
     let endless = ["--template", file.to_str().unwrap(), "--ctx", "65536"];
     let mut terminal = Terminal::chat(&user, &endless, &[]);
+    terminal.shows("but the model was trained on");
     for _ in 0..2 {
         terminal.send("Blessed is the man that");
         terminal.shows(", and ");

@@ -42,6 +42,10 @@ pub(super) fn is_store(folder: &Path) -> bool {
 
 /// All models of a store.
 pub(super) fn find(finder: &mut Finder, store: &Path) {
+    // What keeps it from being read is noted once.
+    if finder.entries(store).is_empty() {
+        return;
+    }
     let blobs = store.join("blobs");
     for (path, _) in finder.entries(&blobs) {
         // As downloads are called (server/download.go, `blobDownload`); their parts have a number behind that.

@@ -101,7 +101,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
         ("/storage/", vec![WrongLength], &["Answer {"]),
         ("/storage/", vec![WrongBytes], &["Hash {"]),
         ("/storage/", vec![Status(418, "")], &["Answer {"]),
-        ("/api/", vec![Status(401, "")], &["Refused {", "status: 401"]),
+        ("/api/", vec![Status(401, "")], &["Refused {", "name a token by HF_TOKEN"]),
         ("/resolve/", vec![Status(403, "X-Error-Code: GatedRepo\r\n")], &["Refused {", "accept its licence"]),
         ("/api/", vec![Status(404, "")], &["Missing {"]),
         ("/api/", vec![Status(404, "X-Error-Code: RevisionNotFound\r\n")], &["Missing {", "no such revision"]),
@@ -302,15 +302,18 @@ fn offline_nothing_is_asked_and_what_is_not_there_is_said() {
 
 #[test]
 fn a_name_with_a_quantisation_has_its_models_only() {
-    let files = ["Q4_K_M", "Q8_0"].map(|quant| (format!("thing-{quant}.gguf"), Content::large(bytes(100))));
+    let files =
+        ["Q4_K_M", "Q8_0", "UD-Q4_K_XL"].map(|quant| (format!("thing-{quant}.gguf"), Content::large(bytes(100))));
     let world = World::new(files.iter().map(|(name, file)| (&name[..], file.clone())));
     let named = |name: &str| world.hub().repository(&name.parse().unwrap());
     let quants: Vec<_> =
         named("hf:some/thing").unwrap().candidates.iter().map(|it| it.quant().unwrap().to_owned()).collect();
-    assert_eq!(quants, ["Q4_K_M", "Q8_0"]);
-    assert_eq!(named("hf:some/thing:q8_0@main").unwrap().candidates.len(), 1);
+    assert_eq!(quants, ["Q4_K_M", "Q8_0", "UD-Q4_K_XL"]);
+    for name in ["hf:some/thing:q8_0@main", "hf:some/thing:Q4_K_XL"] {
+        assert_eq!(named(name).unwrap().candidates.len(), 1);
+    }
     let error = named("hf:some/thing:Q2_K").unwrap_err();
-    assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0");
+    assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0, UD-Q4_K_XL");
 }
 
 /// What [`child`] receives: endpoint and cache.

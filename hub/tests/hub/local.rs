@@ -316,6 +316,8 @@ fn what_is_not_there_is_empty_unless_it_was_named() {
     let models = home.models();
     assert!(models.models.is_empty() && models.skipped.is_empty());
     assert!(Models::in_stores(&Environment::default()).models.is_empty());
+    home.file(".ollama/models", "no folder");
+    assert_eq!(home.models().skipped.len(), 1);
     let error = Models::in_folders([home.path("gone")]).unwrap_err().to_string();
     assert!(error.starts_with(&format!("{}: cannot be read: ", home.path("gone").display())), "{error}");
 }
