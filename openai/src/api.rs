@@ -38,11 +38,12 @@ pub struct Api {
 impl Api {
     /// The model under this name, with the chat template that it ships.
     pub fn new(model: &Model, engine: &Engine, name: impl Into<String>) -> Self {
+        let shipped = || ChatTemplate::from_header(model.header()?);
         Self {
             model: model.clone(),
             engine: engine.clone(),
             name: name.into(),
-            template: shipped(model).map_err(Arc::new),
+            template: shipped().map_err(Arc::new),
             created: now(),
             requests: Arc::default(),
             tokens: Arc::default(),
@@ -88,13 +89,13 @@ impl Api {
         reading: impl Fn() -> Reading,
     ) -> Result<Completion, ApiError> {
         check_name(options.model.as_deref(), &self.name)?;
+        let prompt_name = endpoint.prompt();
         let asked = texts.len().saturating_mul(options.n);
         let most = self.engine.capacity();
         if asked > most {
             let message = format!("{asked} answers were asked for: {most} can run and wait at once");
-            return Err(ApiError::invalid("n", message));
+            return Err(ApiError::invalid(if texts.len() > most { prompt_name } else { "n" }, message));
         }
-        let prompt_name = endpoint.prompt();
         let tokens = match texts.iter().any(Generate::reports_logprobs) {
             true => Some(self.tokens(prompt_name)?),
             false => None,
@@ -102,13 +103,13 @@ impl Api {
         let mut choices = Vec::with_capacity(asked);
         for (prompt, generate) in texts.into_iter().enumerate() {
             for _ in 0..options.n {
-                let generate = options.apply(generate.clone(), choices.len())?;
+                let generate = options.apply(generate.clone(), choices.len());
                 let answer =
                     self.engine.try_submit(generate).map_err(|error| ApiError::of_generation(&error, prompt_name))?;
                 choices.push(Choice::new(answer, reading(), prompt, tokens.clone()));
             }
         }
-        let stream = options.stream.then_some(options.stream_options.include_usage);
+        let stream = options.stream.then_some(options.stream_options.include_usage == Some(true));
         let frame = Frame { endpoint, id: self.id(endpoint), created: now(), model: self.name.clone() };
         Ok(Completion::new(frame, choices, stream))
     }
@@ -150,11 +151,6 @@ pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError
         }
         _ => Ok(()),
     }
-}
-
-/// The chat template that the model ships.
-fn shipped(model: &Model) -> Result<ChatTemplate, chat::Error> {
-    ChatTemplate::from_header(model.header()?)
 }
 
 /// Seconds since 1970.

@@ -65,19 +65,13 @@ impl ChatRequest {
         if let Some(add) = chat.add_generation_prompt {
             conversation = conversation.add_generation_prompt(add);
         }
-        if let Some(effort) = chat.reasoning_effort {
-            conversation = conversation.variable("reasoning_effort", effort);
-        }
         let constraint = options.constraint.take();
         // A text that is held to a form from its beginning has no marks to read, but for a call.
         let forced = choice
             .forced(&tools, constraint.as_ref())
             .map_err(|error| ApiError::invalid("tool_choice", error.to_string()))?;
         let (constraint, format) = match (forced, constraint) {
-            (Some((constraint, format)), _) => {
-                conversation = conversation.variable("enable_thinking", false);
-                (Some(constraint), format)
-            }
+            (Some((constraint, format)), _) => (Some(constraint), format),
             (None, Some(_)) if !tools.is_empty() => {
                 let message =
                     "an answer that is held to a form cannot call `tools`: `tool_choice` \"none\" leaves them out";
@@ -86,6 +80,13 @@ impl ChatRequest {
             (None, Some(constraint)) => (Some(constraint), ReplyFormat::plain()),
             (None, None) => (None, ReplyFormat::of_template(source)),
         };
+        // A form has no room for a thought: a model that would begin with one is told so.
+        if constraint.is_some() || chat.reasoning_effort.as_deref() == Some("none") {
+            conversation = conversation.variable("enable_thinking", false);
+        }
+        if let Some(effort) = chat.reasoning_effort {
+            conversation = conversation.variable("reasoning_effort", effort);
+        }
         let variables: Option<Map<String, Value>> = body.tree("chat_template_kwargs")?;
         for (name, value) in variables.unwrap_or_default() {
             conversation = conversation.variable(name, value);

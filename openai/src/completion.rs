@@ -15,8 +15,8 @@ use pollster::block_on;
 
 /// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
 ///
-/// Where the request has asked for a [stream](Self::is_stream), it is made an iterator of the chunks, and is a `Stream`
-/// of them: each is the data of an event, and after the last comes the API's `[DONE]`. Else
+/// Where the request has asked for a [stream](Self::is_stream), it is a `Stream` of the chunks, or on a thread gives
+/// them by [`chunks`](Self::chunks): each is the data of an event, and after the last comes the API's `[DONE]`. Else
 /// [`response`](Self::response), or [`wait`](Self::wait) on a thread, is the body.
 #[must_use = "dropping it cancels the request"]
 pub struct Completion {
@@ -70,6 +70,11 @@ impl Completion {
     /// As [`response`](Self::response).
     pub fn wait(self) -> Result<Value, ApiError> {
         block_on(self.response())
+    }
+
+    /// The chunks, for which this thread waits. An error is the last.
+    pub fn chunks(mut self) -> impl Iterator<Item = Result<Value, ApiError>> {
+        std::iter::from_fn(move || block_on(poll_fn(|context| self.poll_chunk(context))))
     }
 
     /// The next chunk; `None` after the last. An error is the last.
@@ -130,27 +135,6 @@ impl Completion {
 /// A generation that has failed after it was accepted.
 fn failed(frame: &Frame, error: &Error) -> ApiError {
     ApiError::of_generation(error, frame.endpoint.prompt())
-}
-
-/// The chunks of a [`Completion`], for which this thread waits.
-#[derive(Debug)]
-pub struct Waiting(Completion);
-
-impl IntoIterator for Completion {
-    type Item = Result<Value, ApiError>;
-    type IntoIter = Waiting;
-
-    fn into_iter(self) -> Waiting {
-        Waiting(self)
-    }
-}
-
-impl Iterator for Waiting {
-    type Item = Result<Value, ApiError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        block_on(poll_fn(|context| self.0.poll_chunk(context)))
-    }
 }
 
 impl futures_core::Stream for Completion {

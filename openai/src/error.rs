@@ -61,7 +61,6 @@ impl ApiError {
         match error {
             Error::PromptTooLong { .. } => Self::invalid(prompt, message).with_code("context_length_exceeded"),
             Error::EmptyPrompt => Self::invalid(prompt, message),
-            Error::EmptyStop => Self::invalid("stop", message),
             Error::NotOneToken { .. } => Self::invalid("logit_bias_text", message),
             Error::TooManyLogprobs { .. } => Self::invalid("logprobs", message),
             Error::Constraint { .. } => Self::invalid("response_format", message),
@@ -156,7 +155,7 @@ mod tests {
     #[test]
     fn whose_fault_it_is_shows_in_the_status() {
         let status = |error| ApiError::of_generation(&error, "prompt").status;
-        assert_eq!(status(Error::EmptyStop), 400);
+        assert_eq!(status(Error::EmptyPrompt), 400);
         assert_eq!(status(Error::QueueFull { queue: 1 }), 503);
         assert_eq!(status(Error::EngineEnded), 503);
         assert_eq!(status(Error::Busy), 500);

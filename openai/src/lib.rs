@@ -50,6 +50,6 @@ mod text;
 pub use api::Api;
 #[cfg(feature = "client")]
 pub use client::Endpoint;
-pub use completion::{Completion, Waiting};
+pub use completion::Completion;
 pub use embeddings::EmbeddingRequest;
 pub use error::ApiError;

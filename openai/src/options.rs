@@ -1,10 +1,10 @@
 //! What requests for chats and for completions have in common: how a text is generated, and how it is sent.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::ApiError;
-use super::reading::{self, Body, Entries};
+use super::reading::{self, Body, Entries, List};
 use autoplace::generate::{Constraint, Generate, Mirostat, Sampling};
 
 /// Answers of one request at most, over all its prompts.
@@ -29,11 +29,11 @@ pub(super) struct Options {
     pub(super) n: usize,
     #[serde(skip)]
     stops: Vec<String>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
     seed: Option<i64>,
-    #[serde(default)]
-    logit_bias: Entries<f32, MOST_BIASES>,
+    #[serde(skip)]
+    biases: Vec<(i32, f32)>,
     cache_prompt: Option<bool>,
     grammar: Option<String>,
     /// What the text is held to: by `response_format`, else by llama.cpp's own parameters `grammar` and `json_schema`.
@@ -43,26 +43,7 @@ pub(super) struct Options {
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct StreamOptions {
-    #[serde(default)]
-    pub(super) include_usage: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ResponseFormat {
-    Text,
-    /// llama-cpp-python's clients put a schema here.
-    JsonObject {
-        schema: Option<Value>,
-    },
-    JsonSchema {
-        json_schema: NamedSchema,
-    },
-}
-
-#[derive(Debug, Deserialize)]
-struct NamedSchema {
-    schema: Value,
+    pub(super) include_usage: Option<bool>,
 }
 
 fn one() -> usize {
@@ -82,7 +63,26 @@ impl Options {
                 return Err(ApiError::invalid("stop", message));
             }
             options.stops = reading::texts::<MOST_STOPS>(stop, "stop")?;
+            options.stops.retain(|stop| !stop.is_empty());
         }
+        let limits = [("max_tokens", options.max_tokens), ("max_completion_tokens", options.max_completion_tokens)];
+        if let Some((name, _)) = limits.iter().find(|(_, limit)| limit.is_some_and(|it| it < -1)) {
+            return Err(ApiError::invalid(*name, format!("`{name}` is negative: only -1 can be, which is no limit")));
+        }
+        options.biases = match body.get("logit_bias") {
+            None => Vec::new(),
+            // llama-server's form.
+            Some(list) if list.get().starts_with('[') => reading::value::<List<_, MOST_BIASES>>(list, "logit_bias")?.0,
+            Some(object) => {
+                let Entries::<f32, MOST_BIASES>(biases) = reading::value(object, "logit_bias")?;
+                let read = biases.into_iter().map(|(token, bias)| {
+                    let place = format!("logit_bias.{token}");
+                    let wrong = |_| ApiError::invalid(&place, format!("{place}: a token is an integer"));
+                    Ok((token.parse().map_err(wrong)?, bias))
+                });
+                read.collect::<Result<_, ApiError>>()?
+            }
+        };
         let schema = body.tree("json_schema")?;
         let own = match options.grammar.take() {
             Some(grammar) if grammar.starts_with("%llguidance") => Some(Constraint::lark(grammar)),
@@ -92,24 +92,38 @@ impl Options {
             }
             _ => schema.map(|schema: Value| Constraint::json_schema(schema)),
         };
-        options.constraint = match body.tree("response_format")? {
-            None | Some(ResponseFormat::Text) => own,
-            Some(ResponseFormat::JsonObject { schema }) => {
-                Some(schema.map_or_else(Constraint::json_object, Constraint::json_schema))
+        let mut form: Value = body.tree::<Map<_, _>>("response_format")?.unwrap_or_default().into();
+        // llama-cpp-python's clients put it in the second place, with the type `json_object`.
+        let mut places = ["/json_schema/schema", "/schema"].into_iter();
+        let schema = places.find_map(|at| form.pointer_mut(at).map(Value::take).filter(|it| !it.is_null()));
+        options.constraint = match (form["type"].as_str(), schema) {
+            (Some("text"), _) => own,
+            (None, None) if form["type"].is_null() => own,
+            (Some("json_object" | "json_schema"), Some(schema)) => Some(Constraint::json_schema(schema)),
+            (Some("json_object"), None) => Some(Constraint::json_object()),
+            _ => {
+                let can_be = "`text`, `json_object`, or `json_schema` with its schema can be";
+                let message = format!("`response_format` of type {}: {can_be}", form["type"]);
+                return Err(ApiError::invalid("response_format", message));
             }
-            Some(ResponseFormat::JsonSchema { json_schema }) => Some(Constraint::json_schema(json_schema.schema)),
         };
         Ok(options)
     }
 
-    /// Sets all of it on a generation. `index`: which of the answers it is, so that each has a seed of its own.
-    pub(super) fn apply(&self, mut generate: Generate, index: usize) -> Result<Generate, ApiError> {
-        if let Some(tokens) = self.max_completion_tokens.or(self.max_tokens) {
+    /// The seed of one of the answers, each of which has its own. Any integer is a seed, but for -1, which is
+    /// `u32::MAX` to llama.cpp: then a random one is drawn.
+    fn seed(&self, index: usize) -> Option<u32> {
+        let seed = self.seed.map(|seed| seed as u32).filter(|seed| *seed != u32::MAX)?;
+        Some(((u64::from(seed) + index as u64) % u64::from(u32::MAX)) as u32)
+    }
+
+    /// Sets all of it on the generation of one of the answers.
+    pub(super) fn apply(&self, mut generate: Generate, index: usize) -> Generate {
+        if let Some(Ok(tokens)) = self.max_completion_tokens.or(self.max_tokens).map(usize::try_from) {
             generate = generate.max_tokens(tokens);
         }
-        if let Some(seed) = self.seed {
-            // Any integer is a seed; those that llama.cpp has are their own.
-            generate = generate.seed((seed as u32).wrapping_add(index as u32));
+        if let Some(seed) = self.seed(index) {
+            generate = generate.seed(seed);
         }
         if let Some(cache) = self.cache_prompt {
             generate = generate.cache_prompt(cache);
@@ -120,14 +134,7 @@ impl Options {
         if let Some(constraint) = &self.constraint {
             generate = generate.constraint(constraint.clone());
         }
-        for (token, bias) in &self.logit_bias.0 {
-            let number = token.parse().map_err(|_| {
-                let place = format!("logit_bias.{token}");
-                ApiError::invalid(&place, format!("{place}: a token is an integer"))
-            })?;
-            generate = generate.logit_bias(number, *bias);
-        }
-        Ok(generate)
+        self.biases.iter().fold(generate, |generate, (token, bias)| generate.logit_bias(*token, *bias))
     }
 }
 
@@ -222,7 +229,7 @@ mod tests {
     fn stops_are_a_text_or_a_list_and_answers_are_counted() {
         let stops = |value: Value| options(json!({"stop": value})).map(|it| it.stops);
         assert_eq!(stops(json!("a")).unwrap(), ["a"]);
-        assert_eq!(stops(json!(["a", "b"])).unwrap(), ["a", "b"]);
+        assert_eq!(stops(json!(["a", "", "b"])).unwrap(), ["a", "b"]);
         assert!(stops(Value::Null).unwrap().is_empty());
         let error = stops(json!(["a", 1])).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("stop[1]"));
@@ -232,7 +239,10 @@ mod tests {
         for n in [json!(0), json!(129), json!(-1), json!(1.5)] {
             assert_eq!(options(json!({"n": n})).unwrap_err().param.as_deref(), Some("n"));
         }
-        assert_eq!(options(json!({"n": null})).unwrap().n, 1);
+        let given = json!({"n": null, "seed": 4_294_967_294_u32, "stream_options": {"include_usage": null}});
+        let given = options(given).unwrap();
+        assert_eq!((given.n, [0, 1, 2].map(|index| given.seed(index))), (1, [Some(u32::MAX - 1), Some(0), Some(1)]));
+        assert_eq!(options(json!({"seed": -1})).unwrap().seed(2), None);
     }
 
     #[test]
@@ -242,7 +252,9 @@ mod tests {
             let body = format!("{{\"logit_bias\": {{{}}}}}", biases.join(","));
             Options::read(&reading::object(body.as_bytes()).unwrap())
         };
-        assert_eq!(biases(4096).unwrap().logit_bias.0.len(), 4096);
+        assert_eq!(biases(4096).unwrap().biases.len(), 4096);
+        let list = |list| options(json!({"logit_bias": list})).unwrap().biases;
+        assert_eq!((list(json!([])), list(json!([[7, 1], [8, -0.5]]))), (vec![], vec![(7, 1.0), (8, -0.5)]));
         let error = biases(4097).unwrap_err();
         assert_eq!(error.message, "logit_bias: 4096 names are the most");
         let twice = reading::object(br#"{"logit_bias": {"7": 1, "7": 2}}"#).unwrap();
@@ -259,8 +271,16 @@ mod tests {
         let only = json!({"type": "null"});
         let held = Some(Constraint::json_schema(only.clone()));
         assert_eq!(constraint(json!({"json_schema": only})), held);
-        assert_eq!(constraint(json!({"response_format": {"type": "json_object", "schema": only}})), held);
-        let any = constraint(json!({"response_format": {"type": "json_object"}}));
-        assert_eq!(any, Some(Constraint::json_object()));
+        let form = |form: Value| options(json!({"response_format": form})).map(|it| it.constraint);
+        for kind in ["json_object", "json_schema"] {
+            assert_eq!(form(json!({"type": kind, "schema": only})).unwrap(), held);
+            assert_eq!(form(json!({"type": kind, "json_schema": {"schema": only}})).unwrap(), held);
+        }
+        let any = Some(Constraint::json_object());
+        assert_eq!(form(json!({"type": "json_object", "schema": null})).unwrap(), any);
+        assert_eq!((form(json!({"type": "text"})).unwrap(), form(json!({})).unwrap()), (None, None));
+        for wrong in [json!("text"), json!({"type": 3}), json!({"schema": only}), json!({"type": "json_schema"})] {
+            assert_eq!(form(wrong).unwrap_err().param.as_deref(), Some("response_format"));
+        }
     }
 }

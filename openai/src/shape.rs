@@ -92,10 +92,7 @@ fn call_id(answer: &str, index: usize) -> String {
 
 /// `answer`: a name that no other answer has.
 fn call(call: &ToolCall, answer: &str, index: usize) -> Value {
-    let id = match &call.id {
-        Some(id) => id.clone(),
-        None => call_id(answer, index),
-    };
+    let id = call.id.clone().unwrap_or_else(|| call_id(answer, index));
     json!({
         "id": id, "type": "function",
         "function": {"name": call.name, "arguments": call.arguments.to_string()},

@@ -21,6 +21,7 @@ use autoplace::plan::Request;
 use autoplace::{Embedder, Isolation, Model, OnDeath, WorkerProcess, load};
 use autoplace_examples::{DEMO_MODEL, read_template};
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
+use axum::extract;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -117,7 +118,14 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     if let Some(template) = &args.template {
         api = api.template(read_template(template)?);
     }
-    let models = Json(api.models(embedding.as_ref().map(|it| &*it.0).as_slice()));
+    let models = api.models(embedding.as_ref().map(|it| &*it.0).as_slice());
+    let entries = models.clone();
+    let model = async move |extract::Path(name): extract::Path<String>| {
+        let entry = entries["data"].as_array().into_iter().flatten().find(|it| it["id"] == name);
+        let mut error = ApiError::new(404, format!("the model `{name}` does not exist")).with_code("model_not_found");
+        error.param = Some("model".to_owned());
+        entry.cloned().map(Json).ok_or(Failed::from(error))
+    };
     let chat = {
         let api = api.clone();
         move |body| answer(body, move |body| api.chat(body))
@@ -129,7 +137,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
         .route("/v1/embeddings", post(move |body| embed(embedding, body)))
-        .route("/v1/models", get(async move || models))
+        .route("/v1/models", get(async move || Json(models)))
+        .route("/v1/models/{*name}", get(model))
         .route("/health", get(health))
         .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
         .method_not_allowed_fallback(async || failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method"));

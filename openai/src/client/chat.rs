@@ -109,7 +109,7 @@ impl Chat {
     }
 
     /// Adds what the person says, and asks for an answer that is a value of a type, whose schema is sent to the server.
-    /// It is in the history as JSON.
+    /// It is in the history as JSON. Tools are left out: such an answer cannot call one.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Chat {
     /// was said is taken back then.
     pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<String>) -> Result<T, Error> {
         let before = self.messages.len();
-        let mut asked = Self { tool_choice: ToolChoice::Auto, ..self.clone() };
+        let mut asked = Self { tools: Vec::new(), ..self.clone() };
         asked.generate = asked.generate.constraint(Constraint::of_type::<T>());
         let mut stream = asked.say(content)?;
         for part in &mut stream {

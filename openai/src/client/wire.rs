@@ -1,8 +1,6 @@
 //! Messages and calls of tools, as the API writes them.
 
-use std::collections::VecDeque;
-
-use autoplace::chat::{Message, Role, Tool, ToolCall};
+use autoplace::chat::{Message, Tool, ToolCall, with_ids};
 use autoplace::generate::{Constraint, ToolChoice};
 use serde_json::{Map, Value, json};
 
@@ -10,24 +8,17 @@ use super::Error;
 
 /// The messages of a conversation. Calls without an id, as a local model's, are given one, and their results have it.
 pub(super) fn messages(messages: &[Message]) -> Value {
-    let mut open = VecDeque::new();
-    let mut calls = 0;
+    let messages = with_ids(messages, |number| format!("call_{number}"));
     let messages = messages.iter().map(|message| {
         let mut object = json!({"role": message.role, "content": message.content});
         if !message.tool_calls.is_empty() {
-            let ids = message.tool_calls.iter().map(|call| {
-                calls += 1;
-                call.id.clone().unwrap_or_else(|| format!("call_{calls}"))
-            });
-            open = ids.collect::<VecDeque<String>>();
-            object["tool_calls"] = message.tool_calls.iter().zip(&open).map(|(of, id)| call(of, id)).collect();
+            object["tool_calls"] = message.tool_calls.iter().map(call).collect();
         }
-        let of_tool = message.role == Role::TOOL;
-        let next = if of_tool { open.pop_front() } else { None };
-        let id = message.tool_call_id.clone().or(next);
-        for (name, value) in
-            [("tool_call_id", &id), ("reasoning_content", &message.reasoning_content), ("name", &message.name)]
-        {
+        for (name, value) in [
+            ("tool_call_id", &message.tool_call_id),
+            ("reasoning_content", &message.reasoning_content),
+            ("name", &message.name),
+        ] {
             if let Some(value) = value {
                 object[name] = json!(value);
             }
@@ -37,9 +28,9 @@ pub(super) fn messages(messages: &[Message]) -> Value {
     messages.collect()
 }
 
-fn call(call: &ToolCall, id: &str) -> Value {
+fn call(call: &ToolCall) -> Value {
     let function = json!({"name": call.name, "arguments": call.arguments.to_string()});
-    json!({"id": id, "type": "function", "function": function})
+    json!({"id": call.id, "type": "function", "function": function})
 }
 
 pub(super) fn tools(tools: &[Tool]) -> Value {

@@ -70,7 +70,7 @@ fn a_stream_says_what_the_whole_answer_says() {
         let streamed = with(asked, &json!({"stream": true, "stream_options": {"include_usage": true}}));
         let stream = chat(&streamed).unwrap();
         assert!(stream.is_stream());
-        let chunks: Vec<Value> = stream.into_iter().map(Result::unwrap).collect();
+        let chunks: Vec<Value> = stream.chunks().map(Result::unwrap).collect();
         assert!(chunks.iter().all(|chunk| chunk["object"] == "chat.completion.chunk"));
         assert!(chunks.iter().all(|chunk| chunk["id"] == chunks[0]["id"]));
         for index in 0..n {
@@ -142,8 +142,8 @@ fn a_form_is_kept_or_the_answer_says_that_it_was_cut_short() {
     let cut = with(asked, &json!({"max_tokens": 3}));
     let answer = chat(&cut).unwrap().wait().unwrap();
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
-    let grammar = json!({"prompt": "Yes or no? ", "grammar": "%llguidance {}\nstart: \"yes\" | \"no\""});
-    let answer = complete(&grammar).unwrap().wait().unwrap();
+    let held = json!({"prompt": "Yes or no? ", "max_tokens": -1, "grammar": "%llguidance {}\nstart: \"yes\" | \"no\""});
+    let answer = complete(&held).unwrap().wait().unwrap();
     let text = answer["choices"][0]["text"].as_str().unwrap();
     assert!(["yes", "no"].contains(&text), "{text}");
 }
@@ -165,13 +165,11 @@ fn every_token_has_its_probability_in_a_stream_and_in_the_whole() {
     let expected = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(expected.len(), 12);
     for token in expected {
-        assert_eq!(
-            token["top_logprobs"][0],
-            json!({"token": token["token"], "logprob": token["logprob"], "bytes": token["bytes"]})
-        );
+        let likeliest = json!({"token": token["token"], "logprob": token["logprob"], "bytes": token["bytes"]});
+        assert_eq!(token["top_logprobs"][0], likeliest);
     }
     let streamed = chat(&with(asked, &json!({"stream": true}))).unwrap();
-    let chunks: Vec<Value> = streamed.into_iter().map(Result::unwrap).collect();
+    let chunks: Vec<Value> = streamed.chunks().map(Result::unwrap).collect();
     let entries = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
     let entries: Vec<&Value> = entries.flatten().collect();
     assert_eq!(entries, expected.iter().collect::<Vec<_>>());
@@ -184,25 +182,24 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
     let chat = |body: Value| api.chat(body.to_string().as_bytes());
     let complete = |body: Value| api.complete(body.to_string().as_bytes());
     #[track_caller]
-    fn refused(outcome: Result<Completion, ApiError>, param: &str) -> ApiError {
+    fn refused(outcome: Result<Completion, ApiError>, param: &str) {
         let error = outcome.expect_err("it is refused");
         assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{error}");
-        error
     }
     let function = |name: &str| json!({"type": "function", "function": {"name": name}});
     let unwritable = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
     for (more, param) in [
         (json!({"temperature": -1}), "temperature"),
         (json!({"top_p": "high"}), "top_p"),
-        (json!({"min_p": null, "stop": [""]}), "stop"),
+        (json!({"min_p": null, "stop": [1]}), "stop[0]"),
         (json!({"n": 1000}), "n"),
-        (json!({"max_tokens": -1}), "max_tokens"),
+        (json!({"max_tokens": -2}), "max_tokens"),
         (json!({"logit_bias": {"x": 1}}), "logit_bias.x"),
         (json!({"logit_bias": {"1": "a"}}), "logit_bias.1"),
         (json!({"logprobs": true, "top_logprobs": 1000}), "logprobs"),
         (json!({"tool_choice": function("g"), "tools": [function("f")]}), "tool_choice"),
         (json!({"tool_choice": "required"}), "tool_choice"),
-        (json!({"response_format": {"type": "xml"}}), "response_format.type"),
+        (json!({"response_format": {"type": "xml"}}), "response_format"),
         (json!({"response_format": unwritable}), "response_format"),
         (json!({"functions": []}), "functions"),
         (json!({"response_format": {"type": "json_object"}, "tools": [function("f")]}), "response_format"),
@@ -215,12 +212,24 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
     refused(text(json!({"suffix": "b"})), "suffix");
     refused(text(json!({"best_of": 2})), "best_of");
     refused(text(json!({"echo": true})), "echo");
-    refused(text(json!({"prompt": vec!["a"; 200]})), "prompt");
     assert_eq!(text(json!({"prompt": [-1]})).unwrap_err().status, 400);
     assert_eq!(text(json!({"model": "other"})).unwrap_err().status, 404);
     // More than the engine takes at once, even if nothing else ran.
     refused(text(json!({"n": 100})), "n");
+    refused(text(json!({"prompt": vec!["a"; 100]})), "prompt");
     assert_eq!(engine.metrics().prompt_tokens, 0);
+}
+
+#[test]
+fn nothing_is_thought_before_a_form_unless_the_client_says_so() {
+    let (model, engine, _) = shared();
+    let template = ChatTemplate::new("{{ raise_exception('thinks: ' ~ enable_thinking) }}", <_>::default()).unwrap();
+    let api = Api::new(model, engine, NAME).template(template);
+    let thinks = |more: Value| api.chat(said(&more).to_string().as_bytes()).unwrap_err().message;
+    assert!(thinks(json!({"reasoning_effort": "none"})).contains("thinks: False"));
+    assert!(thinks(json!({"json_schema": {}})).contains("thinks: False"));
+    let told = json!({"json_schema": {}, "chat_template_kwargs": {"enable_thinking": true}});
+    assert!(thinks(told).contains("thinks: True"));
 }
 
 #[test]
@@ -252,14 +261,14 @@ fn what_a_template_refuses_is_the_request_s_fault_and_one_that_is_none_the_model
 fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
     let (_, engine, api) = alone();
     let body = json!({"prompt": "a", "stream": true, "max_tokens": 3000}).to_string();
-    let mut chunks = api.complete(body.as_bytes()).unwrap().into_iter();
+    let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     drop(chunks);
     // The sequence is free: the next one gets it, though there is only one.
     let short = json!({"prompt": "a", "max_tokens": 1}).to_string();
     api.complete(short.as_bytes()).unwrap().wait().unwrap();
     // What fails on the way is the last of a stream.
-    let mut chunks = api.complete(body.as_bytes()).unwrap().into_iter();
+    let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     engine.close(autoplace::generate::Shutdown::Cancel);
     assert_eq!(chunks.by_ref().last().unwrap().unwrap_err().status, 503);

@@ -104,6 +104,7 @@ fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
     let (reply, _) = chat.answer()?.finish()?;
     assert!(reply.tool_calls.is_empty() || !reply.content.is_empty(), "the model is free again: {reply:?}");
     assert_eq!(chat.messages().len(), 4);
+    chat.say_as::<Recipe>("A recipe.")?;
     Ok(())
 }
 

@@ -34,6 +34,7 @@ fn it_answers_what_it_is_asked_and_alike_where_the_model_is_isolated() {
         let (_, models) = server.get("/v1/models");
         let ids: Vec<&Value> = models["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
         assert_eq!(ids, ["bible", MODEL]);
+        assert_eq!(server.get("/v1/models/bible").1, models["data"][0]);
         let asked = [
             (CHAT, chat.to_string(), "choices"),
             (TEXT, endless(5, &json!({"logprobs": 2})), "choices"),
@@ -77,6 +78,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     assert_eq!(error(server.post(TEXT, &long)), (400, json!("prompt"), json!("context_length_exceeded")));
     let other = r#"{"model": "other", "prompt": "a"}"#;
     assert_eq!(error(server.post(TEXT, other)), (404, json!("model"), json!("model_not_found")));
+    assert_eq!(error(server.get("/v1/models/a/b")), (404, json!("model"), json!("model_not_found")));
     assert_eq!(error(server.get("/v1/nothing")), plain(404));
     assert_eq!(error(server.get(CHAT)), plain(405));
     assert_eq!(error(server.post("/v1/embeddings", "{}")), plain(404), "none is loaded");
