@@ -5,7 +5,7 @@
 //! counts or indents stays as it would be. What remains in the prompt is found again. The same is done where a text
 //! ends within a token, whose rest another text may bring.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
 use serde_json::Value;
 
@@ -15,9 +15,10 @@ use super::rendered::Rendered;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ControlTokens {
     texts: HashSet<Box<str>>,
-    /// The lengths of the texts, longest first.
+    /// The lengths of the texts, each once.
     lengths: Vec<usize>,
-    first_bytes: BTreeSet<u8>,
+    /// Their first characters, each once.
+    firsts: Vec<char>,
 }
 
 /// The characters that stand in, from the last private plane.
@@ -26,14 +27,18 @@ const LAST_STAND_IN: u32 = 0x10_fffd;
 
 impl FromIterator<String> for ControlTokens {
     fn from_iter<T: IntoIterator<Item = String>>(texts: T) -> Self {
-        let texts: HashSet<Box<str>> =
-            texts.into_iter().filter(|text| !text.is_empty()).map(String::into_boxed_str).collect();
-        let lengths: BTreeSet<usize> = texts.iter().map(|text| text.len()).collect();
-        Self {
-            lengths: lengths.into_iter().rev().collect(),
-            first_bytes: texts.iter().map(|text| text.as_bytes()[0]).collect(),
-            texts,
+        let mut tokens = Self::default();
+        for text in texts {
+            let Some(first) = text.chars().next() else { continue };
+            if !tokens.firsts.contains(&first) {
+                tokens.firsts.push(first);
+            }
+            if !tokens.lengths.contains(&text.len()) {
+                tokens.lengths.push(text.len());
+            }
+            tokens.texts.insert(text.into_boxed_str());
         }
+        tokens
     }
 }
 
@@ -41,22 +46,22 @@ impl ControlTokens {
     /// The length of the longest control token that a text begins with.
     fn at(&self, text: &str) -> Option<usize> {
         let is_token = |length: &usize| text.get(..*length).is_some_and(|start| self.texts.contains(start));
-        self.lengths.iter().copied().find(is_token)
+        self.lengths.iter().copied().filter(is_token).max()
     }
 
     /// Whether a text is the beginning of a control token and not all of it.
     fn is_cut_off(&self, text: &str) -> bool {
-        let longest = self.lengths.first().copied().unwrap_or(0);
-        !text.is_empty() && text.len() < longest && self.texts.iter().any(|token| token.starts_with(text))
+        let is_short = self.lengths.iter().any(|length| text.len() < *length);
+        is_short && !text.is_empty() && self.texts.iter().any(|token| token.starts_with(text))
     }
 
     /// The bytes at which control tokens begin, also within each other, and those that the text ends within.
     fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
-        let begins = |(at, byte): &(usize, u8)| {
-            let rest = text.get(*at..).unwrap_or_default();
-            self.first_bytes.contains(byte) && (self.at(rest).is_some() || self.is_cut_off(rest))
+        let begins = |(at, c): &(usize, char)| {
+            let rest = &text[*at..];
+            self.firsts.contains(c) && (self.at(rest).is_some() || self.is_cut_off(rest))
         };
-        text.bytes().enumerate().filter(begins).map(|(at, _)| at)
+        text.char_indices().filter(begins).map(|(at, _)| at)
     }
 
     /// What stands in for what, in a rendering of these values; nothing where no control token occurs in them.
@@ -73,12 +78,10 @@ impl ControlTokens {
         if !occur {
             return None;
         }
-        let firsts = self.texts.iter().filter_map(|text| text.chars().next());
-        let firsts: BTreeSet<char> = firsts.collect();
         let free = (FIRST_STAND_IN..=LAST_STAND_IN).filter_map(char::from_u32);
         let free = free.filter(|c| !used.contains(c));
         // A text would have to hold nearly all 65,534 of them for one to be missing.
-        Some(StandIns(firsts.into_iter().zip(free).collect()))
+        Some(StandIns(self.firsts.iter().copied().zip(free).collect()))
     }
 
     /// The value with what stands in for control tokens.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::history::with_ids;
 use super::jinja::LocalTime;
 use super::message::{Message, Tool, ToolCall};
 
@@ -27,8 +28,11 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// These messages, for the model to answer.
+    /// These messages, for the model to answer. A template is given them as it wants them, and calls without an id
+    /// have one.
     pub fn new(messages: &[Message]) -> Self {
+        // Nine digits: what Mistral's templates want, and others do not mind.
+        let messages = with_ids(messages, |number| format!("{number:09}"));
         let messages = messages.iter().map(message).collect();
         Self { typed: true, ..Self::from_json(messages) }
     }
@@ -117,8 +121,5 @@ fn message(message: &Message) -> Value {
 
 fn call(call: &ToolCall) -> Value {
     let function = json!({"name": call.name, "arguments": call.arguments});
-    match &call.id {
-        Some(id) => json!({"type": "function", "id": id, "function": function}),
-        None => json!({"type": "function", "function": function}),
-    }
+    json!({"type": "function", "id": call.id, "function": function})
 }

@@ -14,6 +14,7 @@ mod control;
 mod conversation;
 mod error;
 mod family;
+mod history;
 mod jinja;
 mod message;
 mod rendered;
@@ -24,6 +25,8 @@ mod template;
 pub use conversation::Conversation;
 pub use error::Error;
 pub use family::FAMILIES;
+#[doc(hidden)]
+pub use history::with_ids;
 pub use jinja::{Limit, Limits, LocalTime};
 pub use message::{Message, Role, Tool, ToolCall};
 pub use rendered::{Part, Rendered};

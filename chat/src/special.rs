@@ -39,11 +39,11 @@ pub(super) fn of_header(header: &Header) -> Result<(SpecialTokens, ControlTokens
         return Ok(<_>::default());
     };
     let is_spm = header.str("tokenizer.ggml.model")? == Some("llama");
-    let mut wanted: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    let mut wanted = Vec::new();
     for (key, default, name) in TOKENS {
         let id = header.uint(&format!("tokenizer.ggml.{key}_token_id"))?;
         if let Some(id) = id.or(default.filter(|_| is_spm)) {
-            wanted.entry(id).or_default().extend(name);
+            wanted.push((id, name));
         }
     }
     let types = header.array("tokenizer.ggml.token_type")?;
@@ -54,11 +54,10 @@ pub(super) fn of_header(header: &Header) -> Result<(SpecialTokens, ControlTokens
     for (id, text) in (0..).zip(tokens.strings()?) {
         let text = text?;
         let is_control = types.next().is_some_and(|ty| CONTROL_TYPES.contains(&ty));
-        let names = wanted.get(&id);
-        if is_control || names.is_some() {
+        let mut names = wanted.iter().filter(|(of, _)| *of == id).peekable();
+        if is_control || names.peek().is_some() {
             let text = String::from_utf8_lossy(&text).into_owned();
-            let names = names.into_iter().flatten();
-            special.extend(names.map(|name| ((*name).to_owned(), text.clone())));
+            special.extend(names.filter_map(|(_, name)| Some(((*name)?.to_owned(), text.clone()))));
             control.push(text);
         }
     }

@@ -1,6 +1,6 @@
 //! A model's own template.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ use super::jinja::{Limits, Template};
 use super::message::{Message, Tool};
 use super::rendered::Rendered;
 use super::special::{self, SpecialTokens};
-use super::{continuing, family};
+use super::{continuing, family, history};
 
 const KEY: &str = "tokenizer.chat_template";
 
@@ -40,7 +40,7 @@ const TOOL_USE: &str = "tool_use";
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     /// The template and its variants by name, of which one is `default`.
-    variants: Arc<BTreeMap<String, Variant>>,
+    variants: Arc<Vec<Variant>>,
     /// The one that was asked for.
     chosen: Option<String>,
     special: SpecialTokens,
@@ -50,15 +50,19 @@ pub struct ChatTemplate {
 
 #[derive(Debug)]
 struct Variant {
+    name: String,
     source: String,
     template: Template,
-    /// Whether it shows a content that is a list of parts, but none that is a text.
-    wants_parts: bool,
-    /// Whether it shows tools, once that was asked.
+    // What [`ChatTemplate`] found out, once it was asked.
+    wants_parts: OnceLock<bool>,
     shows_tools: OnceLock<bool>,
+    takes_system: OnceLock<bool>,
 }
 
 const DEFAULT: &str = "default";
+
+/// What nobody writes, to be looked for in a prompt.
+const NEEDLE: &str = "Ahoy_7151";
 
 impl ChatTemplate {
     /// The template that a model ships, with its variants and special tokens. Control tokens are those of the types
@@ -71,7 +75,7 @@ impl ChatTemplate {
     #[doc(alias = "tokenizer.chat_template")]
     #[doc(alias = "llama_model_chat_template")]
     pub fn from_header(header: &Header) -> Result<Self, Error> {
-        let mut sources = BTreeMap::new();
+        let mut sources = Vec::new();
         for (key, value) in header.metadata() {
             let name = match key.split_at_checked(KEY.len()) {
                 Some((KEY, "")) => DEFAULT,
@@ -80,7 +84,7 @@ impl ChatTemplate {
             };
             if matches!(value, Field::Str(_) | Field::Bytes(_)) {
                 let source = header.str(key)?.unwrap_or_default();
-                sources.insert(name.to_owned(), source.to_owned());
+                sources.push((name, source));
             }
         }
         if sources.is_empty() {
@@ -96,10 +100,10 @@ impl ChatTemplate {
     ///
     /// As [`from_header`](Self::from_header), but for [`Error::NoTemplate`].
     pub fn from_source(source: &str, header: &Header) -> Result<Self, Error> {
-        Self::for_header([(DEFAULT.to_owned(), source.to_owned())].into(), header)
+        Self::for_header(vec![(DEFAULT, source)], header)
     }
 
-    fn for_header(sources: BTreeMap<String, String>, header: &Header) -> Result<Self, Error> {
+    fn for_header(sources: Vec<(&str, &str)>, header: &Header) -> Result<Self, Error> {
         let (special, control) = special::of_header(header)?;
         Ok(Self { control, ..Self::of(sources, special)? })
     }
@@ -111,8 +115,7 @@ impl ChatTemplate {
     ///
     /// [`Error::Syntax`] and [`Error::Limit`] if it is no template.
     pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
-        let sources = [(DEFAULT.to_owned(), source.to_owned())];
-        Self::of(sources.into(), special_tokens)
+        Self::of(vec![(DEFAULT, source)], special_tokens)
     }
 
     /// The template of a family of models, for a model that ships none: one of [`FAMILIES`](super::FAMILIES). Its
@@ -126,14 +129,14 @@ impl ChatTemplate {
         Ok(Self::new(source, special)?.with_control_tokens(control))
     }
 
-    fn of(sources: BTreeMap<String, String>, special: SpecialTokens) -> Result<Self, Error> {
+    fn of(sources: Vec<(&str, &str)>, special: SpecialTokens) -> Result<Self, Error> {
         let limits = Limits::default();
-        let mut variants = BTreeMap::new();
+        let mut variants = Vec::new();
         for (name, source) in sources {
-            let template = Template::parse(&source, &limits)?;
-            let wants_parts = wants_parts(&template, &special, limits);
-            let variant = Variant { source, template, wants_parts, shows_tools: OnceLock::new() };
-            variants.insert(name, variant);
+            let template = Template::parse(source, &limits)?;
+            let (wants_parts, shows_tools, takes_system) = <_>::default();
+            let (name, source) = (name.to_owned(), source.to_owned());
+            variants.push(Variant { name, source, template, wants_parts, shows_tools, takes_system });
         }
         Ok(Self {
             variants: Arc::new(variants),
@@ -146,7 +149,7 @@ impl ChatTemplate {
 
     /// The names of the variants: `default`, and what else the model ships, such as `tool_use` or `rag`.
     pub fn variants(&self) -> impl Iterator<Item = &str> {
-        self.variants.keys().map(String::as_str)
+        self.variants.iter().map(|variant| variant.name.as_str())
     }
 
     /// The variant of this name, whatever is rendered. Without it, `tool_use` is taken where tools are given and it
@@ -156,16 +159,17 @@ impl ChatTemplate {
     ///
     /// [`Error::NoVariant`].
     pub fn variant(mut self, name: &str) -> Result<Self, Error> {
-        if !self.variants.contains_key(name) {
-            return Err(self.no_variant(name));
-        }
+        self.named(name)?;
         self.chosen = Some(name.to_owned());
         Ok(self)
     }
 
-    fn no_variant(&self, name: &str) -> Error {
-        let known: Vec<&str> = self.variants().collect();
-        Error::NoVariant { name: name.to_owned(), known: known.join(", ") }
+    fn named(&self, name: &str) -> Result<&Variant, Error> {
+        let found = self.variants.iter().find(|variant| variant.name == name);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = self.variants().collect();
+            Error::NoVariant { name: name.to_owned(), known: known.join(", ") }
+        })
     }
 
     /// Takes these texts for control tokens: a vocabulary's, where it is at hand.
@@ -188,12 +192,11 @@ impl ChatTemplate {
     }
 
     fn pick(&self, with_tools: bool) -> Result<&Variant, Error> {
-        let name = match &self.chosen {
-            Some(name) => name,
-            None if with_tools && self.variants.contains_key(TOOL_USE) => TOOL_USE,
-            None => DEFAULT,
-        };
-        self.variants.get(name).ok_or_else(|| self.no_variant(name))
+        match &self.chosen {
+            Some(name) => self.named(name),
+            None if with_tools => self.named(TOOL_USE).or_else(|_| self.named(DEFAULT)),
+            None => self.named(DEFAULT),
+        }
     }
 
     /// Whether the model is shown the tools that it may call. None of the [`FAMILIES`](super::FAMILIES) shows any.
@@ -201,9 +204,53 @@ impl ChatTemplate {
         self.pick(true).is_ok_and(|variant| self.shows_tools(variant))
     }
 
+    /// Whether a tool's name is in what the template makes of a short conversation. One that refuses all of them is
+    /// believed if it speaks of tools.
     fn shows_tools(&self, variant: &Variant) -> bool {
-        let look = || shows_tools(variant, &self.special, self.limits);
-        *variant.shows_tools.get_or_init(look)
+        *variant.shows_tools.get_or_init(|| {
+            let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
+            let tool = [Tool::new(NEEDLE, "x", parameters)];
+            let messages = [Message::system("Hello!"), Message::user("Hello!")];
+            let shown = [&messages[1..], &messages]
+                .map(|messages| self.shows_needle(variant, &Conversation::new(messages).tools(&tool)));
+            shown.contains(&Some(true)) || (shown == [None; 2] && variant.source.contains("tools"))
+        })
+    }
+
+    /// Whether it shows a content in parts and does not show a text: some that were written for images only walk over
+    /// parts. llama.cpp finds out as this does.
+    fn wants_parts(&self, variant: &Variant) -> bool {
+        let shows = |content: Value| {
+            let message = json!({"role": "user", "content": content});
+            let conversation = Conversation::from_json(vec![message]).add_generation_prompt(false);
+            self.shows_needle(variant, &conversation) == Some(true)
+        };
+        let look = || !shows(NEEDLE.into()) && shows(json!([{"type": "text", "text": NEEDLE}]));
+        *variant.wants_parts.get_or_init(look)
+    }
+
+    /// Whether it shows a system's message. One that does not show a user's either is believed to.
+    fn takes_system(&self, variant: &Variant) -> bool {
+        let shows = |messages: &[Message]| self.shows_needle(variant, &Conversation::new(messages)) == Some(true);
+        let look = || shows(&[Message::system(NEEDLE), Message::user("Hello!")]) || !shows(&[Message::user(NEEDLE)]);
+        *variant.takes_system.get_or_init(look)
+    }
+
+    /// Whether the needle is in what becomes of a conversation; `None` where nothing does.
+    fn shows_needle(&self, variant: &Variant, conversation: &Conversation) -> Option<bool> {
+        // Enough steps for any template that means to show one message.
+        let limits = Limits { steps: self.limits.steps.min(100_000), ..self.limits };
+        let variables = variables(&self.special, &self.in_parts(variant, conversation)).ok()?;
+        let text = variant.template.render(&variables, None, limits).ok()?;
+        Some(text.contains(NEEDLE))
+    }
+
+    /// Typed messages in parts where the template wants that.
+    fn in_parts<'a>(&self, variant: &Variant, conversation: &'a Conversation) -> Cow<'a, Conversation> {
+        match conversation.typed && self.wants_parts(variant) {
+            true => Cow::Owned(conversation.in_parts()),
+            false => Cow::Borrowed(conversation),
+        }
     }
 
     /// Renders a conversation. What users wrote that looks like control tokens is hidden from the template, and marked
@@ -222,8 +269,20 @@ impl ChatTemplate {
         if tools > 0 && !self.shows_tools(variant) {
             return Err(Error::ToolsNotShown { tools });
         }
-        let in_parts = (conversation.typed && variant.wants_parts).then(|| conversation.in_parts());
-        let conversation = in_parts.as_ref().unwrap_or(conversation);
+        if !conversation.typed {
+            return self.render_as(variant, conversation);
+        }
+        let mut shaped = history::shaped(conversation, &variant.source, || self.takes_system(variant));
+        match self.render_as(variant, &shaped) {
+            Err(Error::Refused { .. }) if history::with_calls_apart(&mut shaped.messages) => {
+                self.render_as(variant, &shaped)
+            }
+            rendered => rendered,
+        }
+    }
+
+    fn render_as(&self, variant: &Variant, conversation: &Conversation) -> Result<Rendered, Error> {
+        let conversation = &*self.in_parts(variant, conversation);
         if conversation.continue_final_message && !variant.source.contains("content") {
             return Err(Error::Continue { reason: "the template shows no content" });
         }
@@ -288,48 +347,4 @@ fn alias_reasoning(message: &mut Value) {
     let thinking = thinking.unwrap_or_else(|| reasoning.clone());
     fields.shift_insert(0, "thinking".to_owned(), thinking);
     fields.insert("reasoning_content".to_owned(), reasoning);
-}
-
-/// Whether a template shows a content in parts and does not show a text: some that were written for images only walk
-/// over parts. llama.cpp finds out as this does.
-fn wants_parts(template: &Template, special: &SpecialTokens, limits: Limits) -> bool {
-    let shows = |content: Value| {
-        let message = json!({"role": "user", "content": content});
-        let conversation = Conversation::from_json(vec![message]).add_generation_prompt(false);
-        shows_needle(template, &conversation, special, limits) == Some(true)
-    };
-    !shows(NEEDLE.into()) && shows(json!([{"type": "text", "text": NEEDLE}]))
-}
-
-/// Whether a tool's name is in what the template makes of a short conversation. One that refuses all of them is
-/// believed if it speaks of tools.
-fn shows_tools(variant: &Variant, special: &SpecialTokens, limits: Limits) -> bool {
-    let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
-    let tool = [Tool::new(NEEDLE, "x", parameters)];
-    let messages = [Message::system("Hello!"), Message::user("Hello!")];
-    let shown = [&messages[1..], &messages].map(|messages| {
-        let mut conversation = Conversation::new(messages).tools(&tool);
-        if variant.wants_parts {
-            conversation = conversation.in_parts();
-        }
-        shows_needle(&variant.template, &conversation, special, limits)
-    });
-    shown.contains(&Some(true)) || (shown == [None; 2] && variant.source.contains("tools"))
-}
-
-/// What nobody writes, to be looked for in a prompt.
-const NEEDLE: &str = "Ahoy_7151";
-
-/// Whether the needle is in what becomes of a conversation; `None` where nothing does.
-fn shows_needle(
-    template: &Template,
-    conversation: &Conversation,
-    special: &SpecialTokens,
-    limits: Limits,
-) -> Option<bool> {
-    // Enough steps for any template that means to show one message.
-    let limits = Limits { steps: limits.steps.min(100_000), ..limits };
-    let variables = variables(special, conversation).ok()?;
-    let text = template.render(&variables, None, limits).ok()?;
-    Some(text.contains(NEEDLE))
 }

@@ -26,7 +26,7 @@ impl LocalTime {
     }
 
     /// As C's `strftime`, in its own locale.
-    pub(super) fn format(self, format: &str) -> Result<String, Error> {
+    pub(crate) fn format(self, format: &str) -> Result<String, Error> {
         let mut text = String::new();
         let written = write!(text, "{}", self.0.format(format));
         written.map_err(|_| failed(format!("strftime_now('{format}'): no such directive")))?;

@@ -108,31 +108,3 @@ pub(super) fn value(text: &str, schema: Option<Schema<'_>>) -> Value {
     }
     text.into()
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::{Schema, value};
-    use crate::Tool;
-
-    #[test]
-    fn an_argument_is_of_the_type_that_its_definition_says() {
-        let schema = json!({
-            "$defs": {"Point": {"type": "object"}, "Name": {"$ref": "#/$defs/Text"}, "Text": {"type": "string"}},
-            "properties": {
-                "point": {"$ref": "#/$defs/Point"}, "name": {"$ref": "#/$defs/Name"}, "one": {"const": 1},
-                "itself": {"$ref": "#/properties/itself"}, "gone": {"$ref": "#/$defs/gone"},
-                "maybe": {"anyOf": [{"$ref": "#/$defs/Name"}, {"type": "null"}]},
-            },
-        });
-        let tools = [Tool::new("f", "", schema)];
-        let read = |name: &str, text: &str| value(text, Schema::of(&tools, "f").unwrap().property(name));
-        assert_eq!(read("point", r#"{"x": 1}"#), json!({"x": 1}));
-        assert_eq!(read("one", "1"), json!(1));
-        assert_eq!(read("maybe", "null"), json!(null));
-        for name in ["name", "maybe", "itself", "gone", "unknown"] {
-            assert_eq!(read(name, "1"), Value::from("1"), "{name}");
-        }
-    }
-}

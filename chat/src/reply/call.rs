@@ -82,7 +82,9 @@ impl Body {
         match self {
             Self::BareJson => begins_as_bare(start),
             Self::Named(_) => begins_with_name(start, "<[{>"),
-            Self::Tags(tags) if tags.call[0].is_empty() => begins_with_name(start, "<>"),
+            Self::Tags(tags) if tags.call[0].is_empty() => {
+                begins_with_name(start, tags.call[1].get(..1).unwrap_or("<"))
+            }
             Self::Tags(tags) => begins_with(start, tags.call[0]),
             Self::NestedTags => begins_with(start, tags::INVOKE),
             Self::Python => first.map(|c| c == '[' || arguments::in_a_name(c)),

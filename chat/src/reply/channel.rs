@@ -37,12 +37,13 @@ pub(super) const HARMONY: Channels = Channels {
     header_end: "<|message|>",
     ends: &["<|end|>", "<|call|>", "<|return|>"],
     message: |header| {
-        if let Some((_, behind)) = header.split_once("to=") {
-            let tool = word(behind);
+        // The smaller model at times begins with `<|channel|>commentary to=assistant` and a header behind it.
+        let to = header.rsplit_once("to=").map(|(_, behind)| word(behind));
+        if let Some(tool) = to.filter(|to| *to != "assistant") {
             let tool = tool.strip_prefix("functions.").unwrap_or(tool);
             return Some(Message::Call(tool.to_owned()));
         }
-        match header.split_once("<|channel|>") {
+        match header.rsplit_once("<|channel|>") {
             Some((_, name)) if word(name.trim_start()) == "analysis" => Some(Message::Reasoning),
             Some(_) => Some(Message::Content),
             None => begins_as_message(header),

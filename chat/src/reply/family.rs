@@ -16,7 +16,8 @@ pub(super) struct Family {
     pub(super) calls: &'static [CallSyntax],
     /// Marks that frame calls or content, and say nothing.
     pub(super) silent: &'static [&'static str],
-    /// Whether a call can begin within reasoning and end it: where its mark is a token that no model writes otherwise.
+    /// Whether a call can begin within reasoning and end it: where models write its mark for nothing else, or before
+    /// they close their reasoning.
     pub(super) ends_reasoning: bool,
     /// A call that can also be the answer's whole text, without a mark.
     pub(super) bare: Option<&'static CallSyntax>,
@@ -125,10 +126,14 @@ formats! {
         silent: &["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
         ends_reasoning: true,
     }
-    /// `<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>`
+    /// `<|tool_call>call:f{a:<|"|>x<|"|>}<tool_call|>`, and FunctionGemma's
+    /// `<start_function_call>call:f{a:<escape>x<escape>}<end_function_call>`
     Gemma4 "gemma-4" {
-        templates: &[&["<|tool_call>call:"]],
-        calls: &[call("<|tool_call>", End::Mark(&["<tool_call|>"]), &[Body::Gemma])],
+        templates: &[&["<|tool_call>call:"], &["<start_function_call>"]],
+        calls: &[
+            call("<|tool_call>", End::Mark(&["<tool_call|>"]), &[Body::Gemma]),
+            call("<start_function_call>", End::Mark(&["<end_function_call>"]), &[Body::Gemma]),
+        ],
         ends_reasoning: true,
     }
     /// `<tool_call:opensource>f<tool_sep:opensource>..`: Hunyuan 3
@@ -144,14 +149,16 @@ formats! {
     Glm "glm" {
         templates: &[&["<arg_key>"]],
         calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Tags(&tags::GLM)])],
+        ends_reasoning: true,
     }
     /// That of `Qwen3Coder` within `<seed:tool_call>`
     SeedOss "seed-oss" {
         calls: &[call("<seed:tool_call>", End::Mark(&["</seed:tool_call>"]), &[Body::Tags(&tags::SEED_OSS)])],
     }
-    /// `<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5, Nemotron 3
+    /// `<tool_call><function=f><parameter=a>1</parameter></function></tool_call>`: Qwen3-Coder, Qwen3.5, Nemotron 3;
+    /// and MiniCPM5's `<function name="f"><param name="a">1</param></function>`
     Qwen3Coder "qwen3-coder" {
-        templates: &[&["<function=", "<parameter="]],
+        templates: &[&["<function=", "<parameter="], &["<function name=\"", "<param name=\""]],
         calls: &[
             call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Tags(&tags::QWEN3_CODER), Body::Json]),
             // The model at times leaves out the first mark.
@@ -160,7 +167,9 @@ formats! {
                 End::Mark(&["</function>\n</tool_call>", "</function>"]),
                 &[Body::Tags(&tags::QWEN3_CODER_BARE)],
             ),
+            call("<function name=\"", End::Mark(&["</function>"]), &[Body::Tags(&tags::MINICPM5)]),
         ],
+        ends_reasoning: true,
     }
     /// `<function=f>{..}</function>`, `<|python_tag|>` before a program
     FunctionaryV31 "functionary-v3.1" {
@@ -185,10 +194,13 @@ formats! {
         calls: &[call("<|tool_call:begin|>", End::Mark(&["<|tool_call:end|>"]), &[Body::Named(Head::Solar)])],
         silent: &["<|begin|>assistant", "<|tool_calls|>", "<|calls|>", "<|content|>", "<|end|>"],
     }
-    /// `<|tool_call_start|>[f(a='x')]<|tool_call_end|>`
+    /// `<|tool_call_start|>[f(a='x')]<|tool_call_end|>`, and Olmo 3's `<function_calls>f(a='x')</function_calls>`
     Lfm2 "lfm2" {
-        templates: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"]],
-        calls: &[call("<|tool_call_start|>", End::Mark(&["<|tool_call_end|>"]), &[Body::Python])],
+        templates: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"], &["List of tools: ["], &["<function_calls>"]],
+        calls: &[
+            call("<|tool_call_start|>", End::Mark(&["<|tool_call_end|>"]), &[Body::Python]),
+            call("<function_calls>", End::Mark(&["</function_calls>"]), &[Body::Python]),
+        ],
     }
     /// `<|tools_prefix|>[{"f": {..}}]<|tools_suffix|>`
     Apertus "apertus" {
@@ -224,8 +236,10 @@ formats! {
     /// `{"name": "f", "parameters": {..}}` as the whole answer, `<|python_tag|>tool.call(query="x")` for tools that it
     /// was trained with
     Llama3 "llama-3" {
-        templates: &[&["<|python_tag|>"], &["<|start_header_id|>ipython", "\"parameters\""]],
+        templates: &[&["<|python_tag|>"], &["|>ipython", "\"parameters\""]],
         calls: &[call("<|python_tag|>", End::Answer, &[Body::Code])],
+        // Llama 4.
+        silent: &["<|python_start|>", "<|python_end|>"],
         bare: Some(&call("", End::WholeAnswer, &[Body::BareJson])),
     }
 }

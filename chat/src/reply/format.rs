@@ -78,11 +78,12 @@ impl ReplyFormat {
 /// The marks around what a model thinks before it answers.
 ///
 /// Reasoning begins only where the answer has not begun: at its start, and behind a call of a tool or other reasoning.
-/// A mark that the model only talks about is content.
+/// A mark that the model only talks about is content, but for marks with a `|`: those are control tokens, and count
+/// anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningMarks {
     open: &'static str,
-    close: &'static str,
+    pub(super) close: &'static str,
 }
 
 impl ReasoningMarks {
@@ -132,5 +133,8 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
 ];
 
 /// What stands in a template, and the marks around the answer itself that its model writes behind its reasoning.
-const FRAMES: &[(&str, &[&str])] =
-    &[("<response></response>", &["<response>", "</response>"]), ("[BEGIN FINAL RESPONSE]", &["[END FINAL RESPONSE]"])];
+const FRAMES: &[(&str, &[&str])] = &[
+    ("<response></response>", &["<response>", "</response>"]),
+    ("think_mode=True", &["<response>", "</response>"]), // ERNIE 4.5 Thinking
+    ("[BEGIN FINAL RESPONSE]", &["[END FINAL RESPONSE]"]),
+];

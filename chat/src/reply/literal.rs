@@ -17,7 +17,7 @@ pub(super) const GEMMA_CALL: &str = "call:";
 enum Quotes {
     /// `'` and `"`, with backslashes.
     Python,
-    /// `<|"|>`, with nothing escaped.
+    /// `<|"|>`, or `<escape>`, with nothing escaped.
     Gemma,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn python_value(text: &str) -> Option<Value> {
     Some(value)
 }
 
-/// A call as Gemma 4 writes it.
+/// A call as Gemma writes it.
 pub(super) fn gemma(text: &str) -> Result<ToolCall, CallError> {
     let mut reader = Reader(text.trim());
     reader.expect(GEMMA_CALL)?;
@@ -132,6 +132,7 @@ impl Reader<'_> {
     fn string(&mut self, quotes: Quotes) -> Result<Option<String>, CallError> {
         match quotes {
             Quotes::Gemma if self.next_is("<|\"|>") => Ok(Some(self.until("<|\"|>")?.to_owned())),
+            Quotes::Gemma if self.next_is("<escape>") => Ok(Some(self.until("<escape>")?.to_owned())),
             Quotes::Python if self.next_is("'") => self.quoted('\'').map(Some),
             Quotes::Python if self.next_is("\"") => self.quoted('"').map(Some),
             _ => Ok(None),

@@ -26,6 +26,11 @@ impl<T: Copy> Marks<T> {
         self.0.extend(texts.map(|text| (*text, meaning)));
     }
 
+    /// Takes out the marks of such a meaning.
+    pub(super) fn remove(&mut self, is_such: impl Fn(T) -> bool) {
+        self.0.retain(|(_, meaning)| !is_such(*meaning));
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -55,6 +55,17 @@ enum Mark {
     Header,
 }
 
+/// What a mark does within a call.
+#[derive(Debug, Clone, Copy)]
+enum Within {
+    /// Ends it.
+    Close,
+    /// Begins something else, which ends it too.
+    Other,
+    /// Begins an argument, or ends its value.
+    Value(bool),
+}
+
 #[derive(Debug)]
 enum State {
     /// In content or reasoning.
@@ -71,8 +82,9 @@ struct Call {
     /// Where what is between the marks begins.
     inside: usize,
     syntax: &'static CallSyntax,
-    /// Whether this mark ends it. `false`: it begins something else, which ends it too.
-    ends: Marks<bool>,
+    ends: Marks<Within>,
+    /// Whether an argument's value is open: marks in it are its text.
+    in_value: bool,
     /// The tool, where a header named it.
     tool: Option<String>,
     /// What it is, once its beginning says so.
@@ -147,10 +159,15 @@ impl ReplyParser {
     }
 
     /// With the tools that the model was given. Their schemas say how arguments are to be read that a format writes as
-    /// bare text; without them those stay strings. And text without a mark is a call only if it names one of them.
+    /// bare text; without them those stay strings. And text without a mark is a call only if it names one of them. If
+    /// it was given none, what looks like a call is content.
     #[must_use]
     pub fn with_tools(mut self, tools: &[Tool]) -> Self {
         self.tools = tools.to_vec();
+        if tools.is_empty() {
+            let is_call = |mark: Mark| matches!(mark, Mark::Call(_));
+            [&mut self.in_content, &mut self.in_reasoning].into_iter().for_each(|marks| marks.remove(is_call));
+        }
         self
     }
 

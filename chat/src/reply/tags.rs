@@ -15,9 +15,9 @@ pub(super) struct Tags {
     /// call. With nothing behind it, the name ends where an argument begins.
     pub(super) call: [&'static str; 3],
     /// Before the name of an argument, and behind it. Before `>`, the name may be an attribute's value: `name="a"`.
-    key: [&'static str; 2],
+    pub(super) key: [&'static str; 2],
     /// Before a value, and behind it.
-    value: [&'static str; 2],
+    pub(super) value: [&'static str; 2],
     /// Whether values stand on lines of their own.
     lines: bool,
 }
@@ -48,6 +48,10 @@ pub(super) const QWEN3_CODER: Tags = Tags {
 
 /// The same behind `<function=`, where the model left out the mark before it.
 pub(super) const QWEN3_CODER_BARE: Tags = Tags { call: ["", ">", "</function>"], ..QWEN3_CODER };
+
+/// Behind `<function name="`.
+pub(super) const MINICPM5: Tags =
+    Tags { call: ["", "\">", "</function>"], key: ["<param name=", ">"], value: ["", "</param>"], lines: false };
 
 pub(super) const SEED_OSS: Tags = Tags { lines: false, ..QWEN3_CODER };
 
@@ -89,7 +93,9 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
             reader.expect(value)?;
         }
         let name = attribute(header);
-        let text = reader.until(value_end)?;
+        let is_cdata = reader.0.starts_with(CDATA);
+        let text = reader.until(if is_cdata { "]]></param>" } else { value_end })?;
+        let text = text.strip_prefix(CDATA).unwrap_or(text);
         let value = read_value(text, header, tags, schema.and_then(|it| it.property(name)));
         object.insert(name.to_owned(), value);
     }
@@ -121,6 +127,9 @@ fn attribute(header: &str) -> &str {
         None => header.trim(),
     }
 }
+
+/// What MiniCPM5 writes before a value that has marks in it.
+const CDATA: &str = "<![CDATA[";
 
 /// The token before every tag of MiniMax M3's.
 const TOKEN: &str = "]<]minimax[>[";

@@ -4,6 +4,7 @@ use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser,
 use serde_json::json;
 
 use crate::chat_reply_support::{SAMPLES, arguments, tools};
+use crate::table::rows;
 
 /// Reads an answer that comes in one piece.
 fn read(format: &ReplyFormat, prompt: &str, text: &str) -> Reply {
@@ -18,10 +19,6 @@ fn thinking() -> ReplyFormat {
 
 fn hermes() -> ReplyFormat {
     thinking().with_tool_calls(ToolCallFormat::Hermes)
-}
-
-fn harmony() -> ReplyFormat {
-    ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony)
 }
 
 fn llama() -> ReplyFormat {
@@ -91,60 +88,42 @@ fn parts_come_as_soon_as_they_are_certain_and_what_was_held_back_at_the_end() {
 
 /// An answer after a prompt is this reasoning and this content.
 #[track_caller]
-fn assert_means(format: &ReplyFormat, prompt: &str, text: &str, reasoning: &str, content: &str) {
+fn assert_means(format: &ReplyFormat, prompt: &str, text: &str, reasoning: &str, content: &str) -> Reply {
     let reply = read(format, prompt, text);
     let reasoning = Some(reasoning).filter(|text| !text.is_empty());
     let read = (reply.reasoning.as_deref(), reply.content.as_str());
     assert_eq!(read, (reasoning, content), "{text:?} after {prompt:?}");
+    reply
 }
 
 #[test]
-fn the_end_of_the_prompt_says_whether_reasoning_has_begun() {
-    let thinking = thinking();
-    for prompt in ["<|im_start|>assistant\n<think>\n", "<think>"] {
-        assert_means(&thinking, prompt, "Hm.\n</think>\n\nYes.", "Hm.", "Yes.");
+fn the_prompt_and_marks_part_reasoning_calls_and_content() {
+    for [name, prompt, text, reasoning, content, calls] in rows(include_str!("chat_reply.txt")) {
+        let marks = match name {
+            "closing" => ReasoningMarks::new("", "</think>"),
+            "gemma-4" => ReasoningMarks::new("<|channel>thought", "<channel|>"),
+            _ => ReasoningMarks::THINK,
+        };
+        let mut format = ReplyFormat::plain().with_reasoning(marks);
+        if let Some(family) = ToolCallFormat::all().find(|it| it.to_string() == name) {
+            format = format.with_tool_calls(family);
+        }
+        let [prompt, text, reasoning, content] = [prompt, text, reasoning, content].map(|it| it.replace("\\n", "\n"));
+        let reply = assert_means(&format, &prompt, &text, &reasoning, &content);
+        let count = format!("{} {}", reply.tool_calls.len(), reply.malformed.len());
+        assert_eq!(count, if calls.is_empty() { "0 0" } else { calls }, "{text:?}");
     }
-    assert_means(&thinking, "<think>\n\n</think>\n\n", "\nYes.", "", "Yes.");
-    let mentioned = "What is <think>?<|im_end|>\n<|im_start|>assistant\n";
-    assert_means(&thinking, mentioned, "A mark.", "", "A mark.");
-    // A model may repeat the opening mark of its prompt.
-    assert_means(&thinking, "<think>\n", "<think>\nHm.\n</think>\nYes.", "Hm.", "Yes.");
-    let channel = "<|start|>assistant<|channel|>analysis<|message|>";
-    let text = "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.";
-    assert_means(&harmony(), channel, text, "Hm.", "Yes.");
-    let channel = "<|start|>assistant<|channel|>final<|message|>";
-    assert_means(&harmony(), channel, "Yes.", "", "Yes.");
 }
 
 #[test]
-fn marks_part_reasoning_from_content() {
-    let closing = ReplyFormat::plain().with_reasoning(ReasoningMarks::new("", "</think>"));
-    assert_means(&closing, "", "Hm.\n</think>\nYes.", "Hm.", "Yes.");
-    assert_means(&thinking(), "", "</think>\n\nYes.", "", "Yes.");
-    // Cut off within it.
-    assert_means(&thinking(), "", "<think>\nHm, let me", "Hm, let me", "");
-    // Whitespace beside marks is theirs, and elsewhere it stays.
+fn whitespace_beside_marks_is_theirs_and_elsewhere_stays() {
     let call = "<tool_call>{\"name\": \"f\"}</tool_call>";
     let text = format!("\n <think> a  b </think> \n\n c\n\n d \n\n{call}\n");
     assert_means(&hermes(), "", &text, "a  b", "c\n\n d");
     assert_means(&hermes(), "", " \na \n", "", " \na \n");
-    // Content before and behind a call is parted by a blank line.
-    assert_means(&hermes(), "", &format!("Before.\n{call} After."), "", "Before.\n\nAfter.");
-}
-
-#[test]
-fn what_only_looks_like_a_mark_is_content() {
-    let marks = "Qwen writes <think> and </think>.";
-    assert_means(&thinking(), "", marks, "", marks);
-    let tags = "It calls tools within <tool_call> tags.";
-    assert_means(&hermes(), "", tags, "", tags);
-    assert_eq!(read(&hermes(), "", tags).malformed[0].reason, CallError::NotACall);
-    assert_means(&harmony(), "", "Once upon a time", "", "Once upon a time");
     let long = "<|start|>".to_owned() + &"once upon a time ".repeat(100);
-    assert_means(&harmony(), "", &long, "", &long);
-    let functionary = ReplyFormat::plain().with_tool_calls(ToolCallFormat::FunctionaryV32);
-    let doctest = "Try this:\n>>> print(1)\n1";
-    assert_means(&functionary, ">>>", &format!("all\n{doctest}"), "", doctest);
+    let harmony = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Harmony);
+    assert_means(&harmony, "", &long, "", &long);
 }
 
 #[test]
@@ -200,18 +179,9 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
     }
     let cut = read(&llama(), "", &call[..call.len() - 4]);
     assert_eq!(cut.malformed[0].reason, CallError::CutOff);
-    let mut without_tools = ReplyParser::new(&llama());
-    without_tools.push(call);
-    assert_eq!(without_tools.finish().content, call);
-}
-
-#[test]
-fn a_calls_token_ends_reasoning_where_no_model_writes_it_otherwise() {
-    let kimi = thinking().with_tool_calls(ToolCallFormat::KimiK2);
-    let text = "<think>Hm.<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
-    let reply = read(&kimi, "", text);
-    assert_eq!((reply.reasoning.as_deref(), &*reply.tool_calls[0].name), (Some("Hm."), "f"));
-    let text = "<think>I could write <tool_call>{\"name\": \"f\"}</tool_call>.</think>No.";
-    let reply = read(&hermes(), "", text);
-    assert_eq!((reply.tool_calls.len(), &*reply.content), (0, "No."));
+    for (format, text) in [(llama(), call), (hermes(), "<tool_call>{\"name\": \"f\"}</tool_call>")] {
+        let mut without_tools = ReplyParser::new(&format).with_tools(&[]);
+        without_tools.push(text);
+        assert_eq!(without_tools.finish().content, text);
+    }
 }

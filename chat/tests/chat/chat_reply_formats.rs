@@ -44,25 +44,14 @@ fn arguments_are_read_as_each_format_writes_them() {
 
 #[test]
 fn bare_text_is_read_as_the_schema_wants_it() {
-    for (schema, text, value) in [
-        (json!({"type": "integer"}), "12", json!(12)),
-        (json!({"type": "number"}), "1.5", json!(1.5)),
-        (json!({"type": "boolean"}), "True", json!(true)),
-        (json!({"type": "array"}), "[1, 2]", json!([1, 2])),
-        (json!({"type": "array"}), "['a', True]", json!(["a", true])),
-        (json!({"type": "object"}), "{\"a\": 1}", json!({"a": 1})),
-        (json!({"type": "string"}), "12", json!("12")),
-        (json!({"type": ["string", "null"]}), "12", json!("12")),
-        (json!({"type": ["string", "null"]}), "null", json!(null)),
-        (json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}), "null", json!(null)),
-        (json!({"enum": ["12", "13"]}), "12", json!("12")),
-        (json!({"description": "anything"}), "12", json!("12")),
-        // It is not what the schema wants, or there is none.
-        (json!({"type": "integer"}), "about 12", json!("about 12")),
-        (json!(null), "12", json!("12")),
-    ] {
+    let file = under(include_str!("chat_reply_formats.txt"), "bare text and schemas");
+    for [schema, text, value] in rows(file) {
+        let [schema, value] = [schema, value].map(|json| json.parse::<Value>().expect(json));
         let call = format!("<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>");
-        let parameters = json!({"properties": {"a": schema}});
+        let parameters = json!({
+            "$defs": {"Point": {"type": "object"}, "Name": {"$ref": "#/$defs/Text"}, "Text": {"type": "string"}},
+            "properties": {"a": schema, "itself": {"$ref": "#/properties/itself"}},
+        });
         let read = calls(ToolCallFormat::Glm, &call, parameters).unwrap();
         assert_eq!(read[0].arguments, json!({"a": value}), "{text}: {schema}");
     }
@@ -112,7 +101,7 @@ fn a_header_says_what_its_message_is() {
     for (format, header, kind) in [
         (Harmony, "<|channel|>analysis<|message|>", "reasoning"),
         (Harmony, "<|start|>assistant<|channel|>final<|message|>", "content"),
-        (Harmony, "<|channel|>commentary<|message|>", "content"),
+        (Harmony, "<|channel|>commentary to=assistant<|channel|>analysis<|message|>", "reasoning"),
         (Harmony, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "f"),
         (Harmony, " to=functions.f<|channel|>commentary json<|message|>", "f"),
         (Harmony, "<|channel|>analysis to=python code<|message|>", "python"),

@@ -61,7 +61,7 @@ fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
         .header()
         .unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
-    assert_eq!(template.variants().collect::<Vec<_>>(), ["default", "rag", "tool_use"]);
+    assert_eq!(template.variants().collect::<Vec<_>>(), ["default", "tool_use", "rag"]);
     let tool = Tool::new("now", "The time.", json!({"type": "object", "properties": {}}));
     assert_eq!(prompt(&template, &user("x")), "plain");
     assert!(prompt(&template, &user("x").tools(&[tool])).starts_with("with [{"));
@@ -141,16 +141,30 @@ fn messages_tools_and_calls_have_the_shape_that_templates_know() {
 }
 
 #[test]
-fn a_template_that_only_walks_over_parts_gets_parts_of_typed_messages() {
+fn typed_messages_come_in_the_shape_that_a_template_wants() {
+    let [f, g] = ["f", "g"].map(|name| ToolCall { id: None, name: name.to_owned(), arguments: json!({}) });
+    let results = [Message::tool(&g, "2"), Message::tool(&f, "{\"n\": 1}")];
+    let mut calling = Message::assistant("On it.");
+    (calling.reasoning_content, calling.tool_calls) = (Some("Hm.".to_owned()), vec![f, g]);
+    let before = [Message::system("S"), Message::user("Q"), calling];
+    let messages = [&before[..], &results, &[Message::assistant("A")]].concat();
+    let mut lines = include_str!("chat_template_shapes.txt").lines().filter(|line| !line.starts_with("# "));
+    let each = lines.next().unwrap();
+    while let (Some(source), Some(expected)) = (lines.next(), lines.next()) {
+        let shown = prompt(&template(&format!("{source}{each}")), &Conversation::new(&messages));
+        assert_eq!(format!("=> {}", shown.replace('\n', "\\n")), expected, "{source}");
+    }
+    // Some only walk over parts.
     let source = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
     assert_eq!(prompt(&template(source), &user("hello")), "hello");
 }
 
 #[test]
 fn the_time_is_the_conversation_s() {
-    let template = template("{{ strftime_now('%d %b %Y, %H:%M') }}");
-    let then = LocalTime::new(2024, 2, 29, 7, 5, 0).unwrap();
-    assert_eq!(prompt(&template, &user("x").at(then)), "29 Feb 2024, 07:05");
+    let template = template("{{ strftime_now('%d %b %Y, %H:%M') }}, {{ date_string }}, {{ datetime }}");
+    let then = user("x").at(LocalTime::new(2024, 2, 29, 7, 5, 0).unwrap());
+    assert_eq!(prompt(&template, &then), "29 Feb 2024, 07:05, 29 Feb 2024, Feb 29 2024");
+    assert!(prompt(&template, &then.variable("datetime", "now")).ends_with("29 Feb 2024, now"));
     assert_eq!(LocalTime::new(2023, 2, 29, 0, 0, 0), None);
 }
 

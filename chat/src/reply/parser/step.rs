@@ -1,13 +1,14 @@
 //! What happens with the text: each step takes it to the next mark, or until more of it is needed.
 
-use std::mem;
+use std::{mem, slice};
 
 use super::super::CallError;
-use super::super::call::{CallSyntax, End};
+use super::super::call::{Body, CallSyntax, End};
 use super::super::channel::{self, LONGEST_HEADER, Message};
 use super::super::marks::{At, Marks};
 use super::super::section::Kind;
-use super::{Call, Mark, ReplyParser, State};
+use super::super::tags::Tags;
+use super::{Call, Mark, ReplyParser, State, Within};
 
 impl ReplyParser {
     /// Goes on in the text; behind the `last` of it, nothing follows. `false`: there is nothing more to do
@@ -87,23 +88,15 @@ impl ReplyParser {
     /// A mark stands there, up to what was seen.
     fn mark(&mut self, mark: Mark, at: usize) {
         let behind = self.seen;
-        let started = self.section.started;
+        // Control tokens are never text.
+        let always = self.reasoning.is_some_and(|marks| marks.close().contains('|'));
+        let ends = always || self.section.kind == Kind::Reasoning;
         match mark {
-            Mark::BeginReasoning if !started => self.section.begin(Kind::Reasoning, behind),
-            Mark::EndReasoning if self.section.kind == Kind::Reasoning => {
-                self.section.begin(Kind::Content, behind);
-            }
-            // There was no reasoning: the model closes what it did not open.
-            Mark::EndReasoning if !self.section.has_begun() => {
-                self.section.begin(Kind::Content, behind);
-            }
+            Mark::BeginReasoning if always || !self.section.started => self.section.begin(Kind::Reasoning, behind),
+            // Or there was no reasoning: the model closes what it did not open.
+            Mark::EndReasoning if ends || !self.section.has_begun() => self.section.begin(Kind::Content, behind),
             Mark::BeginReasoning | Mark::EndReasoning => self.say(behind),
-            Mark::Call(syntax) => {
-                if self.section.kind == Kind::Reasoning {
-                    self.section.begin(Kind::Content, at);
-                }
-                self.begin_call(syntax, at, behind, None);
-            }
+            Mark::Call(syntax) => self.begin_call(syntax, at, behind, None),
             Mark::Silent => self.section.begin(Kind::Content, behind),
             Mark::EndMessage => {
                 self.section.begin(Kind::Content, behind);
@@ -157,15 +150,24 @@ impl ReplyParser {
     fn begin_call(&mut self, syntax: &'static CallSyntax, start: usize, inside: usize, tool: Option<String>) {
         let mut ends = Marks::new();
         if let End::Mark(close) = syntax.end {
-            ends.add(close, true);
-            ends.add(&[syntax.open], false);
-            ends.add(self.family.silent, false);
+            ends.add(close, Within::Close);
+            ends.add(&[syntax.open], Within::Other);
             if let Some(channels) = self.family.channels {
-                ends.add(channels.ends, tool.is_some());
-                ends.add(channels.starts, false);
+                ends.add(channels.ends, if tool.is_some() { Within::Close } else { Within::Other });
+                ends.add(channels.starts, Within::Other);
             }
+            ends.add(self.thought_end(), Within::Other);
         }
-        self.state = State::Call(Call { start, inside, syntax, ends, tool, body: None, follow: None });
+        ends.add(self.family.silent, Within::Other);
+        self.state = State::Call(Call { start, inside, syntax, ends, in_value: false, tool, body: None, follow: None });
+    }
+
+    /// The mark that would close the reasoning, if that is being read.
+    fn thought_end(&self) -> &[&'static str] {
+        match &self.reasoning {
+            Some(marks) if self.section.kind == Kind::Reasoning => slice::from_ref(&marks.close),
+            _ => &[],
+        }
     }
 
     fn call(&mut self, mut call: Call, last: bool) -> bool {
@@ -174,7 +176,14 @@ impl ReplyParser {
             let bodies = call.syntax.bodies.iter();
             let mut bodies = bodies.map(|body| (body, body.begins(text)));
             match bodies.find(|(_, begins)| *begins != Some(false)) {
-                Some((body, Some(_))) => (call.body, call.follow) = (Some(body), body.follow()),
+                Some((body, Some(_))) => {
+                    (call.body, call.follow) = (Some(body), body.follow());
+                    if let Body::Tags(tags) = body {
+                        let begin = if tags.value[0].is_empty() { tags.key[0] } else { tags.value[0] };
+                        call.ends.add(&[begin], Within::Value(true));
+                        call.ends.add(&[tags.value[1]], Within::Value(false));
+                    }
+                }
                 Some((_, None)) => {
                     self.state = State::Call(call);
                     return false;
@@ -190,19 +199,24 @@ impl ReplyParser {
             self.state = State::Call(call);
             return false;
         };
-        self.read_call(&call, end, behind, false);
+        let thought_ends = self.thought_end().iter().any(|mark| self.raw[end..].starts_with(mark));
+        if thought_ends && end == behind && matches!(call.syntax.end, End::Mark(_)) {
+            // It is about calls.
+            self.say(end);
+        } else {
+            self.read_call(&call, end, behind, false);
+        }
         true
     }
 
     /// What follows the mark begins no call.
     fn no_call(&mut self, call: &Call) -> bool {
-        if call.is_bare() {
-            self.say(call.start + 1);
-        } else {
+        // A thought may be about calls.
+        if !call.is_bare() && self.section.kind == Kind::Content {
             let mark = &self.raw[call.start..call.inside];
             self.section.malformed(mark, CallError::NotACall);
-            self.say(call.inside);
         }
+        self.say(if call.is_bare() { call.start + 1 } else { call.inside });
         true
     }
 
@@ -222,6 +236,9 @@ impl ReplyParser {
                 self.section.begin(Kind::Content, behind);
             }
             Err(reason) if !call.is_bare() || self.tools.iter().any(|tool| has_name(&tool.name)) => {
+                if self.section.kind == Kind::Reasoning {
+                    self.section.begin(Kind::Content, call.start);
+                }
                 let text = &self.raw[call.start..behind];
                 self.section.malformed(text, reason);
                 self.say(behind);
@@ -245,11 +262,24 @@ impl Call {
         while let Some(byte) = raw.get(*seen) {
             let in_string = self.follow.as_ref().is_some_and(|json| json.in_string);
             if !in_string {
-                match self.ends.at(&raw[*seen..], last) {
-                    At::Mark(true, length) => return Some((*seen, *seen + length)),
-                    At::Mark(false, _) => return Some((*seen, *seen)),
+                let end = match self.ends.at(&raw[*seen..], last) {
+                    At::Mark(Within::Value(begins), _) => {
+                        self.in_value = begins;
+                        None
+                    }
+                    At::Mark(Within::Close, length) => Some((*seen, *seen + length)),
+                    At::Mark(Within::Other, _) => Some((*seen, *seen)),
                     At::Undecided => return None,
-                    At::Nothing => {}
+                    At::Nothing => None,
+                };
+                // Behind its last tag, a call ends also where that of a value was forgotten.
+                let is_closed = |tags: &Tags| {
+                    let close = tags.call[2].as_bytes();
+                    let before = raw[self.inside..*seen].trim_ascii_end();
+                    !close.is_empty() && (before.ends_with(close) || raw[*seen..].starts_with(close))
+                };
+                if end.is_some() && (!self.in_value || matches!(self.body, Some(Body::Tags(tags)) if is_closed(tags))) {
+                    return end;
                 }
             }
             *seen += 1;
