@@ -19,7 +19,7 @@ use autoplace::llama_sys::{self, Context, LoraAdapter, ModelParams, Mtp, sim::Ru
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{ContextParams, Estimate, Headroom, Pooling, Split};
-use autoplace::plan::{self, GpuLayers, Plan, Planner, Request, SavedPlan};
+use autoplace::plan::{self, GpuLayers, Plan, Planner, Policy, Request, SavedPlan};
 use autoplace::profile::{ModelProfile, MtpError};
 use autoplace::{Model, ModelBuilder};
 
@@ -133,7 +133,7 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = heads::steps(folder.path());
-    let request = request(512, 2, 3);
+    let request = request(512, 2, 3).policy(Policy::MostLayers);
     let totals = [1, 4, 6, 8, 10, 12, 14, 16, 20, 24, 64].map(mib);
     fits_whatever_is_free(
         totals,
