@@ -176,6 +176,18 @@ pub(crate) mod deaths {
         signal(model, "-KILL");
     }
 
+    fn stop(model: &Model) {
+        signal(model, "-STOP");
+        // Each of its threads stops when it gets there.
+        let tasks = format!("/proc/{}/task", model.worker_id().expect("it lives"));
+        let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let entries = || std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        let runs = || entries().any(|task| !stat(task).contains(") T "));
+        while runs() {
+            thread::yield_now();
+        }
+    }
+
     fn died(ended: Result<(), generate::Error>) {
         assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
     }
@@ -192,10 +204,10 @@ pub(crate) mod deaths {
         let model = impatient(OnDeath::Resume { attempts: 1 });
         let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(120).stream().unwrap();
         let mut text = stream.next().unwrap().unwrap();
-        signal(&model, "-STOP");
+        stop(&model);
         stream.for_each(|piece| text += &piece.unwrap());
         assert_eq!(text, greedy(&load_demo(), 120));
-        signal(&model, "-STOP");
+        stop(&model);
         model.generate(PROMPT).max_tokens(2).text().unwrap();
     }
 
@@ -208,7 +220,7 @@ pub(crate) mod deaths {
         // One token over and over: no end of generation.
         let mut stream = model.generate(PROMPT).logit_bias(300, 1000.0).stream().unwrap();
         stream.next().unwrap().unwrap();
-        signal(&model, "-STOP");
+        stop(&model);
         stream.abort_handle().abort();
         silent(stream.by_ref().try_for_each(|piece| piece.map(drop)));
         drop(stream);
@@ -217,14 +229,14 @@ pub(crate) mod deaths {
         let model = impatient(OnDeath::Fail);
         let engine = Engine::new(&model).unwrap();
         let answers = [(); 3].map(|()| engine.submit(model.generate(PROMPT)).unwrap());
-        signal(&model, "-STOP");
+        stop(&model);
         drop(answers);
         drop(engine);
 
         let model = impatient(OnDeath::Fail);
-        signal(&model, "-STOP");
+        stop(&model);
         silent(model.generate(PROMPT).text().map(drop));
-        signal(&impatient(OnDeath::Fail), "-STOP");
+        stop(&impatient(OnDeath::Fail));
     }
 
     #[test]
