@@ -43,10 +43,13 @@ pub(super) struct Contract<'a> {
 }
 
 impl<'a> Contract<'a> {
-    /// Reads the model's header.
-    pub(super) fn new(recipe: &'a Recipe, first: First, progress: Progress) -> Result<Self, Error> {
-        let header = Header::open(&recipe.path)?;
-        let profile = recipe.profile(&header)?;
+    /// `header` and `profile` are what was [read](Recipe::read) of the model.
+    pub(super) fn new(
+        recipe: &'a Recipe,
+        (header, profile): (Header, ModelProfile),
+        first: First,
+        progress: Progress,
+    ) -> Result<Self, Error> {
         // llama-arch.cpp: the head's matrices, of which a model has the last at least.
         let has_head = || ["cls.weight", "cls.output.weight"].iter().any(|name| header.tensor(name).is_some());
         match recipe.request.params.embeddings {

@@ -244,7 +244,7 @@ impl Model {
 impl Recipe {
     /// Loads the model in this process.
     pub(crate) fn load(self, progress: Progress) -> Result<Model, Error> {
-        let loaded = Contract::new(&self, First::Fresh, progress)?.load()?;
+        let loaded = Contract::new(&self, self.read()?, First::Fresh, progress)?.load()?;
         let Loaded { native, context, drafts, placed } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, slot, None, Arc::new(placed));
@@ -256,7 +256,7 @@ impl Recipe {
     pub(crate) fn only_plan(mut self) -> Result<Plan, Error> {
         // A plan takes no memory, so it need not wait for others.
         self.leases = Leases::none();
-        let mut contract = Contract::new(&self, First::Fresh, Progress::default())?;
+        let mut contract = Contract::new(&self, self.read()?, First::Fresh, Progress::default())?;
         let (prepared, _lease) = contract.prepare()?;
         Ok(prepared.plan)
     }

@@ -98,6 +98,13 @@ impl Recipe {
         recipe
     }
 
+    /// The header of the model's file, and what the model is.
+    pub(super) fn read(&self) -> Result<(Header, ModelProfile), Error> {
+        let header = Header::open(&self.path)?;
+        let profile = self.profile(&header)?;
+        Ok((header, profile))
+    }
+
     /// What the model is, with all that is loaded of it and beside it.
     pub(super) fn profile(&self, header: &Header) -> Result<ModelProfile, Error> {
         let mut profile = ModelProfile::from_header(header)?;

@@ -72,11 +72,12 @@ impl Model {
 
     /// The file's header, and what the model is: another one, where another file is in its place.
     fn read_again(&self) -> Result<(Header, ModelProfile), Error> {
-        let path = self.recipe().path.clone();
-        let header = Header::open(&path)?;
-        let profile = self.recipe().profile(&header)?;
+        let (header, profile) = self.recipe().read()?;
         let (was, is) = (self.placement().model.file_bytes, profile.file_bytes);
-        if was == is { Ok((header, profile)) } else { Err(gguf::Error::Changed { path, was, is }.into()) }
+        match was == is {
+            true => Ok((header, profile)),
+            false => Err(gguf::Error::Changed { path: self.recipe().path.clone(), was, is }.into()),
+        }
     }
 
     /// The machine with what this model holds of it counted as free.
@@ -109,9 +110,10 @@ impl Model {
         if self.is_elsewhere() {
             return self.replace_in_worker(plan);
         }
-        self.read_again()?;
-        if plan.is_none() && self.native().is_ok() {
-            self.replan()?;
+        // Before anything is released.
+        match plan.is_none() && self.native().is_ok() {
+            true => drop(self.replan()?),
+            false => drop(self.read_again()?),
         }
         let _replacing = self.slot().replacing();
         self.take_to_release()?;
@@ -143,8 +145,8 @@ impl Model {
     pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
         let slot = self.slot();
         slot.release();
-        self.read_again()?;
-        let contract = Contract::new(self.recipe(), First::Again(plan.map(Box::new)), Progress::default())?;
+        let read = self.read_again()?;
+        let contract = Contract::new(self.recipe(), read, First::Again(plan.map(Box::new)), Progress::default())?;
         let Loaded { native, context, drafts, placed } = contract.load()?;
         slot.refill(native, drafts);
         self.pulse().paced_by(&placed.report.threads);

@@ -306,8 +306,8 @@ impl Request {
             Context::Default | Context::Auto if self.embeds() => tokens.min(LONGEST_TEXT),
             // What is to be done in it is room that is asked for.
             _ if context.may_grow() => {
-                let work = self.workload.as_ref().map(Workload::tokens);
-                let asked = work.into_iter().chain(self.at.iter().copied()).fold(tokens, u32::max);
+                let work = self.workload.iter().map(Workload::tokens);
+                let asked = work.chain(self.at.iter().copied()).max().unwrap_or(0);
                 tokens.max(asked.min(profile.hparams.n_ctx_train))
             }
             _ => tokens,

@@ -250,7 +250,11 @@ impl Driver {
 
 /// Whether a text that runs is computing what this one can have a copy of in a moment.
 fn is_being_computed(session: Option<&Session>, next: &Waiting) -> bool {
-    let begins = |it: &Sequence| common_prefix(&it.tokens, &next.sequence.tokens) >= it.held.computed + WORTH_A_COPY;
+    let begins = |it: &Sequence| {
+        let worth = it.held.computed + WORTH_A_COPY;
+        // Before each step: what generates is not compared.
+        it.tokens.len() >= worth && common_prefix(&it.tokens, &next.sequence.tokens) >= worth
+    };
     // A window or a state cannot be cut down to the beginning.
     let goes_back = |it: &&Session| it.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());
     next.text.reuse && session.filter(goes_back).is_some_and(|it| it.sequences.iter().any(begins))
