@@ -1,7 +1,9 @@
 //! A prompt that begins like an earlier one pays only for the rest, and its text is the same: through the public API,
 //! on the demo model.
 
-use crate::text_support::{PROMPTS, Raw, SYSTEM, complete, demo, greedy, text_and_statistics, to_the_end, tokens_of};
+use crate::text_support::{
+    PROMPTS, Raw, SYSTEM, complete, demo, greedy, is_as_likely, text_and_statistics, to_the_end, tokens_of,
+};
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::Token;
 
@@ -65,18 +67,25 @@ fn what_is_kept_makes_room_for_what_runs() {
     // One cache for all: what idle texts hold is in the way of the long one.
     let model = demo(512, 4, true);
     let mut session = model.session().unwrap();
-    let mut run = |prompt: String, n| {
-        session.begin(greedy(&model, prompt).max_tokens(n).cache_prompt(true)).unwrap();
-        to_the_end(&mut session).remove(0).text
-    };
     for start in ["Abraham", "Isaac", "Jacob"] {
-        run(format!("{start} {SYSTEM}"), 60);
+        session.begin(greedy(&model, format!("{start} {SYSTEM}")).max_tokens(60).cache_prompt(true)).unwrap();
+        to_the_end(&mut session);
     }
-    let long = "In the beginning ".repeat(60);
-    // Not more: a shared cache sums in another order, which shows after some fifty tokens on some processors.
-    let other = demo(1024, 1, false);
-    let alone = complete(greedy(&other, &*long).max_tokens(32), &other).text;
-    assert_eq!(run(long, 32), alone);
+    let long = tokens_of(&model, &"In the beginning ".repeat(60));
+    let mut alone = Raw::new(&model.native().unwrap(), 1024);
+    alone.compute(&long);
+    session.begin(greedy(&model, long).max_tokens(32).logprobs(2).cache_prompt(true)).unwrap();
+    let mut generated = 0;
+    while !session.is_empty() {
+        for piece in session.step().unwrap() {
+            let Some(token) = piece.token else { continue };
+            let fresh = alone.choose();
+            assert!(is_as_likely(&piece, fresh), "{piece:?}, not {fresh}");
+            alone.compute(&[token]);
+            generated += 1;
+        }
+    }
+    assert_eq!(generated, 32);
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::text_support::{Raw, demo, greedy, tokens_of};
+use crate::text_support::{Raw, demo, greedy, is_as_likely, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Error, Generate, Piece, SequenceId, Session, TokenLogprobs};
+use autoplace::generate::{Error, Generate, SequenceId, Session};
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
@@ -91,16 +91,6 @@ fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generat
         Err(Error::SequencesBusy { .. } | Error::ContextTooSmall { .. } | Error::PromptTooLong { .. }) => {}
         Err(error) => panic!("{error}"),
     }
-}
-
-/// Whether it is the token that a fresh model chooses, or as likely but for rounding: what is computed with other texts
-/// is summed in another order, and moves log-probabilities by some hundredths.
-fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
-    let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
-        return false;
-    };
-    let is_near = |(other, of_it): &(Token, f32)| *other == fresh && logprob - of_it < 0.05;
-    *token == fresh || top.iter().any(is_near)
 }
 
 /// A step, of which every token is the one that a fresh model chooses.
