@@ -26,7 +26,7 @@ pub use estimate::{Estimate, Place, Uncertainty};
 pub use footprint::{Footprint, Footprints};
 pub use headroom::{Headroom, HeadroomParts, WSL_HEADROOM, Workload};
 pub use kv_type::KvType;
-pub(crate) use pattern::{NOTHING, OverrideRules, one_of};
+pub(crate) use pattern::{NOTHING, OverrideRules};
 pub use pooling::Pooling;
 pub use rope::{Rope, RopeScaling};
 pub use split::{Split, TensorOverride};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::memory::{Place, TensorOverride, one_of};
+use crate::memory::{Place, TensorOverride};
 use crate::plan::HostParts;
 use crate::plan::speed::{Matrices, matrices};
 use crate::profile::{ModelProfile, Role, Weight};
@@ -93,7 +93,10 @@ impl<'a> Parts<'a> {
             blocks_of.entry(stems).or_default().push(parts[0].block.to_string());
         }
         let patterns = blocks_of.into_iter().map(|(stems, blocks)| {
-            let (blocks, stems) = (one_of(&blocks), one_of(&stems));
+            let [blocks, stems] = [blocks.join("|"), stems.join("|")].map(|list| match list.contains('|') {
+                true => format!("({list})"),
+                false => list,
+            });
             TensorOverride::new(format!(r"^blk\.{blocks}\.{stems}\."), Place::Host)
         });
         patterns.collect()
