@@ -34,7 +34,7 @@ struct Args {
     /// Tokens of an answer at most
     #[arg(short, default_value_t = 1024)]
     n: usize,
-    /// Tokens of context [default: 4096, or what the model was trained on]
+    /// Tokens of context [default: 4096 to 32768, as cost no layer]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
     /// Seed of the random choice [default: another one every time]

@@ -124,8 +124,8 @@ pub(crate) struct TemplateArgs {
 /// What a plan is asked for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
-    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is the default and
-    /// more [default: 4096, or what the model was trained on if that is less]
+    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is `4096+` [default:
+    /// at least 4096, and up to 32768 as cost no layer and leave half of what is to spare]
     #[arg(long, value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl [default: f16]

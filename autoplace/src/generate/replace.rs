@@ -83,20 +83,38 @@ impl Session {
     /// By this plan; where it cannot be loaded after all, by another, and its error is returned all the same.
     fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
         let before = self.model.placement();
-        match &plan {
-            Some(plan) => self.check_room(Room::of(&plan.context))?,
-            None => self.check_room(Room::of(&self.model.replan()?.context))?,
-        }
+        let tokens = match &plan {
+            Some(plan) => self.check_room(Room::of(&plan.context)).map(|()| 0)?,
+            None => self.room_to_ask_for()?,
+        };
         let (begun, model) = (Instant::now(), self.model.clone());
         let _replacing = model.slot().replacing();
         let saved = self.release()?;
-        let mut reload = |plan| self.resume(model.reload(plan)?);
+        let mut reload = |plan| self.resume(model.reload(plan, tokens)?);
         let resumed = reload(plan);
         if resumed.is_err() && otherwise.is_some() {
             // The first error is the one to return.
             let _ = reload(otherwise);
         }
         Ok(Replaced { before, after: model.placement(), saved, resumed: resumed?, time: begun.elapsed() })
+    }
+
+    /// Tokens of context to ask for, so that a plan has room for the texts: 0 where it has without.
+    fn room_to_ask_for(&self) -> Result<u32, Error> {
+        let context = self.model.replan()?.context;
+        if self.check_room(Room::of(&context)).is_ok() {
+            return Ok(0);
+        }
+        let needs = || self.sequences.iter().map(Sequence::needs);
+        let needs = match context.kv_unified {
+            true => needs().sum(),
+            false => needs().max().unwrap_or(0).saturating_mul(context.n_seq_max as usize),
+        };
+        // And half of it for what they are still to say, if they had that.
+        let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
+        let tokens = tokens.min(self.model.placement().context.n_ctx);
+        self.check_room(Room::of(&self.model.replan_for(tokens)?.context))?;
+        Ok(tokens)
     }
 
     fn check_room(&self, room: Room) -> Result<(), Error> {

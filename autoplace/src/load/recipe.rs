@@ -1,5 +1,6 @@
 //! How a model is loaded, kept so that it can be loaded again.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
-use crate::plan::{self, GpuLayers, Plan, Planner, Request, SavedPlan};
+use crate::plan::{self, Context, GpuLayers, Plan, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// Tokens that a draft may draft at once, where nobody says how many.
@@ -89,6 +90,16 @@ impl Recipe {
             machine.unused_gpus.extend(gone);
             machine
         })
+    }
+
+    /// The same for at least so many tokens of context, where it may grow.
+    pub(super) fn with_room_for(&self, tokens: u32) -> Cow<'_, Self> {
+        if tokens == 0 || self.request.params.n_ctx > 0 || !self.request.context.may_grow() {
+            return Cow::Borrowed(self);
+        }
+        let mut recipe = self.clone();
+        recipe.request.context = Context::AtLeast(tokens);
+        Cow::Owned(recipe)
     }
 
     /// The same after a worker has died, perhaps of a lost connection.

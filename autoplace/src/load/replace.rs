@@ -44,7 +44,12 @@ impl Model {
     /// length than when the model was loaded. With [rpc-servers](super::ModelBuilder::rpc)
     /// [`worker::Error::Elsewhere`]: only the worker connects to them, and each has one client.
     pub fn replan(&self) -> Result<Plan, Error> {
-        let recipe = self.recipe();
+        self.replan_for(0)
+    }
+
+    /// The same for at least so many tokens of context, where it [may grow](crate::plan::Context::may_grow).
+    pub(crate) fn replan_for(&self, tokens: u32) -> Result<Plan, Error> {
+        let recipe = &self.recipe().with_room_for(tokens);
         if self.is_elsewhere() && !recipe.servers.endpoints.is_empty() {
             return Err(worker::Error::Elsewhere { what: "the connection to its rpc-servers" }.into());
         }
@@ -117,7 +122,7 @@ impl Model {
         }
         let _replacing = self.slot().replacing();
         self.take_to_release()?;
-        self.slot().give_back(self.reload(plan)?, Contents::Unknown);
+        self.slot().give_back(self.reload(plan, 0)?, Contents::Unknown);
         Ok(())
     }
 
@@ -141,12 +146,14 @@ impl Model {
     }
 
     /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what
-    /// is free then. Its context is lent again. After an error nothing is loaded.
-    pub(crate) fn reload(&self, plan: Option<Plan>) -> Result<Context, Error> {
+    /// is free then, [for so many tokens](Self::replan_for) at least. Its context is lent again. After an error nothing
+    /// is loaded.
+    pub(crate) fn reload(&self, plan: Option<Plan>, tokens: u32) -> Result<Context, Error> {
         let slot = self.slot();
         slot.release();
         let read = self.read_again()?;
-        let contract = Contract::new(self.recipe(), read, First::Again(plan.map(Box::new)), Progress::default())?;
+        let recipe = self.recipe().with_room_for(tokens);
+        let contract = Contract::new(&recipe, read, First::Again(plan.map(Box::new)), Progress::default())?;
         let Loaded { native, context, drafts, placed } = contract.load()?;
         slot.refill(native, drafts);
         self.pulse().paced_by(&placed.report.threads);

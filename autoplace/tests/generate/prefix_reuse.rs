@@ -1,9 +1,7 @@
 //! A prompt that begins like an earlier one pays only for the rest, and its text is the same: through the public API,
 //! on the demo model.
 
-use crate::text_support::{
-    PROMPTS, Raw, SYSTEM, complete, demo, greedy, is_as_likely, text_and_statistics, to_the_end, tokens_of,
-};
+use crate::text_support::{PROMPTS, Raw, SYSTEM, complete, demo, greedy, text_and_statistics, to_the_end, tokens_of};
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::Token;
 
@@ -60,32 +58,6 @@ fn conversations_keep_their_own_caches_while_there_are_sequences() {
             text.push_str(" And then");
         }
     }
-}
-
-#[test]
-fn what_is_kept_makes_room_for_what_runs() {
-    // One cache for all: what idle texts hold is in the way of the long one.
-    let model = demo(512, 4, true);
-    let mut session = model.session().unwrap();
-    for start in ["Abraham", "Isaac", "Jacob"] {
-        session.begin(greedy(&model, format!("{start} {SYSTEM}")).max_tokens(60).cache_prompt(true)).unwrap();
-        to_the_end(&mut session);
-    }
-    let long = tokens_of(&model, &"In the beginning ".repeat(60));
-    let mut alone = Raw::new(&model.native().unwrap(), 1024);
-    alone.compute(&long);
-    session.begin(greedy(&model, long).max_tokens(32).logprobs(2).cache_prompt(true)).unwrap();
-    let mut generated = 0;
-    while !session.is_empty() {
-        for piece in session.step().unwrap() {
-            let Some(token) = piece.token else { continue };
-            let fresh = alone.choose();
-            assert!(is_as_likely(&piece, fresh), "{piece:?}, not {fresh}");
-            alone.compute(&[token]);
-            generated += 1;
-        }
-    }
-    assert_eq!(generated, 32);
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::text_support::{Raw, demo, greedy, is_as_likely, tokens_of};
+use crate::text_support::{Raw, SYSTEM, demo, greedy, to_the_end, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Error, Generate, SequenceId, Session};
+use autoplace::generate::{Error, Generate, Piece, SequenceId, Session, TokenLogprobs};
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
@@ -93,6 +93,16 @@ fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generat
     }
 }
 
+/// Whether it is the token that a fresh model chooses, or as likely but for rounding: what is computed with other texts
+/// is summed in another order, and moves log-probabilities by some hundredths.
+fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
+    let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
+        return false;
+    };
+    let is_near = |(other, of_it): &(Token, f32)| *other == fresh && logprob - of_it < 0.05;
+    *token == fresh || top.iter().any(is_near)
+}
+
 /// A step, of which every token is the one that a fresh model chooses.
 fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
     let before: HashMap<_, _> = running.iter().map(|&it| (it, session.tokens(it).unwrap())).collect();
@@ -105,6 +115,24 @@ fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
         if piece.end.is_some() {
             running.retain(|it| *it != piece.sequence);
         }
+    }
+}
+
+#[test]
+fn what_is_kept_makes_room_for_what_runs() {
+    // One cache for all: what idle texts hold is in the way of the long one.
+    let model = demo(512, 4, true);
+    let mut session = model.session().unwrap();
+    for start in ["Abraham", "Isaac", "Jacob"] {
+        session.begin(greedy(&model, format!("{start} {SYSTEM}")).max_tokens(60).cache_prompt(true)).unwrap();
+        to_the_end(&mut session);
+    }
+    let mut running = Vec::new();
+    let long = tokens_of(&model, &"In the beginning ".repeat(60));
+    begin(&mut session, &mut running, greedy(&model, long).cache_prompt(true));
+    assert_eq!(running.len(), 1);
+    while !running.is_empty() {
+        step(&model, &mut session, &mut running);
     }
 }
 

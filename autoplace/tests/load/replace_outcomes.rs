@@ -8,7 +8,7 @@ use autoplace::gguf;
 use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::plan::{HostParts, Plan};
+use autoplace::plan::{Context, HostParts, Plan, Policy};
 
 fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))
@@ -105,6 +105,25 @@ fn somebody_else_may_load_the_model_after_a_reload_that_failed() {
     assert_matches!(busy, Err(Error::Busy));
     assert_eq!(other.into_text().unwrap().0, text.expected);
     text.stream.replace(Some(all)).unwrap();
+    text.end();
+}
+
+#[test]
+fn a_text_that_is_longer_than_what_costs_no_layer_keeps_its_room() {
+    own_process!();
+    let path = demo_path();
+    let request = request().context(Context::AtLeast(64)).policy(Policy::MostLayers);
+    let gpu = card(mib(64));
+    let model = builder(&path, &request).load().unwrap();
+    assert_eq!((model.placement().n_gpu_layers, model.placement().context.n_ctx), (7, 512));
+    let mut text = Text::begin(model.generate(PROMPT).temp(0.0).ignore_eos().max_tokens(400));
+    (0..300).for_each(|_| text.piece());
+    let short = plan(&path, &request.clone().context(Context::Tokens(256)), 7).gpus().next().unwrap().clone();
+    gpu.set_taken(mib(64) - short.footprint.total() - short.headroom.total());
+    let plan = model.replan().unwrap();
+    assert_eq!((plan.n_gpu_layers, plan.context.n_ctx), (7, 256));
+    let after = text.stream.replace(None).unwrap().after;
+    assert!(after.n_gpu_layers < 7 && after.context.n_ctx > 450, "{after}");
     text.end();
 }
 

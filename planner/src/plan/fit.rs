@@ -41,6 +41,10 @@ impl Level {
     pub(super) const fn missing(&self) -> u64 {
         self.needed.saturating_sub(self.budget)
     }
+
+    pub(super) const fn spare(&self) -> u64 {
+        self.budget.saturating_sub(self.needed)
+    }
 }
 
 /// All devices of a candidate, with what a placement takes of them.
@@ -66,6 +70,12 @@ impl Levels {
 
     pub(super) fn fit(&self) -> bool {
         self.missing() == 0
+    }
+
+    /// Whether these devices are left enough when more is needed of them: at most `1 / share` of what is to spare.
+    pub(super) fn leave(&self, share: u64, more: &Self) -> bool {
+        let devices = self.gpus.iter().chain([&self.host]).zip(more.gpus.iter().chain([&more.host]));
+        { devices }.all(|(now, then)| then.needed <= now.needed.saturating_add(now.spare() / share))
     }
 }
 
@@ -94,8 +104,7 @@ impl Chosen<'_> {
         let Some(before) = before else {
             return why.clone();
         };
-        let spare = |level: &Level| level.budget.saturating_sub(level.needed);
-        let least = Bytes(self.levels.gpus.iter().map(spare).min().unwrap_or(0));
+        let least = Bytes(self.levels.gpus.iter().map(Level::spare).min().unwrap_or(0));
         match self.levels.gpus.len() {
             1 => format!("{why}{before} {least} to spare"),
             _ => format!("{why}{before} at least {least} to spare on each"),

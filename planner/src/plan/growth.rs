@@ -6,6 +6,7 @@ use crate::profile::ModelProfile;
 use super::fit::{Chosen, Levels};
 use super::halving::least_that;
 use super::probe::with_output;
+use super::request::Growth;
 use super::{Error, Probe};
 
 /// How often llama.cpp is asked how much more fits.
@@ -15,9 +16,13 @@ const MOST_PROBES: usize = 3;
 type Estimated<'e> = dyn Fn(&ContextParams) -> Result<(Footprints, Uncertainty), Error> + 'e;
 
 impl Chosen<'_> {
-    /// Makes the context as long as there is room for, up to what the model was trained on: by the estimate, or as the
-    /// probe confirms it.
-    pub(super) fn grow(&mut self, profile: &ModelProfile, probe: Option<&dyn Probe>) -> Result<(), Error> {
+    /// Makes the context as long as it may become: by the estimate, or as the probe confirms it.
+    pub(super) fn grow(
+        &mut self,
+        profile: &ModelProfile,
+        growth: Growth,
+        probe: Option<&dyn Probe>,
+    ) -> Result<(), Error> {
         let (gpus, assignment) = (&self.room.gpus, &self.assignment);
         let now = Estimate::new(profile, gpus, &self.params)?.overrides(&self.split.overrides)?;
         let estimated = |params: &ContextParams| {
@@ -27,8 +32,7 @@ impl Chosen<'_> {
         // A longer context will also take what the accepted placement takes beyond the estimate.
         let mut beyond = probe.map(|_| beyond_estimate(&estimated, &self.params, &self.levels)).transpose()?;
         for _ in 0..MOST_PROBES {
-            let most = profile.hparams.n_ctx_train;
-            let Some((params, mut levels)) = self.longest(most, &estimated, beyond.as_ref())? else {
+            let Some((params, mut levels)) = self.longest(growth, &estimated, beyond.as_ref())? else {
                 break;
             };
             if let Some(probe) = probe {
@@ -38,7 +42,7 @@ impl Chosen<'_> {
                 let footprints = with_output(footprints, estimated(&params)?.0.output);
                 levels = self.room.levels(&footprints, &Uncertainty::default());
             }
-            if levels.fit() {
+            if levels.fit() && self.levels.leave(growth.share, &levels) {
                 (self.params, self.levels) = (params, levels);
                 break;
             }
@@ -51,11 +55,11 @@ impl Chosen<'_> {
     /// what it may be wrong by; `None` where it is the one there is.
     fn longest(
         &self,
-        most: u32,
+        growth: Growth,
         estimated: &Estimated<'_>,
         beyond: Option<&Footprints>,
     ) -> Result<Option<(ContextParams, Levels)>, Error> {
-        let least = self.params.n_ctx;
+        let (least, most) = (self.params.n_ctx, growth.most);
         // Multiples of the step above the least, and at the end the most itself.
         let steps = if most > least { most.div_ceil(STEP) - least / STEP } else { 0 };
         let after = |step: u32| -> Result<_, Error> {
@@ -72,7 +76,8 @@ impl Chosen<'_> {
             Ok((params, self.room.levels(&footprints, &unsure)))
         };
         // A context that cannot be estimated counts as short enough: estimating it again says why.
-        let is_too_long = |step| after(step).is_ok_and(|(_, levels)| !levels.fit());
+        let is_too_long =
+            |step| after(step).is_ok_and(|(_, levels)| !(levels.fit() && self.levels.leave(growth.share, &levels)));
         match least_that(1, steps.saturating_add(1), is_too_long) - 1 {
             0 => Ok(None),
             step => after(step).map(Some),

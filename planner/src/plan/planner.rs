@@ -95,8 +95,8 @@ impl<'a> Planner<'a> {
         let params = self.params();
         let model = SpeedModel::new(&self.profile, &params, Rates::of(&[], &self.machine.host));
         let mut chosen = self.chosen(policy, (&params, &model), probe)?;
-        if self.request.context.may_grow() && !self.request.embeds() {
-            chosen.grow(&self.profile, probe)?;
+        if let Some(growth) = self.request.growth(&self.profile) {
+            chosen.grow(&self.profile, growth, probe)?;
         }
         self.finish(chosen, &model)
     }

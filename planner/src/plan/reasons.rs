@@ -65,12 +65,14 @@ pub(super) fn notes(
     if trained > 0 && each > trained {
         notes.push(format!("{each} tokens of context, but the model was trained on {trained}"));
     }
-    if request.context == Context::Default && n_ctx < trained {
-        notes.push(format!("{n_ctx} tokens of context, the default; the model was trained on {trained}"));
-    }
-    if request.context.may_grow() && !request.embeds() && n_ctx <= trained {
-        notes.push(format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on {trained}"));
-    }
+    let why = match request.asked_context() {
+        Ok(Context::Default) => (n_ctx < trained).then_some("the default"),
+        Ok(context) if context.may_grow() && !request.embeds() => {
+            (n_ctx <= trained).then_some("as many as cost no layer")
+        }
+        _ => None,
+    };
+    notes.extend(why.map(|why| format!("{n_ctx} tokens of context, {why}; the model was trained on {trained}")));
     if let (sequences @ 2.., None) = (params.n_seq_max, params.embeddings) {
         notes.push(match params.kv_unified {
             true => format!("{sequences} sequences, which share {each} tokens"),

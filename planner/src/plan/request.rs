@@ -15,10 +15,11 @@ use super::{Error, Workload};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Context {
-    /// 4096 tokens, or as many as the model was trained on if those are fewer.
+    /// 4096 tokens, and more of them, up to 32,768, as far as that costs no layer and takes at most half of what would
+    /// be left of each device's budget. Never more than the model was trained on.
     ///
-    /// llama.cpp's own default is the latter, which is 128k and more for today's models: 16 GiB of cache for an 8B
-    /// model that nobody asked for, taken from the layers.
+    /// llama.cpp's own default is what the model was trained on, or what fits: 16 GiB of cache for an 8B model and
+    /// 131,072 tokens.
     #[default]
     Default,
     /// As many as the model was trained on.
@@ -27,17 +28,17 @@ pub enum Context {
     Tokens(u32),
     /// So many, and more of them, up to what the model was trained on, as far as that costs no layer.
     AtLeast(u32),
-    /// As many as [`Context::Default`], and more in the same way.
+    /// 4096 tokens, and more in the same way.
     Auto,
 }
 
 impl Context {
-    /// The tokens of [`Context::Default`].
-    pub const DEFAULT_TOKENS: u32 = 4096;
+    /// The least tokens of [`Context::Default`], and the most.
+    const DEFAULT_TOKENS: [u32; 2] = [4096, 32_768];
 
     /// Whether there may be more of them.
     pub const fn may_grow(self) -> bool {
-        matches!(self, Self::AtLeast(_) | Self::Auto)
+        matches!(self, Self::Default | Self::AtLeast(_) | Self::Auto)
     }
 
     /// The number of tokens for this model; of what [may grow](Self::may_grow) the least.
@@ -45,12 +46,21 @@ impl Context {
         let trained = profile.hparams.n_ctx_train;
         match self {
             // A header that says 0 says nothing.
-            Self::Default | Self::Auto if trained == 0 => Self::DEFAULT_TOKENS,
-            Self::Default | Self::Auto => trained.min(Self::DEFAULT_TOKENS),
+            Self::Default | Self::Auto if trained == 0 => Self::DEFAULT_TOKENS[0],
+            Self::Default | Self::Auto => trained.min(Self::DEFAULT_TOKENS[0]),
             Self::Model => trained,
             Self::Tokens(n) | Self::AtLeast(n) => n,
         }
     }
+}
+
+/// How much longer a context may become than it has to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Growth {
+    /// Tokens at most.
+    pub(super) most: u32,
+    /// The share of what is left of each device that it may take: `1 / share`.
+    pub(super) share: u64,
 }
 
 /// How many layers to put on GPUs.
@@ -126,7 +136,8 @@ pub enum HostParts {
     FeedForward,
 }
 
-/// The request that a plan is made for. The default asks for the fastest safe plan with room for 4096 tokens.
+/// The request that a plan is made for. The default asks for the fastest safe plan with room for 4096 tokens, and for
+/// more where they cost no layer.
 ///
 /// ```
 /// use autoplace_planner::plan::{Context, Request};
@@ -288,6 +299,16 @@ impl Request {
             (Context::Default, n_ctx) => Ok(Context::Tokens(n_ctx)),
             (Context::Tokens(tokens), n_ctx) if tokens == n_ctx => Ok(self.context),
             (context, n_ctx) => Err(Error::TwoContexts { context, n_ctx }),
+        }
+    }
+
+    /// How the context of this model may grow, if it may.
+    pub(super) fn growth(&self, profile: &ModelProfile) -> Option<Growth> {
+        let trained = profile.hparams.n_ctx_train;
+        match self.asked_context().ok()? {
+            _ if self.embeds() => None,
+            Context::Default => Some(Growth { most: trained.min(Context::DEFAULT_TOKENS[1]), share: 2 }),
+            context => context.may_grow().then_some(Growth { most: trained, share: 1 }),
         }
     }
 

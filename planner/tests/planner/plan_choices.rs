@@ -55,10 +55,10 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
 }
 
 #[test]
-fn the_context_is_4096_tokens_unless_asked_for() {
+fn the_context_is_32768_tokens_unless_asked_for() {
     let machine = machine(gib(64), &[]);
     let n_ctx = |context| plan(&LLAMA_1B.profile(), &machine, &Request::new().context(context)).unwrap().context.n_ctx;
-    assert_eq!(n_ctx(Context::Default), 4096);
+    assert_eq!(n_ctx(Context::Default), 32_768);
     assert_eq!(n_ctx(Context::Model), 131_072);
     assert_eq!(n_ctx(Context::Tokens(300)), 300);
     let short = Shape { n_ctx_train: 2049, ..LLAMA_1B }.profile();

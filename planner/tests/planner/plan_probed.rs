@@ -108,7 +108,7 @@ fn a_named_number_of_layers_is_probed_once() {
     let machine = machine(gib(32), &[gib(24)]);
     for (n, gpus) in [(0, 0), (7, 1), (33, 1)] {
         let probe = scaled(&profile, 100);
-        let request = Request::new().n_gpu_layers(GpuLayers::Exactly(n));
+        let request = Request::new().n_gpu_layers(GpuLayers::Exactly(n)).n_ctx(4096);
         let plan = Planner::new(&profile, &machine).request(request).plan_probed(&probe).unwrap();
         assert_eq!((plan.n_gpu_layers, plan.gpus().count()), (n, gpus));
         assert_eq!(probe.asked.take(), [n]);

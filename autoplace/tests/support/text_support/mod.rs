@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{
-    Chat, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenLogprobs, TokenStream,
+    Chat, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenStream,
 };
 use autoplace::llama_sys::{
     self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler, Token,
@@ -280,16 +280,6 @@ fn params(n_ctx: u32) -> ContextParams {
     }
 }
 
-/// Whether it is the token that a fresh model chooses, or as likely but for rounding: what is computed with other texts
-/// or in other cells is summed in another order, and moves log-probabilities by some hundredths.
-pub(crate) fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
-    let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
-        return false;
-    };
-    let is_near = |(other, of_it): &(Token, f32)| *other == fresh && logprob - of_it < 0.05;
-    *token == fresh || top.iter().any(is_near)
-}
-
 /// llama.cpp's own loop, which takes the likeliest token.
 pub(crate) struct Raw {
     context: Context,
@@ -338,11 +328,6 @@ impl Raw {
         self.context.decode(&self.batch).unwrap();
     }
 
-    /// The token that comes next.
-    pub(crate) fn choose(&mut self) -> Token {
-        self.sampler.sample(&mut self.context, -1).unwrap()
-    }
-
     /// The text of so many tokens after a prompt, or to its end.
     pub(crate) fn text(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
         Self::new(&model.native().unwrap(), (prompt.len() + n + 8) as u32).go_on(prompt, n)
@@ -354,7 +339,7 @@ impl Raw {
         self.compute(prompt);
         let mut tokens = Vec::new();
         while tokens.len() < n {
-            let token = self.choose();
+            let token = self.sampler.sample(&mut self.context, -1).unwrap();
             tokens.push(token);
             if vocab.is_eog(token) {
                 break;

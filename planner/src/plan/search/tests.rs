@@ -3,13 +3,15 @@
 #[path = "../../../tests/support/shapes/mod.rs"]
 mod shapes;
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
 use super::{Given, Path, Placements, Probed};
 use crate::machine::{Bytes, Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
 use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{Context, HostParts, Planner, Policy, Probe, Request};
+use crate::plan::{Context, HostParts, Plan, Planner, Policy, Probe, Request};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -321,6 +323,23 @@ fn a_context_that_grew_is_stated_with_its_speeds_and_what_it_leaves() {
     // There is room for what is to be done in it.
     let request = Request::new().workload(crate::plan::Workload::new(60_000, 100)).at([64, 70_000]);
     assert!((70_000..71_000).contains(&grown(request).context.n_ctx));
+}
+
+#[test]
+fn the_default_context_costs_no_layer_and_takes_half_of_what_is_left() {
+    let profile = LLAMA_8B.profile();
+    let spare = |plan: &Plan| plan.placements.iter().map(|it| it.budget - it.footprint.total()).collect::<Vec<_>>();
+    let mut seen = BTreeSet::new();
+    for card in 3..=14 {
+        let machine = machine(vec![Gpu::new("card").total(gib(card))], gib(16));
+        let planned = |request| Planner::new(&profile, &machine).request(request).plan().unwrap();
+        let (least, grown) = (planned(Request::new().n_ctx(4096)), planned(Request::new()));
+        assert_eq!((grown.n_gpu_layers, &grown.overrides), (least.n_gpu_layers, &least.overrides), "{card} GiB");
+        let is_left = |(now, least): (&u64, &u64)| *now >= least / 2;
+        assert!(spare(&grown).iter().zip(&spare(&least)).all(is_left), "{least}{grown}");
+        seen.insert(grown.context.n_ctx);
+    }
+    assert!(seen.first() == Some(&4096) && seen.len() > 3 && seen.last() == Some(&32_768), "{seen:?}");
 }
 
 #[test]
