@@ -1,5 +1,6 @@
 //! What may be said on the command line. Text flows in; what it means flows out, or a line that names the argument.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -126,7 +127,7 @@ pub(crate) struct TemplateArgs {
 pub(crate) struct AskArgs {
     /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is `4096+` [default:
     /// at least 4096, and up to 32768 as cost no layer and leave half of what is to spare]
-    #[arg(long, value_name = "N|N+|auto", value_parser = context)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl [default: f16]
     #[arg(long, value_name = "TYPE")]
@@ -138,7 +139,7 @@ pub(crate) struct AskArgs {
     #[arg(long)]
     pub(crate) swa_full: bool,
     /// Tokens computed at once [default: 512, or up to 2048 where that is faster]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
+    #[arg(long, alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
     pub(crate) ubatch: Option<u32>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
     #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
@@ -155,7 +156,7 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "auto|on|off", value_parser = one_of(FLASH_ATTN), hide_possible_values = true)]
     pub(crate) flash_attn: Option<FlashAttention>,
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
-    #[arg(long, value_name = "N")]
+    #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N")]
     pub(crate) ngl: Option<u32>,
     /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), or `600MiB`
     #[arg(long, value_name = "tight|default|cautious|SIZE", allow_hyphen_values = true, value_parser = sizes::headroom)]
@@ -360,6 +361,16 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).trim_end().to_owned()
 }
 
+/// A command line in which llama.cpp's short names of several letters are the long ones of the verbs that plan.
+pub(crate) fn long_names(mut said: Vec<OsString>) -> Vec<OsString> {
+    if said.get(1).is_some_and(|verb| ["run", "chat", "plan"].iter().any(|it| verb == it)) {
+        for (short, long) in [("-ngl", "--ngl"), ("-ub", "--ubatch"), ("-fa", "--flash-attn")] {
+            said.iter_mut().filter(|it| *it == short).for_each(|it| *it = long.into());
+        }
+    }
+    said
+}
+
 /// A message in one line without control characters: a model's name may hold anything.
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
@@ -368,7 +379,7 @@ pub(crate) fn in_one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, Verb};
+    use super::{Args, Verb, long_names};
     use autoplace::memory::{FlashAttention, KvType};
     use autoplace::plan::Request;
     use clap::{CommandFactory, Parser};
@@ -399,8 +410,10 @@ mod tests {
             ("--plan p.json --ctx 512", false),
             ("--plan p.json --policy fastest", false),
             ("--ngl 3 -n -2", false),
+            ("-c 8192 -ngl 3 -ub 256 -fa on", true),
         ] {
-            let line = ["autoplace", "chat", "m"].into_iter().chain(words.split(' '));
+            let line = ["autoplace", "chat", "m"].into_iter().chain(words.split(' ')).map(Into::into);
+            let line = long_names(line.collect());
             assert_eq!(Args::try_parse_from(line).is_ok(), is_taken, "{words}");
         }
     }

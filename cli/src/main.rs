@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     // `plan --rpc` starts this program again.
     autoplace::worker_main();
-    let args = Args::parse();
+    let args = Args::parse_from(args::long_names(std::env::args_os().collect()));
     let simulated = match &args.verb {
         Verb::Plan(args) => &args.gpu[..],
         Verb::Measure(args) => &args.gpu,
