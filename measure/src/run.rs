@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use autoplace::generate::Statistics;
+use autoplace::gguf::Header;
 use autoplace::llama_sys::Token;
 use autoplace::load::{self, Model, ModelBuilder};
 use autoplace::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
@@ -84,11 +85,17 @@ impl<'a> Measure<'a> {
     }
 
     fn builder(&self, arm: &Arm) -> ModelBuilder {
-        let builder = Model::builder(&self.path).request(arm.request.clone());
+        let builder = Model::builder(&self.path);
         (self.prepare)(match &arm.saved {
             Some(plan) => builder.follow(SavedPlan::clone(plan)),
-            None => builder,
+            None => builder.request(self.same_context(arm.request.clone())),
         })
+    }
+
+    /// Placements that are compared have one context: one that may grow stays the least.
+    fn same_context(&self, request: Request) -> Request {
+        let profile = Header::open(&self.path).ok().and_then(|it| ModelProfile::from_header(&it).ok());
+        profile.iter().fold(request, Request::without_growth)
     }
 
     /// The plan that a request gets here.

@@ -45,7 +45,12 @@ impl Session {
     /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
     /// if it can be: then the texts go on all the same.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
-        let better = self.model.better_plan()?.filter(|better| better.gain >= min_gain);
+        let plan = match self.plan_with_room() {
+            Ok((plan, _)) => plan,
+            Err(Error::ContextTooSmall { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let better = self.model.better(plan).filter(|better| better.gain >= min_gain);
         let Some(better) = better else { return Ok(None) };
         let before = self.is_loaded().then(|| Plan::clone(&self.model.placement()));
         let outcome = self.replace_by(Some(better.plan), before);
@@ -85,7 +90,7 @@ impl Session {
         let before = self.model.placement();
         let tokens = match &plan {
             Some(plan) => self.check_room(Room::of(&plan.context)).map(|()| 0)?,
-            None => self.room_to_ask_for()?,
+            None => self.plan_with_room()?.1,
         };
         let (begun, model) = (Instant::now(), self.model.clone());
         let _replacing = model.slot().replacing();
@@ -99,12 +104,14 @@ impl Session {
         Ok(Replaced { before, after: model.placement(), saved, resumed: resumed?, time: begun.elapsed() })
     }
 
-    /// Tokens of context to ask for, so that a plan has room for the texts: 0 where it has without.
-    fn room_to_ask_for(&self) -> Result<u32, Error> {
-        let context = self.model.replan()?.context;
-        if self.check_room(Room::of(&context)).is_ok() {
-            return Ok(0);
+    /// A plan for what is free once the model is released that has room for the texts, and the tokens of context that
+    /// it had to be asked for: 0 where it has room without.
+    fn plan_with_room(&self) -> Result<(Plan, u32), Error> {
+        let plan = self.model.replan()?;
+        if self.check_room(Room::of(&plan.context)).is_ok() {
+            return Ok((plan, 0));
         }
+        let context = plan.context;
         let needs = || self.sequences.iter().map(Sequence::needs);
         let needs = match context.kv_unified {
             true => needs().sum(),
@@ -113,8 +120,9 @@ impl Session {
         // And half of it for what they are still to say, if they had that.
         let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
         let tokens = tokens.min(self.model.placement().context.n_ctx);
-        self.check_room(Room::of(&self.model.replan_for(tokens)?.context))?;
-        Ok(tokens)
+        let plan = self.model.replan_for(tokens)?;
+        self.check_room(Room::of(&plan.context))?;
+        Ok((plan, tokens))
     }
 
     fn check_room(&self, room: Room) -> Result<(), Error> {

@@ -70,9 +70,13 @@ impl Model {
     ///
     /// As [`replan`](Self::replan).
     pub fn better_plan(&self) -> Result<Option<BetterPlan>, Error> {
-        let plan = self.replan()?;
+        Ok(self.better(self.replan()?))
+    }
+
+    /// This plan, if it is better than the one that the model is loaded by.
+    pub(crate) fn better(&self, plan: Plan) -> Option<BetterPlan> {
         let gain = gain(&self.placement(), &plan);
-        Ok((gain > 0.0).then_some(BetterPlan { plan, gain }))
+        (gain > 0.0).then_some(BetterPlan { plan, gain })
     }
 
     /// The file's header, and what the model is: another one, where another file is in its place.

@@ -6,7 +6,7 @@ use crate::machine::{Bytes, Machine};
 use crate::memory::companion::Role;
 use crate::memory::{CompanionBytes, ContextParams, Headroom, Workload};
 
-use super::{Context, Error, Plan, Planner, Probe};
+use super::{Error, Plan, Planner, Probe};
 
 /// As many GPUs are tried for a companion: those with most free memory.
 const MOST_GPUS: usize = 4;
@@ -48,7 +48,7 @@ impl Planner<'_> {
         let mut request = self.request.clone();
         if self.companions.iter().any(|one| one.role() == Role::Draft) {
             // The context of a draft is as long as the model's, and has been counted so.
-            request.context = Context::Tokens(params.n_ctx);
+            request = request.without_growth(&self.profile);
         }
         let mut best: Option<(Plan, Arrangement)> = None;
         let mut failed = None;

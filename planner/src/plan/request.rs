@@ -302,6 +302,14 @@ impl Request {
         }
     }
 
+    /// The same with the least context, where it may grow.
+    pub fn without_growth(mut self, profile: &ModelProfile) -> Self {
+        if self.growth(profile).is_some() {
+            self.context = Context::Tokens(self.tokens(profile));
+        }
+        self
+    }
+
     /// How the context of this model may grow, if it may.
     pub(super) fn growth(&self, profile: &ModelProfile) -> Option<Growth> {
         let trained = profile.hparams.n_ctx_train;
