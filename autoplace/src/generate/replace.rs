@@ -111,11 +111,10 @@ impl Session {
         if self.check_room(Room::of(&plan.context)).is_ok() {
             return Ok((plan, 0));
         }
-        let context = plan.context;
-        let needs = || self.sequences.iter().map(Sequence::needs);
-        let needs = match context.kv_unified {
-            true => needs().sum(),
-            false => needs().max().unwrap_or(0).saturating_mul(context.n_seq_max as usize),
+        let (longest, all) = self.needs();
+        let needs = match plan.context.kv_unified {
+            true => all,
+            false => longest.saturating_mul(plan.context.n_seq_max as usize),
         };
         // And half of it for what they are still to say, if they had that.
         let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
@@ -125,12 +124,17 @@ impl Session {
         Ok((plan, tokens))
     }
 
+    /// Tokens that the context must hold for the texts to go on: of the longest, and of all.
+    fn needs(&self) -> (usize, usize) {
+        let needs = || self.sequences.iter().map(Sequence::needs);
+        (needs().max().unwrap_or(0), needs().sum())
+    }
+
     fn check_room(&self, room: Room) -> Result<(), Error> {
         if self.sequences.len() > room.sequences {
             return Err(Error::TooFewSequences { running: self.sequences.len(), n_seq_max: room.sequences });
         }
-        let needs = || self.sequences.iter().map(Sequence::needs);
-        let (longest, all) = (needs().max().unwrap_or(0), needs().sum());
+        let (longest, all) = self.needs();
         for (tokens, context) in [(longest, room.each), (all, room.all)] {
             if tokens > context {
                 return Err(Error::ContextTooSmall { tokens, context });

@@ -13,7 +13,7 @@ use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
-use crate::plan::{self, Context, GpuLayers, Plan, Planner, Request, SavedPlan};
+use crate::plan::{self, GpuLayers, Plan, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// Tokens that a draft may draft at once, where nobody says how many.
@@ -92,14 +92,12 @@ impl Recipe {
         })
     }
 
-    /// The same for at least so many tokens of context, where it may grow.
+    /// The same [with room](Request::with_room_for) for so many tokens; 0 asks for nothing.
     pub(super) fn with_room_for(&self, tokens: u32) -> Cow<'_, Self> {
-        if tokens == 0 || self.request.params.n_ctx > 0 || !self.request.context.may_grow() {
+        if tokens == 0 {
             return Cow::Borrowed(self);
         }
-        let mut recipe = self.clone();
-        recipe.request.context = Context::AtLeast(tokens);
-        Cow::Owned(recipe)
+        Cow::Owned(Self { request: self.request.clone().with_room_for(tokens), ..self.clone() })
     }
 
     /// The same after a worker has died, perhaps of a lost connection.

@@ -67,9 +67,7 @@ pub(super) fn notes(
     }
     let why = match request.asked_context() {
         Ok(Context::Default) => (n_ctx < trained).then_some("the default"),
-        Ok(context) if context.may_grow() && !request.embeds() => {
-            (n_ctx <= trained).then_some("as many as cost no layer")
-        }
+        Ok(_) if request.may_grow() => (n_ctx <= trained).then_some("as many as cost no layer"),
         _ => None,
     };
     notes.extend(why.map(|why| format!("{n_ctx} tokens of context, {why}; the model was trained on {trained}")));

@@ -302,10 +302,23 @@ impl Request {
         }
     }
 
+    /// Whether there may be more tokens of context than are asked for: not where it is to embed.
+    pub(super) fn may_grow(&self) -> bool {
+        !self.embeds() && self.asked_context().is_ok_and(Context::may_grow)
+    }
+
     /// The same with the least context, where it may grow.
     pub fn without_growth(mut self, profile: &ModelProfile) -> Self {
-        if self.growth(profile).is_some() {
+        if self.may_grow() {
             self.context = Context::Tokens(self.tokens(profile));
+        }
+        self
+    }
+
+    /// The same with at least so many tokens of context, where it may grow.
+    pub fn with_room_for(mut self, tokens: u32) -> Self {
+        if self.may_grow() {
+            self.context = Context::AtLeast(tokens);
         }
         self
     }
@@ -313,11 +326,10 @@ impl Request {
     /// How the context of this model may grow, if it may.
     pub(super) fn growth(&self, profile: &ModelProfile) -> Option<Growth> {
         let trained = profile.hparams.n_ctx_train;
-        match self.asked_context().ok()? {
-            _ if self.embeds() => None,
-            Context::Default => Some(Growth { most: trained.min(Context::DEFAULT_TOKENS[1]), share: 2 }),
-            context => context.may_grow().then_some(Growth { most: trained, share: 1 }),
-        }
+        self.may_grow().then(|| match self.context {
+            Context::Default => Growth { most: trained.min(Context::DEFAULT_TOKENS[1]), share: 2 },
+            _ => Growth { most: trained, share: 1 },
+        })
     }
 
     /// Whether the context is to embed.
