@@ -152,10 +152,10 @@ impl KvTable {
         }
     }
 
-    /// Bytes that a block's cache adds to a device, if the block is there.
+    /// Bytes that a block's cache adds to a device, if the block is there: none where all caches are on the host.
     pub(super) fn block_bytes(&self, place: Place, block: usize) -> u64 {
-        let bytes = self.blocks.get(block).and_then(|cache| match place {
-            Place::Gpu(gpu) => cache.gpus.get(gpu).copied().filter(|_| self.offload),
+        let bytes = self.blocks.get(block).filter(|_| self.offload).and_then(|cache| match place {
+            Place::Gpu(gpu) => cache.gpus.get(gpu).copied(),
             Place::Host => Some(cache.host),
         });
         bytes.unwrap_or(0)

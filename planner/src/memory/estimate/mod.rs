@@ -179,8 +179,8 @@ impl Estimate {
         cost
     }
 
-    /// Bytes that a layer adds to a device, to the host about: its weights and its cache. The output layer is number
-    /// `n_layer`.
+    /// Bytes that a layer adds to a device, to the host about: its weights, and its cache where that lies with it. The
+    /// output layer is number `n_layer`.
     pub(crate) fn layer_bytes(&self, place: Place, il: u32) -> u64 {
         self.weights.layer_bytes(place, il as usize).saturating_add(self.kv.block_bytes(place, il as usize))
     }

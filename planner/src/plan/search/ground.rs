@@ -18,7 +18,7 @@ use super::{Correction, Placements};
 /// What holds for all placements of one setting.
 pub(super) struct Ground<'a> {
     pub(super) params: ContextParams,
-    /// Bytes of weights that are on the host wherever the layers are.
+    /// Bytes of weights and caches that are on the host wherever the layers are.
     pub(super) always_on_host: u64,
     /// The estimates of orders of GPUs, as far as they were made.
     estimates: RefCell<BTreeMap<Order, Rc<Estimate>>>,
@@ -33,17 +33,16 @@ pub(super) struct Ground<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Least {
     gpu: [u64; ROLES],
-    host: [u64; 3],
+    host: [u64; HOST_ROLES],
 }
 
-/// What the host's compute buffer beside GPUs depends on, but for details: whether it holds layers, parts of blocks, or
-/// neither.
+/// The number of roles that the host may have beside GPUs.
+pub(super) const HOST_ROLES: usize = 4;
+
+/// What the host's compute buffer beside GPUs depends on, but for details: whether it holds layers, and parts of
+/// others.
 pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
-    match (layers, parts) {
-        (0, 0) => 0,
-        (0, _) => 1,
-        _ => 2,
-    }
+    2 * (layers > 0) as usize + (parts > 0) as usize
 }
 
 impl<'a> Ground<'a> {
@@ -56,7 +55,7 @@ impl<'a> Ground<'a> {
         let headroom = |gpu: &Gpu| of.request.headroom.of_gpu(gpu, &workload, 0, of.machine.wsl).total();
         let budgets: Vec<u64> = gpus.iter().map(|gpu| gpu.free.saturating_sub(headroom(gpu))).collect();
         let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
-        let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.weights };
+        let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.total() };
         let mut ground = Self {
             always_on_host,
             table: Table::new(&all, &budgets, &of.parts, model, &of.request.work(profile)),
@@ -76,7 +75,7 @@ impl<'a> Ground<'a> {
         Ok(ground)
     }
 
-    /// Whether the GPUs have room for all layers and for one more each; without GPUs there is none to wish for.
+    /// Whether the GPUs have room for all layers and for one more each.
     pub(super) fn holds_all(&self) -> bool {
         let layers = self.table.layers as usize;
         let rooms = self.table.gpus.iter().zip(&self.least).map(|(gpu, least)| {
@@ -109,15 +108,15 @@ impl<'a> Ground<'a> {
     }
 
     /// The smallest compute buffer of the host beside these GPUs, by its role; without any it is not known.
-    pub(super) fn least_on_host(&self, order: &[usize]) -> [u64; 3] {
+    pub(super) fn least_on_host(&self, order: &[usize]) -> [u64; HOST_ROLES] {
         let all = order.iter().map(|&gpu| self.least[gpu].host);
-        all.reduce(|a, b| [0, 1, 2].map(|role| a[role].min(b[role]))).unwrap_or_default()
+        all.reduce(|a, b| std::array::from_fn(|role| a[role].min(b[role]))).unwrap_or_default()
     }
 
     /// The smallest compute buffers that a GPU and the host beside it need, over placements on it alone, and on three
     /// like it where there are several: with nothing elsewhere, with the smallest part that may be, and with all.
     fn least_compute(&self, of: &Placements<'_>, gpu: usize) -> Result<Least, Error> {
-        let mut least = Least { gpu: [u64::MAX; ROLES], host: [u64::MAX; 3] };
+        let mut least = Least { gpu: [u64::MAX; ROLES], host: [u64::MAX; HOST_ROLES] };
         let parts = &self.table.parts;
         let last = parts.all.iter().zip(parts.are_last()).filter(|(_, is_last)| *is_last);
         let smallest = last.map(|(part, _)| part).min_by_key(|part| part.bytes);

@@ -5,7 +5,7 @@
 //! them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
 //! [`speed`](super::speed) ([`Policy::Fastest`]), or one for each layer on the host ([`Policy::MostLayers`]). A
 //! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single
-//! copy of the graph, by half; a step away from the wanted setting.
+//! copy of the graph, by half. A step away from the wanted setting costs a hundredth.
 //!
 //! There is one search. It tries placements in the order of their cost ([`path`]) until one fits by the estimate: no
 //! cheaper one does. It skips what has no room even with the smallest compute buffer of its kind ([`ground`]).
@@ -40,7 +40,7 @@ use super::fit::Levels;
 use super::speed::{Rates, SpeedModel};
 use super::{Error, HostParts, Policy, Probe, Request, Workload};
 
-use self::ground::Ground;
+use self::ground::{Ground, HOST_ROLES};
 pub(super) use self::order::MOST_GPUS;
 use self::order::{Order, orders};
 use self::overfull::Overfull;
@@ -53,6 +53,9 @@ use self::table::Table;
 
 /// The part of the least cost that decides between equals.
 const TIE: f64 = 1e-3;
+
+/// As many of it a step away from the wanted setting costs: it takes memory that a longer context may want.
+const STEP: f64 = 10.0;
 
 /// Partial placements that are tried before the search gives up: seven times what the slowest of 2,000 random plans
 /// took.
@@ -156,10 +159,9 @@ impl<'a> Placements<'a> {
             false => without_slow(free, profile, machine, (params, model), &request.work(profile)),
         };
         let rates = Rates::of(&gpus, &machine.host);
-        let (most, parts) = match by_layers {
-            true => (1, HostParts::None),
-            false => (usize::MAX, request.host_parts),
-        };
+        let parts = if by_layers { HostParts::None } else { request.host_parts };
+        // On a processor more tokens at once gain nothing.
+        let most = if by_layers || gpus.is_empty() { 1 } else { usize::MAX };
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
         // In another order as many layers cost the same, but people know their GPUs by the machine's.
         orders.retain(|order| !by_layers || order.is_sorted());
@@ -172,9 +174,8 @@ impl<'a> Placements<'a> {
             let model = model.over(&params, rates.clone());
             let ground = Ground::new(&all, params, &model)?;
             all.grounds.push(ground);
-            // Where something stays on the host, prompts carry its weights over once for each computation, and fewer
-            // computations of more tokens are faster.
-            if all.grounds[0].holds_all() {
+            // Through several GPUs that hold all, a prompt's computations flow. With more tokens each, fewer do.
+            if all.gpus.len() > 1 && all.grounds[0].holds_all() {
                 break;
             }
         }
@@ -195,7 +196,7 @@ impl<'a> Placements<'a> {
         // Of each setting, those of all orders.
         let (mut heap, mut arounds) = (Heap::default(), Vec::new());
         for (setting, table) in tables.iter().enumerate() {
-            let (extra, mut runs) = (self.tie * setting as f64, BTreeMap::new());
+            let (extra, mut runs) = (self.steps(setting), BTreeMap::new());
             let correction = given.correction(setting);
             for order in 0..self.orders.len() {
                 let host_rooms = self.host_rooms(setting, order, &correction).filter(|_| given.is_tried(order));
@@ -252,6 +253,11 @@ impl<'a> Placements<'a> {
         layers - on_gpus.end()..=layers - on_gpus.start()
     }
 
+    /// The cost of being so many steps away from the wanted setting.
+    fn steps(&self, setting: usize) -> f64 {
+        STEP * self.tie * setting as f64
+    }
+
     /// The parameters that are wanted most.
     fn wanted(&self) -> &ContextParams {
         &self.grounds[0].params
@@ -263,7 +269,7 @@ impl<'a> Placements<'a> {
 
     /// Bytes that the host has for what layers leave to it, by the role of its compute buffer; `None` where it has too
     /// few for what is always there.
-    fn host_rooms(&self, setting: usize, order: usize, correction: &Correction) -> Option<[Option<u64>; 3]> {
+    fn host_rooms(&self, setting: usize, order: usize, correction: &Correction) -> Option<[Option<u64>; HOST_ROLES]> {
         let (ground, order) = (&self.grounds[setting], &self.orders[order]);
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
         let host = &self.machine.host;

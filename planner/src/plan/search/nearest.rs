@@ -73,8 +73,7 @@ impl Placements<'_> {
         let prices = self.prices(&self.grounds[path.setting].table, path.order);
         let runs = path.runs().enumerate().map(|(n, run)| prices.run(n, run));
         let single_copy = if path.single_copy { prices.single_copy() } else { 0.0 };
-        let steps = self.tie * path.setting as f64;
-        steps + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
+        self.steps(path.setting) + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 
     /// The paths that would be one step better: a part less on the host, else a layer less; instead of the host alone,

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::RangeInclusive;
 
-use super::ground::host_role;
+use super::ground::{HOST_ROLES, host_role};
 use super::prices::{Prices, Runs};
 use super::table::Run;
 
@@ -118,7 +118,7 @@ pub(super) struct Around<'a> {
     pub(super) prices: Prices<'a>,
     pub(super) onward: Onward,
     /// Bytes that the host has for what layers leave to it, by the [role](host_role) of its compute buffer.
-    pub(super) host_rooms: [Option<u64>; 3],
+    pub(super) host_rooms: [Option<u64>; HOST_ROLES],
 }
 
 impl Heap {
@@ -208,7 +208,9 @@ impl Heap {
         let (n, end) = (path.runs.len(), path.end() as usize);
         let bound = cost - gain + around.onward.cost[n][end];
         let least_host = host.saturating_add(around.onward.host[n][end]);
-        let room = around.host_rooms[host_role(path.first, path.kept())];
+        // More parts may stay on the host yet.
+        let roles = [path.kept(), 1].map(|parts| around.host_rooms[host_role(path.first, parts)]);
+        let room = roles[0].max(roles[1]);
         if bound.is_finite() && room.is_some_and(|room| least_host <= room) {
             self.push(Node { bound, cost, gain, again: false, host, path });
         }

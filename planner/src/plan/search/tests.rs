@@ -113,7 +113,7 @@ fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let prices = placements.prices(&placements.grounds[path.setting].table, path.order);
     let gpu_prices = path.runs().enumerate().map(|(n, run)| prices.run(n, run) - prices.seconds(n, run));
     let single = if path.single_copy { tie / 2.0 } else { 0.0 };
-    seconds + gpu_prices.sum::<f64>() + single + tie * path.setting as f64
+    seconds + gpu_prices.sum::<f64>() + single + placements.steps(path.setting)
 }
 
 /// llama.cpp, as far as it differs from the estimate: its compute buffers of the first GPU, of others and of the host
@@ -280,10 +280,14 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
     // The first GPU computes with what the host keeps, and lacks the room for that with all that others may hold.
     let cache = request(HostParts::FeedForward, 8192).offload_kqv(false);
     let four = [6, 5, 4, 3].map(|n| fast(n * mib(957)));
+    // The host has too little for the cache and all that the GPUs have no room for.
+    let long = request(HostParts::Auto, 32_768).offload_kqv(false);
+    let two = vec![fast(mib(3943)), fast(mib(3111))];
     for (shape, request, gpus, host, (layers, at_most)) in [
         (beside, auto, vec![card(mib(118)), card(mib(90))], mib(365), (0, 1)),
         (small(5, 256, 512, 99_328), parts, few, 379_516_288, (0, 1000)),
         (QWEN3_30B_A3B, cache, four.into(), mib(65_536), (49, 2000)),
+        (QWEN3_30B_A3B, long, two, mib(18_000), (16, 10)),
     ] {
         let (profile, machine) = (shape.profile(), machine(gpus, host));
         let params = params(&profile, &request);
@@ -343,11 +347,24 @@ fn the_default_context_costs_no_layer_and_takes_half_of_what_is_left() {
 }
 
 #[test]
-fn more_tokens_are_computed_at_once_where_the_cache_moves_experts_to_the_host() {
-    let (profile, machine) = (QWEN3_30B_A3B.profile(), machine(vec![Gpu::new("card").total(gib(24))], gib(64)));
-    for (n_ctx, more) in [(4096, false), (131_072, true)] {
-        let plan = Planner::new(&profile, &machine).request(Request::new().n_ctx(n_ctx)).plan().unwrap();
-        assert_eq!((plan.full_offload, plan.context.n_ubatch > 512), (!more, more), "{plan}");
+fn more_tokens_are_computed_at_once_where_that_is_worth_it() {
+    let profile = QWEN3_30B_A3B.profile();
+    let work = crate::plan::Workload::new;
+    let short = work(1024, 256);
+    for (cards, n_ctx, workload, (all, n_ubatch)) in [
+        (1, 4096, short, (true, 512)),
+        // The cache moves experts to the host.
+        (1, 131_072, short, (false, 1024)),
+        (1, 16_384, work(8000, 50), (true, 2048)),
+        // Through several GPUs many computations flow.
+        (2, 16_384, work(8000, 50), (true, 512)),
+        (0, 16_384, work(8000, 50), (false, 512)),
+    ] {
+        let size = if cards == 2 { 14 } else { 24 };
+        let machine = machine(vec![Gpu::new("card").total(gib(size)); cards], gib(64));
+        let request = Request::new().n_ctx(n_ctx).workload(workload);
+        let plan = Planner::new(&profile, &machine).request(request).plan().unwrap();
+        assert_eq!((plan.full_offload, plan.context.n_ubatch), (all, n_ubatch), "{plan}");
     }
 }
 
