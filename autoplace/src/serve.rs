@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{process, thread};
 
+use serde::Serialize;
+
 use crate::embed::EmbedderHere;
 use crate::embed::remote::{self, Call as EmbedderCall};
 use crate::generate::remote::{Host, Reply, Start, TextCall};
+use crate::load::crossing::Failed;
 use crate::load::remote::Loading;
 use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, worker_build};
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
@@ -115,14 +118,11 @@ impl Served {
                 self.load(*recipe, wants_progress)
             }
             Request::Loading(Loading::Replace { plan }) => {
-                self.placed(self.model().and_then(|model| model.replace(plan.map(|plan| *plan))))
+                let replaced = |model: &Model| model.replace(plan.map(|plan| *plan)).map(|()| model.placed());
+                self.answer(self.model().and_then(replaced))
             }
-            Request::Loading(Loading::Plan { recipe }) => {
-                self.answer(recipe.only_plan().map(|plan| load::remote::Reply::Planned(Box::new(plan))))
-            }
-            Request::Loading(Loading::Look { recipe }) => {
-                self.answer(recipe.machine(false).map(|machine| load::remote::Reply::Seen(Box::new(machine))))
-            }
+            Request::Loading(Loading::Plan { recipe }) => self.answer(recipe.only_plan()),
+            Request::Loading(Loading::Look { recipe }) => self.answer(recipe.machine(false)),
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),
@@ -148,17 +148,12 @@ impl Served {
             }
             control.may_load()
         };
-        let outcome = recipe.load(Progress::new(progress)).map(|model| self.model = Some(model));
-        self.placed(outcome)
+        let placed = recipe.load(Progress::new(progress)).map(|model| self.model.insert(model).placed());
+        self.sender.send(&load::remote::Reply::Loaded(placed.map_err(Failed)))
     }
 
-    /// Reports where the model went, or why it was not loaded.
-    fn placed(&self, outcome: Result<(), load::Error>) -> Result<bool, worker::Error> {
-        self.answer(outcome.and_then(|()| Ok(load::remote::Reply::Loaded(self.model()?.placed()))))
-    }
-
-    fn answer(&self, outcome: Result<load::remote::Reply, load::Error>) -> Result<bool, worker::Error> {
-        self.sender.send(&outcome.unwrap_or_else(load::remote::Reply::Failed))
+    fn answer(&self, outcome: Result<impl Serialize, load::Error>) -> Result<bool, worker::Error> {
+        self.sender.send(&outcome.map_err(Failed))
     }
 
     fn model(&self) -> Result<&Model, load::Error> {

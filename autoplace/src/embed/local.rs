@@ -137,7 +137,7 @@ impl EmbedderHere {
 
     /// Carries out a requested re-placement, and takes a context in place of one that is gone or no longer works.
     fn prepare(&mut self) {
-        let replacement = self.model.requested();
+        let replacement = self.model.requests().take();
         let is_usable = self.context.as_ref().is_some_and(Context::is_usable);
         if replacement.is_none() && is_usable {
             return;

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 use super::embedder::{About, Options};
 use super::local::EmbedderHere;
 use super::{Embedding, Error};
+use crate::load::crossing::Failed;
 use crate::load::{self, AbortHandle, LentWorker, Model};
 use crate::worker::{self, Sender};
 
 const DOING: &str = "embedding";
 
-/// Numbers in a message: below what one may hold, however many vectors there are.
+/// Numbers in a message at most: below what one may hold, however many vectors a text has.
 const AT_ONCE: usize = 1 << 20;
 
 type Request = worker::Request<(), (), Call>;
@@ -26,12 +27,8 @@ pub(crate) enum Call {
     Close,
 }
 
-/// An error that crosses.
-#[derive(Debug, Serialize, Deserialize)]
-struct Failed(#[serde(with = "load::crossing")] Error);
-
-/// Vectors without their values: how many each has, its width, tokens, and whether it was truncated. The values of all
-/// follow, [`AT_ONCE`] in a message.
+/// Vectors without their values: how many each has, its width, tokens, and whether it was truncated. The values of each
+/// follow, at most [`AT_ONCE`] in a message.
 type Shapes = Vec<(usize, usize, usize, bool)>;
 
 /// The application's side.
@@ -74,7 +71,7 @@ impl EmbedderThere {
             let Some(call) = call else {
                 return Ok(Ok(Vec::new()));
             };
-            match worker.ask::<Result<Shapes, Failed>>(call, DOING)? {
+            match worker.ask::<Result<Shapes, Failed<Error>>>(call, DOING)? {
                 Ok(shapes) => Ok(Ok(hear(worker, shapes)?)),
                 Err(Failed(error)) => Ok(Err(error)),
             }
@@ -101,19 +98,14 @@ impl Drop for EmbedderThere {
 
 /// Hears the values of vectors.
 fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worker::Error> {
-    let mut some = Vec::new().into_iter();
-    let mut embeddings = Vec::with_capacity(shapes.len());
-    for (wanted, width, tokens, truncated) in shapes {
+    let hear = |(wanted, width, tokens, truncated)| {
         let mut values = Vec::new();
         while values.len() < wanted {
-            if some.len() == 0 {
-                some = worker.receive::<Vec<f32>>(DOING)?.into_iter();
-            }
-            values.extend(some.by_ref().take(wanted - values.len()));
+            values.extend(worker.receive::<Vec<f32>>(DOING)?);
         }
-        embeddings.push(Embedding { values, width, tokens, truncated });
-    }
-    Ok(embeddings)
+        Ok(Embedding { values, width, tokens, truncated })
+    };
+    shapes.into_iter().map(hear).collect()
 }
 
 /// The worker's side: takes the context and reports that, or why not.
@@ -135,10 +127,8 @@ pub(crate) fn compute(
     let shape = |it: &Embedding| (it.values.len(), it.width, it.tokens, it.truncated);
     let shapes = embeddings.as_ref().map(|all| all.iter().map(shape).collect::<Shapes>());
     let is_heard = sender.send(&shapes.map_err(|error| Failed(error.clone())))?;
-    let mut values = embeddings.into_iter().flatten().flat_map(Embedding::into_vec).peekable();
-    while is_heard && values.peek().is_some() {
-        let some: Vec<f32> = values.by_ref().take(AT_ONCE).collect();
-        if !sender.send(&some)? {
+    for values in embeddings.iter().flatten().flat_map(|it| it.values.chunks(AT_ONCE)) {
+        if !sender.send(&values)? {
             return Ok(false);
         }
     }

@@ -1,7 +1,5 @@
 //! Several texts at once on the thread of their owner, on the model's one context.
 
-use std::collections::vec_deque::Drain;
-
 use llama_sys::{Context, Token};
 
 use super::cache::Cache;
@@ -164,15 +162,15 @@ impl Session {
     /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of
     /// an [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed)
     /// says which. What the step gives to the others comes with the next one.
-    pub fn step(&mut self) -> Result<Drain<'_, Piece>, Error> {
+    pub fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
         self.advance()?;
-        Ok(self.work.pieces.drain(..))
+        Ok(self.work.pieces.drain(..).map(|(piece, _)| piece))
     }
 
     /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
     pub(super) fn next_message(&mut self) -> Message {
         loop {
-            if let Some(next) = self.work.next_piece() {
+            if let Some(next) = self.work.pieces.pop_front() {
                 return Ok(next);
             }
             self.advance()?;
@@ -181,7 +179,7 @@ impl Session {
 
     /// Takes a step, after a requested re-placement.
     pub(super) fn advance(&mut self) -> Result<(), Error> {
-        if let Some(replacement) = self.model.requested() {
+        if let Some(replacement) = self.model.requests().take() {
             self.last_failed = None;
             self.carry_out(replacement)?;
         }
@@ -204,7 +202,6 @@ impl Session {
 
     fn compute(&mut self) -> Result<(), Error> {
         self.work.pieces.clear();
-        self.work.taken.clear();
         self.work.number = self.work.number.wrapping_add(1);
         if self.sequences.is_empty() {
             return Ok(());

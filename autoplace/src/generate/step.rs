@@ -46,24 +46,12 @@ pub(super) struct Work {
     pub(super) prompt_chunk: PromptChunk,
     /// Steps so far.
     pub(super) number: usize,
-    pub(super) pieces: VecDeque<Piece>,
-    /// What the text of each piece had taken so far.
-    pub(super) taken: VecDeque<Statistics>,
+    /// With what the text of each had taken so far.
+    pub(super) pieces: VecDeque<(Piece, Statistics)>,
     /// Texts for which no token could be chosen, and why.
     pub(super) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
     asking: Vec<Asking>,
-}
-
-impl Work {
-    pub(super) fn next_piece(&mut self) -> Option<(Piece, Statistics)> {
-        self.pieces.pop_front().zip(self.taken.pop_front())
-    }
-
-    fn add(&mut self, piece: Piece, taken: Statistics) {
-        self.pieces.push_back(piece);
-        self.taken.push_back(taken);
-    }
 }
 
 pub(super) struct Step<'a> {
@@ -88,7 +76,7 @@ impl Step<'_> {
         // Texts of which no token was wanted.
         for sequence in self.sequences.iter_mut() {
             if let Some(piece) = sequence.end_at_once() {
-                self.work.add(piece, sequence.statistics);
+                self.work.pieces.push_back((piece, sequence.statistics));
             }
         }
         self.let_ended_go();
@@ -259,7 +247,7 @@ impl Step<'_> {
             let piece = sequence.take(choice, took, &self.lent.vocab, full)?;
             let goes_on = piece.end.is_none();
             *used += usize::from(goes_on);
-            self.work.add(piece, sequence.statistics);
+            self.work.pieces.push_back((piece, sequence.statistics));
             if !goes_on || !sequence.accepts(token) {
                 break;
             }
@@ -270,7 +258,7 @@ impl Step<'_> {
     /// Adds to every text what the step took, and how many tokens it gave to it.
     fn learn(&mut self, took: Duration) {
         for sequence in self.sequences.iter_mut() {
-            let tokens = self.work.pieces.iter().filter(|piece| piece.sequence == sequence.id).count();
+            let tokens = self.work.pieces.iter().filter(|(piece, _)| piece.sequence == sequence.id).count();
             // None where it was not its turn.
             if tokens > 0
                 && let Some(speculator) = &mut sequence.speculator
@@ -282,7 +270,7 @@ impl Step<'_> {
 
     /// Takes the texts that have ended out of the session. What the context holds of them stays.
     fn let_ended_go(&mut self) {
-        let ended = self.work.pieces.iter().filter(|piece| piece.end.is_some()).map(|piece| piece.sequence);
+        let ended = self.work.pieces.iter().filter(|(piece, _)| piece.end.is_some()).map(|(piece, _)| piece.sequence);
         let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
         if ended.clone().next().is_none() {
             return;

@@ -9,6 +9,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Error;
 use crate::worker;
 
+/// An error that is an answer by itself.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(
+    serialize = "E: Serialize + DeserializeOwned + Debug + Display",
+    deserialize = "E: DeserializeOwned + From<Error>"
+))]
+pub(crate) struct Failed<E = Error>(#[serde(with = "self")] pub(crate) E);
+
 /// An error as messages are, or its name and message.
 type Crossing = Result<Vec<u8>, (String, String)>;
 

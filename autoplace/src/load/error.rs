@@ -216,9 +216,7 @@ fn attempt_list(attempts: &[Attempt]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Serialize, Deserialize)]
-    struct Sent(#[serde(with = "crate::load::crossing")] Error);
+    use crate::load::crossing::Failed;
 
     fn bytes_of(value: &impl Serialize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -228,7 +226,7 @@ mod tests {
 
     /// As the error arrives in the application.
     fn sent(error: Error) -> Error {
-        let Sent(error) = worker::decode(&bytes_of(&Sent(error))).unwrap();
+        let Failed(error) = worker::decode(&bytes_of(&Failed(error))).unwrap();
         error
     }
 

@@ -1,6 +1,7 @@
 //! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the
 //! warm-up flow in; what driver and pools took flows out, and into the user's cache for the next plan.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use llama_sys::Device;
@@ -130,17 +131,9 @@ impl Work {
 /// Whether no model of this process has been on this device. On a simulated one, which keeps no code
 /// loaded, every model counts as the first.
 fn is_first(device: &Device) -> bool {
-    static USED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let name = device.name();
-    if is_simulated(&name) {
-        return true;
-    }
-    let mut used = lock(&USED);
-    let is_first = !used.contains(&name);
-    if is_first {
-        used.push(name);
-    }
-    is_first
+    is_simulated(&name) || lock(&USED).insert(name)
 }
 
 /// Why nothing can be learned of this GPU, whatever its readings are. `programs` are those on it now.

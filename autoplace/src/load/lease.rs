@@ -6,6 +6,7 @@
 //! counts as one without free memory. A lock belongs to the open file and not to the process (flock, LockFileEx), so
 //! the threads of one process see each other too.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ impl Leases {
     }
 
     /// Locks in the order of the names, so that two loads that want the same GPUs do not wait for each other.
-    fn lock(&self, devices: Vec<String>, progress: &Progress) -> io::Result<Lease> {
+    fn lock(&self, devices: BTreeSet<String>, progress: &Progress) -> io::Result<Lease> {
         let folder = match &self.folder {
             Folder::At(folder) => {
                 let above = folder.parent().unwrap_or(folder);
@@ -106,9 +107,7 @@ impl Recipe {
     /// A load that has a lease drops it first: it would wait for itself.
     pub(super) fn leased_machine(&self, again: bool, progress: &Progress) -> Result<(Machine, Lease), Error> {
         let machine = self.machine(again)?;
-        let mut devices: Vec<String> = machine.gpus.iter().filter_map(key).collect();
-        devices.sort_unstable();
-        devices.dedup();
+        let devices: BTreeSet<String> = machine.gpus.iter().filter_map(key).collect();
         if devices.is_empty() || self.leases.folder == Folder::Nowhere {
             return Ok((machine, Lease::default()));
         }

@@ -30,7 +30,7 @@ impl LentWorker {
             let in_place = model.slot().in_place();
             let taken = Self::take_as_it_is(model, run)?;
             drop(in_place);
-            let Some(replacement) = model.requested() else { return Ok(taken) };
+            let Some(replacement) = model.requests().take() else { return Ok(taken) };
             drop(taken);
             if let Err(error) = model.replace_soon(replacement) {
                 tracing::warn!("the model was not re-placed: {error}");

@@ -188,7 +188,7 @@ impl Model {
     }
 
     /// What others ask of whoever generates.
-    pub(super) fn requests(&self) -> &Requested {
+    pub(crate) fn requests(&self) -> &Requested {
         &self.inner.requested
     }
 

@@ -5,15 +5,16 @@
 
 use std::sync::{Arc, Mutex};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::crossing::Failed;
 use super::devices::worker_build;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::recipe::Recipe;
 use crate::lock;
-use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::worker::{self, Handle, Worker, WorkerProcess};
 
@@ -46,15 +47,13 @@ pub(crate) enum Loading {
     },
 }
 
-/// What a worker answers.
+/// What a worker answers to [`Loading::Load`]. Other requests have one answer: what was asked for, or why not.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// From 0.0 to 1.0.
     Progress(f32),
-    Loaded(Arc<Placed>),
-    Planned(Box<Plan>),
-    Seen(Box<Machine>),
-    Failed(#[serde(with = "super::crossing")] Error),
+    /// The last.
+    Loaded(Result<Arc<Placed>, Failed>),
 }
 
 /// A model's worker, lent to one user at a time.
@@ -155,35 +154,20 @@ impl Remote {
 
 /// The plan that a worker makes.
 pub(super) fn plan_in(process: &WorkerProcess, recipe: Recipe) -> Result<Plan, Error> {
-    let planned = |reply| if let Reply::Planned(plan) = reply { Some(*plan) } else { None };
-    answer(process, Loading::Plan { recipe: Box::new(recipe) }, "planning", planned)
+    answer(process, Loading::Plan { recipe: Box::new(recipe) }, "planning")
 }
 
 /// The machine that a worker would plan for.
 #[cfg(feature = "hub")]
-pub(super) fn machine_in(process: &WorkerProcess, recipe: Recipe) -> Result<Machine, Error> {
-    let seen = |reply| if let Reply::Seen(machine) = reply { Some(*machine) } else { None };
-    answer(process, Loading::Look { recipe: Box::new(recipe) }, "looking at the machine", seen)
+pub(super) fn machine_in(process: &WorkerProcess, recipe: Recipe) -> Result<crate::machine::Machine, Error> {
+    answer(process, Loading::Look { recipe: Box::new(recipe) }, "looking at the machine")
 }
 
-/// What a worker of its own answers, of what was asked for.
-fn answer<T>(
-    process: &WorkerProcess,
-    request: Loading,
-    doing: &'static str,
-    asked_for: fn(Reply) -> Option<T>,
-) -> Result<T, Error> {
+/// What a worker of its own answers.
+fn answer<T: DeserializeOwned>(process: &WorkerProcess, request: Loading, doing: &'static str) -> Result<T, Error> {
     let mut worker = Worker::start(process, &worker_build())?;
     worker.send(&Request::Loading(request), doing)?;
-    match worker.receive(doing)? {
-        Reply::Failed(error) => Err(error),
-        reply => asked_for(reply).ok_or_else(|| not_asked(doing)),
-    }
-}
-
-/// An answer to what was not asked.
-pub(super) fn not_asked(doing: &'static str) -> Error {
-    worker::Error::Protocol { doing, reason: "an answer to what was not asked".into() }.into()
+    worker.receive::<Result<T, Failed>>(doing)?.map_err(|Failed(error)| error)
 }
 
 fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
@@ -201,9 +185,8 @@ fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Resu
                     cancelled = true;
                 }
             }
-            Reply::Loaded(placed) => return Ok((worker, placed)),
-            Reply::Failed(error) => return Err(error),
-            Reply::Planned(_) | Reply::Seen(_) => return Err(not_asked(DOING)),
+            Reply::Loaded(Ok(placed)) => return Ok((worker, placed)),
+            Reply::Loaded(Err(Failed(error))) => return Err(error),
         }
     }
 }

@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::carry_out::Loaded;
 use super::contract::{Contract, First};
+use super::crossing::Failed;
 use super::model::Model;
+use super::placed::Placed;
 use super::progress::Progress;
-use super::remote::{Loading, Reply, Request, not_asked};
+use super::remote::{Loading, Request};
 use super::slot::Contents;
 use super::{Error, LentWorker};
 use crate::gguf::{self, Header};
@@ -175,11 +177,6 @@ impl Model {
         self.requests().ask(replacement);
     }
 
-    /// Sets what wakes the holder of the context when a re-placement is requested.
-    pub(crate) fn listen_to_requests(&self, listener: Option<Waker>) {
-        self.requests().listen(listener);
-    }
-
     /// Re-places the model at once if nobody generates, and else asks whoever does to do it before the next token.
     pub(crate) fn replace_soon(&self, replacement: Replacement) -> Result<(), Error> {
         match self.carry_out(&replacement) {
@@ -203,11 +200,6 @@ impl Model {
         }
     }
 
-    #[inline]
-    pub(crate) fn requested(&self) -> Option<Replacement> {
-        self.requests().take()
-    }
-
     /// How often a worker may be started again for one generation.
     pub(crate) fn worker_attempts(&self) -> u32 {
         self.remote().map_or(0, |remote| remote.process.attempts())
@@ -226,14 +218,9 @@ impl Model {
         let _replacing = self.slot().replacing();
         let mut worker = LentWorker::take_as_it_is(self, 0)?;
         let plan = plan.map(Box::new);
-        match worker.ask(&Request::Loading(Loading::Replace { plan }), DOING)? {
-            Reply::Loaded(placed) => {
-                self.set_placed(placed);
-                Ok(())
-            }
-            Reply::Failed(error) => Err(error),
-            Reply::Progress(_) | Reply::Planned(_) | Reply::Seen(_) => Err(not_asked(DOING)),
-        }
+        let placed: Result<Arc<Placed>, Failed> = worker.ask(&Request::Loading(Loading::Replace { plan }), DOING)?;
+        self.set_placed(placed.map_err(|Failed(error)| error)?);
+        Ok(())
     }
 }
 
@@ -294,7 +281,7 @@ pub enum Replacement {
 /// A re-placement that was requested from outside and is not done yet: it is carried out between two tokens. A token
 /// costs only a look at the flag.
 #[derive(Debug, Default)]
-pub(super) struct Requested {
+pub(crate) struct Requested {
     waiting: AtomicBool,
     held: Mutex<Held>,
 }
@@ -319,14 +306,15 @@ impl Requested {
         }
     }
 
-    pub(super) fn listen(&self, listener: Option<Waker>) {
+    /// Sets what wakes the holder of the context when there is a request.
+    pub(crate) fn listen(&self, listener: Option<Waker>) {
         let before = std::mem::replace(&mut lock(&self.held).listener, listener);
         // Whatever it does, it does without the lock.
         drop(before);
     }
 
     #[inline]
-    pub(super) fn take(&self) -> Option<Replacement> {
+    pub(crate) fn take(&self) -> Option<Replacement> {
         if !self.waiting.load(Ordering::Relaxed) {
             return None;
         }
@@ -344,18 +332,13 @@ mod tests {
     use crate::memory::Footprint;
 
     #[test]
-    fn a_plan_is_as_much_better_as_it_is_predicted_to_be_faster() {
+    fn a_plan_is_better_by_its_predicted_speed_and_by_its_layers_where_there_is_none() {
         let (loaded, mut other) = (plan(), plan());
         let faster = 1.25 * loaded.speed.as_ref().unwrap().tokens_per_second;
         other.speed.as_mut().unwrap().tokens_per_second = faster;
         assert!((gain(&loaded, &other) - 0.25).abs() < 1e-9);
         assert!(gain(&other, &loaded) < 0.0);
         assert!(gain(&loaded, &loaded) <= 0.0);
-    }
-
-    #[test]
-    fn where_no_speed_is_predicted_layers_count() {
-        let (loaded, mut other) = (plan(), plan());
         (other.speed, other.n_gpu_layers) = (None, loaded.n_gpu_layers + 11);
         assert!((gain(&loaded, &other) - 11.0 / 33.0).abs() < 1e-9);
     }

@@ -26,8 +26,7 @@ mod rules;
 mod sample;
 mod sentinel;
 
-pub use depth::DepthCost;
-pub use depth::speed_model;
+pub use depth::{DepthCost, speed_model};
 pub use event::{Cause, Event};
 pub use model::ModelSource;
 pub use sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};

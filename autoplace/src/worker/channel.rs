@@ -315,16 +315,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_as_they_went_in(texts: Vec<String>) {
-            let bytes: Vec<u8> = texts.iter().flat_map(framed).collect();
-            let mut receiver = Receiver::new(io::Cursor::new(bytes));
-            for text in &texts {
-                prop_assert_eq!(&receiver.receive::<String>().unwrap(), text);
-            }
-            prop_assert!(matches!(receiver.receive::<String>(), Err(Failed::Gone)));
-        }
-
-        #[test]
         fn a_message_that_is_cut_off_is_no_message(text: String, cut: prop::sample::Index) {
             let bytes = framed(&text);
             let cut = cut.index(bytes.len());

@@ -5,15 +5,11 @@ use std::future::poll_fn;
 use std::pin::pin;
 
 use crate::native_support::wait;
-use crate::text_support::{PROMPTS, chat, demo, greedy, text};
+use crate::text_support::{PROMPTS, chat, demo, greedy};
 use autoplace::Model;
-use autoplace::generate::{AsyncStream, Engine, Error, FinishReason, Generate, TokenStream};
-use futures::stream::{self, StreamExt, TryStreamExt};
-use tokio::runtime::{Builder, Runtime};
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().build().unwrap()
-}
+use autoplace::generate::{AsyncStream, Error, FinishReason, Generate, TokenStream};
+use futures::stream::{StreamExt, TryStreamExt};
+use tokio::runtime::Builder;
 
 /// The answer of a future, and how often it was asked.
 pub(crate) fn block_on<F: Future>(future: F) -> (F::Output, usize) {
@@ -22,7 +18,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> (F::Output, usize) {
         polls += 1;
         future.as_mut().poll(context)
     });
-    (runtime().block_on(counted), polls)
+    (Builder::new_current_thread().build().unwrap().block_on(counted), polls)
 }
 
 async fn read(stream: &mut AsyncStream<TokenStream>) -> Result<String, Error> {
@@ -71,31 +67,8 @@ fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
 /// Whether the context is free; fails where it is not for another reason than that it is lent.
 fn is_free(model: &Model) -> bool {
     let session = model.session().map(drop);
-    assert_is!(session, Ok(()) | Err(Error::Busy));
+    assert_matches!(session, Ok(()) | Err(Error::Busy));
     session.is_ok()
-}
-
-#[test]
-fn answers_of_an_engine_are_read_by_tasks_of_tokio() {
-    let model = demo(2048, 4, false);
-    let generates: Vec<_> = PROMPTS.iter().map(|it| greedy(&model, *it)).collect();
-    let expected: Vec<_> = generates.iter().cloned().map(text).collect();
-    let engine = Engine::builder(&model).queue(1).start().unwrap();
-    let runtime = runtime();
-    let spawn = |generate| {
-        let engine = engine.clone();
-        runtime.spawn(async move {
-            let mut stream = engine.submit_async(generate).await?;
-            let mut text = String::new();
-            while let Some(piece) = stream::poll_fn(|context| stream.poll_piece(context)).next().await {
-                text.push_str(&piece?.text);
-            }
-            Ok::<_, Error>(text)
-        })
-    };
-    let tasks: Vec<_> = generates.into_iter().map(spawn).collect();
-    let texts: Vec<_> = tasks.into_iter().map(|it| runtime.block_on(it).unwrap().unwrap()).collect();
-    assert_eq!(texts, expected);
 }
 
 #[test]

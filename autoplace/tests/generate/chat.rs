@@ -162,5 +162,5 @@ fn what_a_person_writes_is_never_a_control_token() {
 
 #[test]
 fn a_model_without_a_template_is_an_error() {
-    assert_is!(load().chat(), Err(Error::Template(error)) if matches!(*error, chat::Error::NoTemplate { .. }));
+    assert_matches!(load().chat(), Err(Error::Template(error)) if matches!(**error, chat::Error::NoTemplate { .. }));
 }

@@ -42,7 +42,7 @@ fn messages_of_nothing_are_messages() {
     chat.say("Hear me.").unwrap().finish().unwrap();
     assert_eq!(chat.messages()[0], Message::system(""));
     let mut nothing = text_support::chat(&model, "chatml");
-    assert_is!(nothing.answer().map(drop), Ok(()) | Err(Error::Template(_)));
+    assert_matches!(nothing.answer().map(drop), Ok(()) | Err(Error::Template(_)));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn what_a_template_refuses_is_taken_back_and_the_chat_goes_on() {
     let model = load();
     let mut chat = chat(&model, "mistral");
     chat.push(Message::new(Role::new("narrator"), "Meanwhile, in the city of David,"));
-    assert_is!(chat.say("Go on.").map(drop), Err(Error::Template(_)));
+    assert_matches!(chat.say("Go on.").map(drop), Err(Error::Template(_)));
     assert_eq!(chat.messages().len(), 1);
     chat.messages_mut().clear();
     chat.say("Go on.").unwrap().finish().unwrap();

@@ -38,7 +38,7 @@ fn a_message_that_has_no_room_by_itself_is_taken_back() {
         let mut chat = chat(256).when_full(when_full);
         chat.say("Who art thou?").unwrap().finish().unwrap();
         let before = chat.messages().to_vec();
-        assert_is!(chat.say(&long).map(drop), Err(Error::PromptTooLong { .. }));
+        assert_matches!(chat.say(&long).map(drop), Err(Error::PromptTooLong { .. }));
         assert_eq!(chat.messages(), before, "{when_full:?}");
         assert!(chat.forgotten().is_empty(), "{when_full:?}");
         chat.say("And thy father?").unwrap().finish().unwrap();

@@ -78,13 +78,13 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
         let long = text(0, longest);
         let counts = (longest + others, longest);
         let refused = embedder.rerank(QUERY, &["the sea", &long]);
-        assert_is!(refused, Err(Error::TooLong { index: 1, tokens, limit }) if (tokens, limit) == counts);
+        assert_matches!(refused, Err(Error::TooLong { index: 1, tokens, limit }) if (*tokens, *limit) == counts);
         let mut embedder = embedder.truncate(true);
         let cut = embedder.rerank(QUERY, &[&long]).unwrap()[0];
         let fits = text(0, longest - others);
         let whole = embedder.rerank(QUERY, &[&fits]).unwrap()[0];
         assert!((whole - cut).abs() < 1e-3, "{whole} {cut}");
-        assert_is!(embedder.rerank(&long, &["the sea"]), Err(Error::TooLong { index: 0, .. }));
+        assert_matches!(embedder.rerank(&long, &["the sea"]), Err(Error::TooLong { index: 0, .. }));
     }
 }
 
@@ -92,9 +92,9 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
 fn a_model_without_a_head_or_without_that_pooling_does_not_rerank() {
     let (_folder, path) = written(&bert(F32));
     let refused = load(&path, Request::new().embeddings(Pooling::Rank));
-    assert_is!(refused, Err(load::Error::NoRankHead { architecture }) if architecture == "bert");
+    assert_matches!(refused, Err(load::Error::NoRankHead { architecture }) if architecture == "bert");
     let refused = embedder(&path, Pooling::Model).rerank(QUERY, &["the sea"]);
-    assert_is!(refused, Err(Error::NotReranking { pooling: Pooling::Mean }));
+    assert_matches!(refused, Err(Error::NotReranking { pooling: Pooling::Mean }));
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn a_text_alone_has_llama_cpps_own_vector() {
             if pooling == Pooling::Model && path == demo_path() {
                 let load = Model::builder(&path).embeddings(pooling).load();
                 let error = load.map(drop).unwrap_err();
-                assert_is!(&error, load::Error::NoPooling { .. });
+                assert_matches!(error, load::Error::NoPooling { .. });
                 assert!(error.to_string().contains("choose `Pooling::Mean`"), "{error}");
                 continue;
             }
@@ -185,8 +185,8 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         embedder.abort_handle().abort();
         let counts = (longest + 42, longest);
         let refused = embedder.embed(&["the sea", &long]);
-        assert_is!(refused, Err(embed::Error::TooLong { index: 1, tokens, limit }) if (tokens, limit) == counts);
-        assert_is!(embedder.embed(&["the sea"]), Err(embed::Error::Native(llama_sys::Error::Aborted)));
+        assert_matches!(refused, Err(embed::Error::TooLong { index: 1, tokens, limit }) if (*tokens, *limit) == counts);
+        assert_matches!(embedder.embed(&["the sea"]), Err(embed::Error::Native(llama_sys::Error::Aborted)));
 
         let mut embedder = embedder.truncate(true);
         let cut = embedder.embed(&["the sea", &long]).unwrap();
@@ -229,7 +229,7 @@ fn a_position_beyond_those_that_were_learned_makes_no_longer_texts_and_does_not_
     let request = Request::new().embeddings(Pooling::Model).n_ctx(2 * LONGEST as u32);
     let mut embedder = loaded(&path, request).embedder().unwrap();
     assert_eq!(embedder.longest_text().unwrap(), LONGEST as usize);
-    assert_is!(embedder.embed(&[text(0, 200)]), Err(embed::Error::TooLong { .. }));
+    assert_matches!(embedder.embed(&[text(0, 200)]), Err(embed::Error::TooLong { .. }));
 
     let params = ContextParams { embeddings: true, ..ContextParams::default() };
     let mut context = Context::new(&native(&path).unwrap(), params).unwrap();
@@ -240,7 +240,7 @@ fn a_position_beyond_those_that_were_learned_makes_no_longer_texts_and_does_not_
         context.decode(&batch)
     };
     compute(LONGEST as i32 - 1).unwrap();
-    assert_is!(compute(LONGEST as i32), Err(llama_sys::Error::InvalidParameter { name: "pos", .. }));
+    assert_matches!(compute(LONGEST as i32), Err(llama_sys::Error::InvalidParameter { name: "pos", .. }));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn empty_texts_and_no_texts_at_all_are_no_trouble_and_control_tokens_are_text() 
 #[test]
 fn a_model_embeds_or_generates_as_it_was_loaded() {
     let refused = load_demo().embedder().map(drop).unwrap_err();
-    assert_is!(&refused, embed::Error::Load(error) if matches!(**error, load::Error::Generates));
+    assert_matches!(refused, embed::Error::Load(error) if matches!(**error, load::Error::Generates));
     let embedding = loaded(&demo_path(), Request::new().embeddings(Pooling::Last));
     let refused = embedding.generate("In").text().unwrap_err();
     assert!(refused.to_string().contains("loaded to embed"), "{refused}");
@@ -284,5 +284,5 @@ fn an_encoder_without_a_vocabulary_says_so() {
     let mut sketch = bert(F32);
     sketch.text("tokenizer.ggml.model", "no_vocab");
     let refused = of(&sketch, Pooling::Model).embed(&["the sea"]);
-    assert_is!(refused, Err(embed::Error::Native(llama_sys::Error::NoVocabulary)));
+    assert_matches!(refused, Err(embed::Error::Native(llama_sys::Error::NoVocabulary)));
 }

@@ -2,8 +2,9 @@
 
 use crate::engine_steps::Gate;
 use crate::native_support::{demo_path, wait};
-use crate::replace_support::{PROMPT, generations, load, plan, request};
+use crate::replace_support::{generations, load, plan, request};
 use crate::sim_support::card;
+use crate::text_support::PROMPT;
 use autoplace::generate::{Engine, Error, Generate, Resumed, TokenStream};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::Replacement;
@@ -74,7 +75,7 @@ fn a_re_placement_that_is_refused_harms_nobody() {
     let held = model.native().unwrap();
     model.request_replace(Replacement::Replan);
     wait("is refused", || engine.last_replaced().is_some());
-    assert_is!(engine.last_replaced(), Some(Err(Error::NativeHeld { .. })));
+    assert_matches!(engine.last_replaced(), Some(Err(Error::NativeHeld { .. })));
     drop(held);
     assert_eq!(begun + &whole(answer), expected[0]);
 }
@@ -91,7 +92,7 @@ fn a_computation_that_fails_ends_the_texts_that_run_and_no_others() {
     card.fail_graph(1);
     for answer in running {
         let failed = answer.into_text().map(drop);
-        assert_is!(failed, Err(Error::Native(llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. })));
+        assert_matches!(failed, Err(Error::Native(llama_sys::Error::Decode { .. } | llama_sys::Error::Call { .. })));
     }
     assert_eq!(whole(waiting), expected[1]);
 }
@@ -110,7 +111,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
         model.request_replace(all_of_it.clone());
         wait("fails", || engine.last_replaced().is_some_and(|it| it.is_err()));
         assert!(running.is_none_or(|it| it.into_text().is_err()));
-        assert_is!(submit().map(drop), Err(Error::Load(_)));
+        assert_matches!(submit().map(drop), Err(Error::Load(_)));
         if is_idle {
             model.request_replace(nothing.clone());
             wait("is placed", || engine.last_replaced().is_some_and(|it| it.is_ok()));
@@ -118,7 +119,7 @@ fn without_room_for_the_model_texts_end_and_requests_are_refused_until_it_is_loa
             card.set_taken(0);
             model.replace(None).unwrap();
             // The outcome of the request is still reported.
-            assert_is!(engine.last_replaced(), Some(Err(_)));
+            assert_matches!(engine.last_replaced(), Some(Err(_)));
         }
         assert_eq!(whole(submit().unwrap()), expected[0]);
     }
@@ -141,7 +142,7 @@ fn a_text_that_waits_and_has_no_place_in_the_new_context_ends_and_no_other() {
     wait("is re-placed", || engine.last_replaced().is_some());
     engine.last_replaced().unwrap().unwrap();
     let failed = waiting.into_text().map(drop);
-    assert_is!(failed, Err(Error::ContextTooSmall { context: 128, .. }));
+    assert_matches!(failed, Err(Error::ContextTooSmall { context: 128, .. }));
     let after = engine.submit(text(&model, 0).max_tokens(8)).unwrap();
     assert_eq!(after.into_text().unwrap().1.generated_tokens, 8);
 }

@@ -30,7 +30,7 @@ fn alone(model: &Model, prompt: &str, tokens: usize) -> String {
 
 #[track_caller]
 fn has_ended<T>(outcome: Result<T, Error>) {
-    assert_is!(outcome.map(drop), Err(Error::EngineEnded));
+    assert_matches!(outcome.map(drop), Err(Error::EngineEnded));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_full_queue_refuses_and_a_text_that_leaves_it_makes_room() {
         let first = submit(PROMPTS[0]).unwrap();
         let second = submit(PROMPTS[1]).unwrap();
         let third = submit(PROMPTS[2]).unwrap();
-        assert_is!(submit(PROMPTS[3]), Err(Error::QueueFull { queue: 2 }));
+        assert_matches!(submit(PROMPTS[3]), Err(Error::QueueFull { queue: 2 }));
         drop(third);
         let fourth = submit(PROMPTS[3]).unwrap();
         until(&engine, |it| it.queued + it.running == 3);
@@ -63,7 +63,7 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
         // The place is the first one's, and nobody may take it who has come since.
         let [first, mut second, mut third] = waiting;
         assert!((&mut second).now_or_never().is_none());
-        assert_is!(engine.try_submit(greedy(&model, PROMPTS[1], 4)), Err(Error::QueueFull { queue: 0 }));
+        assert_matches!(engine.try_submit(greedy(&model, PROMPTS[1], 4)), Err(Error::QueueFull { queue: 0 }));
         // One that gives up hands it on.
         drop(first);
         let answer = wait_for(second);

@@ -96,7 +96,7 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
     let pieces: Vec<_> = failing.pieces().collect();
     assert_eq!(pieces.len(), 6);
     let native = pieces.into_iter().next_back().unwrap().unwrap_err();
-    assert_is!(native, Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. }));
+    assert_matches!(native, Error::Native(llama_sys::Error::InvalidParameter { name: "token", .. }));
     assert_eq!(failing.finish_reason(), Some(FinishReason::Error));
     assert_eq!(other.into_text().unwrap().0, expected);
     drop(failing);

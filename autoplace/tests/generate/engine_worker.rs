@@ -36,7 +36,7 @@ fn texts_of_an_engine_in_a_worker_are_those_of_this_process() {
     // The worker is free again: for a stream, and for another engine.
     assert!(there.generate(PROMPTS[1]).max_tokens(2).text().is_ok());
     let engine = Engine::new(&there).unwrap();
-    assert_is!(there.generate(PROMPTS[1]).stream(), Err(Error::Busy));
+    assert_matches!(there.generate(PROMPTS[1]).stream(), Err(Error::Busy));
     drop(engine);
     assert_eq!(all(&there), expected);
 }

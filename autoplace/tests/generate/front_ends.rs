@@ -78,7 +78,7 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, E
                 _ => None,
             };
             let awaited = |generate: Generate| match &engine {
-                Some(engine) => engine.submit(generate)?.into_async(),
+                Some(engine) => block_on(engine.submit_async(generate)).0?.into_async(),
                 None => generate.stream()?.into_async(),
             };
             let mut stream = awaited(generate)?;
@@ -142,7 +142,7 @@ fn cases(stop: String) -> Vec<Case> {
     let is_range: Check = |it| matches!(it, Error::Native(llama_sys::Error::InvalidParameter { .. }));
     let is_full: Check = |it| matches!(it, Error::ContextFull { tokens: 65 });
     let too_long: Check = |it| matches!(it, Error::PromptTooLong { tokens: 64, context: 64 });
-    let by_chance = |it: Generate| it.seed(3).temp(0.8).repeat_penalty(1.3);
+    let by_chance = |it: Generate| it.seed(3).temp(0.8).repeat_penalty(1.3).logprobs(3);
     vec![
         case("so many tokens", By(MaxTokens), |it| it.max_tokens(20)),
         case("no token", By(MaxTokens), |it| it.max_tokens(0)),

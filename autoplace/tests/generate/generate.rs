@@ -37,19 +37,19 @@ fn a_text_after_nothing_can_be_read_on_another_thread_and_outlive_the_model() {
 fn the_context_is_lent_to_one_session_stream_or_engine_of_its_own_model() {
     let (model, other) = (load_demo(), load_demo());
     let mut session = model.session().unwrap();
-    assert_is!(model.session().map(drop), Err(Error::Busy));
-    assert_is!(model.generate(PROMPT).stream(), Err(Error::Busy));
-    assert_is!(Engine::new(&model).map(drop), Err(Error::Busy));
-    assert_is!(session.begin(other.generate(PROMPT)), Err(Error::OtherModel));
+    assert_matches!(model.session().map(drop), Err(Error::Busy));
+    assert_matches!(model.generate(PROMPT).stream(), Err(Error::Busy));
+    assert_matches!(Engine::new(&model).map(drop), Err(Error::Busy));
+    assert_matches!(session.begin(other.generate(PROMPT)), Err(Error::OtherModel));
     assert!(session.step().unwrap().next().is_none());
     drop(session);
     let mut stream = model.generate(PROMPT).stream().unwrap();
     stream.next().unwrap().unwrap();
-    assert_is!(model.session().map(drop), Err(Error::Busy));
+    assert_matches!(model.session().map(drop), Err(Error::Busy));
     drop(stream);
     let engine = Engine::new(&model).unwrap();
-    assert_is!(model.session().map(drop), Err(Error::Busy));
-    assert_is!(engine.submit(other.generate(PROMPT)), Err(Error::OtherModel));
+    assert_matches!(model.session().map(drop), Err(Error::Busy));
+    assert_matches!(engine.submit(other.generate(PROMPT)), Err(Error::OtherModel));
     drop(engine);
     model.session().unwrap();
 }
@@ -62,7 +62,7 @@ fn texts_run_side_by_side_and_each_ends_by_itself() {
     for tokens in [4, 0, 12] {
         session.begin(greedy(&model, PROMPT).max_tokens(tokens)).unwrap();
     }
-    assert_is!(session.begin(greedy(&model, PROMPT)), Err(Error::SequencesBusy { n_seq_max: 3 }));
+    assert_matches!(session.begin(greedy(&model, PROMPT)), Err(Error::SequencesBusy { n_seq_max: 3 }));
     let ended = to_the_end(&mut session);
     for (completion, tokens) in ended.iter().zip([4, 0, 12]) {
         assert_eq!(completion.end.unwrap().reason, FinishReason::MaxTokens);

@@ -86,7 +86,7 @@ fn adapters_travel_to_a_worker_and_a_scale_that_is_no_number_is_refused() {
     assert_eq!(there.adapters(), here.adapters());
     assert_eq!(text(greedy(&there)), text(greedy(&here)));
     let scaled = with(f32::INFINITY).load();
-    assert_is!(scaled, Err(load::Error::Adapter(error)) if matches!(*error, AdapterError::Scale { .. }));
+    assert_matches!(scaled, Err(load::Error::Adapter(error)) if matches!(**error, AdapterError::Scale { .. }));
 }
 
 #[test]
@@ -152,5 +152,5 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     let plan = saved(&demo().headroom(Headroom::Bytes(0)));
     let needed = plan.plan.gpus().next().unwrap().footprint.total();
     gpu.set_taken(mib(64) - needed);
-    assert_is!(with().follow(plan).load(), Err(load::Error::SavedPlan(SavedPlanError::Changed { .. })));
+    assert_matches!(with().follow(plan).load(), Err(load::Error::SavedPlan(SavedPlanError::Changed { .. })));
 }

@@ -1,8 +1,8 @@
 //! Generations: texts, sessions, engines, samplers, constraints, adapters, drafts, embeddings.
 
 #[macro_use]
-#[path = "../support/text_support/mod.rs"]
-mod text_support;
+#[path = "../../../planner/tests/support/assert_matches/mod.rs"]
+mod assert_matches;
 #[macro_use]
 #[path = "../../../planner/tests/support/own_process/mod.rs"]
 mod own_process;
@@ -26,6 +26,8 @@ mod sim_support;
 mod speculative_support;
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
+#[path = "../support/text_support/mod.rs"]
+mod text_support;
 
 mod allocations;
 #[cfg(feature = "async")]

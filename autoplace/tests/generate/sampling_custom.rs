@@ -46,7 +46,7 @@ fn log_probabilities_are_reported_on_request_and_up_to_a_limit() {
     let chosen = pieces(generate.clone().logprobs(0)).unwrap();
     let is_alone = |it: &Piece| it.logprobs.as_ref().is_some_and(|it| it.top.is_empty());
     assert!(chosen.iter().all(is_alone));
-    assert_is!(pieces(generate.logprobs(129)), Err(Error::TooManyLogprobs { asked: 129, most: 128 }));
+    assert_matches!(pieces(generate.logprobs(129)), Err(Error::TooManyLogprobs { asked: 129, most: 128 }));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::text_support::{Raw, SYSTEM, demo, greedy, to_the_end, tokens_of};
+use crate::text_support::{Raw, demo, greedy, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Error, Generate, Piece, SequenceId, Session, TokenLogprobs};
 use autoplace::llama_sys::Token;
@@ -115,24 +115,6 @@ fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
         if piece.end.is_some() {
             running.retain(|it| *it != piece.sequence);
         }
-    }
-}
-
-#[test]
-fn what_is_kept_makes_room_for_what_runs() {
-    // One cache for all: what idle texts hold is in the way of the long one.
-    let model = demo(512, 4, true);
-    let mut session = model.session().unwrap();
-    for start in ["Abraham", "Isaac", "Jacob"] {
-        session.begin(greedy(&model, format!("{start} {SYSTEM}")).max_tokens(60).cache_prompt(true)).unwrap();
-        to_the_end(&mut session);
-    }
-    let mut running = Vec::new();
-    let long = tokens_of(&model, &"In the beginning ".repeat(60));
-    begin(&mut session, &mut running, greedy(&model, long).cache_prompt(true));
-    assert_eq!(running.len(), 1);
-    while !running.is_empty() {
-        step(&model, &mut session, &mut running);
     }
 }
 

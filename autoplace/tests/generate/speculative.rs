@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::native_support::demo_path;
+use crate::replace_support::run_replacing;
 use crate::sim_support::card;
-use crate::speculative_support::{PROMPT, builder, exact, heads, load as load_alone, request, run_replacing};
-use crate::text_support::{Completion, complete, text, text_and_statistics, to_the_end, words, worker};
+use crate::speculative_support::{PROMPT, builder, exact, heads, load as load_alone, request};
+use crate::text_support::{Completion, complete, random, text, text_and_statistics, to_the_end, words, worker};
 use autoplace::generate::{DraftsOff, Generate, Speculation, Statistics};
 use autoplace::load::Error;
 use autoplace::machine::mib;
@@ -40,11 +41,6 @@ fn load(path: &Path, request: Request) -> Model {
     builder(path, request).mtp(true).load().unwrap()
 }
 
-/// A model whose blocks predict every token.
-fn load_steps(request: Request) -> Model {
-    load(&heads::steps(tempfile::tempdir().unwrap().path()), request)
-}
-
 /// A model, and what it drafts with.
 struct Way {
     name: &'static str,
@@ -64,11 +60,11 @@ impl Way {
             Self { name, path, by_itself, all_accepted, sequences }
         };
         [
-            of("itself", exact::llama, true, true, 3),
+            of("itself", |folder| exact("llama", folder), true, true, 3),
             of("steps", heads::steps, false, true, 3),
             of("random", heads::random, false, false, 3),
             of("steps, with states", heads::steps_with_states, false, true, 1),
-            of("random, with states", heads::random_states, false, false, 1),
+            of("random, with states", |folder| exact("qwen35", folder), false, false, 1),
         ]
     }
 
@@ -176,13 +172,18 @@ fn a_draft_goes_no_further_than_the_context() {
 #[test]
 fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
-    let (plain, steps) = (exact::llama(folder.path()), heads::steps(folder.path()));
+    let (plain, steps) = (exact("llama", folder.path()), heads::steps(folder.path()));
     let lookup = Speculation::prompt_lookup;
+    // Their states cannot go back.
+    let [mamba, jamba, falcon] = ["mamba2", "jamba", "falcon-h1"].map(|arch| random(arch, None, folder.path()));
     for (path, room, drafting, off) in [
         (&plain, 5, draft(), DraftsOff::NoModel),
         // The file has a block, and nobody asked for it.
         (&steps, 3, mtp(3), DraftsOff::NoHeads),
         (&plain, 0, lookup(), DraftsOff::NoRoom),
+        (&mamba, 4, lookup(), DraftsOff::Memory),
+        (&jamba, 4, lookup(), DraftsOff::Memory),
+        (&falcon, 4, lookup(), DraftsOff::Memory),
     ] {
         let model = load_alone(path, request(512, 1, room));
         let plain = complete(greedy(&model), &model);
@@ -194,20 +195,20 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     }
     // The file has none, or several sequences.
     let none = builder(&plain, request(512, 1, 3)).mtp(true).load();
-    assert_is!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
+    assert_matches!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
     let states = heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
-    assert_is!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
+    assert_matches!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
     // A draft of another vocabulary: what differs is said where the planner tells them apart.
     let other = builder(&plain, request(512, 1, 5)).draft(demo_path()).load();
-    assert_is!(other, Err(Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { .. }))));
+    assert_matches!(other, Err(Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { .. }))));
 }
 
 #[test]
 fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let path = exact::llama(folder.path());
+    let path = exact("llama", folder.path());
     let mut request = request(512, 1, 5).headroom(Headroom::Bytes(256 << 10));
     request.params.repack = false;
     let with_draft = |request: Request| builder(&path, request).draft(&path);
@@ -236,15 +237,17 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
     let plain = complete(greedy(&model), &model);
     let mut session = model.session().unwrap();
     session.begin(greedy(&model).speculate(draft())).unwrap();
-    let (tokens, statistics) = run_replacing(&mut session, &plans);
-    assert_eq!(tokens, plain.tokens);
-    assert!(statistics.accepted_tokens > 0);
+    let moved = run_replacing(&mut session, &plans);
+    assert_eq!(moved, plain);
+    assert!(moved.statistics().accepted_tokens > 0);
 }
 
 #[test]
 fn a_prompt_in_pieces_of_any_size_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = heads::steps(folder.path());
     for (n_batch, n_ubatch) in [(2048, 512), (64, 64), (100, 16), (7, 7)] {
-        let model = load_steps(request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch));
+        let model = load(&path, request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch));
         let generate = || model.generate(words(1, 300)).temp(0.0).max_tokens(40);
         let drafted = complete(generate().speculate(mtp(3)), &model);
         assert_eq!(drafted, complete(generate(), &model), "{n_batch}, {n_ubatch}");
@@ -263,9 +266,9 @@ fn a_model_in_a_worker_predicts_there() {
     check_all_accepted(&statistics);
     // What cannot be is refused before there is a worker, with its own type.
     let program = WorkerProcess::program("/nonexistent/worker");
-    let none = builder(&exact::llama(folder.path()), request(512, 1, 3)).mtp(true);
+    let none = builder(&exact("llama", folder.path()), request(512, 1, 3)).mtp(true);
     let none = none.isolation(Isolation::Process(program)).load();
-    assert_is!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
+    assert_matches!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 /// A model that drafts with itself: the likeliest token is accepted, and what chance takes may be another.
 fn load_exact() -> Model {
     let folder = tempfile::tempdir().unwrap();
-    let path = exact::llama(folder.path());
+    let path = exact("llama", folder.path());
     builder(&path, request(1024, 1, 8)).draft(&path).load().unwrap()
 }
 

@@ -41,10 +41,6 @@ fn forcing(generate: Generate, tokens: Vec<Token>) -> Generate {
     })
 }
 
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[test]
 fn a_character_comes_with_its_last_byte() {
     let model = load(256);
@@ -72,7 +68,7 @@ fn a_text_that_is_cut_within_a_character_ends_with_the_mark_of_one() {
         let completion = complete(generate, model);
         let generated = completion.statistics().generated_tokens;
         assert_eq!(completion.end.unwrap().reason, reason);
-        assert_eq!(completion.text, lossy(&text.repeat(4)[..generated]));
+        assert_eq!(completion.text, String::from_utf8_lossy(&text.repeat(4)[..generated]));
         generated
     };
     let model = load(256);

@@ -14,7 +14,7 @@ use autoplace::memory::{ContextParams, Estimate, Split};
 use autoplace::profile::{ModelProfile, StateLaw};
 
 use crate::blueprints::Blueprint;
-use crate::rig::grid::few_settings;
+use crate::rig::grid::settings;
 use crate::rig::tally::Tally;
 use crate::rig::{Card, Kind, Loaded, gpus};
 
@@ -112,7 +112,7 @@ impl Survey<'_> {
         };
         let (on_host, on_card) = (&[][..], &[self.card][..]);
         let all = profile.full_offload();
-        let (before, settings) = (self.tally.devices(), few_settings());
+        let (before, settings) = (self.tally.devices(), settings());
         let splits = [(on_host, 0)].into_iter().chain((0..=all).map(|n| (on_card, n)));
         for (split, (cards, n_gpu_layers)) in splits.enumerate() {
             let is_end = split == 0 || n_gpu_layers == all;
@@ -127,6 +127,7 @@ impl Survey<'_> {
             // Each split has one of the settings, the first of which there is a graph, and the next model another.
             for row in 0..settings.len() {
                 let mut params = settings[(row + split + turn.unwrap_or(0)) % settings.len()].clone();
+                params.repack = false;
                 if profile.state.is_compressed() {
                     // Compressed keys and values are of one type.
                     params.type_k = params.type_v;

@@ -39,23 +39,15 @@ fn flags() -> BTreeSet<String> {
     flags
 }
 
-fn table() -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/flags.md");
-    fs::read_to_string(file).unwrap()
-}
-
-fn rows(table: &str) -> impl Iterator<Item = (&str, &str)> {
-    table.lines().filter_map(|line| line.strip_prefix("| `-")).map(|row| row.split_once(" | ").unwrap())
-}
+const TABLE: &str = include_str!("../../../docs/flags.md");
 
 #[test]
 fn every_flag_is_in_the_table_once() {
-    let table = table();
     let mut left = flags();
     assert!(left.len() > 300, "{}", left.len());
-    for (first, _) in rows(&table) {
-        let first = format!("`-{first}");
-        for flag in quoted(&first, '`') {
+    for row in TABLE.lines().filter(|line| line.starts_with("| `-")) {
+        let (first, _) = row.trim_start_matches("| ").split_once(" | ").unwrap();
+        for flag in quoted(first, '`') {
             assert!(left.remove(flag), "{flag} is no flag, or twice in the table");
         }
     }
@@ -88,9 +80,9 @@ fn methods() -> BTreeSet<String> {
 
 #[test]
 fn every_method_of_the_table_is_there() {
-    let (table, methods) = (table(), methods());
+    let methods = methods();
     let mut named = 0;
-    for code in table.split('`').skip(1).step_by(2) {
+    for code in TABLE.split('`').skip(1).step_by(2) {
         let Some(method) = code.strip_prefix('.') else { continue };
         let method = method.split('(').next().unwrap();
         assert!(methods.contains(method), "{code}");

@@ -16,7 +16,7 @@ mod named {
 
     use crate::hub_server::{Content, Server};
     use crate::native_support::{demo_path, load_demo};
-    use crate::{isolation, sim_support};
+    use crate::{sim_support, text_support};
 
     const NAME: &str = "hf:some/thing";
 
@@ -80,7 +80,7 @@ mod named {
         assert!(notes[1].contains("mmproj-F16.gguf"), "{notes:?}");
 
         server.seen();
-        let again = builder(&world).isolation(Isolation::Process(isolation::program())).load().unwrap();
+        let again = builder(&world).isolation(Isolation::Process(text_support::worker())).load().unwrap();
         assert_eq!((text(&again), &again.placement().notes[0][..13]), (text(&model), NAME));
         assert!(server.seen().is_empty());
     }
@@ -93,7 +93,7 @@ mod named {
         let fits = || builder(&world).fetch(true).wish(Wish::FitsWholly);
         assert!(fits().plan().unwrap().full_offload);
         // A worker has no simulated card.
-        let worker = Isolation::Process(isolation::program());
+        let worker = Isolation::Process(text_support::worker());
         let host = Machine::new(Host::new(gib(8)));
         for without in [fits().n_gpu_layers(GpuLayers::Exactly(0)), fits().machine(host), fits().isolation(worker)] {
             let error = without.load().unwrap_err();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::native_support::{demo_path, load_demo, meanwhile, wait};
 use crate::replace_support::replace;
+use crate::text_support::{PROMPT, worker};
 use autoplace::generate::{self, Engine, FinishReason, Generate, TokenStream};
 use autoplace::llama_sys::Error as Native;
 use autoplace::load::{self, Replacement};
@@ -14,22 +15,16 @@ use autoplace::plan::{self, GpuLayers, SavedPlan};
 use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess};
 
-const PROMPT: &str = "And the king said unto his servants,";
-
-pub(crate) fn program() -> WorkerProcess {
-    WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"))
-}
-
 fn builder(process: WorkerProcess) -> ModelBuilder {
     Model::builder(demo_path()).n_threads(1).isolation(Isolation::Process(process))
 }
 
 fn in_worker() -> Model {
-    builder(program()).load().expect("the worker loads")
+    builder(worker()).load().expect("the worker loads")
 }
 
 pub(crate) fn resuming_process(attempts: u32) -> WorkerProcess {
-    program().on_death(OnDeath::Resume { attempts })
+    worker().on_death(OnDeath::Resume { attempts })
 }
 
 fn resuming(attempts: u32) -> Model {
@@ -38,36 +33,6 @@ fn resuming(attempts: u32) -> Model {
 
 fn greedy(model: &Model, tokens: usize) -> String {
     model.generate(PROMPT).temp(0.0).max_tokens(tokens).text().unwrap()
-}
-
-#[test]
-fn text_pieces_end_and_counts_are_those_of_this_process() {
-    let (here, there) = (load_demo(), in_worker());
-    let stop = greedy(&here, 60).split_whitespace().nth(5).unwrap().to_owned();
-    let cases: [(&str, &dyn Fn(Generate) -> Generate); 7] = [
-        ("greedy", &|it| it.temp(0.0).max_tokens(40)),
-        ("by chance", &|it| it.seed(7).max_tokens(150)),
-        ("with the likeliest tokens", &|it| it.seed(5).logprobs(3).max_tokens(30)),
-        ("penalised", &|it| it.seed(8).repeat_penalty(1.3).max_tokens(40)),
-        ("one token", &|it| it.temp(0.0).max_tokens(1)),
-        ("stopped", &|it| it.temp(0.0).max_tokens(60).stop(&stop)),
-        ("not stopped", &|it| it.temp(0.0).max_tokens(60).stop("no such text")),
-    ];
-    for (case, describe) in cases {
-        let run = |model: &Model| {
-            let mut stream = describe(model.generate(PROMPT)).stream().unwrap();
-            let pieces = stream.pieces().map(|piece| piece.map(|it| (it.token, it.logprobs, it.text)));
-            let pieces: Vec<_> = pieces.map(Result::unwrap).collect();
-            assert!(stream.next().is_none());
-            let statistics = stream.statistics();
-            let counts = (statistics.prompt_tokens, statistics.generated_tokens);
-            (pieces, stream.finish_reason(), counts, statistics.seed)
-        };
-        assert_eq!(run(&there), run(&here), "{case}");
-    }
-    let mut none = there.generate(PROMPT).max_tokens(0).stream().unwrap();
-    assert!(none.next().is_none());
-    assert_eq!(none.finish_reason(), Some(FinishReason::MaxTokens));
 }
 
 #[test]
@@ -84,7 +49,7 @@ fn the_placement_is_reported_a_saved_one_is_followed_and_the_native_model_is_ref
     assert_eq!(there.report().attempts, here.report().attempts);
     assert!(there.better_plan().unwrap().is_none());
     let saved = SavedPlan::new((*here.placement()).clone(), plan::Request::new(), here.header().unwrap()).unwrap();
-    assert_eq!(builder(program()).follow(saved).load().unwrap().placement(), here.placement());
+    assert_eq!(builder(worker()).follow(saved).load().unwrap().placement(), here.placement());
     let native = there.native().map(drop);
     assert_matches!(native, Err(load::Error::Worker(Lost::Elsewhere { .. })));
 }
@@ -118,10 +83,10 @@ fn refusals_have_their_own_types() {
     assert_matches!(model.session().map(drop), Err(Error::Worker(Lost::Elsewhere { .. })));
     text().max_tokens(2).text().unwrap();
 
-    let too_many = builder(program()).n_gpu_layers(GpuLayers::Exactly(3)).load();
+    let too_many = builder(worker()).n_gpu_layers(GpuLayers::Exactly(3)).load();
     let no_gpu = plan::Error::NoGpu { n_gpu_layers: 3 };
     assert_eq!(too_many.unwrap_err().to_string(), load::Error::Plan(no_gpu).to_string());
-    let missing = Model::builder("/nonexistent/model.gguf").isolation(Isolation::Process(program())).load();
+    let missing = Model::builder("/nonexistent/model.gguf").isolation(Isolation::Process(worker())).load();
     assert_matches!(missing, Err(load::Error::Gguf(_)));
 }
 
@@ -147,7 +112,7 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
 fn progress_is_reported_and_may_cancel() {
     let reported = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&reported);
-    let loaded = builder(program()).progress(move |done| {
+    let loaded = builder(worker()).progress(move |done| {
         sink.lock().unwrap().push(done);
         true
     });
@@ -155,7 +120,7 @@ fn progress_is_reported_and_may_cancel() {
     let seen = reported.lock().unwrap();
     assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
     // A small model may be loaded before the worker receives the cancellation.
-    let cancelled = builder(program()).progress(|_| false).load();
+    let cancelled = builder(worker()).progress(|_| false).load();
     assert_matches!(cancelled, Ok(_) | Err(load::Error::Native(Native::LoadCancelled { .. })));
 }
 
@@ -166,6 +131,8 @@ pub(crate) mod deaths {
     use std::process::Command;
 
     use super::*;
+    #[cfg(target_os = "linux")]
+    use crate::text_support::held;
 
     fn signal(model: &Model, signal: &str) {
         let id = model.worker_id().expect("it lives").to_string();
@@ -194,7 +161,7 @@ pub(crate) mod deaths {
 
     /// Ended soon after it was stopped.
     fn impatient(on_death: OnDeath) -> Model {
-        let process = program().timeout(Duration::from_secs(2)).on_death(on_death);
+        let process = worker().timeout(Duration::from_secs(2)).on_death(on_death);
         // More tokens than a text runs ahead of its reader: it waits, and does not end before the worker is stopped.
         builder(process).n_ctx(4096).load().unwrap()
     }
@@ -241,7 +208,7 @@ pub(crate) mod deaths {
 
     #[test]
     fn one_that_computes_or_waits_for_longer_than_that_lives() {
-        let process = program().timeout(Duration::from_millis(200));
+        let process = worker().timeout(Duration::from_millis(200));
         let model = builder(process).load().unwrap();
         let engine = Engine::new(&model).unwrap();
         let text = || engine.submit(model.generate(PROMPT).seed(1).max_tokens(150)).unwrap();
@@ -437,11 +404,6 @@ pub(crate) mod deaths {
     }
 
     #[cfg(target_os = "linux")]
-    fn open_handles() -> usize {
-        std::fs::read_dir("/proc/self/fd").unwrap().count()
-    }
-
-    #[cfg(target_os = "linux")]
     fn exists(id: u32) -> bool {
         PathBuf::from(format!("/proc/{id}")).exists()
     }
@@ -451,7 +413,8 @@ pub(crate) mod deaths {
     fn models_leave_no_process_and_no_handle() {
         own_process!();
         drop(in_worker());
-        let (before, mut ids) = (open_handles(), Vec::new());
+        let open_files = || held().unwrap()[2];
+        let (before, mut ids) = (open_files(), Vec::new());
         for round in 0..8 {
             let model = resuming(1);
             ids.extend(model.worker_id());
@@ -473,7 +436,7 @@ pub(crate) mod deaths {
                 _ => {}
             }
         }
-        assert_eq!(open_handles(), before);
+        assert_eq!(open_files(), before);
         assert_eq!(ids.len(), 10);
         let left: Vec<u32> = ids.into_iter().filter(|id| exists(*id)).collect();
         assert!(left.is_empty(), "{left:?}");

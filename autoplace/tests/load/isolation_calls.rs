@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use crate::embedding_models::{bert, classifier};
-use crate::isolation::{program, resuming_process};
+use crate::isolation::resuming_process;
 use crate::native_support::demo_path;
+use crate::text_support::worker;
 use autoplace::embed::Embedding;
 use autoplace::generate::{Engine, Error};
 use autoplace::gguf::TensorType::F32;
@@ -25,7 +26,7 @@ fn demo(process: Option<WorkerProcess>) -> Model {
 
 #[test]
 fn the_vocabulary_is_read_in_this_process() {
-    let (here, there) = (demo(None), demo(Some(program())));
+    let (here, there) = (demo(None), demo(Some(worker())));
     let text = "Thus it came to pass, in the 7th year…";
     assert_eq!(there.tokenize(text).unwrap(), here.tokenize(text).unwrap());
     let pieces = Engine::new(&there).unwrap().with_vocab(|vocab| (vocab.n_tokens(), vocab.piece(5, true).unwrap()));
@@ -43,7 +44,7 @@ fn an_embedder_gives_the_vectors_of_this_process_however_many_there_are() {
     let path = crate::random_weights::write(&bert(F32), folder.path());
     // More numbers than a message holds.
     let texts: Vec<String> = (0..4200).map(|n| format!("the sea{}", " moon".repeat(n % 7))).collect();
-    let there = embedded(&path, Some(program()), &texts);
+    let there = embedded(&path, Some(worker()), &texts);
     assert_eq!(there, embedded(&path, None, &texts));
     assert!(there.len() * there[0].width() > 1 << 20);
 }
@@ -77,8 +78,8 @@ fn an_embedder_in_a_worker_says_what_it_is_and_what_it_refuses() {
         assert_matches!(model.generate("In").text(), Err(Error::NotGenerative { .. }));
         (report, scores)
     };
-    assert_eq!(run(Some(program())), run(None));
-    assert!(demo(Some(program())).embedder().map(drop).unwrap_err().to_string().contains("loaded to generate"));
+    assert_eq!(run(Some(worker())), run(None));
+    assert!(demo(Some(worker())).embedder().map(drop).unwrap_err().to_string().contains("loaded to generate"));
 }
 
 #[cfg(unix)]
@@ -101,7 +102,7 @@ mod deaths {
         abort.abort();
         assert!(embedder.embed(&["the sea"]).is_err());
         drop(embedder);
-        let mut fails = load(&path, Some(program())).embedder().unwrap();
+        let mut fails = load(&path, Some(worker())).embedder().unwrap();
         drop(model);
         fails.embed(&["the sea"]).unwrap();
     }

@@ -49,13 +49,12 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     assert!(error.to_string().contains("missing on host"), "{error}");
 }
 
-fn text(model: &Model) -> String {
-    model.generate("Once upon a time").temp(0.0).max_tokens(12).text().unwrap()
-}
-
 #[test]
 fn positions_are_scaled_as_was_asked() {
-    let text = |builder: ModelBuilder| text(&builder.load().unwrap());
+    let text = |builder: ModelBuilder| {
+        let model = builder.load().unwrap();
+        model.generate("Once upon a time").temp(0.0).max_tokens(12).text().unwrap()
+    };
     let demo = || Model::builder(demo_path()).verify(Verify::Off);
     let quarter = |scaling| text(demo().rope(|rope| (rope.scaling, rope.freq_scale) = (Some(scaling), Some(0.25))));
     let other_base = text(demo().rope(|rope| rope.freq_base = Some(100.0)));

@@ -45,6 +45,8 @@ mod sim_support;
 mod speculative_support;
 #[path = "../../../planner/tests/support/synthetic/mod.rs"]
 mod synthetic;
+#[path = "../support/text_support/mod.rs"]
+mod text_support;
 
 use synthetic::shapes;
 

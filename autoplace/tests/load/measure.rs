@@ -6,12 +6,11 @@ use std::cell::Cell;
 use crate::native_support::demo_path;
 use crate::sim_support::card;
 use autoplace::generate::Prompt;
-use autoplace::gguf::Header;
 use autoplace::load;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::plan::{GpuLayers, HostParts, Request, SavedPlan};
-use autoplace_measure::{Arm, Error, Measure, Measurement, Progress, Protocol, Steps};
+use autoplace::plan::{HostParts, Request};
+use autoplace_measure::{Error, Measure, Measurement, Progress, Protocol, Steps};
 
 const SCHEMA: &str = include_str!("../../../docs/measurement.schema.json");
 
@@ -84,29 +83,6 @@ fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
     }
     meets_the_schema(&sweep);
     assert_eq!(Measurement::from_json(&sweep.to_json()).unwrap(), sweep);
-}
-
-#[test]
-fn a_placement_is_held_against_another_that_was_saved() {
-    own_process!();
-    let _gpu = card(mib(64));
-    let less = request().n_gpu_layers(GpuLayers::Exactly(2));
-    let plan = measure().plan(less.clone()).unwrap();
-    let header = Header::open(demo_path()).unwrap();
-    let saved = SavedPlan::new(plan, less, &header).unwrap();
-    let arms = [Arm::saved("before", saved), Arm::asked("after", request())];
-    let both = measure().run(&arms).unwrap();
-    let layers = |name| both.point(name).unwrap().placement.as_ref().unwrap().n_gpu_layers;
-    assert_eq!(layers("before"), 2);
-    assert!(layers("after") > 2);
-    let ratios = both.compare("before", "after").unwrap();
-    let names: Vec<&str> = ratios.iter().map(|ratio| ratio.name.as_str()).collect();
-    assert_eq!(names, ["pp16", "tg4 @ d16", "pp16 @ d64", "tg4 @ d80"]);
-    for ratio in &ratios {
-        let (low, high) = ratio.interval.unwrap();
-        assert!(low <= ratio.ratio && ratio.ratio <= high, "{ratio}");
-    }
-    assert_eq!(both.compare("before", "nothing"), None);
 }
 
 #[test]

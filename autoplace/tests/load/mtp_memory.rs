@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use crate::lora_support::Adapter;
 use crate::real_loads_support::{compare, compare_all, random, settings};
+use crate::replace_support::run_replacing;
 use crate::rig::Card;
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::speculative_support::{PROMPT, alone, builder, heads, request, run_replacing};
+use crate::speculative_support::{PROMPT, builder, exact, heads, request};
 use crate::synthetic::{Sketch, in_32_bits};
+use crate::text_support::complete;
 use autoplace::generate::{Generate, Speculation};
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::{self, Context, LoraAdapter, ModelParams, Mtp, sim::Rules};
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{ContextParams, Estimate, Headroom, Pooling, Split};
-use autoplace::plan::{self, GpuLayers, Plan, Planner, Policy, Request, SavedPlan};
+use autoplace::plan::{self, GpuLayers, Planner, Policy, Request, SavedPlan};
 use autoplace::profile::{ModelProfile, MtpError};
 use autoplace::{Model, ModelBuilder};
 
@@ -120,10 +122,6 @@ fn small(path: &Path, request: &Request) -> ModelBuilder {
     builder(path, request).mtp(true)
 }
 
-fn plans<const N: usize>(path: &Path, request: &Request, layers: [u32; N]) -> [Plan; N] {
-    layers.map(|n| small(path, request).n_gpu_layers(GpuLayers::Exactly(n)).plan().unwrap())
-}
-
 fn text(model: &Model) -> Generate {
     model.generate(PROMPT).seed(2).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
@@ -143,11 +141,9 @@ fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
             assert!(plan.context.mtp);
             let planned: Vec<_> = plan.gpus().map(|gpu| gpu.footprint).collect();
             assert_eq!(model.allocated().gpus, planned, "{plan}");
-            let (plain, _) = alone(model, text(model));
-            let drafted = text(model).speculate(Speculation::mtp());
-            let (drafted, statistics) = alone(model, drafted);
-            assert_eq!(drafted, plain, "{plan}");
-            assert!(statistics.accepted_tokens > 10, "{statistics:?}");
+            let drafted = complete(text(model).speculate(Speculation::mtp()), model);
+            assert_eq!(drafted, complete(text(model), model), "{plan}");
+            assert!(drafted.statistics().accepted_tokens > 10, "{drafted:?}");
         },
     );
 }
@@ -159,25 +155,25 @@ fn a_re_placed_model_takes_its_block_along() {
     let request = request(512, 1, 3);
     let _card = card(mib(64));
     // One whose drafts are right, and one of random weights with a state that goes back each time.
-    let models =
-        [(heads::steps(folder.path()), [4, 0, 2], true), (heads::random_states(folder.path()), [6, 0, 3], false)];
+    let models = [(heads::steps(folder.path()), [4, 0, 2], true), (exact("qwen35", folder.path()), [6, 0, 3], false)];
     for (path, layers, is_right) in models {
-        let plans = plans(&path, &request, layers);
+        let plans = layers.map(|n| small(&path, &request).n_gpu_layers(GpuLayers::Exactly(n)).plan().unwrap());
         let model = small(&path, &request).load().unwrap();
-        let (plain, _) = alone(&model, text(&model));
+        let plain = complete(text(&model), &model);
         let drafted = || text(&model).speculate(Speculation::mtp());
         let mut session = model.session().unwrap();
         session.begin(drafted()).unwrap();
-        let (tokens, statistics) = run_replacing(&mut session, &plans);
-        assert_eq!(tokens, plain.tokens);
+        let moved = run_replacing(&mut session, &plans);
+        assert_eq!(moved, plain);
+        let statistics = moved.statistics();
         assert!(!is_right || statistics.accepted_tokens == statistics.drafted_tokens);
         assert!(!is_right || statistics.accepted_tokens > 0);
         drop(session);
         // While nobody generates, too.
         model.replace(Some(plans[2].clone())).unwrap();
-        let (again, statistics) = alone(&model, drafted());
+        let again = complete(drafted(), &model);
         assert_eq!(again, plain);
-        assert!(!is_right || statistics.accepted_tokens > 10, "{statistics:?}");
+        assert!(!is_right || again.statistics().accepted_tokens > 10, "{again:?}");
     }
 }
 
@@ -193,9 +189,8 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
     let saved = SavedPlan::new(plan, request, &header).unwrap();
     let model = Model::builder(&path).follow(saved.clone()).n_threads(1).without_learning().load().unwrap();
     assert_eq!(*model.placement(), saved.plan);
-    let drafted = text(&model).speculate(Speculation::mtp());
-    let (_, statistics) = alone(&model, drafted);
-    assert!(statistics.accepted_tokens > 10, "{statistics:?}");
+    let drafted = complete(text(&model).speculate(Speculation::mtp()), &model);
+    assert!(drafted.statistics().accepted_tokens > 10, "{drafted:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::random_weights::DIMS;
 use crate::synthetic::Sketch;
+use crate::text_support::status;
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::llama_sys::{Backend, Device, Model, ModelParams};
@@ -73,13 +74,6 @@ impl Traces {
             temporary: temporary.filter(|entry| entry.file_name().to_string_lossy().contains("skeleton")).count(),
         }
     }
-}
-
-/// Bytes of memory that are this process's own.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let kib = status.lines().find(|line| line.starts_with("RssAnon")).unwrap().split_whitespace().nth(1).unwrap();
-    kib.parse::<u64>().unwrap() << 10
 }
 
 /// Counts what llama.cpp says through `tracing`.
@@ -157,6 +151,8 @@ fn thousands_of_probes_leave_nothing_behind() {
 
     let sanitized = std::env::var_os(SANITIZED).is_some();
     let (rounds, probes) = if sanitized { (1, PROBES / 5) } else { (ROUNDS, PROBES) };
+    // Bytes of memory that are this process's own.
+    let resident = || status("RssAnon").unwrap() << 10;
     let mut growth = Vec::new();
     // What leaks grows in every round.
     let is_level = (0..rounds).any(|_| {

@@ -1,9 +1,9 @@
 //! A model that is re-placed in mid-sentence, on simulated GPUs: the text is that of an undisturbed run.
 
 use crate::native_support::{demo_path, meanwhile};
-use crate::random_weights;
-use crate::replace_support::{PROMPT, builder, generations, load, plan, replace, request, text_of, texts_of};
+use crate::replace_support::{builder, generations, load, plan, replace, request, text_of};
 use crate::sim_support::card;
+use crate::text_support::{Completion, PROMPT, random, texts_of};
 use autoplace::Model;
 use autoplace::generate::{FinishReason, Resumed};
 use autoplace::machine::mib;
@@ -47,27 +47,41 @@ fn a_text_goes_on_however_often_the_model_is_re_placed() {
 }
 
 #[test]
-fn four_texts_at_once_all_go_on_in_the_middle_of_their_prompts_too() {
+fn four_texts_at_once_all_go_on_in_the_middle_of_their_prompts_and_of_a_stop_string_too() {
     own_process!();
     let _card = card(mib(64));
-    let (model, plans) = on_host(&request().n_seq_max(4).n_ctx(1024).n_batch(16).n_ubatch(8));
-    let mut session = model.session().unwrap();
-    let mut run = |disturbed: bool| {
-        let prompts = [PROMPT.repeat(3), "In the beginning".to_owned(), PROMPT.to_owned(), PROMPT.repeat(2)];
-        let begin = |(index, prompt): (usize, &String)| {
-            session.begin(generations(&model, prompt, 12 + 9 * index)[index % 2].clone()).unwrap()
-        };
-        let begun: Vec<_> = prompts.iter().enumerate().map(begin).collect();
-        let texts = texts_of(&mut session, &begun, |session, step| {
-            if disturbed {
-                let replaced = session.replace(Some(plans[step % plans.len()].clone())).unwrap();
-                assert_eq!((replaced.resumed, replaced.saved == 0), (Resumed::Restored, step == 0));
+    for unified in [false, true] {
+        let mut request = request().n_seq_max(4).n_ctx(1024).n_batch(16).n_ubatch(8);
+        request.params.kv_unified = unified;
+        let (model, plans) = on_host(&request);
+        let mut session = model.session().unwrap();
+        let mut run = |disturbed: bool, stop: &str| {
+            let prompts = [PROMPT.repeat(3), "In the beginning".to_owned(), PROMPT.to_owned(), PROMPT.repeat(2)];
+            for (index, prompt) in prompts.iter().enumerate() {
+                let generate = generations(&model, prompt, 12 + 9 * index)[index % 2].clone();
+                session.begin(if index == 2 { generate.stop(stop) } else { generate }).unwrap();
             }
-        });
-        texts.unwrap()
-    };
-    let expected = run(false);
-    assert_eq!(run(true), expected);
+            texts_of(&mut session, |session, step| {
+                if disturbed {
+                    let replaced = session.replace(Some(plans[step % plans.len()].clone())).unwrap();
+                    assert_eq!((replaced.resumed, replaced.saved == 0), (Resumed::Restored, step == 0));
+                }
+            })
+        };
+        // It comes over several tokens, and its beginning is held back.
+        let whole = run(false, "no such text").remove(2).text;
+        let stop: String = whole.chars().skip(whole.len() * 2 / 3).take(9).collect();
+        let expected = run(false, &stop);
+        assert_eq!(expected[2].end.unwrap().reason, FinishReason::StopString);
+        let texts = run(true, &stop);
+        if unified {
+            // What they share is divided otherwise from then on, which rounds otherwise: they may differ, but go on.
+            let go_on = |(text, expected): (&Completion, &Completion)| text.text.starts_with(&expected.text[..8]);
+            assert!(texts.iter().zip(&expected).all(go_on), "{texts:?}, {expected:?}");
+        } else {
+            assert_eq!(texts, expected);
+        }
+    }
 }
 
 #[test]
@@ -85,31 +99,6 @@ fn calls_during_a_re_placement_wait() {
     meanwhile(by_all, || assert_eq!(generate.clone().text().unwrap(), expected));
 }
 
-/// What they share is divided otherwise from then on, which rounds otherwise: the texts may differ, but go on.
-#[test]
-fn texts_that_share_a_cache_go_on_too() {
-    own_process!();
-    let _card = card(mib(64));
-    let mut request = request().n_seq_max(3).n_ctx(512);
-    request.params.kv_unified = true;
-    let (model, plans) = on_host(&request);
-    let mut session = model.session().unwrap();
-    let begun = [20, 30, 40].map(|tokens| {
-        let generate = model.generate(PROMPT).temp(0.0).max_tokens(tokens);
-        session.begin(generate).unwrap()
-    });
-    let mut next = plans.iter().cycle();
-    let texts = texts_of(&mut session, &begun, |session, step| {
-        let replaced = session.replace(next.next().cloned()).unwrap();
-        assert_eq!(replaced.resumed, Resumed::Restored);
-        assert_eq!(replaced.saved == 0, step == 0);
-    });
-    // One after the other would do it, if it were not for the rounding: the beginnings are the same.
-    let texts = texts.unwrap();
-    let beginning = &texts[0][..8];
-    assert!(texts.iter().all(|text| text.starts_with(beginning)));
-}
-
 /// Models of random weights choose bytes that are characters by chance only, and stop strings may come in any of them.
 #[test]
 fn recurrent_and_windowed_models_go_on_too() {
@@ -117,13 +106,9 @@ fn recurrent_and_windowed_models_go_on_too() {
     let folder = tempfile::tempdir().unwrap();
     let _card = card(mib(64));
     for arch in ["llama", "gpt-oss", "mamba2", "jamba", "falcon-h1"] {
-        let mut sketch = random_weights::all().into_iter().find(|it| it.arch == arch).unwrap();
-        let title = sketch.title();
-        sketch.vocabulary();
-        sketch.u32("context_length", 512);
-        let path = random_weights::write(&sketch, folder.path());
+        let path = random(arch, None, folder.path());
         for swa_full in [true, false] {
-            let mut request = request().n_ubatch(32).n_batch(32);
+            let mut request = request().n_ctx(512).n_ubatch(32).n_batch(32);
             request.params.swa_full = swa_full;
             let model = load(&path, &request, 0);
             let all = model.placement().layers();
@@ -131,50 +116,17 @@ fn recurrent_and_windowed_models_go_on_too() {
             // A token begins the text, and each letter is one.
             let generate = model.generate("a".repeat(90)).seed(1).temp(1.5).max_tokens(60);
             let expected = generate.clone().text().unwrap();
-            assert!(!expected.is_ascii(), "{title}: {expected:?}");
+            assert!(!expected.is_ascii(), "{arch}: {expected:?}");
             let mut next = plans.iter().cycle();
             let text = text_of(generate, |stream, index| {
                 if index % 3 == 1 {
                     let plan = next.next().unwrap().clone();
-                    assert_eq!(stream.replace(Some(plan)).unwrap().resumed, Resumed::Restored, "{title}");
+                    assert_eq!(stream.replace(Some(plan)).unwrap().resumed, Resumed::Restored, "{arch}");
                 }
             });
-            assert_eq!(text, expected, "{title}, {swa_full}");
+            assert_eq!(text, expected, "{arch}, {swa_full}");
         }
     }
-}
-
-#[test]
-fn what_is_held_back_of_a_text_is_not_lost() {
-    own_process!();
-    let request = request();
-    let _card = card(mib(64));
-    let (model, plans) = on_host(&request);
-    let generate = model.generate(PROMPT).temp(0.0).max_tokens(40);
-    let whole = generate.clone().text().unwrap();
-    // It comes over several tokens, and its beginning comes before it.
-    let at = whole.len() * 2 / 3;
-    let stop: String = whole.chars().skip(at).take(9).collect();
-    let expected = generate.clone().stop(&stop).text().unwrap();
-    assert!(expected.len() < whole.len(), "{stop:?} in {whole:?}");
-
-    let mut session = model.session().unwrap();
-    session.begin(generate.stop(&stop)).unwrap();
-    let (mut text, mut end, mut empty) = (String::new(), None, 0);
-    for plan in plans.iter().cycle() {
-        session.replace(Some(plan.clone())).unwrap();
-        for piece in session.step().unwrap() {
-            empty += usize::from(piece.text.is_empty());
-            text.push_str(&piece.text);
-            end = piece.end;
-        }
-        if session.is_empty() {
-            break;
-        }
-    }
-    assert_eq!(text, expected);
-    assert_eq!(end.unwrap().reason, FinishReason::StopString);
-    assert!(empty > 0, "nothing was ever held back");
 }
 
 #[test]

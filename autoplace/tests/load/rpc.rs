@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::isolation::{program, resuming_process};
+use crate::isolation::resuming_process;
 use crate::native_support::{demo_path, load_demo, wait};
 use crate::random_weights::{self, Dice};
-use crate::replace_support::PROMPT;
 use crate::synthetic::{Dims, Sketch};
+use crate::text_support::{PROMPT, worker};
 use autoplace::generate;
 use autoplace::gguf::TensorType;
 use autoplace::load::Error;
@@ -99,7 +99,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
 }
 
 fn builder(endpoints: &[&str]) -> ModelBuilder {
-    let builder = Model::builder(demo_path()).n_ctx(512).n_threads(1).isolation(Isolation::Process(program()));
+    let builder = Model::builder(demo_path()).n_ctx(512).n_threads(1).isolation(Isolation::Process(worker()));
     endpoints.iter().fold(builder, |builder, endpoint| builder.rpc(*endpoint))
 }
 
@@ -147,7 +147,7 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
     // As it does to follow the plan once it is saved.
     let saved = SavedPlan::new(Plan::clone(&plan), Request::new(), model.header().unwrap()).unwrap();
     drop(model);
-    let by_plan = Model::builder(demo_path()).n_threads(1).isolation(Isolation::Process(program())).follow(saved);
+    let by_plan = Model::builder(demo_path()).n_threads(1).isolation(Isolation::Process(worker())).follow(saved);
     let followed = endpoints.into_iter().fold(by_plan, ModelBuilder::rpc).load().unwrap();
     assert_eq!(followed.placement().placements, plan.placements);
 }
@@ -180,7 +180,7 @@ fn servers_that_cannot_be_used_are_refused_before_anything_is_loaded() {
 
 #[test]
 fn a_server_that_dies_in_a_text_is_an_error_or_the_text_goes_on_without_it() {
-    for process in [program(), resuming_process(2)] {
+    for process in [worker(), resuming_process(2)] {
         let servers = [Server::start(), Server::start()];
         let endpoints = [servers[0].endpoint.as_str(), servers[1].endpoint.as_str()];
         let goes_on = process == resuming_process(2);
@@ -284,7 +284,7 @@ fn predicted_beside_measured() {
             let kept = tempfile::tempdir().unwrap();
             let load = |machine: Option<Machine>| {
                 let builder = Model::builder(&path).n_ctx(1024).n_threads(1).n_gpu_layers(GpuLayers::All);
-                let builder = builder.isolation(Isolation::Process(program())).headroom_folder(kept.path());
+                let builder = builder.isolation(Isolation::Process(worker())).headroom_folder(kept.path());
                 let builder = near.iter().fold(builder, ModelBuilder::rpc);
                 machine.into_iter().fold(builder, ModelBuilder::machine).load().unwrap()
             };

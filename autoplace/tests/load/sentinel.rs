@@ -7,10 +7,11 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::native_support::demo_path;
+use crate::native_support::{demo_path, wait};
 use crate::sim_support::{card, card_of};
+use crate::text_support::status;
 use autoplace::load::ThreadBasis;
-use autoplace::machine::{GpuProcess, ThrottleReason, mib};
+use autoplace::machine::{GpuProcess, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
 use autoplace::watch::{
@@ -63,40 +64,13 @@ struct Script {
     samples: u64,
 }
 
-#[derive(Clone, Default)]
-struct Scripted(Arc<Mutex<Script>>);
-
-impl Scripted {
-    fn over(&self, model: &Model) -> ScriptedSource {
-        ScriptedSource { model: ModelSource::new(model), script: self.clone(), generated: Generated::default() }
-    }
-
-    fn device(&self, device: DeviceSample) {
-        self.0.lock().unwrap().device = Some(device);
-    }
-
-    /// Waits until a sample was taken that began after this was called.
-    fn wait_until_seen(&self) {
-        let samples = || self.0.lock().unwrap().samples;
-        // One may be under way.
-        let enough = samples() + 2;
-        while samples() < enough {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn token_time(&self, time: Duration) {
-        self.0.lock().unwrap().token_time = time;
-    }
-}
-
-struct ScriptedSource {
+struct Scripted {
     model: ModelSource,
-    script: Scripted,
+    script: Arc<Mutex<Script>>,
     generated: Generated,
 }
 
-impl Source for ScriptedSource {
+impl Source for Scripted {
     fn watched(&mut self) -> Option<Watched> {
         // How fast a simulated GPU is nobody knows.
         Some(Watched { depth_cost: DepthCost::default(), ..self.model.watched()? })
@@ -104,7 +78,7 @@ impl Source for ScriptedSource {
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
         let mut sample = self.model.sample(processes)?;
-        let mut script = self.script.0.lock().unwrap();
+        let mut script = self.script.lock().unwrap();
         script.samples += 1;
         if let Some(device) = &script.device {
             sample.devices = vec![device.clone()];
@@ -122,7 +96,10 @@ fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_re
     own_process!();
     let gpu = card(mib(64));
     let model = builder().load().unwrap();
-    let sentinel = quick().memory_below(mib(8)).watch(&model).unwrap();
+    let received = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&received);
+    let listening = quick().on_event(move |event| listener.lock().unwrap().push(event.clone()));
+    let sentinel = listening.memory_below(mib(8)).watch(&model).unwrap();
     let device = gpu.device().name();
     gpu.set_taken(gpu.free() - mib(7));
     // How fast this machine is at the moment is not what is tested.
@@ -137,6 +114,9 @@ fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_re
     gpu.set_taken(0);
     let relieved = Event::MemoryRelieved { device, free: gpu.free() };
     assert_eq!(next(), relieved);
+    drop(sentinel);
+    let received = received.lock().unwrap();
+    assert!([pressure, relieved].iter().all(|event| received.contains(event)), "the callback has heard {received:?}");
 }
 
 #[test]
@@ -211,46 +191,34 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
     own_process!();
     let _gpu = card(mib(64));
     let model = builder().load().unwrap();
-    let scripted = Scripted::default();
-    scripted.token_time(Duration::from_millis(10));
-    let sentinel = quick().watch_source(scripted.over(&model)).unwrap();
+    let token_time = Duration::from_millis(10);
+    let script = Arc::new(Mutex::new(Script { token_time, ..Script::default() }));
+    let (source, generated) = (ModelSource::new(&model), Generated::default());
+    let scripted = Scripted { model: source, script: Arc::clone(&script), generated };
+    let sentinel = quick().watch_source(scripted).unwrap();
+    // Changes the script, and waits until a sample was taken that began after that.
+    let change = |change: &dyn Fn(&mut Script)| {
+        let samples = || script.lock().unwrap().samples;
+        change(&mut script.lock().unwrap());
+        // One may be under way.
+        let enough = samples() + 2;
+        wait("samples", || samples() >= enough);
+    };
     // Its own speed first.
     for _ in 0..4 {
         model.generate("And").max_tokens(64).stream().unwrap().into_text().unwrap();
-        scripted.wait_until_seen();
+        change(&|_| {});
     }
-    scripted.device(DeviceSample::new(mib(40)).processes([]));
-    scripted.wait_until_seen();
+    change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([])));
     let other = GpuProcess::new(7).name("game").bytes(mib(900));
-    scripted.device(DeviceSample::new(mib(40)).processes([other]));
-    scripted.wait_until_seen();
-    scripted.token_time(Duration::from_millis(30));
+    change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([other.clone()])));
+    change(&|it| it.token_time = Duration::from_millis(30));
     let event = generate_until_event(&model, &sentinel);
     let Event::Slowdown { expected, observed, likely_cause } = &event else { panic!("{event}") };
     assert!((expected - 100.0).abs() < 1e-6 && (33.0..70.0).contains(observed), "{event}");
     assert_matches!(likely_cause, Cause::OtherProcess { pid: 7, .. });
-    scripted.token_time(Duration::from_millis(10));
+    change(&|it| it.token_time = token_time);
     assert_matches!(generate_until_event(&model, &sentinel), Event::SpeedRecovered { .. });
-}
-
-#[test]
-fn every_event_reaches_the_callback_too() {
-    own_process!();
-    let gpu = card(mib(64));
-    let model = builder().load().unwrap();
-    let scripted = Scripted::default();
-    scripted.device(DeviceSample::new(mib(40)).processes([]));
-    let received = Arc::new(Mutex::new(Vec::new()));
-    let listener = Arc::clone(&received);
-    let listening = quick().on_event(move |event| listener.lock().unwrap().push(event.clone()));
-    let sentinel = listening.watch_source(scripted.over(&model)).unwrap();
-    scripted.wait_until_seen();
-    scripted.device(DeviceSample::new(mib(40)).throttle([ThrottleReason::Overheating], Some(97)));
-    let (device, reasons) = (gpu.device().name(), vec![ThrottleReason::Overheating]);
-    let throttled = Event::Throttled { device, reasons, temperature: Some(97) };
-    assert_eq!(next(&sentinel), throttled);
-    drop(sentinel);
-    assert_eq!(*received.lock().unwrap(), [throttled]);
 }
 
 #[test]
@@ -313,30 +281,18 @@ fn a_callback_may_drop_the_sentinel() {
     dropped.recv_timeout(DEAD).unwrap();
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn three_hundred_sentinels_leave_no_thread() {
     own_process!();
     let _gpu = card(mib(64));
     let model = builder().load().unwrap();
-    let watching = || {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-        // A thread may end in between.
-        let name = |it: std::fs::DirEntry| std::fs::read_to_string(it.path().join("comm")).ok();
-        tasks.filter_map(|task| name(task.ok()?)).filter(|name| name.trim() == "autoplace-watch").count()
-    };
-    for n in 0..300 {
+    let before = status("Threads");
+    for _ in 0..300 {
         // Some are dropped before their first sample, some after it.
-        let sentinel = Sentinel::builder().watch(&model).unwrap();
-        if n % 100 == 0 {
-            assert!(watching() <= 1);
-        }
-        drop(sentinel);
+        drop(Sentinel::builder().watch(&model).unwrap());
     }
     // A thread that was joined is listed a moment longer.
-    while watching() > 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait("has no thread of theirs", || status("Threads") == before);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::native_support::{demo_path, wait};
-use crate::replace_support::{PROMPT, builder, generations, request};
+use crate::replace_support::{builder, generations, request};
 use crate::sim_support::card;
+use crate::text_support::PROMPT;
 use autoplace::Model;
 use autoplace::load::Replacement;
 use autoplace::machine::mib;

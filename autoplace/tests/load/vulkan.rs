@@ -3,7 +3,8 @@
 use crate::isolation::resuming_process;
 use crate::leases::{Other, Task};
 use crate::native_support::demo_path;
-use crate::replace_support::{PROMPT, text_of};
+use crate::replace_support::text_of;
+use crate::text_support::PROMPT;
 use autoplace::generate::Resumed;
 use autoplace::load::{self, Verify};
 use autoplace::memory::Headroom;

@@ -1,10 +1,10 @@
 //! What a header means, and what is refused.
 
+use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+
 use crate::gguf::{Builder, TensorType};
 
-use super::{Error, ModelProfile, MtpError, Weight};
-
-mod state;
+use super::{Error, ModelProfile, MtpError};
 
 /// A model of two blocks without tensors, with these keys of its architecture: `x.y=8`, a list as `x.y=8,4`.
 fn model(architecture: &str, keys: &str) -> Builder {
@@ -76,19 +76,6 @@ fn predicting(architecture: &str, heads: u32, weights: &str) -> ModelProfile {
 const HEAD: &str = "nextn.eh_proj nextn.enorm nextn.hnorm attn_q ffn_gate_inp";
 
 #[test]
-fn prediction_blocks_are_weights_as_others_once_they_are_asked_for() {
-    let plain = predicting("glm4moe", 1, HEAD);
-    assert!(!plain.predicts());
-    let with = plain.clone().with_mtp().unwrap();
-    assert!(with.predicts() && with.weights.skipped.is_empty());
-    assert_eq!(Weight::sum(&with.weights.blocks[1]), Weight::sum(&plain.weights.skipped));
-    // The trunk keeps nothing for it.
-    assert_eq!(with.state, plain.state);
-    // Asked for twice, it is the same.
-    assert_eq!(with.clone().with_mtp().unwrap(), with);
-}
-
-#[test]
 fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
     for (architecture, heads, weights, why) in [
         ("llama", 0, HEAD, "`llama.nextn_predict_layers` is 0"),
@@ -111,6 +98,8 @@ fn what_there_is_no_model_of_is_named() {
     // A window's cache is as long as a batch, which is limited by the context for causal attention only.
     let acausal = |architecture: &str| model(architecture, "").bool(&format!("{architecture}.attention.causal"), false);
     assert_eq!(profile(&acausal("llama")).unmodelled(), None);
+    let shared = "attention.shared_kv_layers=1 block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
+    let mixer = "ssm.conv_kernel=4 ssm.inner_size=128 ssm.group_count=2 ssm.state_size=16";
     let elsewhere = with_matrices(model("llama", ""), &["v.patch_embd", "blk.7.attn_q"]);
     for (model, why) in [
         (acausal("gemma2"), "without causal attention"),
@@ -118,6 +107,10 @@ fn what_there_is_no_model_of_is_named() {
         (model("gptj", ""), "does not load it"),
         (model("brand-new", ""), "no architecture we have read"),
         (model("gemma3n", "attention.sliding_window=512"), "`gemma3n` computes several streams"),
+        (model("gemma4", shared), "uses the caches of blocks 2 and 3 again"),
+        (model("deepseek2", "attention.key_length_mla=192"), "the width of only one of compressed keys and values"),
+        (model("qwen35", &format!("{mixer} full_attention_interval=0")), "with an interval of no blocks"),
+        (model("qwen35", &mixer.replace("=16", "=4294967295")), "with a state of no size"),
         (elsewhere, "2 tensors (32768 bytes) of no known place, such as `v.patch_embd.weight`"),
     ] {
         let reason = profile(&model).unmodelled().unwrap();
@@ -157,4 +150,56 @@ fn what_would_end_the_process_is_refused() {
     let header = Builder::new("llama").u32("llama.block_count", 2).header().unwrap();
     let error = ModelProfile::from_header(&header).unwrap_err().to_string();
     assert!(error.ends_with("the key 'llama.context_length' is missing"), "{error}");
+}
+
+/// One architecture of each law.
+const ARCHITECTURES: &str = "afmoe bert bailingmoe3 deepseek2 deepseek32 deepseek4 dflash dots3note exaone4 falcon-h1 \
+    gemma3n gemma4 glm-dsa glm5-next graniteswitch hy_v4 kimi-k3 lfm2 llama llama4 mamba2 minimax-01 minimax-m3 \
+    nanbeige nemotron_h_moe plamo2 qwen4exp rwkv7 t5";
+
+/// What those ask for.
+const KEYS: &str = "nextn_predict_layers leading_dense_block_count full_attention_interval num_loops \
+    decoder_block_count token_shift_count feed_forward_length attention.head_count attention.head_count_kv \
+    attention.key_length attention.value_length attention.key_length_mla attention.value_length_mla \
+    attention.key_length_swa attention.sliding_window attention.sliding_window_pattern attention.shared_kv_layers \
+    attention.kv_lora_rank attention.indexer.key_length attention.indexer.top_k attention.indexer.types \
+    attention.indexer.kpool attention.compress_ratios attention.recurrent_layers hyper_connection.count \
+    ssm.conv_kernel ssm.inner_size ssm.state_size ssm.group_count kda.head_dim wkv.head_size shortconv.l_cache";
+
+fn one_of(words: &'static str) -> impl prop::strategy::Strategy<Value = &'static str> {
+    prop::sample::select(words.split_whitespace().collect::<Vec<_>>())
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_header_says_each_block_has_a_law_or_none(
+        arch in one_of(ARCHITECTURES),
+        n_layer in prop_oneof![1u32..8, Just(64), Just(512)],
+        n_ctx in prop_oneof![Just(4096u32), Just(1_048_576)],
+        says in prop::collection::vec(
+            (
+                one_of(KEYS),
+                prop::collection::vec(prop_oneof![0u32..9, Just(128), any::<u32>()], 0..9),
+                any::<bool>(),
+            ),
+            0..24,
+        ),
+    ) {
+        let mut builder = model(arch, &format!("block_count={n_layer} context_length={n_ctx}"));
+        for (suffix, values, as_list) in says {
+            let key = format!("{arch}.{suffix}");
+            builder = match values.first() {
+                Some(&value) if !as_list => builder.u32(&key, value),
+                _ => builder.array_u32(&key, &values),
+            };
+        }
+        if let Ok(profile) = ModelProfile::from_header(&builder.header().unwrap())
+            && let Some(blocks) = profile.state.blocks()
+        {
+            prop_assert_eq!(blocks.len(), profile.n_layer() as usize);
+            let windows = profile.state.windows().unwrap_or_default().len();
+            prop_assert!(windows == 0 || windows == blocks.len());
+            prop_assert_eq!(profile.weights.rope_blocks.len(), blocks.len());
+        }
+    }
 }

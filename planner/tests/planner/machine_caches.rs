@@ -75,6 +75,12 @@ fn the_most_headroom_is_found_again_by_the_same_device_driver_backend_and_build_
     // The most that was seen stays, and nothing beside its file.
     cache.put_headroom(&card(), BUILD, learned(mib(40), mib(10)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(40), mib(30))));
+    // So does the larger work it was seen with; of two of which neither is, the later.
+    for (work, stays) in [((mib(10), mib(10)), (mib(28), mib(112))), ((mib(30), mib(5)), (mib(30), mib(5)))] {
+        cache.put_headroom(&card(), BUILD, LearnedHeadroom::new(0, 0).work(work.0, work.1));
+        let most = LearnedHeadroom::new(mib(40), mib(30)).work(stays.0, stays.1);
+        assert_eq!(cache.headroom(&card(), BUILD), Some(most));
+    }
     only(&path);
 }
 

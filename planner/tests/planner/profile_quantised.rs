@@ -46,15 +46,6 @@ fn quantised_a_model_has_the_bytes_of_the_published_files() {
 }
 
 #[test]
-fn smaller_ones_come_later() {
-    for shape in [LLAMA_8B, LLAMA_70B, LLAMA_1B] {
-        let profile = shape.profile();
-        let all = Q::ALL.map(|quantisation| bytes(&profile.quantised(quantisation)));
-        assert!(all.is_sorted_by(|a, b| a > b), "{all:?}");
-    }
-}
-
-#[test]
 fn quantised_as_it_is_it_stays_as_it_is() {
     let profile = LLAMA_8B.profile();
     let again = profile.quantised(Q::Q4_K_M);

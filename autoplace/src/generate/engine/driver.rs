@@ -8,7 +8,6 @@ use super::Shutdown;
 use super::order::{Stand, may_join, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::cache::{WORTH_A_COPY, common_prefix};
-use crate::generate::context::Room;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
 use crate::generate::sequence::Sequence;
@@ -24,18 +23,16 @@ pub(super) struct Driver {
     /// `None` while there is no context that works.
     session: Option<Session>,
     running: Vec<Text>,
-    /// Scratch space of a turn, kept so that a turn allocates nothing.
-    stands: Vec<Stand>,
 }
 
 impl Driver {
     pub(super) fn new(shared: Arc<Shared>, session: Session, prompt_chunk: PromptChunk) -> Self {
-        Self { shared, prompt_chunk, session: Some(session), running: Vec::new(), stands: Vec::new() }
+        Self { shared, prompt_chunk, session: Some(session), running: Vec::new() }
     }
 
     /// Runs until the engine is shut down and the texts to be finished are.
     pub(super) fn run(mut self) {
-        self.shared.model.listen_to_requests(Some(Arc::clone(&self.shared.bell).into()));
+        self.shared.model.requests().listen(Some(Arc::clone(&self.shared.bell).into()));
         while self.turn() {}
     }
 
@@ -45,7 +42,7 @@ impl Driver {
         if closing == Some(Shutdown::Cancel) {
             return false;
         }
-        if let Some(replacement) = self.shared.model.requested() {
+        if let Some(replacement) = self.shared.model.requests().take() {
             self.replace(replacement);
         }
         self.let_abandoned_go();
@@ -111,40 +108,34 @@ impl Driver {
     /// Admits texts, in the order in which they came.
     fn let_waiting_in(&mut self) {
         loop {
-            let next = match self.take_stands() {
-                Some(room) => self.shared.take_if(|next| {
-                    let joins = may_join(room, &self.stands, &Stand::of(&next.sequence));
-                    joins && !is_being_computed(self.session.as_ref(), next)
-                }),
-                None => self.shared.take_if(|_| true),
+            let session = self.session.as_ref();
+            let joins = |next: &Waiting| {
+                session.is_none_or(|session| {
+                    may_join(session.room(), stands(session), Stand::of(&next.sequence))
+                        && !is_being_computed(session, next)
+                })
             };
-            match next {
-                Some(next) if self.session.is_some() => self.begin(next),
-                // Every text ends with the reason why there is no session, and the next may find one.
-                Some(next) => self.open_for(next),
-                None => return,
-            }
-        }
-    }
-
-    /// Takes the model's context again after it was lost, for a text that waits.
-    fn open_for(&mut self, next: Waiting) {
-        match Session::open(&self.shared.model) {
-            Ok(mut session) => {
-                session.work.prompt_chunk = self.prompt_chunk;
-                self.shared.replaced(Some(session.room()), None);
-                self.session = Some(session);
-                self.begin(next);
-            }
-            Err(error) => next.text.end(Err(error)),
+            let Some(next) = self.shared.take_if(joins) else { return };
+            self.begin(next);
         }
     }
 
     fn begin(&mut self, waiting: Waiting) {
-        let Some(session) = &mut self.session else {
-            return;
-        };
         let Waiting { text, mut sequence, since, has_begun } = waiting;
+        let session = match &mut self.session {
+            Some(session) => session,
+            // The context was lost, and is taken again.
+            lost => match Session::open(&self.shared.model) {
+                Ok(session) => {
+                    let session = lost.insert(session);
+                    session.work.prompt_chunk = self.prompt_chunk;
+                    self.shared.replaced(Some(session.room()), None);
+                    session
+                }
+                // Every text ends with the reason why there is no session, and the next may find one.
+                Err(error) => return text.end(Err(error)),
+            },
+        };
         sequence.statistics.queue_time += since.elapsed();
         let prompt = sequence.prompt;
         // In an earlier process, if not here.
@@ -173,7 +164,7 @@ impl Driver {
 
     /// Sends texts back to the queue until there is room for the next step.
     fn make_room(&mut self) {
-        while let Some(last) = self.take_stands().and_then(|room| too_many(room, &self.stands)) {
+        while let Some(last) = self.session.as_ref().and_then(|it| too_many(it.room(), stands(it))) {
             self.suspend(SequenceId(last));
         }
     }
@@ -184,14 +175,6 @@ impl Driver {
         if let (Some(text), Some(sequence)) = (text, sequence) {
             self.shared.put_back(Waiting { text, sequence, since: Instant::now(), has_begun: true });
         }
-    }
-
-    /// Notes what the texts that run take. Returns what there is room for; `None` without a session.
-    fn take_stands(&mut self) -> Option<Room> {
-        self.stands.clear();
-        let session = self.session.as_ref()?;
-        self.stands.extend(session.sequences.iter().map(Stand::of));
-        Some(session.room())
     }
 
     /// Computes the next tokens of all, and sends them to the readers.
@@ -213,7 +196,8 @@ impl Driver {
                 }
             }
         }
-        while let Some((piece, statistics)) = self.session.as_mut().and_then(|session| session.work.next_piece()) {
+        while let Some((piece, statistics)) = self.session.as_mut().and_then(|session| session.work.pieces.pop_front())
+        {
             let Some(at) = self.running.iter().position(|text| text.id == piece.sequence) else {
                 continue;
             };
@@ -248,21 +232,26 @@ impl Driver {
     }
 }
 
+/// What the texts that run take.
+fn stands(session: &Session) -> impl ExactSizeIterator<Item = Stand> + Clone {
+    session.sequences.iter().map(Stand::of)
+}
+
 /// Whether a text that runs is computing what this one can have a copy of in a moment.
-fn is_being_computed(session: Option<&Session>, next: &Waiting) -> bool {
+fn is_being_computed(session: &Session, next: &Waiting) -> bool {
     let begins = |it: &Sequence| {
         let worth = it.held.computed + WORTH_A_COPY;
         // Before each step: what generates is not compared.
         it.tokens.len() >= worth && common_prefix(&it.tokens, &next.sequence.tokens) >= worth
     };
     // A window or a state cannot be cut down to the beginning.
-    let goes_back = |it: &&Session| it.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());
-    next.text.reuse && session.filter(goes_back).is_some_and(|it| it.sequences.iter().any(begins))
+    let goes_back = session.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());
+    next.text.reuse && goes_back && session.sequences.iter().any(begins)
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.shared.model.listen_to_requests(None);
+        self.shared.model.requests().listen(None);
         if thread::panicking()
             && let Some(session) = &mut self.session
         {

@@ -23,20 +23,21 @@ impl Stand {
 }
 
 /// Whether the first text that waits may join those that run.
-pub(super) fn may_join(room: Room, running: &[Stand], next: &Stand) -> bool {
-    let taken = running.iter().map(|it| reserve(room, it)).sum::<usize>();
+pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = Stand>, next: Stand) -> bool {
+    let n = running.len();
+    let taken = running.map(|it| reserve(room, it)).sum::<usize>();
     let fits = taken.saturating_add(reserve(room, next)) <= room.all || !shares_cells(room);
-    running.is_empty() || (running.len() < room.sequences && fits)
+    n == 0 || (n < room.sequences && fits)
 }
 
 /// The text that must make room before the next step, in which every text may get a token; `None` if there is
 /// room for all.
-pub(super) fn too_many(room: Room, running: &[Stand]) -> Option<u64> {
-    let taken: usize = running.iter().map(|it| it.len + 1).sum();
+pub(super) fn too_many(room: Room, running: impl ExactSizeIterator<Item = Stand> + Clone) -> Option<u64> {
+    let taken: usize = running.clone().map(|it| it.len + 1).sum();
     if !shares_cells(room) || running.len() < 2 || taken <= room.all {
         return None;
     }
-    running.iter().map(|it| it.arrival).max()
+    running.map(|it| it.arrival).max()
 }
 
 /// Whether all texts take what they need from one lot of cells (`kv_unified`).
@@ -46,7 +47,7 @@ fn shares_cells(room: Room) -> bool {
 
 /// Tokens to expect of a text: the most that it can have, but no more than an even share of the context or an eighth
 /// more than it has, whichever is more.
-fn reserve(room: Room, text: &Stand) -> usize {
+fn reserve(room: Room, text: Stand) -> usize {
     let share = room.all / room.sequences.max(1);
     share.max(text.len.saturating_add(text.len / 8).saturating_add(1)).min(text.limit).min(room.each)
 }
@@ -68,15 +69,15 @@ mod tests {
     #[test]
     fn a_text_joins_while_there_is_room_for_what_it_asked_for() {
         let shared = room(1000, 4, true);
-        let running = [stand(0, 300, 600)];
-        assert!(may_join(shared, &running, &stand(1, 100, 400)));
+        let running = || [stand(0, 300, 600)].into_iter();
+        assert!(may_join(shared, running(), stand(1, 100, 400)));
         // An eighth more than it has.
-        assert!(!may_join(shared, &running, &stand(1, 700, 5000)));
-        assert!(may_join(shared, &[], &stand(1, 990, 5000)));
+        assert!(!may_join(shared, running(), stand(1, 700, 5000)));
+        assert!(may_join(shared, [].into_iter(), stand(1, 990, 5000)));
         let own = room(1000, 4, false);
-        let full = [stand(0, 249, 250); 4];
-        assert!(may_join(own, &full[..3], &stand(9, 240, 250)));
-        assert!(!may_join(own, &full, &stand(9, 1, 2)));
+        let full = |n| std::iter::repeat_n(stand(0, 249, 250), n);
+        assert!(may_join(own, full(3), stand(9, 240, 250)));
+        assert!(!may_join(own, full(4), stand(9, 1, 2)));
     }
 
     proptest! {
@@ -102,10 +103,10 @@ mod tests {
                     }
                 }
                 waiting.sort_by_key(|it| it.arrival);
-                while waiting.first().is_some_and(|next| may_join(room, &running, next)) {
+                while waiting.first().is_some_and(|next| may_join(room, running.iter().copied(), *next)) {
                     running.push(waiting.remove(0));
                 }
-                while let Some(last) = too_many(room, &running) {
+                while let Some(last) = too_many(room, running.iter().copied()) {
                     waiting.extend(running.extract_if(.., |it| it.arrival == last));
                 }
                 prop_assert!(running.len() <= sequences);

@@ -1,6 +1,6 @@
 //! What the engine's thread shares with its callers: the waiting texts, and the places that are left.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,8 +41,8 @@ struct State {
     /// Texts that were accepted and have not ended.
     accepted: usize,
     arrivals: u64,
-    /// Who waits for a place, in the order of their tickets.
-    line: Vec<(u64, Waker)>,
+    /// Who waits for a place, by their tickets.
+    line: BTreeMap<u64, Waker>,
     tickets: u64,
     room: Room,
     totals: Metrics,
@@ -100,7 +100,7 @@ impl Drop for Place {
 
 /// Unlocks the state, and wakes the first of those who wait for a place: if there is none, it goes on waiting.
 fn call(state: MutexGuard<'_, State>) {
-    let first = state.line.first().map(|(_, waker)| waker.clone());
+    let first = state.line.first_key_value().map(|(_, waker)| waker.clone());
     // A waker may do anything.
     drop(state);
     first.into_iter().for_each(Waker::wake);
@@ -122,7 +122,7 @@ impl Future for Turn {
         if state.closing.is_some() {
             return Poll::Ready(Err(Error::EngineEnded));
         }
-        let first = state.line.first().map(|(ticket, _)| *ticket);
+        let first = state.line.first_key_value().map(|(ticket, _)| *ticket);
         if first == self.ticket && state.accepted < shared.places(&state) {
             state.accepted += 1;
             return Poll::Ready(Ok(Place(Arc::clone(&shared))));
@@ -132,14 +132,7 @@ impl Future for Turn {
         }
         let ticket = *self.ticket.get_or_insert(state.tickets);
         state.tickets = state.tickets.max(ticket + 1);
-        let waker = context.waker().clone();
-        let before = match state.line.iter_mut().find(|(held, _)| *held == ticket) {
-            Some((_, before)) => Some(std::mem::replace(before, waker)),
-            None => {
-                state.line.push((ticket, waker));
-                None
-            }
-        };
+        let before = state.line.insert(ticket, context.waker().clone());
         drop(state);
         drop(before);
         Poll::Pending
@@ -152,8 +145,7 @@ impl Drop for Turn {
             return;
         };
         let mut state = lock(&self.shared.state);
-        let place = state.line.iter().position(|(held, _)| *held == ticket);
-        let left = place.map(|place| state.line.remove(place));
+        let left = state.line.remove(&ticket);
         call(state);
         drop(left);
     }
@@ -210,7 +202,7 @@ impl Shared {
         if let Some(link) = &self.link {
             link.close(how);
         }
-        line.into_iter().for_each(|(_, waker)| waker.wake());
+        line.into_values().for_each(Waker::wake);
         self.bell.ring();
     }
 

@@ -7,12 +7,14 @@ use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::{Generation, Reply, Start, TextCall};
+use llama_sys::Token;
+
+use super::{Reply, Start, TextCall};
 use crate::generate::channel::{Bell, spawn};
 use crate::generate::engine::{Engine, EngineBuilder, Shutdown};
 use crate::generate::error::Error;
 use crate::generate::piece::{FinishReason, Piece, SequenceId};
-use crate::generate::request::Generate;
+use crate::generate::request::{Generate, Spec};
 use crate::generate::token_stream::TokenStream;
 use crate::load::{AbortHandle, Model};
 use crate::lock;
@@ -57,7 +59,7 @@ impl Host {
     /// `false`: nobody is there any more.
     pub(crate) fn carry_out(&mut self, call: TextCall) -> Result<bool, worker::Error> {
         match call {
-            TextCall::Submit(generation) => return self.submit(*generation),
+            TextCall::Submit { id, spec, so_far } => return self.submit(id, *spec, &so_far),
             TextCall::Cancel { id } => {
                 let text = lock(&self.outbox.texts).remove(&id);
                 drop(text);
@@ -76,9 +78,8 @@ impl Host {
         Ok(true)
     }
 
-    fn submit(&self, generation: Generation) -> Result<bool, worker::Error> {
-        let Generation { id, spec, so_far } = generation;
-        match self.engine.go_on(Generate { model: self.engine.model().clone(), spec }, &so_far) {
+    fn submit(&self, id: u64, spec: Spec, so_far: &[Token]) -> Result<bool, worker::Error> {
+        match self.engine.go_on(Generate { model: self.engine.model().clone(), spec }, so_far) {
             Ok(text) => {
                 let is_heard = self.outbox.sender.send(&Reply::Accepted { id, statistics: text.statistics() });
                 lock(&self.outbox.texts).insert(id, (text, false));

@@ -1,11 +1,13 @@
 //! This process's side of a run: the texts, what the worker sends of them, and its replacements when it dies.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use llama_sys::Token;
 
-use super::{Generation, Reply, Request, Start, TextCall};
+use super::{Reply, Request, Start, TextCall};
 use crate::generate::channel::{Bell, Receiver, Sender, channel};
 use crate::generate::engine::{Metrics, Place, Shutdown};
 use crate::generate::error::Error;
@@ -34,8 +36,8 @@ pub(in crate::generate) struct Link {
 struct State {
     /// `None` between two workers, and in the end.
     sender: Option<worker::Sender>,
-    /// In the order of their numbers.
-    texts: Vec<Text>,
+    /// By their numbers.
+    texts: BTreeMap<u64, Text>,
     submitted: u64,
     is_aborted: bool,
     closing: Option<Shutdown>,
@@ -45,7 +47,6 @@ struct State {
 
 #[derive(Debug)]
 struct Text {
-    id: u64,
     spec: Spec,
     /// Receives first an empty piece, which says that it is accepted.
     answer: Sender<Message>,
@@ -64,10 +65,9 @@ struct Text {
 
 impl Text {
     /// Requests it from a worker, after the tokens that have arrived.
-    fn put(&self, sender: &worker::Sender) -> Result<(), worker::Error> {
-        let Self { id, ref spec, ref tokens, .. } = *self;
-        let generation = Generation { id, spec: spec.clone(), so_far: tokens.clone() };
-        sender.put(&Request::Text(TextCall::Submit(Box::new(generation))))
+    fn put(&self, id: u64, sender: &worker::Sender) -> Result<(), worker::Error> {
+        let (spec, so_far) = (Box::new(self.spec.clone()), self.tokens.clone());
+        sender.put(&Request::Text(TextCall::Submit { id, spec, so_far }))
     }
 
     /// A piece with what all workers took. Another one computes the prompt again, and what drafts came to is
@@ -116,18 +116,6 @@ impl Text {
 }
 
 impl State {
-    fn position(&self, id: u64) -> Option<usize> {
-        self.texts.binary_search_by_key(&id, |text| text.id).ok()
-    }
-
-    fn text(&mut self, id: u64) -> Option<&mut Text> {
-        self.position(id).map(|at| &mut self.texts[at])
-    }
-
-    fn take(&mut self, id: u64) -> Option<Text> {
-        self.position(id).map(|at| self.texts.remove(at))
-    }
-
     /// Sends the worker a call. One that is gone needs none, and the reader finds out.
     fn send(&self, call: TextCall) {
         if let Some(sender) = &self.sender {
@@ -156,7 +144,6 @@ impl Link {
         let link = Arc::clone(self);
         let (answer, pieces) = channel(self.start.ahead, AbortHandle::new(move || link.look(id)));
         let text = Text {
-            id,
             spec,
             answer,
             is_accepted: false,
@@ -168,7 +155,7 @@ impl Link {
             attempts: self.model.worker_attempts(),
         };
         let sent = state.sender.as_ref().map_or(Ok(()), |sender| {
-            text.put(sender)?;
+            text.put(id, sender)?;
             sender.flush();
             Ok(())
         });
@@ -176,7 +163,7 @@ impl Link {
             drop(state);
             return Err(worker::Error::into(error));
         }
-        state.texts.push(text);
+        state.texts.insert(id, text);
         drop(state);
         self.bell.ring();
         Ok(pieces)
@@ -185,10 +172,10 @@ impl Link {
     /// The reader of a text has gone, or has read.
     fn look(&self, id: u64) {
         let mut state = lock(&self.state);
-        let cancelled = match state.text(id) {
+        let cancelled = match state.texts.get_mut(&id) {
             Some(text) if text.answer.is_abandoned() => {
                 state.send(TextCall::Cancel { id });
-                state.take(id)
+                state.texts.remove(&id)
             }
             Some(text) if text.is_held && text.answer.is_drained() => {
                 text.is_held = false;
@@ -204,7 +191,7 @@ impl Link {
     /// A text counts as begun with its first token.
     pub(in crate::generate) fn metrics(&self) -> Metrics {
         let state = lock(&self.state);
-        Metrics { queued: state.texts.iter().filter(|text| !text.has_begun()).count(), ..state.totals }
+        Metrics { queued: state.texts.values().filter(|text| !text.has_begun()).count(), ..state.totals }
     }
 
     /// Stops the computation that is going on, or the next one, with an error.
@@ -228,7 +215,7 @@ impl Link {
     /// The worker has accepted a text.
     fn accepted(&self, id: u64, statistics: Statistics) {
         let mut state = lock(&self.state);
-        let Some(text) = state.text(id) else {
+        let Some(text) = state.texts.get_mut(&id) else {
             return;
         };
         // Another worker has to draw the same numbers.
@@ -243,11 +230,12 @@ impl Link {
         let is_last = piece.end.is_some();
         let mut state = lock(&self.state);
         // It may have been cancelled meanwhile.
-        let Some(at) = state.position(piece.sequence.0) else {
+        let id = piece.sequence.0;
+        let State { texts, totals, .. } = &mut *state;
+        let Entry::Occupied(mut entry) = texts.entry(id) else {
             return;
         };
-        let State { texts, totals, .. } = &mut *state;
-        let text = &mut texts[at];
+        let text = entry.get_mut();
         let (had_begun, before) = (text.has_begun(), text.statistics.generated_tokens);
         let message = text.add(piece, statistics);
         totals.generated_tokens += statistics.generated_tokens.saturating_sub(before) as u64;
@@ -256,12 +244,11 @@ impl Link {
             totals.cached_tokens += statistics.cached_tokens as u64;
         }
         if is_last {
-            let text = state.texts.remove(at);
+            let text = entry.remove();
             drop(state);
             text.end(message);
         } else {
-            let text = &mut state.texts[at];
-            let (id, reader) = (text.id, text.answer.put(message));
+            let reader = text.answer.put(message);
             if text.answer.is_full() && !text.is_held {
                 text.is_held = true;
                 state.send(TextCall::Hold { id, is_held: true });
@@ -272,7 +259,7 @@ impl Link {
     }
 
     fn failed(&self, id: u64, error: Error) {
-        let failed = lock(&self.state).take(id);
+        let failed = lock(&self.state).texts.remove(&id);
         if let Some(text) = failed {
             text.end(Err(error));
         }
@@ -284,9 +271,9 @@ impl Link {
         state.sender = None;
         let closing = state.closing;
         let mut ended = Vec::new();
-        for mut text in std::mem::take(&mut state.texts) {
+        for (id, mut text) in std::mem::take(&mut state.texts) {
             match text.outlive(death, closing) {
-                None => state.texts.push(text),
+                None => drop(state.texts.insert(id, text)),
                 Some(why) => ended.push((text, why)),
             }
         }
@@ -301,7 +288,7 @@ impl Link {
     /// Ends all texts with an error.
     fn fail(&self, error: &Error) {
         let texts = std::mem::take(&mut lock(&self.state).texts);
-        for text in texts {
+        for text in texts.into_values() {
             text.end(Err(error.clone()));
         }
     }
@@ -310,7 +297,7 @@ impl Link {
     fn start_over(&self, sender: worker::Sender) -> Result<(), worker::Error> {
         let mut state = lock(&self.state);
         sender.put(&Request::Text(TextCall::Start(self.start)))?;
-        state.texts.iter().try_for_each(|text| text.put(&sender))?;
+        state.texts.iter().try_for_each(|(id, text)| text.put(*id, &sender))?;
         if state.is_aborted {
             sender.put(&Request::Loading(Loading::Abort { run: self.start.run }))?;
         }

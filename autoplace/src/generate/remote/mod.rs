@@ -33,8 +33,8 @@ type Request = worker::Request<Loading, TextCall, ()>;
 pub(crate) enum TextCall {
     /// The first of a run: take the context.
     Start(Start),
-    /// Check a text, and generate it.
-    Submit(Box<Generation>),
+    /// Check a text, and generate it after the tokens that an earlier worker has generated.
+    Submit { id: u64, spec: Box<Spec>, so_far: Vec<Token> },
     /// Cancel a text.
     Cancel { id: u64 },
     /// Send no more of a text, or go on with it: its reader is behind.
@@ -49,14 +49,6 @@ pub(crate) struct Start {
     /// Pieces that a text may be ahead of its reader.
     pub(super) ahead: usize,
     pub(super) prompt_chunk: PromptChunk,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Generation {
-    id: u64,
-    spec: Spec,
-    /// The tokens that an earlier worker has generated.
-    so_far: Vec<Token>,
 }
 
 /// What a worker answers.

@@ -1,5 +1,7 @@
 //! What of a mapped file the host holds: the one thing about weights that a load without data cannot say.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use llama_sys::TensorPlace;
 
 use crate::gguf::Header;
@@ -16,23 +18,19 @@ const ALIGNMENT: u64 = 32;
 /// both, once for each of its two uses, is there once.
 pub(super) fn mapped(header: &Header, places: &[TensorPlace]) -> (u64, u64) {
     let on_host = places.iter().filter(|place| place.on_host);
-    let mut on_host: Vec<&str> = on_host.map(|place| place.name.as_str()).collect();
-    on_host.sort_unstable();
-    on_host.dedup();
+    let on_host: BTreeSet<&str> = on_host.map(|place| place.name.as_str()).collect();
     let mut resident: u64 = 0;
     // By shard, and apart for what is read row by row (llama-model-loader.cpp, `create_tensor`).
-    let mut spans: Vec<((usize, bool), u64, u64)> = Vec::new();
+    let mut spans: BTreeMap<(usize, bool), (u64, u64)> = BTreeMap::new();
     for tensor in on_host.into_iter().filter_map(|name| header.tensor(name)) {
         let (begin, bytes) = (tensor.offset(), tensor.bytes());
         resident = resident.saturating_add(bytes.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT));
         let end = begin.saturating_add(bytes);
         let mapping = (tensor.shard(), read_by_row(tensor.name(), bytes));
-        match spans.iter_mut().find(|(of, ..)| *of == mapping) {
-            Some((_, first, last)) => (*first, *last) = (begin.min(*first), end.max(*last)),
-            None => spans.push((mapping, begin, end)),
-        }
+        let (first, last) = spans.entry(mapping).or_insert((begin, end));
+        (*first, *last) = (begin.min(*first), end.max(*last));
     }
-    let spans = spans.iter().map(|(_, begin, end)| end.saturating_sub(*begin));
+    let spans = spans.values().map(|(begin, end)| end.saturating_sub(*begin));
     (resident, spans.fold(0, u64::saturating_add))
 }
 

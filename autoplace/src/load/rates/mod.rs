@@ -53,16 +53,6 @@ pub fn measure_rates(
     threads: Option<u32>,
     mut progress: impl FnMut(RatesProgress<'_>),
 ) -> Result<(), Error> {
-    measure(machine, request, threads, &mut progress)
-}
-
-/// The same, compiled once.
-fn measure(
-    machine: &mut Machine,
-    request: &RatesRequest,
-    threads: Option<u32>,
-    progress: &mut dyn FnMut(RatesProgress<'_>),
-) -> Result<(), Error> {
     let threads = threads.unwrap_or_else(|| threads::cores(&machine.host));
     let devices = Backend::init()?.devices();
     let repacked = repacks(machine, &devices);
@@ -216,7 +206,7 @@ impl Recipe {
             ..RatesRequest::of_model(header, profile, &kv)
         };
         let before = machine.clone();
-        if let Err(error) = measure(&mut machine, &request, Some(threads), &mut |_| ()) {
+        if let Err(error) = measure_rates(&mut machine, &request, Some(threads), |_| ()) {
             tracing::warn!(%error, "the devices could not be measured: their speed is taken from elsewhere");
         }
         if machine == before {

@@ -1,5 +1,6 @@
 //! What is measured: everything that is common, or what one model needs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::RateCase;
@@ -86,22 +87,19 @@ impl RatesRequest {
 
 /// The types of a twentieth of the matrices or more, and whether they are experts; the largest first.
 fn weight_types(header: &Header) -> Vec<(TensorType, bool)> {
-    let mut types: Vec<((TensorType, bool), u64)> = Vec::new();
+    let mut types: BTreeMap<(TensorType, bool), u64> = BTreeMap::new();
     for tensor in header.tensors() {
         let shape = tensor.shape();
         if shape[1] > 1 && !tensor.name().starts_with("token_embd") {
             let rows: u64 = shape[1..].iter().product();
             let size = tensor.ty().row_bytes(shape[0]).saturating_mul(rows);
-            let kind = (tensor.ty(), tensor.name().contains("_exps."));
-            match types.iter_mut().find(|(of, _)| *of == kind) {
-                Some((_, sum)) => *sum = sum.saturating_add(size),
-                None => types.push((kind, size)),
-            }
+            let sum = types.entry((tensor.ty(), tensor.name().contains("_exps."))).or_default();
+            *sum = sum.saturating_add(size);
         }
     }
-    let all = types.iter().fold(0, |all: u64, (_, bytes)| all.saturating_add(*bytes));
-    types.retain(|(_, bytes)| *bytes >= all / 20);
-    types.sort_by_key(|&(kind, bytes)| (std::cmp::Reverse(bytes), kind));
+    let all = types.values().fold(0, |all: u64, bytes| all.saturating_add(*bytes));
+    let mut types: Vec<_> = types.into_iter().filter(|(_, bytes)| *bytes >= all / 20).collect();
+    types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     types.into_iter().map(|(kind, _)| kind).collect()
 }
 

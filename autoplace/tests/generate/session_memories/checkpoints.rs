@@ -164,13 +164,13 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
             context
         };
         let empty = context(path, KvType::F32).save_partial_state(0);
-        assert_is!(empty, Err(Error::State { .. }), "{title}");
+        assert!(matches!(empty, Err(Error::State { .. })), "{title}: {empty:?}");
         let mut here = filled(path, KvType::F32, 300);
         assert!(here.has_partial_state(), "{title}");
         let state = here.save_partial_state(0).unwrap();
         // A sequence that is shorter than where it was taken.
         let refused = here.restore_state(1, &state);
-        assert_is!(refused, Err(Error::State { .. }), "{title}");
+        assert!(matches!(refused, Err(Error::State { .. })), "{title}: {refused:?}");
         assert_eq!(here.kv_seq_end(1).unwrap(), None, "{title}");
         assert_eq!(here.kv_seq_end(0).unwrap(), Some(300), "{title}");
         // Another model, and another type of cache.
@@ -183,7 +183,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
                 refused.unwrap();
                 continue;
             }
-            assert_is!(refused, Err(Error::State { .. }), "{title}");
+            assert!(matches!(refused, Err(Error::State { .. })), "{title}: {refused:?}");
             assert_eq!(there.kv_seq_end(0).unwrap(), None, "{title}, {other}");
             assert_eq!(there.kv_seq_end(1).unwrap(), Some(90), "{title}, {other}");
             compute(&mut there, 1, &words(3, 4), 90);

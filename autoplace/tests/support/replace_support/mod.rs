@@ -4,13 +4,13 @@
 
 use std::path::Path;
 
-use autoplace::generate::{Error, Generate, SequenceId, Session};
+use autoplace::generate::{Generate, Resumed, Session, TokenStream};
 use autoplace::load;
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request};
 use autoplace::{Model, ModelBuilder};
 
-pub(crate) const PROMPT: &str = "And the king said unto his servants,";
+use crate::text_support::{Completion, texts_of};
 
 /// A request that leaves cards what a warm-up makes buffers grow by. Nothing is repacked, so that host and cards
 /// compute the same to the last bit.
@@ -53,10 +53,7 @@ pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Genera
 }
 
 /// The text of a stream, with something done before each of its pieces.
-pub(crate) fn text_of(
-    generate: Generate,
-    mut before_piece: impl FnMut(&mut autoplace::generate::TokenStream, usize),
-) -> String {
+pub(crate) fn text_of(generate: Generate, mut before_piece: impl FnMut(&mut TokenStream, usize)) -> String {
     let mut stream = generate.stream().unwrap();
     let mut text = String::new();
     for index in 0.. {
@@ -69,21 +66,15 @@ pub(crate) fn text_of(
     text
 }
 
-/// Runs a session to its end, with something done before each step. The texts in the order in which they were begun.
-pub(crate) fn texts_of(
-    session: &mut Session,
-    begun: &[SequenceId],
-    mut before_step: impl FnMut(&mut Session, usize),
-) -> Result<Vec<String>, Error> {
-    let mut texts = vec![String::new(); begun.len()];
-    let mut steps = 0;
-    while !session.is_empty() {
-        before_step(session, steps);
-        steps += 1;
-        for piece in session.step()? {
-            let at = begun.iter().position(|id| *id == piece.sequence).unwrap();
-            texts[at].push_str(&piece.text);
+/// Runs a session of one text to its end. After every fourth step it is re-placed by the next of these plans, and
+/// restored each time.
+pub(crate) fn run_replacing(session: &mut Session, plans: &[Plan]) -> Completion {
+    let mut plans = plans.iter().cycle();
+    let mut texts = texts_of(session, |session, step| {
+        if step % 5 == 4 {
+            let replaced = session.replace(plans.next().cloned()).unwrap();
+            assert_eq!(replaced.resumed, Resumed::Restored);
         }
-    }
-    Ok(texts)
+    });
+    texts.remove(0)
 }

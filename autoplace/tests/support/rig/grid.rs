@@ -46,33 +46,6 @@ pub(crate) fn settings() -> Vec<ContextParams> {
         .collect()
 }
 
-/// Eight settings in which any two of seven choices meet in all four combinations: the same design. The lengths of
-/// context take turns.
-pub(crate) fn few_settings() -> Vec<ContextParams> {
-    const FIRST: [bool; 7] = [true, true, true, false, true, false, false];
-    let setting = |row: usize| {
-        let choice = |factor: usize| row < 7 && FIRST[(factor + row) % 7];
-        let mut params = ContextParams::default();
-        params.n_ctx = [256, 1000, 12_288][row % 3];
-        params.n_seq_max = if choice(0) { 3 } else { 1 };
-        params.n_outputs_max = params.n_seq_max;
-        params.kv_unified = choice(1);
-        params.swa_full = !choice(2);
-        params.offload_kqv = !choice(3);
-        params.type_k = if choice(4) { KvType::Q8_0 } else { KvType::F16 };
-        params.type_v = params.type_k;
-        if choice(5) {
-            params.flash_attn = FlashAttention::Off;
-            // Quantised values need it.
-            params.type_v = KvType::F16;
-        }
-        params.repack = false;
-        params.n_ubatch = if choice(6) { 64 } else { 512 };
-        params
-    };
-    (0..8).map(setting).collect()
-}
-
 /// The ways to split a model of so many blocks over so many GPUs: any number of layers, by free memory and by
 /// proportions, with and without overrides.
 ///

@@ -15,11 +15,6 @@ pub(crate) fn random(folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits("glm4moe"), folder)
 }
 
-/// The same with a recurrent state.
-pub(crate) fn random_states(folder: &Path) -> PathBuf {
-    random_weights::write(&in_32_bits("qwen35"), folder)
-}
-
 /// A model whose blocks add nothing: each token decides by itself which one comes after it, and the hidden state says
 /// which token it is of. The block that predicts looks at nothing but the hidden state of the token before, takes the
 /// step from there to the token that it is given, and leaves the next step to the output.

@@ -1,17 +1,23 @@
-//! Models with room for draft tokens, and texts: what the tests of speculative decoding share.
+//! Models with room for draft tokens: what the tests of speculative decoding share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-pub(crate) mod exact;
 pub(crate) mod heads;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use autoplace::generate::{FinishReason, Generate, Resumed, Session, Statistics};
-use autoplace::llama_sys::Token;
 use autoplace::memory::{FlashAttention, KvType};
-use autoplace::plan::{Plan, Request};
+use autoplace::plan::Request;
 use autoplace::{Model, ModelBuilder};
+
+use crate::random_weights;
+use crate::synthetic::in_32_bits;
+
+/// A small model of this architecture that computes with 32 bits throughout: a llama attends to everything, of an olmo2
+/// three blocks of four look back a window only.
+pub(crate) fn exact(architecture: &str, folder: &Path) -> PathBuf {
+    random_weights::write(&in_32_bits(architecture), folder)
+}
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
 
@@ -31,50 +37,4 @@ pub(crate) fn builder(path: &Path, request: Request) -> ModelBuilder {
 
 pub(crate) fn load(path: &Path, request: Request) -> Model {
     builder(path, request).load().unwrap()
-}
-
-/// A text to its end.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Completion {
-    pub(crate) text: String,
-    pub(crate) tokens: Vec<Token>,
-    pub(crate) reason: Option<FinishReason>,
-}
-
-/// Runs a session of one text to its end. After every fourth step it is re-placed by the next of these plans, and
-/// restored each time.
-fn run(session: &mut Session, plans: &[Plan]) -> (Completion, Statistics) {
-    let (mut completion, mut statistics) = (Completion::default(), Statistics::default());
-    let mut plans = plans.iter().cycle();
-    for step in 0.. {
-        if session.is_empty() {
-            break;
-        }
-        if step % 5 == 4
-            && let Some(next) = plans.next()
-        {
-            assert_eq!(session.replace(Some(next.clone())).unwrap().resumed, Resumed::Restored);
-        }
-        for piece in session.step().unwrap() {
-            completion.text.push_str(&piece.text);
-            completion.tokens.extend(piece.token);
-            if let Some(end) = piece.end {
-                (completion.reason, statistics) = (Some(end.reason), end.statistics);
-            }
-        }
-    }
-    (completion, statistics)
-}
-
-/// As [`run`]: its tokens, and its statistics.
-pub(crate) fn run_replacing(session: &mut Session, plans: &[Plan]) -> (Vec<Token>, Statistics) {
-    let (completion, statistics) = run(session, plans);
-    (completion.tokens, statistics)
-}
-
-/// A text of a session of its own.
-pub(crate) fn alone(model: &Model, generate: Generate) -> (Completion, Statistics) {
-    let mut session = model.session().unwrap();
-    session.begin(generate).unwrap();
-    run(&mut session, &[])
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{
-    Chat, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenStream,
+    Chat, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenLogprobs, TokenStream,
 };
 use autoplace::llama_sys::{
     self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler, Token,
@@ -16,19 +16,6 @@ use autoplace::plan::{self, Request};
 use autoplace::{Isolation, Model, OnDeath, WorkerProcess, memory};
 
 use crate::native_support::{demo_path, wait};
-
-/// Fails unless a value is of a pattern, and says what it is instead.
-macro_rules! assert_is {
-    ($value:expr, $pattern:pat $(if $guard:expr)? $(, $($case:tt)+)?) => {
-        match $value {
-            $pattern $(if $guard)? => {}
-            ref other => {
-                let case = String::new() $(+ &format!($($case)+))?;
-                panic!("{case}: {other:?} is not {}", stringify!($pattern))
-            }
-        }
-    };
-}
 
 pub(crate) const PROMPT: &str = "And the king said unto his servants,";
 
@@ -106,6 +93,7 @@ pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
 pub(crate) struct Completion {
     pub(crate) tokens: Vec<Token>,
     pub(crate) text: String,
+    logprobs: Vec<TokenLogprobs>,
     pub(crate) end: Option<End>,
 }
 
@@ -113,7 +101,8 @@ pub(crate) struct Completion {
 impl PartialEq for Completion {
     fn eq(&self, other: &Self) -> bool {
         let end = |completion: &Self| completion.end.map(|end| (end.reason, end.meets_constraint));
-        self.tokens == other.tokens && self.text == other.text && end(self) == end(other)
+        let is_said = self.tokens == other.tokens && self.text == other.text && self.logprobs == other.logprobs;
+        is_said && end(self) == end(other)
     }
 }
 
@@ -128,6 +117,7 @@ impl Completion {
         assert!(self.end.is_none(), "nothing comes after the end: {piece:?}");
         self.tokens.extend(piece.token);
         self.text.push_str(&piece.text);
+        self.logprobs.extend(piece.logprobs.clone());
         self.end = piece.end;
     }
 
@@ -165,11 +155,21 @@ impl Texts {
     }
 }
 
-/// Runs a session to its end: its texts in the order of their beginnings.
-pub(crate) fn to_the_end(session: &mut Session) -> Vec<Completion> {
+/// Runs a session to its end, with something done before each step: its texts in the order of their beginnings.
+pub(crate) fn texts_of(session: &mut Session, mut before_step: impl FnMut(&mut Session, usize)) -> Vec<Completion> {
     let mut texts = Texts::default();
-    texts.run(session);
+    for step in 0.. {
+        if session.is_empty() {
+            break;
+        }
+        before_step(session, step);
+        texts.step(session);
+    }
     texts.0.into_values().collect()
+}
+
+pub(crate) fn to_the_end(session: &mut Session) -> Vec<Completion> {
+    texts_of(session, |_, _| {})
 }
 
 /// Runs one text to its end, in a session of its own.

@@ -144,8 +144,6 @@ pub(super) struct WeightTable {
     rules: Vec<BackendRules>,
     /// How the host chooses among its buffer types.
     host: HostMemory,
-    /// Whether some weights go elsewhere than their layer.
-    is_overridden: bool,
     sums: Arc<Sums>,
 }
 
@@ -165,7 +163,7 @@ struct Sums {
 impl WeightTable {
     pub(super) fn new(profile: &ModelProfile, rules: &[BackendRules], pinned: Pinned, params: &ContextParams) -> Self {
         let (stored, host) = (Arc::new(Stored::new(profile)), HostMemory::new(pinned, params));
-        let mut table = Self { stored, rules: rules.to_vec(), host, is_overridden: false, sums: Arc::default() };
+        let mut table = Self { stored, rules: rules.to_vec(), host, sums: Arc::default() };
         table.sums = Arc::new(table.sums(&[]));
         table
     }
@@ -176,11 +174,8 @@ impl WeightTable {
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: &dyn Fn(&str) -> Option<Place>) -> Self {
         let places: Vec<_> = self.stored.weights.iter().map(|weight| place(&weight.weight.name)).collect();
-        let is_overridden = places.iter().any(Option::is_some);
-        if is_overridden || self.is_overridden {
-            self.sums = Arc::new(self.sums(&places));
-        }
-        Self { is_overridden, ..self }
+        self.sums = Arc::new(self.sums(&places));
+        self
     }
 
     /// The sums with weights in these places, where they have one of their own.
