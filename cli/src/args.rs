@@ -18,7 +18,7 @@ use crate::gpu;
 use crate::measure::MeasureArgs;
 use crate::runtime::RuntimeVerb;
 use crate::sizes;
-use crate::talk::{RunArgs, TalkArgs};
+use crate::talk::{RunArgs, ServeArgs, TalkArgs};
 
 /// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts
 /// with 32 signed bits.
@@ -39,6 +39,8 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Begins a chat, or answers every line that comes through a pipe
     Chat(Box<TalkArgs>),
+    /// Serves a model by OpenAI's API
+    Serve(Box<ServeArgs>),
     /// Shows where a model would go on this machine, or on GPUs that it does not have, without loading it
     Plan(Box<PlanArgs>),
     /// Lists what this machine has to place a model on, and who holds its memory
@@ -175,7 +177,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
     pub(crate) at: Vec<u32>,
     /// Sequences held at once, which share the context out
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
+    #[arg(long, alias = "parallel", value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
     /// Plans for embeddings instead of text, pooled as the model says or so; a context is then the longest text
     #[arg(long, value_name = "none|mean|cls|last|rank", value_parser = one_of(POOLING), num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
@@ -363,8 +365,8 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> String {
 
 /// A command line in which llama.cpp's short names of several letters are the long ones of the verbs that plan.
 pub(crate) fn long_names(mut said: Vec<OsString>) -> Vec<OsString> {
-    if said.get(1).is_some_and(|verb| ["run", "chat", "plan"].iter().any(|it| verb == it)) {
-        for (short, long) in [("-ngl", "--ngl"), ("-ub", "--ubatch"), ("-fa", "--flash-attn")] {
+    if said.get(1).is_some_and(|verb| ["run", "chat", "serve", "plan"].iter().any(|it| verb == it)) {
+        for (short, long) in [("-ngl", "--ngl"), ("-ub", "--ubatch"), ("-fa", "--flash-attn"), ("-np", "--parallel")] {
             said.iter_mut().filter(|it| *it == short).for_each(|it| *it = long.into());
         }
     }
@@ -375,46 +377,4 @@ pub(crate) fn long_names(mut said: Vec<OsString>) -> Vec<OsString> {
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Args, Verb, long_names};
-    use autoplace::memory::{FlashAttention, KvType};
-    use autoplace::plan::Request;
-    use clap::{CommandFactory, Parser};
-
-    #[test]
-    fn the_arguments_contradict_nothing() {
-        Args::command().debug_assert();
-    }
-
-    #[test]
-    fn what_is_said_replaces_what_a_program_has_and_the_rest_stays() {
-        let over = |said: &[&str]| {
-            let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).unwrap();
-            let Verb::Plan(args) = args.verb else { unreachable!() };
-            let program = Request::new().kv_types(KvType::Q8_0, KvType::Q8_0).offload_kqv(false);
-            let params = args.ask.over(program.flash_attention(FlashAttention::Off)).params;
-            (params.type_k, params.offload_kqv, params.flash_attn)
-        };
-        assert_eq!(over(&[]), (KvType::Q8_0, false, FlashAttention::Off));
-        let said = over(&["--kv", "f16", "--kv-offload", "on", "--flash-attn", "auto"]);
-        assert_eq!(said, (KvType::F16, true, FlashAttention::Auto));
-    }
-
-    #[test]
-    fn a_plan_that_is_followed_goes_with_nothing_that_is_asked_of_one_and_minus_one_is_no_limit() {
-        for (words, is_taken) in [
-            ("--plan p.json -n -1", true),
-            ("--plan p.json --ctx 512", false),
-            ("--plan p.json --policy fastest", false),
-            ("--ngl 3 -n -2", false),
-            ("-c 8192 -ngl 3 -ub 256 -fa on", true),
-        ] {
-            let line = ["autoplace", "chat", "m"].into_iter().chain(words.split(' ')).map(Into::into);
-            let line = long_names(line.collect());
-            assert_eq!(Args::try_parse_from(line).is_ok(), is_taken, "{words}");
-        }
-    }
 }

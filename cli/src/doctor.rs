@@ -2,15 +2,15 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use autoplace::machine::{Bytes, Gpu, Machine};
 use autoplace_measure::{Evidence, Finding, Measure, Running};
-use serde::Serialize;
+use serde_json::json;
 
 use crate::args::AskArgs;
-use crate::gpu;
-use crate::running;
 use crate::talk::here;
+use crate::{gpu, in_file, print, running};
 
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -41,16 +41,8 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// In JSON.
-#[derive(Serialize)]
-struct Verdict<'a> {
-    healthy: bool,
-    findings: &'a [Finding],
-    evidence: &'a Evidence,
-}
-
-/// The verdict, and whether nothing was found.
-pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
+/// Says the verdict. The exit code is 3 where anything was found.
+pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
     let (mut evidence, cards) = match &args.machine {
         Some(file) => (read(file)?, None),
         None if args.gpu.is_empty() => (Evidence::of_this_machine()?, None),
@@ -80,7 +72,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
     let findings = evidence.diagnose();
     let healthy = findings.is_empty();
     let text = if args.json {
-        serde_json::to_string_pretty(&Verdict { healthy, findings: &findings, evidence: &evidence })?
+        format!("{:#}", json!({"healthy": healthy, "findings": findings, "evidence": evidence}))
     } else if args.report {
         let evidence = evidence.anonymous();
         let words = words(&evidence, &evidence.diagnose());
@@ -88,7 +80,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(String, bool), Box<dyn Error>> {
     } else {
         words(&evidence, &findings)
     };
-    Ok((text, healthy))
+    let printed = print(&text);
+    Ok(if healthy { printed } else { ExitCode::from(3) })
 }
 
 /// A report, or a machine that nobody looked at.
@@ -97,7 +90,7 @@ fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
         // Of two reasons the one of the form that it seems to have.
-        Err(error) if text.contains("\"machine\"") => Err(crate::in_file(file, error).into()),
+        Err(error) if text.contains("\"machine\"") => Err(in_file(file, error).into()),
         Err(_) => Ok(Evidence::of(Machine::read(file)?)),
     }
 }

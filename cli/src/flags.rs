@@ -264,21 +264,6 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_dropped_in_silence() {
-        for (flags, word) in [
-            ("-ngl", "value behind -ngl"),
-            ("-ngl many", "-ngl many"),
-            ("-ctk q9", "-ctk q9"),
-            ("-fa maybe", "-fa maybe"),
-            ("--mlock", "--mlock is not known"),
-            ("-ngl '5", "quotation mark"),
-        ] {
-            let error = Flags::of_script(flags).and_then(|it| it.request(&Request::new(), 81)).unwrap_err();
-            assert!(error.contains(word), "{flags}: {error}");
-        }
-    }
-
-    #[test]
     fn of_all_that_a_server_was_started_with_what_places_its_model_is_taken() {
         let line = "-m a.gguf --temp -1 --n_gpu_layers 4 --host ::1 -ot exps=CPU --swa-full -np 2 -kvu --no-kv-unified";
         let environment = [

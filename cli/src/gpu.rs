@@ -84,12 +84,9 @@ pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
 /// A machine, and those of its GPUs that are devices of llama.cpp for as long as these live.
 pub(crate) type Simulated = (Machine, Vec<SimGpu>);
 
-/// A machine whose GPUs are not there. With `register` they are devices of llama.cpp. A context is still to be opened
-/// on them, as free memory is read off `nvidia-smi` beforehand.
-pub(crate) fn simulated(mut machine: Machine, register: bool) -> Result<Simulated, Box<dyn Error>> {
-    if !register {
-        return Ok((machine, Vec::new()));
-    }
+/// A machine whose GPUs are not there, as devices of llama.cpp. A context is still to be opened on them, as free memory
+/// is read off `nvidia-smi` beforehand.
+pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error>> {
     if machine.gpus.len() > MAX_CARDS {
         let count = machine.gpus.len();
         return Err(format!("there are {count} GPUs: llama.cpp takes at most {MAX_CARDS}").into());
@@ -107,7 +104,7 @@ const UNMEASURED: u64 = 51_200_000_000;
 
 /// The host as it is, and these GPUs as devices of llama.cpp, on which the processor computes.
 pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<Simulated, Box<dyn Error>> {
-    let (mut machine, cards) = simulated(machine(gpus), true)?;
+    let (mut machine, cards) = simulated(machine(gpus))?;
     machine.host = machine.host.bandwidth(UNMEASURED);
     machine.gpus.iter_mut().for_each(|gpu| gpu.bandwidth = machine.host.bandwidth);
     Ok((machine, cards))
@@ -133,7 +130,7 @@ mod tests {
     use autoplace::machine::gib;
 
     #[test]
-    fn a_gpu_is_a_name_a_total_and_what_is_free_of_it() {
+    fn a_gpu_is_a_name_a_total_and_what_is_free_of_it_or_a_name_of_the_catalogue() {
         for (text, name, total, free) in [
             ("RTX 4090=24GiB", "RTX 4090", gib(24), gib(24)),
             ("RTX 4090=24GiB,free=22GiB", "RTX 4090", gib(24), gib(22)),
@@ -144,34 +141,10 @@ mod tests {
             assert_eq!((&*gpu.name, gpu.total, gpu.free), (name, total, free), "{text}");
             assert_eq!(gpu.bandwidth.is_some(), name.starts_with("RTX"), "{text}");
         }
-    }
-
-    #[test]
-    fn a_name_of_the_catalogue_needs_no_total() {
-        let known = gpu("RTX 4090,free=22GiB").unwrap();
-        assert_eq!((known.total, known.free), (gib(24), gib(22)));
-        assert_eq!(known.backend, "CUDA");
-        assert!(known.bandwidth.is_some());
-        let mac = gpu("M4 Max 64GB").unwrap();
-        assert_eq!((mac.total, mac.backend.as_str()), (gib(48), "MTL"));
-        assert_eq!(memory_of(&[mac]), Some((gib(64), Some(546_000_000_000))));
-        assert_eq!(memory_of(&[known]), None);
-    }
-
-    #[test]
-    fn what_is_no_gpu_is_refused_with_what_is_wrong_of_it() {
-        for (text, word) in [
-            ("RTX 409", "RTX 4090"),
-            ("X", "NAME=TOTAL"),
-            ("RTX 4090,free=25GiB", "more than the total"),
-            ("", "name"),
-            ("X=0", "more than 0"),
-            ("X=-8GiB", "size"),
-            ("X=99999999999T", "64 bits"),
-            ("X#one=8GiB", "number"),
-        ] {
-            let error = gpu(text).unwrap_err();
-            assert!(error.contains(word), "{text}: {error}");
-        }
+        assert!(gpu("RTX 409").unwrap_err().contains("RTX 4090"));
+        let (card, chip) = (gpu("RTX 4090,free=22GiB").unwrap(), gpu("M4 Max 64GB").unwrap());
+        assert_eq!((card.total, card.free, chip.total), (gib(24), gib(22), gib(48)));
+        assert_eq!(memory_of(&[chip]), Some((gib(64), Some(546_000_000_000))));
+        assert_eq!(memory_of(&[card]), None);
     }
 }

@@ -56,16 +56,11 @@ fn main() -> ExitCode {
     let answer = match &args.verb {
         Verb::Run(args) => return said(talk::run(args)),
         Verb::Chat(args) => return said(talk::talk(args, None)),
+        Verb::Serve(args) => return said(talk::serve(args)),
         Verb::Measure(args) => return said(measure::run(args)),
+        Verb::Doctor(args) => return said(doctor::run(args)),
         Verb::Plan(args) => plan::run(args, begin),
         Verb::Devices(args) => devices::run(args),
-        Verb::Doctor(args) => match doctor::run(args) {
-            Ok((text, false)) => {
-                print(&text);
-                return ExitCode::from(3);
-            }
-            answer => answer.map(|(text, _)| text),
-        },
         Verb::List(args) => list::run(args),
         Verb::Runtime { verb } => runtime::run(verb),
         Verb::Template(args) => template::run(args),
@@ -78,13 +73,10 @@ fn main() -> ExitCode {
                 .map_err(|error| in_file(folder, error).into())
         }
     };
-    match answer {
-        Ok(text) => print(&text),
-        Err(error) => fail(1, "error: ", &error),
-    }
+    said(answer.map(|text| print(&text)))
 }
 
-/// The exit code of a verb that has printed its answer itself.
+/// The exit code of a verb that has printed its answer, or an error in its place.
 fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     match outcome {
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,

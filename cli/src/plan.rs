@@ -137,11 +137,11 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
         // What was not said of it is not known.
         described.host = rate.into_iter().fold(Host::new(bytes), Host::bandwidth);
     }
-    if !is_described {
-        return Ok((None, (described, Vec::new())));
-    }
-    let simulated = gpu::simulated(described.clone(), !args.no_probe)?;
-    Ok((Some(described), simulated))
+    let simulated = match is_described && !args.no_probe {
+        true => gpu::simulated(described.clone())?,
+        false => (described.clone(), Vec::new()),
+    };
+    Ok((is_described.then_some(described), simulated))
 }
 
 /// The predicted speed by layers on the GPUs, as bars.
@@ -240,31 +240,5 @@ impl Probe for Timed {
         let footprints = self.probe.footprints(gpus, params, split);
         self.spent.set(self.spent.get() + begin.elapsed());
         footprints
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::{PlanArgs, Tool, with_companions};
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        plan: PlanArgs,
-    }
-
-    #[test]
-    fn what_is_loaded_beside_the_model_is_said_or_refused() {
-        let said = |words: &[&str], tool| {
-            let line = Line::parse_from(["plan", "m.gguf"].iter().chain(words));
-            with_companions(&line.plan, tool, "llama-server -m m.gguf\n".to_owned())
-        };
-        assert_eq!(said(&[], Tool::Ollama).unwrap(), "llama-server -m m.gguf\n");
-        let beside = ["--lora", "a b.gguf", "--with", "mmproj=v.gguf", "--with", "draft=d.gguf"];
-        let expected = "llama-server -m m.gguf --lora 'a b.gguf' --mmproj v.gguf -md d.gguf\n";
-        assert_eq!(said(&beside, Tool::LlamaCpp).unwrap(), expected);
-        assert!(said(&beside, Tool::LmStudio).unwrap_err().contains("beside the model"));
     }
 }

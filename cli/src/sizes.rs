@@ -75,9 +75,8 @@ fn number(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{headroom, ram, size};
+    use super::size;
     use autoplace::machine::{gib, mib};
-    use autoplace::memory::Headroom;
 
     #[test]
     fn letters_alone_and_with_ib_count_by_1024_and_with_b_by_1000() {
@@ -109,40 +108,6 @@ mod tests {
         }
         for text in ["99999999999999999999", "18014398509481984K", "999999999999999999999999999999999999999999T"] {
             assert!(size(text).unwrap_err().contains("64 bits"), "{text}");
-        }
-    }
-
-    #[test]
-    fn ram_is_a_size_and_perhaps_a_rate() {
-        assert_eq!(ram("64GiB"), Ok((gib(64), None)));
-        assert_eq!(ram("64G:60GB/s"), Ok((gib(64), Some(60_000_000_000))));
-        for (text, word) in [
-            ("0", "more than 0"),
-            ("", "size"),
-            ("64GiB:", "rate"),
-            ("64GiB:60", "rate"),
-            ("64GiB:0GB/s", "rate"),
-            ("-1GiB", "size"),
-        ] {
-            let error = ram(text).unwrap_err();
-            assert!(error.contains(word), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_headroom_is_a_preset_or_a_size() {
-        for (text, meant) in [
-            ("tight", Headroom::Tight),
-            ("default", Headroom::Default),
-            (" Cautious ", Headroom::Cautious),
-            ("600MiB", Headroom::Bytes(mib(600))),
-            ("0", Headroom::Bytes(0)),
-        ] {
-            assert_eq!(headroom(text), Ok(meant), "{text}");
-        }
-        assert!(headroom("loose").unwrap_err().contains("cautious"));
-        for text in ["", "5%", "-1", "-1GiB"] {
-            assert!(headroom(text).is_err(), "{text}");
         }
     }
 }

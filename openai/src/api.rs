@@ -25,7 +25,7 @@ use autoplace::load::Model;
 #[derive(Debug, Clone)]
 pub struct Api {
     model: Model,
-    engine: Engine,
+    pub(super) engine: Engine,
     name: String,
     /// Or why there is none.
     template: Result<ChatTemplate, Arc<chat::Error>>,

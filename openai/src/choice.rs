@@ -165,14 +165,4 @@ mod tests {
         assert_eq!(calls.count(), 1);
         assert_eq!(step.finish, Some("tool_calls"));
     }
-
-    #[test]
-    fn what_is_held_back_keeps_its_probabilities_for_later() {
-        let mut choice = choice(false);
-        let step = choice.take("<tool_", None);
-        assert!(step.parts.is_empty() && step.finish.is_none());
-        let step = choice.take("box>", Some(FinishReason::StopString));
-        assert_eq!(step.parts, [ReplyPart::Content("<tool_box>".into())]);
-        assert_eq!(step.finish, Some("stop"));
-    }
 }

@@ -101,31 +101,3 @@ impl EmbeddingRequest {
         }))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_input_is_a_text_or_several() {
-        let read = |body: Value| EmbeddingRequest::read(body.to_string().as_bytes(), "m");
-        let texts = |input: Value| read(json!({"input": input})).map(|it| it.texts);
-        assert_eq!(texts(json!("a")).unwrap(), ["a"]);
-        assert_eq!(texts(json!(["a", "b"])).unwrap(), ["a", "b"]);
-        for (wrong, param) in [
-            (json!(null), "input"),
-            (json!([]), "input"),
-            (json!([1, 2]), "input"),
-            (json!([[1]]), "input"),
-            (json!(["a", 1]), "input[1]"),
-            (json!(vec!["a"; 2049]), "input"),
-        ] {
-            let error = texts(wrong).unwrap_err();
-            assert_eq!(error.param.as_deref(), Some(param), "{error}");
-        }
-        let other = read(json!({"input": "a", "model": "n"})).unwrap_err();
-        assert_eq!((other.status, other.code), (404, Some("model_not_found")));
-        let format = read(json!({"input": "a", "encoding_format": "int8"})).unwrap_err();
-        assert_eq!(format.param.as_deref(), Some("encoding_format"));
-    }
-}

@@ -136,28 +136,10 @@ impl From<embed::Error> for ApiError {
 mod tests {
     use super::ApiError;
     use autoplace::generate::Error;
-    use serde_json::json;
-
-    #[test]
-    fn an_error_names_its_parameter_and_a_code() {
-        let error = ApiError::of_generation(&Error::PromptTooLong { tokens: 9, context: 8 }, "messages");
-        assert_eq!(error.status, 400);
-        let body = error.to_json();
-        assert_eq!(body["error"]["type"], "invalid_request_error");
-        assert_eq!(body["error"]["param"], "messages");
-        assert_eq!(body["error"]["code"], "context_length_exceeded");
-        assert_eq!(
-            ApiError::new(500, "broken").to_json(),
-            json!({"error": {"message": "broken", "type": "server_error", "param": null, "code": null}})
-        );
-    }
 
     #[test]
     fn whose_fault_it_is_shows_in_the_status() {
         let status = |error| ApiError::of_generation(&error, "prompt").status;
-        assert_eq!(status(Error::EmptyPrompt), 400);
-        assert_eq!(status(Error::QueueFull { queue: 1 }), 503);
-        assert_eq!(status(Error::EngineEnded), 503);
-        assert_eq!(status(Error::Busy), 500);
+        assert_eq!((status(Error::EmptyPrompt), status(Error::Busy)), (400, 500));
     }
 }

@@ -1,9 +1,8 @@
 //! OpenAI's HTTP API without the HTTP: the JSON of a request in, the JSON of an answer out, so that any web framework
-//! can serve a model to the programs that speak it.
+//! can serve a model to the programs that speak it; `Server` (feature `server`) does.
 //!
 //! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`. Out: a [`Completion`], which is asked
-//! for its chunks or for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape. The example
-//! `serve` is a server around it.
+//! for its chunks or for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -44,6 +43,8 @@ mod logprobs;
 mod message;
 mod options;
 mod reading;
+#[cfg(feature = "server")]
+pub mod server;
 mod shape;
 mod text;
 
@@ -53,3 +54,5 @@ pub use client::Endpoint;
 pub use completion::Completion;
 pub use embeddings::EmbeddingRequest;
 pub use error::ApiError;
+#[cfg(feature = "server")]
+pub use server::Server;

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_wins_over_the_model_and_names_what_is_wrong() {
+    fn the_request_wins_over_the_model() {
         let mut own = Sampling::default();
         (own.temperature, own.top_k) = (0.6, 20);
         let sampling = |asked: Value| with(&asked, |body| sampling(&own, body, 512));
@@ -213,16 +213,7 @@ mod tests {
             assert_eq!(by_number(number), ((0, 512, 512), mirostat));
         }
         assert_eq!(sampling(json!({"mirostat": "v2"})).unwrap().mirostat, Mirostat::V2);
-        for (name, number) in [("mirostat", 3), ("repeat_last_n", -2)] {
-            assert_eq!(sampling(json!({name: number})).unwrap_err().param.as_deref(), Some(name));
-        }
-        let error = sampling(json!({"temperature": "hot"})).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("temperature"));
-        for (name, entry) in [("samplers", "top_k"), ("dry_sequence_breakers", "a")] {
-            let many = |entries| sampling(json!({name: vec![entry; entries]}));
-            assert!(many(64).is_ok());
-            assert_eq!(many(65).unwrap_err().param.as_deref(), Some(name));
-        }
+        assert!(sampling(json!({"samplers": vec!["top_k"; 64], "dry_sequence_breakers": vec!["a"; 64]})).is_ok());
     }
 
     #[test]
@@ -231,14 +222,6 @@ mod tests {
         assert_eq!(stops(json!("a")).unwrap(), ["a"]);
         assert_eq!(stops(json!(["a", "", "b"])).unwrap(), ["a", "b"]);
         assert!(stops(Value::Null).unwrap().is_empty());
-        let error = stops(json!(["a", 1])).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("stop[1]"));
-        for too_much in [json!(vec!["a"; 33]), json!("a".repeat(65 << 10))] {
-            assert_eq!(stops(too_much).unwrap_err().param.as_deref(), Some("stop"));
-        }
-        for n in [json!(0), json!(129), json!(-1), json!(1.5)] {
-            assert_eq!(options(json!({"n": n})).unwrap_err().param.as_deref(), Some("n"));
-        }
         let given = json!({"n": null, "seed": 4_294_967_294_u32, "stream_options": {"include_usage": null}});
         let given = options(given).unwrap();
         assert_eq!((given.n, [0, 1, 2].map(|index| given.seed(index))), (1, [Some(u32::MAX - 1), Some(0), Some(1)]));
@@ -267,7 +250,6 @@ mod tests {
         assert_eq!(constraint(json!({"grammar": ""})), None);
         let lark = "%llguidance {}\nstart: \"a\"";
         assert_eq!(constraint(json!({"grammar": lark, "json_schema": {}})), Some(Constraint::lark(lark)));
-        assert_eq!(options(json!({"grammar": "root ::= \"a\""})).unwrap_err().param.as_deref(), Some("grammar"));
         let only = json!({"type": "null"});
         let held = Some(Constraint::json_schema(only.clone()));
         assert_eq!(constraint(json!({"json_schema": only})), held);
@@ -279,8 +261,5 @@ mod tests {
         let any = Some(Constraint::json_object());
         assert_eq!(form(json!({"type": "json_object", "schema": null})).unwrap(), any);
         assert_eq!((form(json!({"type": "text"})).unwrap(), form(json!({})).unwrap()), (None, None));
-        for wrong in [json!("text"), json!({"type": 3}), json!({"schema": only}), json!({"type": "json_schema"})] {
-            assert_eq!(form(wrong).unwrap_err().param.as_deref(), Some("response_format"));
-        }
     }
 }

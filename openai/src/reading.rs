@@ -15,7 +15,7 @@ use super::error::ApiError;
 /// Parameters of a request at most, the unknown ones among them.
 const MOST_NAMES: usize = 256;
 /// JSON values in a request at most that become trees: a tree takes up to 500 bytes for each.
-pub(super) const MOST_VALUES: usize = 1 << 16;
+const MOST_VALUES: usize = 1 << 16;
 
 /// The body of a request: an object, the values of which nobody has read yet. `null` is as if it were not there.
 pub(super) struct Body<'a> {
@@ -258,27 +258,6 @@ mod tests {
         let names: String = (0..257).map(|name| format!("\"{name}\": 0,")).collect();
         let many = read(&format!("{{{names} \"a\": 0}}")).unwrap_err();
         assert!(many.message.contains("256 names are the most"), "{many}");
-    }
-
-    #[test]
-    fn what_is_inside_a_value_is_named_from_the_request_on() {
-        let body = object(br#"{"prompt": [true], "n": "x", "stop": ["a", "b", "c"]}"#).unwrap();
-        let get = |name| body.get(name).unwrap();
-        let error = value::<Vec<u8>>(get("prompt"), "prompt").unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("prompt[0]"));
-        let error = value::<u8>(get("n"), "n").unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("n"));
-        let error = texts::<2>(get("stop"), "stop").unwrap_err();
-        assert_eq!(error.message, "stop: 2 entries are the most");
-    }
-
-    #[test]
-    fn only_what_is_asked_for_is_refused() {
-        let body = object(br#"{"suffix": "", "audio": {}, "echo": false, "best_of": 1, "n": null}"#).unwrap();
-        assert!(body.refuse(&[("suffix", "\"\""), ("echo", ""), ("best_of", "1"), ("n", "")]).is_ok());
-        let error = body.refuse(&[("suffix", "\"\""), ("audio", "")]).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("audio"));
-        assert_eq!(error.code, Some("unsupported_parameter"));
     }
 
     #[test]

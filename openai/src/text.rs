@@ -1,6 +1,5 @@
 //! A request for texts that go on.
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::{ApiError, check_length};
@@ -12,12 +11,6 @@ use autoplace::load::Model;
 /// Tokens of a prompt at most: of the longest contexts.
 const MOST_TOKENS: usize = 1 << 20;
 
-/// The parameters of the endpoint that are its own, but for the prompt.
-#[derive(Debug, Deserialize)]
-struct TextBody {
-    logprobs: Option<usize>,
-}
-
 pub(super) struct TextRequest {
     pub(super) options: Options,
     pub(super) texts: Vec<Generate>,
@@ -28,7 +21,7 @@ impl TextRequest {
         let body = reading::object(body)?;
         body.refuse(&[("suffix", "\"\""), ("echo", "false"), ("best_of", "1")])?;
         let options = Options::read(&body)?;
-        let text: TextBody = body.part()?;
+        let logprobs = body.get("logprobs").map(|most| reading::value(most, "logprobs")).transpose()?;
         let context = model.placement().context.n_ctx_seq();
         let prompts = prompts(&body, context as usize)?;
         let asked = prompts.len().saturating_mul(options.n);
@@ -40,7 +33,7 @@ impl TextRequest {
         let mut texts = Vec::with_capacity(prompts.len());
         for prompt in prompts {
             let mut generate = model.generate(prompt).sampling(sampling.clone());
-            if let Some(most) = text.logprobs {
+            if let Some(most) = logprobs {
                 generate = generate.logprobs(most);
             }
             texts.push(generate);
@@ -70,38 +63,5 @@ fn prompts(body: &Body<'_>, context: usize) -> Result<Vec<Prompt>, ApiError> {
         }
         None if given.get().starts_with('[') => Err(missing()),
         _ => Ok(vec![one(given, "prompt")?]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    #[test]
-    fn a_prompt_is_a_text_or_tokens_or_several() {
-        let read = |prompt: Value| {
-            let body = json!({"prompt": prompt}).to_string();
-            prompts(&reading::object(body.as_bytes()).unwrap(), 512)
-        };
-        let text = |text: &str| Prompt::markup(text).add_special(true);
-        let tokens = |tokens: &[i32]| Prompt::tokens(tokens);
-        assert_eq!(read(json!("a")).unwrap(), [text("a")]);
-        assert_eq!(read(json!([1, 2])).unwrap(), [tokens(&[1, 2])]);
-        assert_eq!(read(json!(["a", "b"])).unwrap(), [text("a"), text("b")]);
-        let both = read(json!([[1], [2, 3]])).unwrap();
-        assert_eq!(both, [tokens(&[1]), tokens(&[2, 3])]);
-        for (wrong, param) in [
-            (json!(null), "prompt"),
-            (json!([]), "prompt"),
-            (json!(true), "prompt"),
-            (json!(vec!["a"; 129]), "prompt"),
-            (json!([1, "a"]), "prompt[1]"),
-            (json!(["a", 1]), "prompt[1]"),
-            (json!([[1, 1.5]]), "prompt[0][1]"),
-        ] {
-            let error = read(wrong).unwrap_err();
-            assert_eq!(error.param.as_deref(), Some(param), "{error}");
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! `attack`: what hostile clients can take of the example `serve`, and whether others are answered meanwhile. A table
-//! in Markdown; `openai/tests/openai/hostile.rs` holds the same in small.
+//! `attack`: what hostile clients can take of `autoplace serve`, and whether others are answered meanwhile. A table
+//! in Markdown; `cli/tests/program/serve_hostile.rs` holds the same in small.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of a body that is just not refused for its size.
 const LARGEST: usize = (16 << 20) - 1000;
 const TEXT: &str = "/v1/completions";
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
 struct Attack {
     name: &'static str,
@@ -139,7 +140,7 @@ const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Attacks the example, or another program that takes its arguments. Fails where a bound is broken: of memory, or of
+/// Attacks our program, or another one that takes its arguments. Fails where a bound is broken: of memory, or of
 /// what is answered. Never of time.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
@@ -148,8 +149,8 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     let serve = match arguments {
         [] => {
             setup::native()?;
-            run(&mut workspace.cargo(&["build", "--workspace", "--examples"]))?;
-            workspace.target.join("debug/examples/serve")
+            run(&mut workspace.cargo(&["build", "--package=autoplace-cli"]))?;
+            workspace.target.join("debug/autoplace")
         }
         [serve] => PathBuf::from(serve),
         _ => bail!("usage: cargo xtask attack [PROGRAM]"),
@@ -237,7 +238,7 @@ impl Server {
     fn start(serve: &Path, is_isolated: bool) -> Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(serve);
-        shell.args(["--port", "0", "--template", "chatml", "--ctx", "512"]);
+        shell.args(["serve", MODEL, "--port", "0", "--template", "chatml", "--parallel", "8", "--ctx", "4096"]);
         if is_isolated {
             shell.args(["--isolated", "--silent", "5"]);
         }

@@ -49,7 +49,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "clients",
-        what: "OpenAI's own Python client drives the example `serve`, and Hugging Face's shares a cache with the hub",
+        what: "OpenAI's own Python client drives `autoplace serve`, and Hugging Face's shares a cache with the hub",
         run: clients,
     },
     Step {
@@ -142,7 +142,7 @@ fn clients(workspace: &Workspace) -> Result<()> {
     // A test that is named does not have the examples built; so, as the step `test` has built them.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
-    cargo.args(["--test=openai", "--test=hub", "--", "--ignored", "client::"]);
+    cargo.args(["--test=program", "--test=hub", "--", "--ignored", "client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python))
 }
 

@@ -13,7 +13,7 @@ use autoplace_measure::{Evidence, ModelEvidence, Running};
 
 use super::{Found, Program, Seen};
 use crate::args::AskArgs;
-use crate::emit;
+use crate::emit::{Tool, emit};
 
 /// Adds the model that the program runs, as it places it and as it would be planned, to a machine on which the program
 /// runs. What is not asked for here is as the program has it.
@@ -66,7 +66,11 @@ pub(crate) fn compare(
         let root = format!("/proc/{}/root", found.pid);
         let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
         plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
-        match emit::emit(&plan, program.tool()) {
+        let tool = match program {
+            Program::LlamaServer => Tool::LlamaCpp,
+            Program::Ollama => Tool::Ollama,
+        };
+        match emit(&plan, tool) {
             // Without what `plan --emit` says of it beside, but for the variables of Ollama's server.
             Ok(text) => {
                 let said = |line: &&str| !line.starts_with('#') || line.starts_with("#   ");

@@ -11,7 +11,6 @@ use std::path::PathBuf;
 
 use autoplace::machine::{Machine, gib};
 
-use crate::emit::Tool;
 use crate::flags::Flags;
 pub(crate) use compare::compare;
 use http::Http;
@@ -22,16 +21,6 @@ use process::Process;
 pub(crate) enum Program {
     LlamaServer,
     Ollama,
-}
-
-impl Program {
-    /// The tool whose settings it takes.
-    const fn tool(self) -> Tool {
-        match self {
-            Self::LlamaServer => Tool::LlamaCpp,
-            Self::Ollama => Tool::Ollama,
-        }
-    }
 }
 
 /// As people call it.

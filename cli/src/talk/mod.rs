@@ -1,4 +1,5 @@
-//! The verbs `run` and `chat`: a model and what is said to it flow in, its answers flow out as they come.
+//! The verbs `run`, `chat` and [`serve`](serve()): a model and what is said to it flow in, its answers flow out as they
+//! come.
 //!
 //! [`source`] is where the model comes from, [`session`] the chat at a terminal, [`editor`] where its messages are
 //! written, [`files`] what they name, [`screen`] what is shown.
@@ -6,6 +7,7 @@
 mod editor;
 mod files;
 mod screen;
+mod serve;
 mod session;
 mod source;
 
@@ -20,7 +22,7 @@ use autoplace::generate::{self, FinishReason, Generate};
 use autoplace::gguf::Header;
 use autoplace::machine::Bytes;
 use autoplace::plan::SavedPlan;
-use autoplace::{Model, Plan};
+use autoplace::{Model, ModelBuilder, Plan};
 use clap::value_parser;
 
 use crate::args::AskArgs;
@@ -28,13 +30,14 @@ use crate::rates::bar;
 use crate::stop::Stop;
 use crate::template;
 use screen::{note, write};
+pub(crate) use serve::{ServeArgs, serve};
 use session::Session;
 use source::SourceArgs;
 pub(crate) use source::here;
 
-/// A model to talk with.
+/// A model, and where it is to go.
 #[derive(Debug, clap::Args)]
-pub(crate) struct TalkArgs {
+struct LoadArgs {
     #[command(flatten)]
     source: SourceArgs,
     #[command(flatten)]
@@ -42,6 +45,13 @@ pub(crate) struct TalkArgs {
     /// Follows a plan that `plan --save` wrote, instead of making one
     #[arg(long, value_name = "FILE", conflicts_with = "AskArgs")]
     plan: Option<PathBuf>,
+}
+
+/// A model to talk with.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TalkArgs {
+    #[command(flatten)]
+    load: LoadArgs,
     /// System message: what the model reads before all else
     #[arg(short, long, value_name = "TEXT")]
     system: Option<String>,
@@ -90,14 +100,15 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
 /// Answers the prompt; without one, chats with a person, or answers every line of a pipe.
 pub(crate) fn talk(args: &TalkArgs, prompt: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
     let stop = Stop::listen()?;
-    let Some(path) = args.source.path(&args.ask.request(), &stop)? else { return Ok(ExitCode::from(130)) };
+    let request = args.load.ask.request();
+    let Some(path) = args.load.source.path(&request, &stop)? else { return Ok(ExitCode::from(130)) };
     let template = template(args, &path)?;
     if template.is_none() && (prompt.is_none() || args.system.is_some()) {
         let families = FAMILIES.join(", ");
         let problem = "the model has no chat template: --template names its family, one of";
         return Err(format!("{problem} {families}, or a file").into());
     }
-    let is_stopped = match load(args, &path, &stop)? {
+    let is_stopped = match args.load.load(Model::builder(&path).request(request), &stop)? {
         None => true,
         Some(model) => match template {
             Some(template) => converse(args, model, template, prompt, stop)?,
@@ -120,29 +131,31 @@ fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dy
     }
 }
 
-/// Loads the model, and says where it went; `None` where Ctrl-C came before.
-fn load(args: &TalkArgs, path: &Path, stop: &Stop) -> Result<Option<Model>, Box<dyn Error>> {
-    let cancelled = stop.flag();
-    let bar = bar(100, "loading {wide_bar} {percent} %");
-    let shown = bar.clone();
-    let mut builder = Model::builder(path).request(args.ask.request()).progress(move |done| {
-        shown.set_position((done * 100.0) as u64);
-        !cancelled.load(Relaxed)
-    });
-    if let Some(file) = &args.plan {
-        builder = builder.follow(SavedPlan::read(file)?);
+impl LoadArgs {
+    /// Loads the model, and says where it went; `None` where Ctrl-C came before.
+    fn load(&self, builder: ModelBuilder, stop: &Stop) -> Result<Option<Model>, Box<dyn Error>> {
+        let cancelled = stop.flag();
+        let bar = bar(100, "loading {wide_bar} {percent} %");
+        let shown = bar.clone();
+        let mut builder = builder.progress(move |done| {
+            shown.set_position((done * 100.0) as u64);
+            !cancelled.load(Relaxed)
+        });
+        if let Some(file) = &self.plan {
+            builder = builder.follow(SavedPlan::read(file)?);
+        }
+        let loaded = builder.load();
+        bar.finish_and_clear();
+        if stop.end() {
+            return Ok(None);
+        }
+        let model = loaded?;
+        let plan = model.placement();
+        note(summary(&plan));
+        // The first one is why it is this placement, which `/placement` says.
+        plan.notes.iter().skip(1).for_each(note);
+        Ok(Some(model))
     }
-    let loaded = builder.load();
-    bar.finish_and_clear();
-    if stop.end() {
-        return Ok(None);
-    }
-    let model = loaded?;
-    let plan = model.placement();
-    note(summary(&plan));
-    // The first one is why it is this placement, which `/placement` says.
-    plan.notes.iter().skip(1).for_each(note);
-    Ok(Some(model))
 }
 
 /// Where the model is, in a line.

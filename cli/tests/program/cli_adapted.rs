@@ -1,6 +1,6 @@
 //! `autoplace plan --lora` and `--mtp`: what is computed with beside a model's own blocks is part of the plan.
 
-use crate::cli_support::{demo, succeeds};
+use crate::cli_support::{demo, fails, succeeds};
 use crate::lora_support::Adapter;
 use crate::speculative_support::heads;
 use autoplace::gguf::{Header, TensorType};
@@ -32,6 +32,11 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
         assert_eq!(with[0] - without[0], 6 * 2 * 8 * 256 * 4);
         assert!(json.contains("with style beside the weights"), "{json}");
     }
+    // What is loaded beside the model is said to another tool, or refused.
+    let draft = format!("draft={}", demo());
+    let command = plan(&demo(), &["--lora", &file, "--with", &draft, "--emit", "llama.cpp"]);
+    assert!(command.ends_with(&format!(" --lora {file} -md {}\n", demo())), "{command}");
+    fails(&["plan", &demo(), "--lora", &file, "--with", &draft, "--emit", "lm-studio"], 1, &["beside the model"]);
 }
 
 #[test]

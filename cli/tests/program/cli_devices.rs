@@ -4,7 +4,10 @@ use std::fs;
 
 use crate::cli_support::{User, demo};
 use autoplace::gguf::TensorType;
-use autoplace::machine::{Gpu, Host, LearnedHeadroom, Machine, MeasuredRates, Reading, WeightRate, gib, mib};
+use autoplace::machine::{
+    Gpu, GpuProcess, Host, LearnedHeadroom, Machine, MeasuredRates, PciId, PcieLink, PcieRate, Reading, WeightRate,
+    gib, mib,
+};
 use serde_json::json;
 
 fn path(user: &User, name: &str) -> String {
@@ -61,7 +64,7 @@ fn devices_are_measured_when_asked_and_it_is_kept() {
 }
 
 #[test]
-fn a_machine_from_a_file_is_described_with_what_was_measured_and_learned_of_it_and_written_as_it_was() {
+fn a_machine_from_a_file_is_described_with_all_that_is_known_of_it_and_written_as_it_was() {
     let user = User::new();
     let mut machine = elsewhere();
     let mut rates = MeasuredRates::default();
@@ -69,30 +72,59 @@ fn a_machine_from_a_file_is_described_with_what_was_measured_and_learned_of_it_a
     rates.weights =
         vec![WeightRate { tensor_type: TensorType::Q4_K, experts: false, bytes_per_second: 41_500_000_000 }];
     machine.host.rates = Some(rates);
+    machine.host.cpu = Some("AMD Ryzen 9 7950X".to_owned());
+    (machine.host.usable_cores, machine.host.physical_cores, machine.wsl) = (Some(8), Some(16), true);
     let card = &mut machine.gpus[0];
+    (card.device, card.pci_id) = (Some("CUDA0".to_owned()), Some(PciId::new(0, 1, 0, 0)));
+    let link = |generation| PcieRate::new(generation, 16).unwrap();
+    card.pcie = Some(PcieLink::new(link(4)).current(link(1)));
+    // The largest are named, the rest is counted.
+    let programs = (0..7).map(|_| GpuProcess::new(9).name("python").bytes(mib(80)));
+    let programs = [GpuProcess::new(42).name("ollama").bytes(gib(6)), GpuProcess::new(7).bytes(mib(90))]
+        .into_iter()
+        .chain(programs);
+    card.processes = Some(programs.chain([GpuProcess::new(8).name("Xorg")]).collect());
     card.driver = Some("550.54.14".to_owned());
     card.learned = Some(LearnedHeadroom::new(mib(40), mib(50)).work(u64::MAX, u64::MAX));
     card.ggml = Some(Reading::new(card.total, card.free));
     let file = file(&user, machine.to_json().unwrap());
-    let expected = "\
-RTX 4090: 22.0 GiB free of 24.0 GiB
-    device    NVIDIA GeForce RTX 4090 by CUDA
+    let python = "    held by   python (process 9): 80 MiB\n".repeat(6);
+    let expected = format!(
+        "\
+RTX 4090 (CUDA0): 22.0 GiB free of 24.0 GiB
+    device    NVIDIA GeForce RTX 4090 by CUDA at 0000:01:00.0
     memory    1008 GB/s by its data sheet
+    link      PCIe 4.0 x16, 32 GB/s (now 1.0 x16)
     driver    550.54.14
     headroom  driver 40 MiB, growth 50 MiB, measured
+    held by   ollama (process 42): 6.0 GiB
+    held by   a program (process 7): 90 MiB
+{python}    opened by 2 more programs
 host: 512.0 GiB free of 512.0 GiB
+    processor AMD Ryzen 9 7950X, 8 of 16 cores
     memory    400 GB/s as stated
     measured  with 16 threads
       Q4_K: 41.5 GB/s of weights
-";
+Linux inside of Windows (WSL): Windows hands out the GPU's memory
+"
+    );
     // In words it is written too.
     let written = path(&user, "written.json");
     assert_eq!(user.says(&["devices", "--machine", &file, "--write", &written]), expected);
     assert_eq!(Machine::read(&written).unwrap(), machine);
     let printed = user.says(&["devices", "--json", "--machine", &written]);
     assert_eq!(fs::read_to_string(&written).unwrap(), printed);
-    let plan = ["plan", &demo(), "--machine", &file, "--headroom", "tight"];
-    assert_eq!(user.json(&plan)["devices"][0]["headroom"], mib(40 + 50 + 16));
+    // What was learned, and 512 MiB under WSL.
+    let taken = mib(40 + 50 + 512);
+    for (headroom, bytes) in [
+        ("tight", taken + mib(16)),
+        ("default", taken + gib(22) / 100),
+        ("Cautious", (gib(24) * 15).div_ceil(100)),
+        ("600MiB", mib(600)),
+    ] {
+        let plan = ["plan", &demo(), "--machine", &file, "--headroom", headroom];
+        assert_eq!(user.json(&plan)["devices"][0]["headroom"], bytes, "{headroom}");
+    }
 }
 
 #[test]

@@ -81,9 +81,16 @@ fn one_placement_is_held_against_another() {
     let keys = |name| measurement.point(name).unwrap().placement.as_ref().unwrap().settings.type_k;
     assert_eq!((keys("before"), keys("after")), (KvType::BF16, KvType::Q8_0));
 
-    let refused = |flags, word| user.fails(&["measure", &demo, "--before", flags], 2, &["--before", word]);
-    refused("-ngl", "-ngl is missing");
-    refused("-ngl 3 --mlock", "--mlock is not known");
+    for (flags, word) in [
+        ("-ngl", "-ngl is missing"),
+        ("-ngl many", "-ngl many"),
+        ("-ctk q9", "-ctk q9"),
+        ("-fa maybe", "-fa maybe"),
+        ("-ngl 3 --mlock", "--mlock is not known"),
+        ("-ngl '5", "quotation mark"),
+    ] {
+        user.fails(&["measure", &demo, "--before", flags], 2, &["--before", word]);
+    }
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn the_json_has_the_documented_keys_and_types_with_and_without_a_gpu() {
     for (args, devices) in [
         (&["--ngl", "0"][..], 1),
         (&["--gpu", "SIM 8G=8GiB"], 2),
-        (&["--gpu", "SIM 8G=8GiB", "--ngl", "3", "--kv", "q8_0", "--seqs", "2"], 2),
+        (&["--gpu", "SIM 8G=8GiB", "-ngl", "3", "-ub", "256", "-fa", "on", "--kv", "q8_0", "--seqs", "2"], 2),
     ] {
         let json = plan_json(&demo(), args);
         has_the_documented_shape(&json, true);

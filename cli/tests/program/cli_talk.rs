@@ -9,7 +9,7 @@ use crate::hub_server::{Content, Server};
 
 const PROMPT: &str = "And the king said unto his servants,";
 /// The likeliest tokens, few of them.
-const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "--ctx", "512"];
+const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "-c", "512"];
 
 /// What comes of these arguments and this on stdin; `demo` stands for the model.
 fn talk(user: &User, args: &[&str], input: &str) -> Output {
@@ -92,6 +92,10 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
     user.fails(&["run", &demo, "hi", "--system", "Be brief."], 1, &["no chat template"]);
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
+    user.fails(&["chat", &demo, "-n", "-2"], 2, &["--max-tokens"]);
+    // A plan is followed with nothing that is asked of one.
+    user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);
+    user.fails(&["chat", &demo, "--plan", "p.json", "--policy", "fastest"], 2, &["--plan", "--policy"]);
     user.fails(&["template", &demo], 1, &["ships no chat template"]);
 }
 

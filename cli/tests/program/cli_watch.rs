@@ -124,8 +124,13 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     for word in ["llama-server -m", &format!("-ngl {layers}"), "-c 2048", "-ctk q8_0"] {
         assert!(mend.contains(word), "no {word:?} in {mend}");
     }
-    // In words, and for somebody else.
+    // What is asked for here replaces it.
     let watch = format!("--watch={}", few.id());
+    let asked = judged(&user, &[&[&*watch, "--kv", "f16", "--flash-attn", "off"], &CARD[..]].concat());
+    let context = &asked["evidence"]["model"]["plan"]["context"];
+    let [n_ctx, type_k, flash_attn] = ["n_ctx", "type_k", "flash_attn"].map(|name| context[name].to_string());
+    assert_eq!([&*n_ctx, &type_k, &flash_attn], ["2048", "\"F16\"", "\"off\""]);
+    // In words, and for somebody else.
     let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let printed = text(&output.stdout);
     assert!(printed.starts_with("verdict: it is run slower") && !printed.contains(&demo), "{printed}");
@@ -160,11 +165,17 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     let mut answers = llama_server();
     answers["/props"]["is_sleeping"] = true.into();
     let server = Recorded::with_key(answers, "secret");
-    let port = &server.port;
-    let arguments = ["-m", &demo(), "--port", port, "-ngl", "2", "--api-key", "secret"];
-    let process = Process::new("llama-server", &arguments, &[]);
-    let (_, running, _) = watched(&user, process.id());
-    assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
+    let keys = user.path("keys");
+    std::fs::write(&keys, "\nsecret\nanother\n").unwrap();
+    // The first of several.
+    for key in [["--api-key", "secret,another"], ["--api-key-file", keys.to_str().unwrap()]] {
+        let demo = demo();
+        let arguments = [&["-m", &demo, "--port", &server.port, "-ngl", "2"], &key[..]].concat();
+        let process = Process::new("llama-server", &arguments, &[]);
+        let (_, running, _) = watched(&user, process.id());
+        let expected = (&2.into(), &"llama-server b11434-0000000".into());
+        assert_eq!((&running["n_gpu_layers"], &running["program"]), expected, "{key:?}");
+    }
     assert!(!server.was_asked("/slots"));
 
     // One for several models places none.

@@ -33,6 +33,10 @@ mod cli_plan;
 mod cli_talk;
 #[cfg(unix)]
 mod cli_terminal;
+mod serve;
+mod serve_client;
+mod serve_hostile;
+mod server;
 // Its processes are called otherwise than their files.
 #[cfg(target_os = "linux")]
 mod cli_watch;

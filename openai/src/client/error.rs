@@ -78,36 +78,3 @@ impl Error {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Error;
-
-    #[test]
-    fn each_server_s_words_for_a_prompt_that_is_too_long_are_understood() {
-        for (status, body) in [
-            (
-                400,
-                r#"{"error": {"message": "m", "type": "t", "param": "messages", "code": "context_length_exceeded"}}"#,
-            ),
-            (400, r#"{"error": {"code": 400, "message": "m", "type": "exceed_context_size_error", "n_ctx": 512}}"#),
-        ] {
-            let error = Error::refused("u", status, body);
-            assert!(error.is_too_long(), "{error:?}");
-            assert_eq!(error.to_string(), "u answers 400: m");
-        }
-    }
-
-    #[test]
-    fn an_answer_that_is_no_api_s_is_reported_by_its_first_line() {
-        for (body, message) in [
-            ("<html>Bad gateway\nand more", "<html>Bad gateway"),
-            ("", ""),
-            (r#"{"object": "error", "message": "too many", "type": "t", "param": null, "code": 429}"#, "too many"),
-            (r#"{"error": "model is loading"}"#, "model is loading"),
-        ] {
-            let error = Error::refused("u", 503, body);
-            assert!(error.is_busy() && error.to_string().ends_with(&format!(": {message}")), "{error:?}");
-        }
-    }
-}

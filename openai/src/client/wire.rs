@@ -127,34 +127,4 @@ mod tests {
         assert_eq!([&written[2]["tool_call_id"], &written[3]["tool_call_id"]], ["a", "call_2"]);
         assert_eq!(written[0], json!({"role": "user", "content": "q"}));
     }
-
-    #[test]
-    fn calls_in_pieces_are_put_together() {
-        let mut calls = Calls::default();
-        for delta in [
-            json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}]),
-            json!([{"index": 0, "function": {"arguments": "{\"n\""}}]),
-            json!([{"index": 0, "function": {"arguments": ":1}"}}, {"index": 1, "function": {"name": "g"}}]),
-            Value::Null,
-            json!([{"id": "b", "function": {"name": "h"}}, {"id": "c", "function": {"name": "h"}}]),
-        ] {
-            calls.add(&delta);
-        }
-        let made = calls.finish().unwrap();
-        assert_eq!(made[0], called(Some("a"), "f"));
-        assert_eq!((&*made[1].name, &made[1].arguments), ("g", &json!({})));
-        assert_eq!([&made[2].id, &made[3].id], [&Some("b".to_owned()), &Some("c".to_owned())]);
-        calls.add(&json!([{"index": 0, "function": {"name": "f", "arguments": "[1]"}}]));
-        assert_eq!(calls.finish(), Err(Error::Call { name: "f".into(), arguments: "[1]".into() }));
-    }
-
-    #[test]
-    fn only_json_can_be_said_of_a_constraint() {
-        let schema = response_format(&Constraint::json_schema(json!({"type": "string"}))).unwrap();
-        assert_eq!(schema["json_schema"]["schema"], json!({"type": "string"}));
-        assert_eq!(response_format(&Constraint::json_object()).unwrap(), json!({"type": "json_object"}));
-        for other in [Constraint::regex("a"), Constraint::choices(["a"]), Constraint::lark("start: \"a\"")] {
-            assert!(matches!(response_format(&other), Err(Error::Inexpressible { .. })), "{other:?}");
-        }
-    }
 }

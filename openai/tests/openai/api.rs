@@ -96,6 +96,8 @@ fn a_stream_says_what_the_whole_answer_says() {
 fn an_answer_is_what_the_library_generates() {
     let (model, engine, api) = shared();
     let asked = json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
+    // What asks for nothing is not refused.
+    let asked = with(asked, &json!({"suffix": "", "echo": false, "best_of": 1, "audio": null}));
     let answer = complete(&asked).unwrap().wait().unwrap();
     let generate = model.generate("And it came").temp(0.0);
     let own = engine.submit(generate.max_tokens(16).cache_prompt(false)).unwrap();
@@ -122,6 +124,7 @@ fn prompts_come_as_texts_and_tokens_and_each_has_its_answers() {
     assert_eq!(texts(json!(tokens("And</s> it"))), one);
     let other = texts(json!("In the"));
     assert_ne!(one, other);
+    assert_eq!(texts(json!([tokens("And</s> it"), tokens("In the")])), [&*one[0], &other[0]]);
     let (both, prompt_tokens) = answers(&with(asked(json!(["And</s> it", "In the"])), &json!({"n": 2})));
     assert_eq!(both, [&*one[0], &one[0], &other[0], &other[0]]);
     assert_eq!(prompt_tokens, tokens("And</s> it").len() + tokens("In the").len());
@@ -182,34 +185,87 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
     let chat = |body: Value| api.chat(body.to_string().as_bytes());
     let complete = |body: Value| api.complete(body.to_string().as_bytes());
     #[track_caller]
-    fn refused(outcome: Result<Completion, ApiError>, param: &str) {
+    fn refused(outcome: Result<Completion, ApiError>, param: &str) -> ApiError {
         let error = outcome.expect_err("it is refused");
         assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{error}");
+        error
     }
     let function = |name: &str| json!({"type": "function", "function": {"name": name}});
     let unwritable = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
     for (more, param) in [
         (json!({"temperature": -1}), "temperature"),
         (json!({"top_p": "high"}), "top_p"),
+        (json!({"mirostat": 3}), "mirostat"),
+        (json!({"repeat_last_n": -2}), "repeat_last_n"),
+        (json!({"samplers": vec!["top_k"; 65]}), "samplers"),
+        (json!({"dry_sequence_breakers": vec!["a"; 65]}), "dry_sequence_breakers"),
         (json!({"min_p": null, "stop": [1]}), "stop[0]"),
+        (json!({"stop": vec!["a"; 33]}), "stop"),
+        (json!({"stop": "a".repeat(65 << 10)}), "stop"),
         (json!({"n": 1000}), "n"),
+        (json!({"n": 0}), "n"),
+        (json!({"n": 1.5}), "n"),
         (json!({"max_tokens": -2}), "max_tokens"),
         (json!({"logit_bias": {"x": 1}}), "logit_bias.x"),
         (json!({"logit_bias": {"1": "a"}}), "logit_bias.1"),
         (json!({"logprobs": true, "top_logprobs": 1000}), "logprobs"),
         (json!({"tool_choice": function("g"), "tools": [function("f")]}), "tool_choice"),
         (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"tool_choice": "some"}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0]"),
+        (json!({"grammar": "root ::= \"a\""}), "grammar"),
+        (json!({"response_format": "text"}), "response_format"),
+        (json!({"response_format": {"type": 3}}), "response_format"),
+        (json!({"response_format": {"schema": {"type": "null"}}}), "response_format"),
+        (json!({"response_format": {"type": "json_schema"}}), "response_format"),
         (json!({"response_format": {"type": "xml"}}), "response_format"),
         (json!({"response_format": unwritable}), "response_format"),
         (json!({"functions": []}), "functions"),
         (json!({"response_format": {"type": "json_object"}, "tools": [function("f")]}), "response_format"),
         (json!({"audio": {"voice": "x"}}), "audio"),
-        (json!({"messages": [{"role": "user", "content": "word ".repeat(2000)}]}), "messages"),
     ] {
         refused(chat(said(&more)), param);
     }
+    let user = |content: Value| json!([{"role": "user", "content": content}]);
+    let part = json!({"type": "text", "text": "a"});
+    let calls = |arguments: &[Value]| {
+        let call = |arguments| json!({"function": {"name": "f", "arguments": arguments}});
+        json!([{"role": "assistant", "tool_calls": arguments.iter().map(call).collect::<Value>()}])
+    };
+    // Half of the values that may become trees, and the others in a text.
+    let half = json!(vec![0; 1 << 15]);
+    for (messages, param) in [
+        (Value::Null, "messages"),
+        (json!([]), "messages"),
+        (json!("Hello"), "messages"),
+        (json!(vec![json!({"role": "user"}); 8193]), "messages"),
+        (user(json!("word ".repeat(2000))), "messages"),
+        (json!([{"content": "a"}]), "messages[0]"),
+        (json!([{"role": 3}]), "messages[0].role"),
+        (user(json!(3)), "messages[0].content"),
+        (user(json!(vec![part.clone(); 1025])), "messages[0].content"),
+        (user(json!([part, {"type": "image_url"}])), "messages[0].content[1]"),
+        (user(json!([{"type": "text"}])), "messages[0].content[0]"),
+        (user(json!([{"type": "text", "text": 1}])), "messages[0].content[0].text"),
+        (calls(&["{".into()]), "messages[0].tool_calls[0].function.arguments"),
+        (calls(&[half.clone(), half.to_string().into()]), "messages[0].tool_calls[1].function.arguments"),
+    ] {
+        refused(chat(said(&json!({"messages": messages}))), param);
+    }
     let text = |more: Value| complete(with(json!({"prompt": "a"}), &more));
-    refused(text(json!({"suffix": "b"})), "suffix");
+    for (prompt, param) in [
+        (Value::Null, "prompt"),
+        (json!([]), "prompt"),
+        (json!(true), "prompt"),
+        (json!(vec!["a"; 129]), "prompt"),
+        (json!([1, "a"]), "prompt[1]"),
+        (json!(["a", 1]), "prompt[1]"),
+        (json!([[1, 1.5]]), "prompt[0][1]"),
+    ] {
+        refused(text(json!({"prompt": prompt})), param);
+    }
+    assert_eq!(refused(text(json!({"suffix": "b"})), "suffix").code, Some("unsupported_parameter"));
     refused(text(json!({"best_of": 2})), "best_of");
     refused(text(json!({"echo": true})), "echo");
     assert_eq!(text(json!({"prompt": [-1]})).unwrap_err().status, 400);
@@ -297,6 +353,18 @@ fn vectors_come_as_numbers_and_packed() {
     assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("dimensions"));
+    for (wrong, param) in [
+        (json!({"input": null}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({"input": [1, 2]}), "input"),
+        (json!({"input": [[1]]}), "input"),
+        (json!({"input": ["a", 1]}), "input[1]"),
+        (json!({"input": vec!["a"; 2049]}), "input"),
+        (json!({"input": "a", "encoding_format": "int8"}), "encoding_format"),
+        (json!({"input": "a", "model": "other"}), "model"),
+    ] {
+        assert_eq!(answer(wrong).unwrap_err().param.as_deref(), Some(param));
+    }
     let long = answer(json!({"input": ["a", "word ".repeat(20_000)]})).unwrap_err();
     assert_eq!((long.param.as_deref(), long.code), (Some("input[1]"), Some("context_length_exceeded")));
     drop(embedder);

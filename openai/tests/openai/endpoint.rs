@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 
 use crate::http::{Request, serve};
 use crate::llama_server::LlamaServer;
+use crate::native_support::demo_path;
 use crate::program::Program;
-use crate::server::{FILE, MODEL, PATIENCE, Server};
+use crate::server::{MODEL, Server};
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
 struct Recipe {
@@ -57,23 +58,23 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 #[test]
 fn a_program_goes_on_at_an_endpoint_with_the_same_lines() -> Outcome {
-    let model = Model::builder(FILE).n_ctx(512).n_threads(1).load()?;
+    let model = Model::builder(demo_path()).n_ctx(512).n_threads(1).load()?;
     let (here, _) = talk!(model.chat_with(ChatTemplate::family("chatml")?));
     assert!(!here.is_empty() && !text_of!(model).is_empty());
 
-    let server = Server::start(&["--ctx", "512"]);
+    let server = Server::start(512, ChatTemplate::family("chatml")?);
     let model = Endpoint::new(server.url("/v1/"));
     assert_eq!(model.models()?, [MODEL]);
     let (there, statistics) = talk!(model.chat()?);
     let said = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "And the king said"}]);
     let asked = json!({"messages": said, "temperature": 0, "max_tokens": 12, "seed": 1});
-    let (_, answer) = server.post("/v1/chat/completions", &asked.to_string());
+    let answer = server.post("/v1/chat/completions", &asked);
     assert_eq!(answer["choices"][0]["message"]["content"], there);
     assert!(statistics.prompt_tokens > 12 && statistics.generated_tokens > 0, "{statistics:?}");
     assert!(statistics.first_token_latency.is_some());
 
     let asked = json!({"prompt": "In the beginning", "temperature": 0, "max_tokens": 9});
-    let (_, answer) = server.post("/v1/completions", &asked.to_string());
+    let answer = server.post("/v1/completions", &asked);
     assert_eq!(answer["choices"][0]["text"], text_of!(model));
     model.generate("A recipe:").temp(0.0).max_tokens(64).parse::<Recipe>()?;
     let words = Constraint::json_schema(json!({"type": "string", "maxLength": 4}));
@@ -90,9 +91,7 @@ const TOOLS: &str = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_
 
 #[test]
 fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
-    let template = tempfile::NamedTempFile::new()?;
-    std::fs::write(&template, TOOLS)?;
-    let server = Server::start(&["--ctx", "1024", "--template", &template.path().to_string_lossy()]);
+    let server = Server::start(1024, ChatTemplate::new(TOOLS, <_>::default())?);
     let schema = json!({"type": "object", "properties": {"day": {"type": "integer", "maximum": 31}}, "required": ["day"], "additionalProperties": false});
     let mut chat = Endpoint::new(server.url("/v1")).chat()?;
     chat = chat.tools([Tool::new("weather", "The weather of a day.", schema)]).tool_choice(ToolChoice::Required);
@@ -110,7 +109,7 @@ fn a_tool_that_must_be_called_is_and_its_result_goes_back() -> Outcome {
 
 #[test]
 fn what_the_server_refuses_is_typed_and_what_was_said_is_taken_back() -> Outcome {
-    let server = Server::start(&["--ctx", "512"]);
+    let server = Server::start(512, ChatTemplate::family("chatml")?);
     let mut chat = Endpoint::new(server.url("/v1")).chat()?;
     let error = chat.say("word ".repeat(2000))?.finish().unwrap_err();
     assert!(error.is_too_long() && matches!(error, Error::Refused { status: 400, .. }), "{error:?}");
@@ -128,10 +127,9 @@ fn what_the_server_refuses_is_typed_and_what_was_said_is_taken_back() -> Outcome
 
 #[test]
 fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome {
-    let server = Server::start(&["--at-once", "1", "--ctx", "65536"]);
+    let server = Server::start(65_536, ChatTemplate::family("chatml")?);
     let model = Endpoint::new(server.url("/v1"));
     let endless = || model.generate("In the beginning").max_tokens(60_000).stop("\u{0}").stream();
-    let idle = |it: &Value| it["running"] == 0 && it["queued"] == 0;
     let mut stream = endless()?;
     assert!(stream.next().is_some());
     let abort = stream.abort_handle();
@@ -140,11 +138,11 @@ fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome 
     aborts.join().unwrap();
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted), "{pieces}");
     drop(stream);
-    server.until("the aborted one has ended", idle);
+    server.until_idle();
     let mut stream = endless()?;
     assert!(stream.next().is_some());
     drop(stream);
-    server.until("the dropped one has ended", idle);
+    server.until_idle();
     Ok(())
 }
 
@@ -175,13 +173,15 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
         }
         assert_eq!((&body["model"], &body["stream"]), (&json!("qwen3"), &json!(true)));
         assert_eq!(body["chat_template_kwargs"], json!({"enable_thinking": true}));
-        let call = |delta: Value| chunk(&json!({"tool_calls": [delta]}), &Value::Null);
+        assert_eq!(body["response_format"], json!({"type": "json_object"}));
+        let call = |deltas: Value| chunk(&json!({"tool_calls": deltas}), &Value::Null);
         let events = [
             ": a comment\n\n".to_owned(),
             chunk(&json!({"role": "assistant", "content": null, "reasoning_content": "Hm"}), &Value::Null),
             chunk(&json!({"content": "Well"}), &Value::Null),
-            call(json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"n\":"}})),
-            call(json!({"index": 0, "function": {"arguments": " 1}"}})),
+            call(json!([{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"n\":"}}])),
+            call(json!([{"index": 0, "function": {"arguments": " 1}"}}, {"index": 1, "function": {"name": "g"}}])),
+            call(json!([{"id": "b", "function": {"name": "h"}}, {"id": "c", "function": {"name": "h"}}])),
             chunk(&json!({}), &json!("tool_calls")),
             "data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 7, \"completion_tokens\": 5}}\n\n".to_owned(),
             "data: [DONE]\n\n".to_owned(),
@@ -191,11 +191,14 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
     let model = Endpoint::new(url).api_key("a-key");
     assert!(!format!("{model:?}").contains("a-key"));
     let mut chat = model.chat()?.variable("enable_thinking", true);
+    chat = chat.with(|generate| generate.constraint(Constraint::json_object()));
     // A conversation that began elsewhere goes on here.
     chat.messages_mut().extend([Message::user("q"), Message::assistant("a")]);
     let (reply, statistics) = chat.say("Go on.")?.finish()?;
     assert_eq!((&*reply.content, reply.reasoning.as_deref()), ("Well", Some("Hm")));
-    assert_eq!(reply.tool_calls[0].arguments, json!({"n": 1}));
+    let calls = reply.tool_calls.iter().map(|it| json!([it.id, it.name, it.arguments]));
+    let [f, g] = [json!(["a", "f", {"n": 1}]), json!([null, "g", {}])];
+    assert_eq!(calls.collect::<Vec<_>>(), [f, g, json!(["b", "h", {}]), json!(["c", "h", {}])]);
     assert_eq!((statistics.prompt_tokens, statistics.generated_tokens), (7, 5));
     assert_eq!(chat.messages().len(), 4);
     Ok(())
@@ -204,10 +207,12 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
 #[test]
 fn each_way_of_answering_badly_is_an_error_of_its_own() {
     const STREAM: &str = "text/event-stream";
+    const JSON: &str = "application/json";
     let begun = || chunk(&json!({"content": "In the"}), &Value::Null);
+    let listed = json!({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "[1]"}}]});
     type Case = (&'static str, &'static str, String, fn(&Error) -> bool);
-    let cases: [Case; 7] = [
-        ("200 OK", "application/json", "{}".into(), |it| matches!(it, Error::Protocol { .. })),
+    let cases: [Case; 11] = [
+        ("200 OK", JSON, "{}".into(), |it| matches!(it, Error::Protocol { .. })),
         ("200 OK", STREAM, "data: {\n\n".into(), |it| matches!(it, Error::Protocol { .. })),
         ("200 OK", STREAM, begun(), |it| matches!(it, Error::CutOff { .. })),
         ("200 OK", STREAM, begun() + "data: [DONE]\n\n", |it| matches!(it, Error::CutOff { .. })),
@@ -215,33 +220,53 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
         ("307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/", STREAM, String::new(), |it| {
             matches!(it, Error::Refused { status: 307, .. })
         }),
-        ("429 Too Many Requests", "text/html", "<h1>slow down</h1>".into(), Error::is_busy),
+        ("429 Too Many Requests", "text/html", "<h1>slow down</h1>\nand more".into(), |it| {
+            it.is_busy() && it.to_string().ends_with(": <h1>slow down</h1>")
+        }),
+        ("200 OK", STREAM, chunk(&listed, &json!("tool_calls")), |it| matches!(it, Error::Call { .. })),
+        // vLLM's and llama-server's forms.
+        ("503 Service Unavailable", JSON, r#"{"object": "error", "message": "too many", "code": 429}"#.into(), |it| {
+            it.is_busy() && it.to_string().ends_with(" answers 429: too many")
+        }),
+        ("503 Service Unavailable", JSON, r#"{"error": "model is loading"}"#.into(), |it| {
+            it.is_busy() && it.to_string().ends_with(": model is loading")
+        }),
+        (
+            "400 Bad Request",
+            JSON,
+            r#"{"error": {"code": 400, "type": "exceed_context_size_error"}}"#.into(),
+            Error::is_too_long,
+        ),
     ];
     for (status, kind, body, is_right) in cases {
         let sent = body.clone();
         let model = Endpoint::new(canned(move |to, _, _| send(to, status, kind, &sent))).model("m");
         let error = model.chat().unwrap().say("Hello!").unwrap().finish().unwrap_err();
         assert!(is_right(&error), "{status} {body:?}: {error:?}");
-        assert!(error.to_string().starts_with("http://127.0.0.1:"), "{error}");
+        let names_server = error.to_string().starts_with("http://127.0.0.1:");
+        assert!(names_server || matches!(error, Error::Call { .. }), "{error}");
     }
     let several = Endpoint::new(canned(|to, _, _| {
         send(to, "200 OK", "application/json", r#"{"data": [{"id": "a"}, {"id": "b"}]}"#);
     }));
     assert!(several.chat().unwrap_err().to_string().ends_with("has 2 models: name one of [a, b]"));
-    let silent = Endpoint::new(canned(|_, _, _| thread::sleep(PATIENCE))).model("m").timeout(Duration::from_millis(50));
+    let silent = Endpoint::new(canned(|_, _, _| thread::sleep(Duration::from_secs(120))))
+        .model("m")
+        .timeout(Duration::from_millis(50));
     assert!(matches!(silent.generate("a").text(), Err(Error::Silent { .. })));
     let nowhere = Endpoint::new("http://127.0.0.1:1/v1").chat().unwrap_err();
     assert!(matches!(nowhere, Error::Unreachable { .. }), "{nowhere:?}");
 }
 
 #[test]
-fn the_example_is_short_and_talks_to_a_server() {
+fn the_example_is_short_and_talks_to_a_server() -> Outcome {
     let source = include_str!("../../examples/outgrow.rs");
     let code = source.lines().filter(|line| !line.is_empty() && !line.starts_with("//!")).count();
     assert!(code <= 30, "{code} lines");
-    let server = Server::start(&["--ctx", "512"]);
+    let server = Server::start(512, ChatTemplate::family("chatml")?);
     let output = Program("outgrow").run(&[&server.url("/v1"), "And the king said"]);
     assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+    Ok(())
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! OpenAI's API: as data, and by the example `serve` as clients meet it.
+//! OpenAI's API: as data, and to a model behind an endpoint.
 
 #[path = "../../../hub/tests/http/mod.rs"]
 mod http;
@@ -9,8 +9,5 @@ mod program;
 
 mod api;
 mod endpoint;
-mod hostile;
 mod llama_server;
-mod serve;
-mod serve_client;
 mod server;

@@ -1,183 +1,73 @@
-//! The example `serve` while it runs.
+//! A server of the demo model in this process.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use autoplace::Model;
+use autoplace::chat::ChatTemplate;
+use autoplace::generate::Engine;
+use autoplace_openai::Api;
 use serde_json::Value;
-use tempfile::NamedTempFile;
+use tokio::sync::Notify;
 
-use crate::program::Program;
+use crate::native_support::demo_path;
 
-pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
-pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
-
-pub(crate) const CHAT: &str = "/v1/chat/completions";
-pub(crate) const TEXT: &str = "/v1/completions";
-
-/// How long a test waits for what must come: it fails after, rather than for ever.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const MODEL: &str = "autoplace-demo";
 
 pub(crate) struct Server {
-    child: Child,
-    /// `127.0.0.1:12345`.
-    pub(crate) address: String,
-    /// What it says on stderr.
-    said: NamedTempFile,
+    pub(crate) engine: Engine,
+    address: SocketAddr,
+    stop: Arc<Notify>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// On a free port, with the demo model, a template if none is named, and one thread: beside other tests two would
-    /// wait for each other.
-    pub(crate) fn start(args: &[&str]) -> Self {
-        Self::run(Command::new(Program("serve").executable()), args)
-    }
-
-    /// Where a process may have so many files and connections open as where it may have fewest.
-    #[cfg(unix)]
-    pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
-        shell.arg(Program("serve").executable());
-        Self::run(shell, args)
-    }
-
-    fn run(mut serve: Command, args: &[&str]) -> Self {
-        let said = NamedTempFile::new().expect("a temporary file");
-        if !args.contains(&"--template") {
-            serve.args(["--template", "chatml"]);
-        }
-        let mut child = serve
-            .args(["--port", "0", "--threads", "1"])
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(said.reopen().expect("a handle"))
-            .spawn()
-            .expect("the example starts");
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).expect("text");
-        let mut server = Self { child, address: String::new(), said };
-        let address = line.trim_end().strip_prefix("listening on http://");
-        server.address = address.unwrap_or_else(|| panic!("{line:?}{}", server.said())).to_owned();
-        server
-    }
-
-    /// What it has said on stderr so far: a line for each request.
-    pub(crate) fn said(&self) -> String {
-        std::fs::read_to_string(&self.said).expect("text")
-    }
-
-    /// The most memory that it has held so far, in bytes.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn peak(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.expect("it runs");
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).expect("in KiB");
-        kib.parse::<u64>().expect("a number") << 10
+    /// With a context of so many tokens.
+    pub(crate) fn start(n_ctx: u32, template: ChatTemplate) -> Self {
+        let model = Model::builder(demo_path()).n_ctx(n_ctx).n_threads(1).load().unwrap();
+        let engine = Engine::new(&model).unwrap();
+        let server = autoplace_openai::Server::new(Api::new(&model, &engine, MODEL).template(template));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), Arc::new(Notify::new()));
+        let stopped = Arc::clone(&stop);
+        let run = move || {
+            tokio::runtime::Runtime::new().unwrap().block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                server.serve(listener, stopped.notified()).await;
+            });
+        };
+        Self { engine, address, stop, thread: Some(thread::spawn(run)) }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// The status and the body of what a body is answered with.
-    pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
-        let agent = agent();
-        let request = agent.post(self.url(path));
-        let response = request.content_type("application/json").send(body);
-        read(response.expect("an answer"))
+    /// What a request is answered with.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
+        ureq::post(self.url(path)).send_json(body).unwrap().body_mut().read_json().unwrap()
     }
 
-    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
-        read(agent().get(self.url(path)).call().expect("an answer"))
-    }
-
-    /// A connection that has sent these bytes.
-    pub(crate) fn connected(&self, bytes: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.write_all(bytes.as_bytes()).expect("it reads");
-        stream
-    }
-
-    /// What a request of these lines of a head is answered with.
-    pub(crate) fn raw(&self, lines: &[&str]) -> String {
-        rest(&self.connected(&format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"))))
-    }
-
-    /// A connection that has sent a request and read nothing.
-    pub(crate) fn sent(&self, path: &str, body: &str) -> TcpStream {
-        self.connected(&format!(
-            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-            self.address,
-            body.len(),
-        ))
-    }
-
-    /// What the engine is at: `running`, `queued`, `generated_tokens`.
-    pub(crate) fn engine(&self) -> Value {
-        self.get("/health").1["engine"].take()
-    }
-
-    /// Waits until the engine is where it should come to.
+    /// Waits until nothing runs or waits.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..PATIENCE.as_millis() / 10 {
-            let engine = self.engine();
-            if is_there(&engine) {
-                return engine;
+    pub(crate) fn until_idle(&self) {
+        for _ in 0..12_000 {
+            let metrics = self.engine.metrics();
+            if metrics.running == 0 && metrics.queued == 0 {
+                return;
             }
             thread::sleep(Duration::from_millis(10));
         }
-        panic!("{what}: {}", self.engine());
-    }
-
-    #[cfg(unix)]
-    pub(crate) fn interrupt(&self) {
-        crate::program::interrupt(&self.child);
-    }
-
-    pub(crate) fn wait(&mut self) -> ExitStatus {
-        self.child.wait().expect("it was started")
+        panic!("{:?}", self.engine.metrics());
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn agent() -> ureq::Agent {
-    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
-    config.build().into()
-}
-
-fn read(mut response: ureq::http::Response<ureq::Body>) -> (u16, Value) {
-    let status = response.status().as_u16();
-    let body = response.body_mut().read_json();
-    (status, body.expect("each answer is JSON"))
-}
-
-/// The rest of a stream.
-pub(crate) fn rest(mut stream: &TcpStream) -> String {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).expect("it goes on");
-    String::from_utf8(bytes).expect("text")
-}
-
-/// Reads until a text has come.
-pub(crate) fn read_until(mut stream: &TcpStream, text: &str) {
-    let mut seen = Vec::new();
-    let mut byte = [0];
-    while !seen.ends_with(text.as_bytes()) {
-        assert_eq!(stream.read(&mut byte).expect("it goes on"), 1);
-        seen.push(byte[0]);
+        self.stop.notify_one();
+        self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,26 +1,22 @@
 //! What a server of OpenAI's API takes around its answers: bodies that are JSON and not too large, errors in the API's
-//! own shape, events, and an end that lets answers finish.
+//! own shape, and events.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use anyhow::Context as _;
-use autoplace_openai::{ApiError, Completion};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, KeepAliveStream};
 use axum::response::{IntoResponse, Response, Sse};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use futures_util::{Stream, StreamExt, stream};
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
-use super::connections::{self, Connection};
+use super::connections::Connection;
+use crate::{ApiError, Completion};
 
 /// Bytes of a request at most: some millions of tokens.
 const LARGEST_BODY: usize = 16 << 20;
@@ -30,7 +26,7 @@ static BODIES: Semaphore = Semaphore::const_new(64 << 20);
 static READERS: Semaphore = Semaphore::const_new(4);
 
 /// What is answered instead.
-pub(crate) struct Failed(ApiError);
+pub(super) struct Failed(ApiError);
 
 impl From<ApiError> for Failed {
     fn from(error: ApiError) -> Self {
@@ -51,25 +47,25 @@ impl IntoResponse for Failed {
     }
 }
 
-pub(crate) fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
+pub(super) fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
     ApiError::new(status.as_u16(), message).into()
 }
 
 /// The body of a request that says that it is JSON: what a page in a browser cannot send to another site unasked.
-pub(crate) struct Body {
+pub(super) struct Body {
     bytes: Vec<u8>,
-    pub(crate) under_way: UnderWay,
+    pub(super) under_way: UnderWay,
 }
 
 /// What a request holds until it is answered.
-pub(crate) struct UnderWay {
+pub(super) struct UnderWay {
     connection: Arc<Connection>,
     _room: SemaphorePermit<'static>,
 }
 
 impl UnderWay {
     /// From now on its connection is not closed for others.
-    pub(crate) fn is_answered(&self) {
+    pub(super) fn is_answered(&self) {
         self.connection.is_answered.store(true, Ordering::Relaxed);
     }
 }
@@ -116,7 +112,7 @@ async fn collect(body: axum::body::Body) -> Result<(Vec<u8>, SemaphorePermit<'st
     Ok((bytes, room))
 }
 
-pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default()
 }
@@ -126,7 +122,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 /// # Errors
 ///
 /// Those of the work; status 500 if it panics.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, Failed> {
     match tokio::task::spawn_blocking(work).await {
@@ -140,7 +136,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// # Errors
 ///
 /// As [`blocking`].
-pub(crate) async fn read<T: Send + 'static>(
+pub(super) async fn read<T: Send + 'static>(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<(T, UnderWay), Failed> {
@@ -155,7 +151,7 @@ pub(crate) async fn read<T: Send + 'static>(
 }
 
 /// The chunks of an answer as server-sent events, with a comment now and then while a prompt is long.
-pub(crate) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
+pub(super) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let chunks = completion.map(|chunk| match chunk {
         Ok(chunk) => chunk.to_string(),
         Err(error) => error.to_json().to_string(),
@@ -163,34 +159,4 @@ pub(crate) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<
     let all = chunks.chain(stream::iter(["[DONE]".to_owned()]));
     let events = all.map(|data| Ok(Event::default().data(data)));
     Sse::new(events).keep_alive(KeepAlive::default())
-}
-
-/// Listens until Ctrl-C, then takes no more requests. `most`: connections at once. `timeout`: what a client has to send
-/// a head, and then a body; and what answers under way have to end.
-///
-/// # Errors
-///
-/// Where it cannot listen.
-pub(crate) async fn serve(address: SocketAddr, routes: Router, most: usize, timeout: Duration) -> anyhow::Result<()> {
-    let stopping = Arc::new((Notify::new(), AtomicBool::new(false)));
-    let stop = Arc::clone(&stopping);
-    let on_signal = move || {
-        if stop.1.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        stop.0.notify_waiters();
-        stop.0.notify_one();
-    };
-    ctrlc::set_handler(on_signal).context("cannot listen for Ctrl-C")?;
-
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-    println!("listening on http://{}", listener.local_addr()?);
-    let (begins, ends) = (Arc::clone(&stopping), stopping);
-    let stop = async move { begins.0.notified().await };
-    tokio::select! {
-        () = connections::serve(listener, routes, most, timeout, stop) => {}
-        () = async { ends.0.notified().await; sleep(timeout).await } => {}
-    }
-    Ok(())
 }

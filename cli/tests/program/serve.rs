@@ -1,8 +1,8 @@
-//! The example `serve` as clients meet it: what it refuses, and what becomes of those who read slowly or go away.
+//! `autoplace serve` as clients meet it: what it refuses, and what becomes of those who read slowly or go away.
 
 use std::thread;
 
-use crate::program::Program;
+use crate::cli_support::fails;
 use crate::server::{CHAT, FILE, MODEL, Server, TEXT, read_until, rest};
 use serde_json::{Value, json};
 
@@ -62,7 +62,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     let server = Server::start(&["--ctx", "512"]);
     let error = |(status, body): (u16, Value)| {
         let error = &body["error"];
-        assert!(error["message"].is_string() && error["type"].is_string(), "{body}");
+        assert!(error["message"].is_string() && error["type"] == "invalid_request_error", "{body}");
         assert!(error.get("param").is_some() && error.get("code").is_some(), "{body}");
         (status, error["param"].clone(), error["code"].clone())
     };
@@ -91,7 +91,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
 
 #[test]
 fn a_full_queue_is_said_at_once() {
-    let server = Server::start(&["--at-once", "1", "--queue", "1", "--ctx", LONG]);
+    let server = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", LONG]);
     let running = server.sent(TEXT, &endless(TOKENS, &json!({})));
     server.until("the first runs", |it| it["running"] == 1);
     let waiting = server.sent(TEXT, &endless(1, &json!({})));
@@ -104,7 +104,7 @@ fn a_full_queue_is_said_at_once() {
 
 #[test]
 fn a_client_that_goes_leaves_its_place() {
-    let server = Server::start(&["--at-once", "1", "--ctx", LONG]);
+    let server = Server::start(&["--parallel", "1", "--ctx", LONG]);
     let freed = |it: &Value| it["running"] == 0 && it["queued"] == 0;
 
     let streaming = server.sent(TEXT, &endless(TOKENS, &json!({"stream": true})));
@@ -126,7 +126,7 @@ fn a_client_that_goes_leaves_its_place() {
 
 #[test]
 fn a_slow_reader_stalls_nobody_and_loses_nothing() {
-    let server = Server::start(&["--at-once", "1", "--ctx", "2560"]);
+    let server = Server::start(&["--parallel", "1", "--ctx", "2560"]);
     // So much to each token that no buffer of the system takes the whole.
     let slow = server.sent(TEXT, &endless(2200, &json!({"stream": true, "logprobs": 128})));
     read_until(&slow, "data: ");
@@ -144,7 +144,7 @@ fn a_slow_reader_stalls_nobody_and_loses_nothing() {
 #[test]
 #[cfg(unix)]
 fn what_runs_is_finished_before_it_ends() {
-    let mut server = Server::start(&["--at-once", "2", "--ctx", "2048"]);
+    let mut server = Server::start(&["--parallel", "2", "--ctx", "2048"]);
     let streaming = server.sent(TEXT, &endless(1000, &json!({"stream": true})));
     read_until(&streaming, "data: ");
     server.interrupt();
@@ -156,13 +156,13 @@ fn what_runs_is_finished_before_it_ends() {
 
 #[test]
 fn what_it_cannot_begin_with_is_one_line() {
-    let serve = Program("serve");
-    serve.fails(&["-m", "nothing.gguf", "--port", "0"], 1, "nothing.gguf");
-    serve.fails(&["--template", "nothing", "--port", "0"], 1, "nothing");
-    serve.fails(&["--port", "65536"], 2, "65536");
-    serve.fails(&["--host", "somewhere"], 2, "somewhere");
-    serve.fails(&["--at-once", "0"], 2, "at-once");
-    serve.fails(&["--host", "192.0.2.1", "--port", "0", "--without-key"], 1, "192.0.2.1");
-    serve.fails(&["--host", "0.0.0.0", "--port", "0"], 1, "--api-key-file");
-    serve.fails(&["--api-key-file", "nothing.key"], 1, "nothing.key");
+    let serve = |args: &[&str], code, word| fails(&[&["serve", FILE, "--port", "0"], args].concat(), code, &[word]);
+    fails(&["serve", "nothing.gguf", "--port", "0"], 1, &["nothing.gguf"]);
+    serve(&["--template", "nothing"], 1, "nothing");
+    fails(&["serve", FILE, "--port", "65536"], 2, &["65536"]);
+    serve(&["--host", "somewhere"], 2, "somewhere");
+    serve(&["-np", "0"], 2, "parallel");
+    serve(&["--host", "192.0.2.1", "--without-key"], 1, "192.0.2.1");
+    serve(&["--host", "0.0.0.0"], 1, "--api-key-file");
+    serve(&["--api-key-file", "nothing.key"], 1, "nothing.key");
 }

@@ -1,9 +1,7 @@
 //! Who may use the server: those who have its key, call it by a name that it has, and are no page of another site.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
-use anyhow::{Context as _, bail, ensure};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
@@ -15,75 +13,42 @@ use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::http::{failed, header};
 
-/// The key, where no file has it.
-const VARIABLE: &str = "AUTOPLACE_API_KEY";
+/// What a client has to have.
+#[derive(Debug, Default)]
+pub(super) struct Access {
+    pub(super) key: Option<Key>,
+    pub(super) hosts: Vec<String>,
+    pub(super) origins: Vec<HeaderValue>,
+}
 
-#[derive(clap::Args)]
-pub(crate) struct Access {
-    /// File of the key that requests have to show (`Authorization: Bearer KEY`) [default: the variable
-    /// AUTOPLACE_API_KEY, if it is set]
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
-    /// Lets everybody in who can reach it: what `--host` needs beyond this machine, where there is no key
-    #[arg(long)]
-    without_key: bool,
-    /// Name that clients call this server by, beside `localhost` and addresses; can be repeated
-    #[arg(long, value_name = "NAME")]
-    allow_host: Vec<String>,
-    /// Site whose pages may use this server, such as `https://chat.example`; can be repeated
-    #[arg(long, value_name = "ORIGIN")]
-    allow_origin: Vec<HeaderValue>,
+/// It is printed nowhere.
+pub(super) struct Key(pub(super) String);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
 }
 
 impl Access {
-    /// The key, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// Where there is none and others than this machine's users could reach `host`, and for one that is no key.
-    pub(crate) fn key(&self, host: IpAddr) -> anyhow::Result<Option<String>> {
-        let key = match (&self.api_key_file, std::env::var(VARIABLE)) {
-            (Some(_), Ok(_)) => bail!("both --api-key-file and {VARIABLE} have a key: one can be"),
-            (Some(file), _) => {
-                let key = std::fs::read_to_string(file);
-                key.with_context(|| format!("cannot read the key in {}", file.display()))?
-            }
-            (None, Ok(key)) => key,
-            (None, Err(std::env::VarError::NotUnicode(_))) => bail!("{VARIABLE} is no text"),
-            (None, Err(_)) => {
-                let is_open = !host.is_loopback() && !self.without_key;
-                ensure!(
-                    !is_open,
-                    "others can reach {host}: give them a key by --api-key-file or {VARIABLE}, or let everybody in by \
-                     --without-key"
-                );
-                return Ok(None);
-            }
-        };
-        let key = key.trim();
-        let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
-        ensure!(is_key, "the key is empty, or has other characters than a header can");
-        Ok(Some(key.to_owned()))
-    }
-
     /// The routes for those who may use them. `/health` needs no key.
-    pub(crate) fn guard(self, mut routes: Router, key: Option<String>) -> Router {
-        let Self { allow_host, allow_origin, .. } = self;
-        if let Some(key) = key {
+    pub(super) fn guard(self, mut routes: Router) -> Router {
+        let Self { key, hosts, origins } = self;
+        if let Some(Key(key)) = key {
             routes = routes.layer(from_fn(move |request: Request, next: Next| {
                 let is_allowed = request.uri().path() == "/health" || shows(&request, &key);
                 answered(is_allowed.then_some((request, next)), unauthorized)
             }));
         }
-        if !allow_origin.is_empty() {
+        if !origins.is_empty() {
             // For the allowed ones: what lets a browser send a key and read an answer.
             // OpenAI's own client for browsers sends headers of its own.
             let cors = CorsLayer::new().allow_headers(AllowHeaders::mirror_request());
             let cors = cors.allow_methods([Method::GET, Method::POST]);
-            routes = routes.layer(cors.allow_origin(allow_origin.clone()));
+            routes = routes.layer(cors.allow_origin(origins.clone()));
         }
         routes.layer(from_fn(move |request: Request, next: Next| {
-            let refusal = refusal(&request, &allow_host, &allow_origin);
+            let refusal = refusal(&request, &hosts, &origins);
             let allowed = refusal.is_none().then_some((request, next));
             answered(allowed, || failed(StatusCode::FORBIDDEN, refusal.unwrap_or_default()).into_response())
         }))

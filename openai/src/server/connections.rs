@@ -27,18 +27,18 @@ use tower::ServiceExt;
 const LARGEST_HEAD: usize = 64 << 10;
 
 /// One of them.
-pub(crate) struct Connection {
+pub(super) struct Connection {
     peer: SocketAddr,
     /// What its client has to send a head, from the connection or its last request on, and then a body.
-    pub(crate) timeout: Duration,
+    pub(super) timeout: Duration,
     /// Whether the engine works for it: before and after that it can be closed for others.
-    pub(crate) is_answered: AtomicBool,
+    pub(super) is_answered: AtomicBool,
     closes: Notify,
 }
 
 /// Takes connections until `stop`, then lets requests finish. Of more than `most` at once, the oldest is closed that
 /// is not being answered, so that nobody keeps others out by saying nothing; where all are, a new one is turned away.
-pub(crate) async fn serve(
+pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
     most: usize,

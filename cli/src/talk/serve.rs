@@ -1,0 +1,188 @@
+//! The verb `serve`: a model for the programs that speak OpenAI's API. It listens on this machine alone, unless
+//! `--host` says otherwise: then it wants a key. Each request is a line of JSON on stderr.
+
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::generate::Engine;
+use autoplace::gguf::Header;
+use autoplace::memory::Pooling;
+use autoplace::plan::{Context, Request};
+use autoplace::{AbortHandle, Embedder, Isolation, Model, OnDeath, WorkerProcess, load};
+use autoplace_openai::Api;
+use autoplace_openai::server::{HeaderValue, Server};
+use clap::value_parser;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::LoadArgs;
+use crate::stop::Stop;
+use crate::template;
+
+/// The key, where no file has it.
+const KEY: &str = "AUTOPLACE_API_KEY";
+
+/// The arguments of `serve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    load: LoadArgs,
+    /// Answers that are generated at once (`-np`); they share the context out, of which each has at least 4096 tokens
+    /// where `--ctx` does not say otherwise
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=64), conflicts_with = "plan")]
+    parallel: u32,
+    /// Answers that wait while others are generated; what is more is refused
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: usize,
+    /// What clients call the model [default: the file's name]
+    #[arg(short, long, value_name = "NAME")]
+    alias: Option<String>,
+    /// GGUF file of a model for embeddings, which goes by its file's name
+    #[arg(long, value_name = "FILE")]
+    embed: Option<PathBuf>,
+    /// Family of the chat template, or a file with one [default: the model's own]
+    #[arg(long, value_name = "NAME|FILE")]
+    template: Option<String>,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// File of the key that requests have to show (`Authorization: Bearer KEY`) [default: the variable
+    /// AUTOPLACE_API_KEY, if it is set]
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Lets everybody in who can reach it: what `--host` needs beyond this machine, where there is no key
+    #[arg(long)]
+    without_key: bool,
+    /// Name that clients call this server by, beside `localhost` and addresses; several times for several
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Site whose pages may use this server, such as `https://chat.example`; several times for several
+    #[arg(long, value_name = "ORIGIN")]
+    allow_origin: Vec<HeaderValue>,
+    /// Threads to compute with [default: as many as the CPU has cores]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
+    threads: Option<u32>,
+    /// Runs each model in a process of its own, in whose place another one comes where it dies
+    #[arg(long)]
+    isolated: bool,
+    /// How long such a process may show no sign of life before another one takes its place
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(1..=86_400))]
+    silent: u64,
+    /// What a client has to send the head of a request, and then its body; and answers to end after Ctrl-C
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+/// Serves a model until Ctrl-C, then lets what runs finish; a second one ends it.
+pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let key = args.key()?;
+    let stop = Stop::listen()?;
+    let address = SocketAddr::new(args.host, args.port);
+    let listener = TcpListener::bind(address).map_err(|error| format!("cannot listen on {address}: {error}"))?;
+    listener.set_nonblocking(true)?;
+    let request = args.request();
+    let Some(path) = args.load.source.path(&request, &stop)? else { return Ok(ExitCode::from(130)) };
+    let template = args.template.as_deref();
+    let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
+    // The smaller one first: the other takes what is left.
+    let embedding = args.embed.as_deref().map(|it| args.embedder(it)).transpose()?;
+    let mut builder = Model::builder(&path).request(request).isolation(args.isolation());
+    if let Some(threads) = args.threads {
+        builder = builder.n_threads(threads);
+    }
+    let Some(model) = args.load.load(builder, &stop)? else { return Ok(ExitCode::from(130)) };
+    // What a slow client has not read yet is kept: not too much of it.
+    let engine = Engine::builder(&model).queue(args.queue).ahead(256).start()?;
+    let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
+    if let Some(template) = template {
+        api = api.template(template);
+    }
+    let timeout = Duration::from_secs(args.timeout);
+    let mut server = Server::new(api).timeout(timeout);
+    if let Some(key) = key {
+        server = server.key(key)?;
+    }
+    if let Some(embedder) = embedding {
+        server = server.embedder(name_of(args.embed.as_deref().unwrap_or(&path)), embedder);
+    }
+    server = args.allow_host.iter().cloned().fold(server, Server::allow_host);
+    server = args.allow_origin.iter().cloned().fold(server, Server::allow_origin);
+
+    let stopped = Arc::new(Notify::new());
+    let begins = Arc::clone(&stopped);
+    stop.begin(AbortHandle::new(move || begins.notify_one()));
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        println!("listening on http://{}", listener.local_addr()?);
+        let ended = Notify::new();
+        let stop = async {
+            stopped.notified().await;
+            ended.notify_one();
+        };
+        tokio::select! {
+            () = server.serve(listener, stop) => {}
+            () = async { ended.notified().await; sleep(timeout).await } => {}
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+impl ServeArgs {
+    fn request(&self) -> Request {
+        const LEAST: u32 = 4096;
+        let request = self.load.ask.request().n_seq_max(self.parallel);
+        match request.context {
+            Context::Default if self.parallel > 1 => request.context(Context::AtLeast(LEAST * self.parallel)),
+            _ => request,
+        }
+    }
+
+    fn isolation(&self) -> Isolation {
+        if !self.isolated {
+            return Isolation::None;
+        }
+        let worker = WorkerProcess::own_executable().timeout(Duration::from_secs(self.silent));
+        Isolation::Process(worker.on_death(OnDeath::Resume { attempts: 2 }))
+    }
+
+    /// With the pooling that the model names, or the mean.
+    fn embedder(&self, path: &Path) -> Result<Embedder, Box<dyn Error>> {
+        let load = |pooling| Model::builder(path).embeddings(pooling).isolation(self.isolation()).load();
+        let model = match load(Pooling::Model) {
+            Err(load::Error::NoPooling { .. }) => load(Pooling::Mean),
+            loaded => loaded,
+        };
+        Ok(model?.embedder()?)
+    }
+
+    /// The key, if there is one. An error where there is none and others than this machine's users could reach it.
+    fn key(&self) -> Result<Option<String>, String> {
+        let key = match (&self.api_key_file, std::env::var(KEY)) {
+            (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} have a key: one can be")),
+            (Some(file), _) => crate::read(file)?,
+            (None, Ok(key)) => key,
+            (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is no text")),
+            (None, Err(_)) if self.host.is_loopback() || self.without_key => return Ok(None),
+            (None, Err(_)) => {
+                let host = self.host;
+                return Err(format!(
+                    "others can reach {host}: give them a key by --api-key-file or {KEY}, or let everybody in by \
+                     --without-key"
+                ));
+            }
+        };
+        Ok(Some(key.trim().to_owned()))
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    stem.to_string_lossy().into_owned()
+}

@@ -1,0 +1,185 @@
+//! `autoplace serve` while it runs.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::NamedTempFile;
+
+use crate::cli_support::User;
+
+pub(crate) const MODEL: &str = "autoplace-demo-q8_0";
+pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const TEXT: &str = "/v1/completions";
+
+/// How long a test waits for what must come: it fails after, rather than for ever.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Server {
+    child: Child,
+    /// Whose it is.
+    _user: User,
+    /// `127.0.0.1:12345`.
+    pub(crate) address: String,
+    /// What it says on stderr.
+    said: NamedTempFile,
+}
+
+impl Server {
+    /// On a free port, with the demo model, a template, and one thread: beside other tests two would wait for each
+    /// other.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let user = User::new();
+        Self::run(user.command(&[]), user, args)
+    }
+
+    /// Where a process may have so many files and connections open as where it may have fewest.
+    #[cfg(unix)]
+    pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
+        let user = User::new();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
+        shell.arg(env!("CARGO_BIN_EXE_autoplace"));
+        Self::run(shell, user, args)
+    }
+
+    fn run(mut program: Command, user: User, args: &[&str]) -> Self {
+        let said = NamedTempFile::new().expect("a temporary file");
+        let mut child = program
+            .args(["serve", FILE, "--template", "chatml", "--port", "0", "--threads", "1"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(said.reopen().expect("a handle"))
+            .spawn()
+            .expect("the program starts");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("text");
+        let mut server = Self { child, _user: user, address: String::new(), said };
+        let address = line.trim_end().strip_prefix("listening on http://");
+        server.address = address.unwrap_or_else(|| panic!("{line:?}{}", server.said())).to_owned();
+        server
+    }
+
+    /// What it has said on stderr so far: where the model went, and a line for each request.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(&self.said).expect("text")
+    }
+
+    /// The most memory that it has held so far, in bytes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        let status = status.expect("it runs");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).expect("in KiB");
+        kib.parse::<u64>().expect("a number") << 10
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// The status and the body of what a body is answered with.
+    pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        let agent = agent();
+        let request = agent.post(self.url(path));
+        let response = request.content_type("application/json").send(body);
+        read(response.expect("an answer"))
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        read(agent().get(self.url(path)).call().expect("an answer"))
+    }
+
+    /// A connection that has sent these bytes.
+    pub(crate) fn connected(&self, bytes: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.write_all(bytes.as_bytes()).expect("it reads");
+        stream
+    }
+
+    /// What a request of these lines of a head is answered with.
+    pub(crate) fn raw(&self, lines: &[&str]) -> String {
+        rest(&self.connected(&format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"))))
+    }
+
+    /// A connection that has sent a request and read nothing.
+    pub(crate) fn sent(&self, path: &str, body: &str) -> TcpStream {
+        self.connected(&format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            self.address,
+            body.len(),
+        ))
+    }
+
+    /// What the engine is at: `running`, `queued`, `generated_tokens`.
+    pub(crate) fn engine(&self) -> Value {
+        self.get("/health").1["engine"].take()
+    }
+
+    /// Waits until the engine is where it should come to.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..PATIENCE.as_millis() / 10 {
+            let engine = self.engine();
+            if is_there(&engine) {
+                return engine;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{what}: {}", self.engine());
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn interrupt(&self) {
+        let kill = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        assert!(kill.expect("kill starts").success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it was started")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
+    config.build().into()
+}
+
+fn read(mut response: ureq::http::Response<ureq::Body>) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let body = response.body_mut().read_json();
+    (status, body.expect("each answer is JSON"))
+}
+
+/// The rest of a stream.
+pub(crate) fn rest(mut stream: &TcpStream) -> String {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("it goes on");
+    String::from_utf8(bytes).expect("text")
+}
+
+/// Reads until a text has come.
+pub(crate) fn read_until(mut stream: &TcpStream, text: &str) {
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(text.as_bytes()) {
+        assert_eq!(stream.read(&mut byte).expect("it goes on"), 1);
+        seen.push(byte[0]);
+    }
+}

@@ -1,0 +1,158 @@
+//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, and `/health`.
+//!
+//! ```no_run
+//! use autoplace::{Model, generate::Engine};
+//! use autoplace_openai::{Api, Server};
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Model::load("model.gguf")?;
+//! let server = Server::new(Api::new(&model, &Engine::new(&model)?, "my-model"));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! server.serve(listener, std::future::pending()).await;
+//! # Ok(()) }
+//! ```
+
+mod access;
+mod connections;
+mod http;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::Embedder;
+use axum::extract;
+pub use axum::http::HeaderValue;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+use self::access::{Access, Key};
+use self::http::{Body, Failed, failed};
+use crate::{Api, ApiError, Completion, EmbeddingRequest};
+
+/// Connections beyond those that are being answered or wait for it: clients that are about to ask, and `/health`.
+/// Beside eight answers at once and 64 that wait, all fit a limit of 256 open files.
+const MORE_CONNECTIONS: usize = 64;
+
+/// A model for embeddings, and what it is called.
+type Embedding = (String, Arc<Mutex<Embedder>>);
+
+/// A server of OpenAI's API: what `autoplace serve` runs. It writes a line of JSON to stderr for each request.
+///
+/// It answers to `localhost`, to addresses and to [other names](Self::allow_host) that it is given, takes no body that
+/// is not declared as JSON, and refuses what a page of another site sends: no page in a browser uses it unasked.
+/// Bodies, heads and connections are limited; docs/openai.md has the numbers. It speaks HTTP without TLS.
+#[derive(Debug)]
+#[must_use]
+pub struct Server {
+    api: Api,
+    embedding: Option<Embedding>,
+    access: Access,
+    timeout: Duration,
+}
+
+impl Server {
+    /// A server that everybody may use who reaches it, and gives clients 30 seconds.
+    pub fn new(api: Api) -> Self {
+        Self { api, embedding: None, access: Access::default(), timeout: Duration::from_secs(30) }
+    }
+
+    /// Answers `/v1/embeddings` by this model under this name.
+    pub fn embedder(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
+        self.embedding = Some((name.into(), Arc::new(Mutex::new(embedder))));
+        self
+    }
+
+    /// Wants this key of every request but `/health` (`Authorization: Bearer KEY`).
+    ///
+    /// # Errors
+    ///
+    /// Where no header can have it.
+    pub fn key(mut self, key: impl Into<String>) -> io::Result<Self> {
+        let key = key.into();
+        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let message = "the key is empty, or has other characters than a header can";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        self.access.key = Some(Key(key));
+        Ok(self)
+    }
+
+    /// Answers to this name too.
+    pub fn allow_host(mut self, name: impl Into<String>) -> Self {
+        self.access.hosts.push(name.into());
+        self
+    }
+
+    /// Lets pages of this site use it, such as `https://chat.example`.
+    pub fn allow_origin(mut self, origin: HeaderValue) -> Self {
+        self.access.origins.push(origin);
+        self
+    }
+
+    /// What a client has to send the head of a request, and then its body; and answers to end after the stop.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Takes requests until `stop`, then lets answers finish.
+    pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
+        let Self { api, embedding, access, timeout } = self;
+        let most = api.engine.capacity() + MORE_CONNECTIONS;
+        let routes = access.guard(routes(api, embedding));
+        connections::serve(listener, routes, most, timeout, stop).await;
+    }
+}
+
+fn routes(api: Api, embedding: Option<Embedding>) -> Router {
+    let models = api.models(embedding.as_ref().map(|it| &*it.0).as_slice());
+    let entries = models.clone();
+    let model = async move |extract::Path(name): extract::Path<String>| {
+        let entry = entries["data"].as_array().into_iter().flatten().find(|it| it["id"] == name);
+        let mut error = ApiError::new(404, format!("the model `{name}` does not exist")).with_code("model_not_found");
+        error.param = Some("model".to_owned());
+        entry.cloned().map(Json).ok_or(Failed::from(error))
+    };
+    let [chat, complete, health] = [(); 3].map(|()| api.clone());
+    let chat = move |body| answer(body, move |body| chat.chat(body));
+    let complete = move |body| answer(body, move |body| complete.complete(body));
+    let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
+    Router::new()
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(complete))
+        .route("/v1/embeddings", post(move |body| embed(embedding, body)))
+        .route("/v1/models", get(async move || Json(models)))
+        .route("/v1/models/{*name}", get(model))
+        .route("/health", get(health))
+        .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
+        .method_not_allowed_fallback(async || failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method"))
+}
+
+/// Dropping the response, as happens when the client has gone, cancels the answer.
+async fn answer(
+    body: Body,
+    read: impl FnOnce(&[u8]) -> Result<Completion, ApiError> + Send + 'static,
+) -> Result<Response, Failed> {
+    let (completion, under_way) = http::read(body, read).await?;
+    under_way.is_answered();
+    Ok(match completion.is_stream() {
+        true => http::events(completion).into_response(),
+        false => Json(completion.response().await?).into_response(),
+    })
+}
+
+async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
+    let none = || ApiError::new(404, "no model for embeddings: `autoplace serve --embed FILE` has one");
+    let (name, embedder) = loaded.ok_or_else(none)?;
+    let read = move |body: &[u8]| EmbeddingRequest::read(body, &name);
+    let (request, under_way) = http::read(body, read).await?;
+    // In the order of their coming; who leaves meanwhile is not computed.
+    let mut embedder = embedder.lock_owned().await;
+    under_way.is_answered();
+    Ok(Json(http::blocking(move || request.answer(&mut embedder)).await?))
+}
