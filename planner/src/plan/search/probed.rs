@@ -80,7 +80,8 @@ impl<'f, 'a> Probed<'f, 'a> {
             let Some(found) = self.ask(next) else {
                 continue;
             };
-            if is_hope && !found.levels.fit() {
+            // What four copies of the graph lack says nothing of a single one.
+            if is_hope && !found.levels.fit() && !found.path.is_pipelined() {
                 self.hope /= 2;
             }
             if found.levels.fit() {

@@ -384,4 +384,11 @@ fn what_was_once_missed_is_found() {
         card(58_359_967),
     ];
     compare(&Shape { tied: true, ..small(3, 512, 512, 18_496) }, gpus, 363_296_256, &request, None).unwrap();
+    // A single copy of the graph may fit by the probe where four do not.
+    let request = Request::new().headroom(Headroom::Bytes(2_791_829)).host_parts(HostParts::None).n_ctx(1793);
+    let wide = Shape { n_embd: 8192, n_ff: 28_672, n_head: 64, n_head_kv: 8, head_dim: 128, ..small(2, 256, 512, 192) };
+    let card = |free| Gpu::new("card").total(mib(4200)).free(free).backend("CUDA");
+    let gpus = vec![card(450_698_406).bandwidth(50_000_000_000), card(370_487_646)];
+    let wide = Shape { experts: Some(EXPERTS), ..wide };
+    compare(&wide, gpus, mib(40_000), &request, Some([0.8, 0.976, 0.8])).unwrap();
 }
