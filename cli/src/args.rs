@@ -378,3 +378,25 @@ pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Args, Verb};
+    use autoplace::memory::{FlashAttention, KvType};
+    use autoplace::plan::Request;
+    use clap::Parser;
+
+    #[test]
+    fn what_is_said_replaces_what_a_program_has_and_the_rest_stays() {
+        let over = |said: &[&str]| {
+            let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).unwrap();
+            let Verb::Plan(args) = args.verb else { unreachable!() };
+            let program = Request::new().kv_types(KvType::Q8_0, KvType::Q8_0).offload_kqv(false);
+            let params = args.ask.over(program.flash_attention(FlashAttention::Off)).params;
+            (params.type_k, params.offload_kqv, params.flash_attn)
+        };
+        assert_eq!(over(&[]), (KvType::Q8_0, false, FlashAttention::Off));
+        let said = over(&["--kv", "f16", "--kv-offload", "on", "--flash-attn", "auto"]);
+        assert_eq!(said, (KvType::F16, true, FlashAttention::Auto));
+    }
+}

@@ -113,10 +113,14 @@ impl Process {
         std::iter::successors(Some(self), parent).take(64).collect()
     }
 
-    /// The value behind this flag; the last counts.
-    fn value(&self, flag: &str) -> Option<&str> {
-        let index = self.words.iter().rposition(|word| word.replace('_', "-") == flag)?;
-        self.words.get(index + 1).map(String::as_str)
+    /// The value behind one of these flags; the last counts.
+    pub(super) fn value(&self, names: &[&str]) -> Option<&str> {
+        let is_named = |word: &str| names.contains(&word.replace('_', "-").as_str());
+        (0..self.words.len()).rev().find_map(|index| match self.words[index].split_once('=') {
+            Some((name, value)) => is_named(name).then_some(value),
+            None if is_named(&self.words[index]) => self.words.get(index + 1).map(String::as_str),
+            None => None,
+        })
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
@@ -145,7 +149,7 @@ impl Process {
                 Err(_) => said.rsplit_once(':').unwrap_or((said, usual)),
             }
         } else {
-            let said = |flag, variable| self.value(flag).or(self.variable(variable));
+            let said = |flag, variable| self.value(&[flag]).or(self.variable(variable));
             let host = said("--host", "LLAMA_ARG_HOST").unwrap_or_default();
             (host, said("--port", "LLAMA_ARG_PORT").unwrap_or(usual))
         };
@@ -162,9 +166,9 @@ impl Process {
         if self.program() != Some(Program::LlamaServer) {
             return None;
         }
-        let said = self.value("--api-key").or(self.variable("LLAMA_API_KEY"));
+        let said = self.value(&["--api-key"]).or(self.variable("LLAMA_API_KEY"));
         let said = said.map(str::to_owned).or_else(|| {
-            let file = self.value("--api-key-file").or(self.variable("LLAMA_ARG_API_KEY_FILE"))?;
+            let file = self.value(&["--api-key-file"]).or(self.variable("LLAMA_ARG_API_KEY_FILE"))?;
             fs::read_to_string(self.path(file)).ok()
         })?;
         let mut keys = said.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
@@ -259,5 +263,16 @@ mod tests {
         all.push(child(10, 1, "llama-server"));
         assert!(only(&all).is_err_and(|error| error.contains("7 (Ollama), 10 (llama-server)")));
         assert!(only(&all[2..3]).is_err_and(|error| error.contains("neither")));
+    }
+
+    #[test]
+    fn a_key_is_the_first_of_those_in_a_file_too() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("keys"), "\nabc\ndef\n").unwrap();
+        let mut server = process("llama-server --api-key-file=keys", &[]);
+        server.folder = Some(folder.path().to_owned());
+        assert_eq!(server.key().as_deref(), Some("abc"));
+        assert_eq!(process("llama-server --api-key a,b", &[]).key().as_deref(), Some("a"));
+        assert_eq!(process("ollama serve --api-key a", &[]).key(), None);
     }
 }

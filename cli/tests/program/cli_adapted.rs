@@ -3,6 +3,7 @@
 use crate::cli_support::{demo, fails, succeeds};
 use crate::lora_support::Adapter;
 use crate::speculative_support::heads;
+use crate::synthetic::mmproj;
 use autoplace::gguf::{Header, TensorType};
 use serde_json::Value;
 
@@ -33,10 +34,14 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
         assert!(json.contains("with style beside the weights"), "{json}");
     }
     // What is loaded beside the model is said to another tool, or refused.
-    let draft = format!("draft={}", demo());
-    let command = plan(&demo(), &["--lora", &file, "--with", &draft, "--emit", "llama.cpp"]);
-    assert!(command.ends_with(&format!(" --lora {file} -md {}\n", demo())), "{command}");
-    fails(&["plan", &demo(), "--lora", &file, "--with", &draft, "--emit", "lm-studio"], 1, &["beside the model"]);
+    let projector = folder.path().join("projector.gguf");
+    mmproj::gemma3(256).write_sparse(&projector).unwrap();
+    let projector = projector.to_str().unwrap();
+    let (images, draft) = (format!("mmproj={projector}"), format!("draft={}", demo()));
+    let beside = ["--lora", &file, "--with", &images, "--with", &draft, "--emit"];
+    let command = plan(&demo(), &[&beside[..], &["llama.cpp"]].concat());
+    assert!(command.ends_with(&format!(" --lora {file} --mmproj {projector} -md {}\n", demo())), "{command}");
+    fails(&[&["plan", &demo()], &beside[..], &["lm-studio"]].concat(), 1, &["beside the model"]);
 }
 
 #[test]
