@@ -249,4 +249,27 @@ mod tests {
         assert_eq!(sent[2]["finish_reason"], Value::Null);
         assert_eq!((&sent[3]["delta"], &sent[3]["finish_reason"]), (&json!({}), &json!("tool_calls")));
     }
+
+    #[test]
+    fn a_completion_is_the_text_of_its_steps() {
+        let mut whole = step(vec![ReplyPart::Content("ab".into())], None);
+        whole.add(step(vec![ReplyPart::Content("c".into())], None));
+        whole.add(step(vec![], Some("length")));
+        let choice = whole.into_choice(&frame(Endpoint::Completions), 0);
+        assert_eq!(choice, json!({"index": 0, "text": "abc", "logprobs": null, "finish_reason": "length"}));
+        assert_eq!(Chunks::new(&frame(Endpoint::Completions), 0).first(), None);
+    }
+
+    #[test]
+    fn a_prompt_with_several_answers_is_counted_once() {
+        let mut statistics = Statistics::default();
+        (statistics.prompt_tokens, statistics.cached_tokens) = (10, 4);
+        statistics.generated_tokens = 3;
+        let choices = [(0, &statistics), (0, &statistics), (1, &statistics)];
+        let usage = usage(choices.into_iter());
+        assert_eq!(usage["prompt_tokens"], 20);
+        assert_eq!(usage["completion_tokens"], 9);
+        assert_eq!(usage["total_tokens"], 29);
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 8);
+    }
 }

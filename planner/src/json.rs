@@ -226,6 +226,22 @@ mod tests {
     }
 
     #[test]
+    fn a_control_character_is_found_however_it_is_written() {
+        for (text, is_refused) in [
+            ("{\"a\":\r\n\t\"b \\\\n \\\" \\/ \\u00e9 \\u0020 \u{e9}\"}", false),
+            ("[\"\\u001b\"]", true),
+            ("{\"a\": {\"\\u001B\": 1}}", true),
+            ("[[\"\\u009b\"]]", true),
+            ("[\"\u{9b}\"]", true),
+            ("[\"\u{7f}\"]", true),
+            ("[\"\\n\"]", true),
+        ] {
+            let value = parse(text, |it| Value::deserialize(it)).unwrap();
+            assert_eq!(has_control_character(&value), is_refused, "{text:?}");
+        }
+    }
+
+    #[test]
     fn the_place_of_what_is_wrong_is_its_path() {
         for (text, place) in [
             (r#"{"a": [[1], {"b\"é": 2, "c": x"#, "a[1].c: "),

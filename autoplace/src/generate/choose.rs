@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn biases_beside_a_mask_are_what_llama_cpp_makes_of_them_and_it_searches_for_none() {
+    fn biases_are_what_llama_cpp_makes_of_them_and_it_searches_for_none() {
         let mut context = context();
         let model = context.model().clone();
         let mask: Vec<u32> = (0..32).map(|word| 0x9249_2492 >> (word % 3)).collect();
@@ -218,14 +218,20 @@ mod tests {
         let mut sampling = Sampling { seed: Some(3), ..Sampling::default() };
         sampling.logit_bias = every_other.map(|token| (token, (token % 7) as f32 - 3.0)).collect();
         sampling.logit_bias.reverse();
-        let mut chooser = Chooser::new(&sampling, None, None, &model).unwrap();
-        assert!(!format!("{:?}", chooser.sampler).contains("logit-bias"));
-        let chain = Sampler::chain(&model).unwrap().logit_bias(&sampling.logit_bias);
-        let chain = chain.unwrap().top_k(40).unwrap().top_p(0.95).unwrap();
-        let mut native = chain.min_p(0.05).unwrap().temperature(0.8).unwrap().dist(3).unwrap();
-        for _ in 0..20 {
-            let own = chooser.choose(&mut context, -1, &[], Some(&mask)).unwrap().token;
-            assert_eq!(own, native.sample_masked(&mut context, -1, &mask).unwrap());
+        for mask in [None, Some(&mask[..])] {
+            let mut chooser = Chooser::new(&sampling, None, None, &model).unwrap();
+            assert!(!format!("{:?}", chooser.sampler).contains("logit-bias"));
+            let chain = Sampler::chain(&model).unwrap().logit_bias(&sampling.logit_bias);
+            let chain = chain.unwrap().top_k(40).unwrap().top_p(0.95).unwrap();
+            let mut native = chain.min_p(0.05).unwrap().temperature(0.8).unwrap().dist(3).unwrap();
+            for _ in 0..20 {
+                let own = chooser.choose(&mut context, -1, &[], mask).unwrap().token;
+                let native = match mask {
+                    Some(mask) => native.sample_masked(&mut context, -1, mask),
+                    None => native.sample(&mut context, -1),
+                };
+                assert_eq!(own, native.unwrap());
+            }
         }
         sampling.logit_bias.push((8, 1.0));
         let twice = Chooser::new(&sampling, None, None, &model).unwrap_err();

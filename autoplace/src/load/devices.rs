@@ -1,5 +1,6 @@
 //! ggml's devices as plain data for the machine room, and back by name.
 
+use llama_sys::sim::MAX_CARDS;
 use llama_sys::{Backend, Device, DeviceKind, DeviceMemory};
 
 use super::Error;
@@ -43,9 +44,10 @@ pub(crate) fn worker_build() -> String {
     build_name() + if cfg!(feature = "constraints") { ", constraints" } else { "" }
 }
 
-/// Whether it is one of [`llama_sys::sim`], by the names that those have and no backend of ggml's: `SIM0` and so on.
+/// Whether it is one of [`llama_sys::sim`], by the names that those have: `SIM0` to `SIM14`.
 pub(super) fn is_simulated(device: &str) -> bool {
-    device.starts_with("SIM")
+    let number = device.strip_prefix("SIM");
+    number.is_some_and(|number| number.parse::<usize>().is_ok_and(|n| n < MAX_CARDS))
 }
 
 fn describe(device: &Device) -> GgmlDevice {
@@ -114,4 +116,19 @@ pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
         }
     }
     Ok(machine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_simulated;
+
+    #[test]
+    fn a_simulated_gpu_is_known_by_its_name() {
+        for name in ["SIM0", "SIM14"] {
+            assert!(is_simulated(name), "{name}");
+        }
+        for name in ["SIM", "SIM15", "SIMD0", "CUDA0", "Vulkan0", ""] {
+            assert!(!is_simulated(name), "{name}");
+        }
+    }
 }

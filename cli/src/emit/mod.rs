@@ -13,7 +13,7 @@ use std::fmt;
 
 use autoplace::memory::backend::Family;
 use autoplace::memory::{KvType, Place, TensorOverride};
-use autoplace::plan::{Placement, Plan};
+use autoplace::plan::Plan;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
@@ -112,9 +112,12 @@ fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
         let buffer_type = match rule.place {
             Place::Host => "CPU",
             Place::Gpu(index) => match plan.gpus().nth(index) {
+                None => return refused("the plan has no such GPU"),
                 // Metal's is not named after its device alone (ggml-metal.cpp, "_Private" and "_Mapped").
-                Some(Placement { device: Some(device), backend, .. }) if Family::of(backend) != Family::Metal => device,
-                _ => return refused("the buffer type of its GPU is not known"),
+                Some(gpu) => match &gpu.device {
+                    Some(device) if Family::of(&gpu.backend) != Family::Metal => device,
+                    _ => return refused("the buffer type of its GPU is not known"),
+                },
             },
         };
         Ok(format!("{}={buffer_type}", rule.pattern))

@@ -117,8 +117,10 @@ fn what_the_server_refuses_is_typed_and_what_was_said_is_taken_back() -> Outcome
     let other = Endpoint::new(server.url("/v1")).model("other");
     let error = other.generate("a").text().unwrap_err();
     assert!(matches!(&error, Error::Refused { status: 404, code: Some(code), .. } if code == "model_not_found"));
-    let regex = other.generate("a").constraint(Constraint::regex("a+")).text().unwrap_err();
-    assert!(matches!(regex, Error::Inexpressible { .. }), "{regex:?}");
+    for constraint in [Constraint::regex("a+"), Constraint::choices(["a"]), Constraint::lark("start: \"a\"")] {
+        let error = other.generate("a").constraint(constraint).text().unwrap_err();
+        assert!(matches!(error, Error::Inexpressible { .. }), "{error:?}");
+    }
     drop(server);
     let error = chat.say("Hello!")?.finish().unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");

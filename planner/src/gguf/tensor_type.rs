@@ -128,3 +128,30 @@ impl fmt::Display for TensorType {
         f.pad(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `GGML_TYPE_COUNT` (ggml/include/ggml.h).
+    const COUNT: u32 = 43;
+
+    #[test]
+    fn every_id_is_a_type_or_a_removed_one() {
+        for id in 0..COUNT {
+            let ty = TensorType::from_id(id);
+            assert_ne!(ty.is_some(), TensorType::why_unknown(id).starts_with("removed"), "id {id}");
+            assert_eq!(ty.map_or(id, TensorType::id), id);
+        }
+        assert_eq!(TensorType::from_id(COUNT), None);
+        assert_eq!(TensorType::from_id(u32::MAX), None);
+        assert_eq!(TensorType::ALL.len() + 8, COUNT as usize);
+    }
+
+    #[test]
+    fn rows_are_whole_blocks() {
+        assert_eq!(TensorType::Q4_K.row_bytes(4096), 4096 / 256 * 144);
+        assert_eq!(TensorType::Q8_0.row_bytes(33), 68);
+        assert_eq!(TensorType::F64.row_bytes(u64::MAX), u64::MAX);
+    }
+}

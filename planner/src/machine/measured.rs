@@ -183,3 +183,27 @@ impl LearnedHeadroom {
         Self { driver: self.driver.max(earlier.driver), growth: self.growth.max(earlier.growth), ..larger }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::LearnedHeadroom;
+    use crate::machine::mib;
+
+    fn learned(driver: u64, growth: u64, work: (u64, u64)) -> LearnedHeadroom {
+        LearnedHeadroom::new(mib(driver), mib(growth)).work(work.0, work.1)
+    }
+
+    #[test]
+    fn of_two_measurements_the_larger_parts_and_the_larger_work_stay() {
+        let small = learned(50, 40, (10, 10));
+        let large = learned(40, 60, (20, 20));
+        let both = learned(50, 60, (20, 20));
+        assert_eq!(small.and_earlier(large), both);
+        assert_eq!(large.and_earlier(small), both);
+        // Neither work is the larger: what was seen with the later one holds for it.
+        let other = learned(0, 0, (30, 5));
+        assert_eq!(other.and_earlier(small), learned(50, 40, (30, 5)));
+        let text = learned(120, 88, (1, 1)).to_string();
+        assert_eq!(text, "driver 120 MiB, growth 88 MiB, measured");
+    }
+}

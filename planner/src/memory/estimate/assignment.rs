@@ -115,7 +115,10 @@ pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{proportions, split_points};
+    use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
+
+    use super::{Assignment, proportions, split_points};
+    use crate::memory::Split;
 
     #[test]
     fn proportions_are_cut_and_filled_to_the_gpus_and_what_is_none_is_an_error_that_names_it() {
@@ -134,6 +137,33 @@ mod tests {
         ] {
             let text = proportions(bad, n_gpus).unwrap_err().to_string();
             assert!(text.starts_with(named), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn counts_as_proportions_give_back_the_counts(
+            n_layer in 1u32..=512,
+            cuts in prop::collection::vec(0u32..=513, 0..16),
+        ) {
+            // Any way to cut the layers into a host's part and up to 15 GPUs' parts, empty ones included.
+            let mut cuts: Vec<u32> = cuts.into_iter().map(|cut| cut.min(n_layer + 1)).collect();
+            cuts.sort_unstable();
+            let mut counts: Vec<u32> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            counts.push(cuts.last().map_or(0, |last| n_layer + 1 - last));
+            let split = Split::by_counts(&counts);
+            let wanted = Assignment::by_counts(n_layer, &counts);
+            let points = match proportions(&split.tensor_split, counts.len()).unwrap() {
+                Some(parts) => split_points(&parts).unwrap(),
+                // One GPU needs none; several with nothing on them have none.
+                None => {
+                    prop_assert!(counts.len() == 1 || split.n_gpu_layers == 0);
+                    vec![1.0]
+                }
+            };
+            if split.n_gpu_layers > 0 {
+                prop_assert_eq!(&Assignment::new(n_layer, split.n_gpu_layers, &points), &wanted);
+            }
         }
     }
 }
