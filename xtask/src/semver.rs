@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use crate::workspace::{Workspace, output, run};
+use crate::workspace::{Workspace, run};
 use crate::{package, setup};
 
 /// Reads the rustdoc JSON of Rust 1.93 and newer; a stable Rust that writes another format wants a newer one.
@@ -23,9 +23,9 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
         println!("this is no clone of the repository: there are no tags to compare with");
         return Ok(());
     }
-    let tags = git(workspace, &["tag", "--list", "v*", "--merged", "HEAD"])?;
-    let Some(tag) = newest(&tags) else {
-        let is_shallow = git(workspace, &["rev-parse", "--is-shallow-repository"])?.trim() == "true";
+    let tag = last_release(workspace)?;
+    let Some(tag) = tag.as_deref() else {
+        let is_shallow = workspace.git(&["rev-parse", "--is-shallow-repository"])?.trim() == "true";
         let changelog = std::fs::read_to_string(workspace.root.join("CHANGELOG.md"))?;
         ensure!(
             !(is_shallow && has_release(&changelog)),
@@ -34,7 +34,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
         println!("no tag of a release (vX.Y.Z) is below HEAD yet: there is nothing to compare with");
         return Ok(());
     };
-    let manifests = git(workspace, &["grep", "-h", "^name = ", tag, "--", "*/Cargo.toml"])?;
+    let manifests = workspace.git(&["grep", "-h", "^name = ", tag, "--", "*/Cargo.toml"])?;
     let (released, new): (Vec<&str>, Vec<&str>) = package::libraries().partition(|name| {
         let line = format!("name = \"{name}\"");
         manifests.lines().any(|other| other == line)
@@ -70,8 +70,11 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-fn git(workspace: &Workspace, arguments: &[&str]) -> Result<String> {
-    output(Command::new("git").current_dir(&workspace.root).args(arguments))
+/// The newest release's tag that this commit descends from. There is none before the first release, and none in a
+/// shallow clone.
+pub(crate) fn last_release(workspace: &Workspace) -> Result<Option<String>> {
+    let tags = workspace.git(&["tag", "--list", "v*", "--merged", "HEAD"])?;
+    Ok(newest(&tags).map(str::to_owned))
 }
 
 /// The release of the highest version among these tags, one a line. Pre-releases are none.

@@ -24,7 +24,11 @@ pub(crate) const STEPS: &[Step] = &[
         what: "rustfmt has nothing to change",
         run: |workspace| run(&mut workspace.cargo(&["fmt", "--all", "--check"])),
     },
-    Step { name: "size", what: "no crate has more lines than it may have", run: size::size },
+    Step {
+        name: "size",
+        what: "the crates' lines beside the last release, for information; no comment is too wide",
+        run: size::size,
+    },
     Step {
         name: "promises",
         what: "a test holds each promise of the documentation and each bound of SECURITY.md",

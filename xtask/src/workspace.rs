@@ -53,6 +53,11 @@ impl Workspace {
         command
     }
 
+    /// What git prints in the root folder.
+    pub(crate) fn git(&self, arguments: &[&str]) -> Result<String> {
+        output(Command::new("git").current_dir(&self.root).args(arguments))
+    }
+
     /// Cargo with a verb that compiles llama.cpp, always with the same features of it.
     pub(crate) fn compile(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = self.cargo(&[verb]);
