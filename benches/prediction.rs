@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use autoplace::gguf::{Header, TensorType as T};
-use autoplace::llama_sys::{Backend, raw};
+use autoplace::llama_sys::{Backend, attach_threads, raw};
 use autoplace::load::{RatesRequest, measure_rates};
 use autoplace::machine::Machine;
 use autoplace::memory::estimate::Assignment;
@@ -180,6 +180,7 @@ impl Plain {
             (native.type_k, native.type_v) = (ty as _, ty as _);
             let context = raw::llama_init_from_model(model, native);
             assert!(!context.is_null());
+            attach_threads(context, threads).expect("threads start");
             Self { model, context, tokens: 0 }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use autoplace::llama_sys::raw;
+use autoplace::llama_sys::{attach_threads, raw};
 
 use crate::paired::PROMPT;
 
@@ -34,6 +34,7 @@ impl Plain {
             set(&mut params);
             let context = raw::llama_init_from_model(model, params);
             assert!(!context.is_null());
+            attach_threads(context, threads).expect("threads start");
             Self { model, context }
         }
     }

@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use autoplace::llama_sys::raw;
+use autoplace::llama_sys::{attach_threads, raw};
 use autoplace::memory::estimate::Place;
 use autoplace::memory::{ContextParams, FlashAttention, Split};
 
@@ -77,6 +77,8 @@ impl Plain {
             unsafe { raw::llama_model_free(model.as_ptr()) };
             anyhow::bail!("llama.cpp cannot make a context of {} tokens", params.n_ctx);
         };
+        // SAFETY: the context lives, and was made for so many threads.
+        unsafe { attach_threads(context.as_ptr(), threads) }?;
         // SAFETY: model and context live.
         let (n_ctx, n_batch, n_vocab, first) = unsafe {
             let vocab = raw::llama_model_get_vocab(model.as_ptr());

@@ -14,6 +14,11 @@ use crate::isa::InstructionSet;
 use crate::source::folder;
 use crate::{Target, feature};
 
+/// How ggml's threads wait for each other. A copy lies in each build folder, so that equal sources share a folder
+/// wherever this crate lies.
+const WAIT: [(&str, &str); 2] =
+    [("wait.cmake", include_str!("../native/wait.cmake")), ("wait.h", include_str!("../native/wait.h"))];
+
 /// Where the libraries are.
 pub(crate) struct Built {
     /// cmake's binary folder.
@@ -36,7 +41,16 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options, instruction
     // Released when the file is dropped, also after a crash.
     lock.lock().expect("a lock on a fresh file");
 
+    for (name, text) in WAIT {
+        let path = dir.join(name);
+        // An unchanged file keeps its time, so that nothing is compiled again.
+        if fs::read_to_string(&path).ok().as_deref() != Some(text) {
+            fs::write(&path, text).unwrap_or_else(|e| panic!("cannot write {}: {e}", path.display()));
+        }
+    }
+
     let mut cmake = cmake::Config::new(source);
+    cmake.define("CMAKE_PROJECT_ggml_INCLUDE", dir.join(WAIT[0].0));
     cmake.out_dir(&dir).profile("Release").build_target("llama");
     for flag in &options.flags {
         cmake.cflag(flag).cxxflag(flag);
@@ -58,7 +72,7 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options, instruction
 /// Of all that changes what cmake produces here. With `native`, that is the CPU too.
 fn key(source: &Path, options: &Options, instructions: &InstructionSet, target: &str) -> String {
     let mut hash = DefaultHasher::new();
-    (source, &options.defines, &options.flags, instructions, target).hash(&mut hash);
+    (source, &options.defines, &options.flags, instructions, target, WAIT).hash(&mut hash);
     for name in [
         "CC",
         "CXX",

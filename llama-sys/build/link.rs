@@ -65,6 +65,15 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
     // warning.
     let openmp = cache.value("GGML_OPENMP_ENABLED") == Some("ON");
     println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp));
+    // Set by native/wait.cmake. OpenMP has a barrier of its own.
+    let threads_sleep = !openmp && cache.value("AUTOPLACE_WAIT") == Some("ON");
+    println!("cargo:rustc-env=LLAMA_SYS_THREADS_SLEEP={}", u8::from(threads_sleep));
+    if !openmp && !threads_sleep {
+        println!(
+            "cargo:warning=this llama.cpp's threads spin where they wait for each other, and are slow beside other \
+             programs: cmake is older than 3.19, or ggml-cpu.c is not the one that llama-sys/native/wait.cmake knows"
+        );
+    }
     if !built.dynamic {
         linked.system_libraries(target, &cache);
         // MSVC's compiler names its OpenMP library in the object files.

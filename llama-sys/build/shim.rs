@@ -23,6 +23,7 @@ pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
         .file("native/no_alloc.cpp")
         .file("native/lora.cpp")
         .file("native/rates.cpp")
+        .file("native/threads.cpp")
         .file("native/build.cpp");
     let objects = shim.compile_intermediates();
     let mut archive = cc::Build::new();

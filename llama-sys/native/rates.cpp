@@ -355,8 +355,13 @@ shim_bench * bench_new(ggml_backend_dev_t device, int32_t n_threads, bool repack
     if (set_n_threads) {
         set_n_threads(backend.get(), n_threads);
     }
+    threadpool_ptr threads;
+    if (is_cpu(device)) {
+        threads = new_threadpool(n_threads);
+        use_threadpool(backend.get(), threads.get());
+    }
     const bool remote = std::string(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device))) == "RPC";
-    return new shim_bench { device, std::move(backend), repack, remote };
+    return new shim_bench { device, std::move(threads), std::move(backend), repack, remote };
 }
 
 shim_measured bench_time(shim_bench & bench, const shim_operation & op, uint64_t budget_ns, shim_timing & timing) {

@@ -3,11 +3,13 @@
 #pragma once
 
 #include "shim.h"
+#include "threads.h"
 
 #include "ggml-cpp.h"
 
 struct shim_bench {
     ggml_backend_dev_t device;
+    threadpool_ptr     threads; // of the CPU; the backend, which uses it, is freed first
     ggml_backend_ptr   backend;
     bool               repack; // whether the CPU may rearrange weights
     bool               remote; // whether it is another machine's

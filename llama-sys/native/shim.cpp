@@ -2,6 +2,7 @@
 #include "lora.h"
 #include "no_alloc.h"
 #include "rates.h"
+#include "threads.h"
 
 #include "llama-context.h"
 #include "llama-io.h"
@@ -264,6 +265,18 @@ int32_t shim_architectures(const char ** names, int32_t n_max) {
         ++n;
     }
     return n;
+}
+
+ggml_threadpool_t shim_threadpool_new(int32_t n_threads, shim_error * error) {
+    return guarded(error, (ggml_threadpool_t) nullptr, [&] { return new_threadpool(n_threads).release(); });
+}
+
+void shim_threadpool_free(ggml_threadpool_t pool) {
+    threadpool_deleter()(pool);
+}
+
+void shim_threadpool_use(ggml_backend_t cpu, ggml_threadpool_t pool) {
+    use_threadpool(cpu, pool);
 }
 
 bool shim_device_memory(ggml_backend_dev_t device, size_t * free, size_t * total, shim_error * error) {

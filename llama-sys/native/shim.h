@@ -76,6 +76,12 @@ bool shim_device_props (ggml_backend_dev_t device, struct ggml_backend_dev_props
 // device for it.
 ggml_backend_buffer_type_t shim_device_buft(ggml_backend_dev_t device, bool pinned, struct shim_error * error);
 
+// A pool of the CPU backend's threads, the computing one included; they start now. NULL where they cannot.
+ggml_threadpool_t shim_threadpool_new(int32_t n_threads, struct shim_error * error);
+void              shim_threadpool_free(ggml_threadpool_t pool);
+// Has a CPU backend compute with `pool` from the next graph on. Both `pool` and the pool before it must live.
+void              shim_threadpool_use(ggml_backend_t cpu, ggml_threadpool_t pool);
+
 struct llama_model * shim_model_load(const char * path, const struct llama_model_params * params, struct shim_error * error);
 // A model of all tensors that the architecture can have, zeroed, from the metadata of the GGUF file at `path`.
 struct llama_model * shim_model_from_metadata(const char * path, const struct llama_model_params * params, struct shim_error * error);

@@ -21,6 +21,9 @@ pub struct BuildInfo {
     pub backends: Vec<&'static str>,
     /// CPU code threaded by OpenMP (else by ggml's own pool).
     pub openmp: bool,
+    /// Threads that wait for others of their graph sleep after some microseconds, so that they keep no other program from
+    /// computing. Else they spin; with OpenMP its runtime decides.
+    pub threads_sleep: bool,
     /// Backends are loadable libraries.
     pub dynamic_backends: bool,
 }
@@ -36,13 +39,14 @@ pub fn build_info() -> BuildInfo {
             unused_instructions: Vec::new(),
             backends: Vec::new(),
             openmp: false,
+            threads_sleep: false,
             dynamic_backends: true,
         };
     };
     #[cfg(feature = "prebuilt-runtime")]
-    let (backends, openmp) = (manifest.backends.iter().map(String::as_str), manifest.openmp);
+    let backends = manifest.backends.iter().map(String::as_str);
     #[cfg(not(feature = "prebuilt-runtime"))]
-    let (backends, openmp) = (env!("LLAMA_SYS_BACKENDS").split(','), env!("LLAMA_SYS_OPENMP") == "1");
+    let backends = env!("LLAMA_SYS_BACKENDS").split(',');
     // SAFETY: returns a string literal (llama.cpp `llama_version`).
     let version = unsafe { std::ffi::CStr::from_ptr(raw::llama_version()) };
     BuildInfo {
@@ -50,9 +54,26 @@ pub fn build_info() -> BuildInfo {
         instruction_set: isa::required().collect(),
         unused_instructions: isa::unused().collect(),
         backends: backends.filter(|name| !name.is_empty()).collect(),
-        openmp,
+        openmp: has_openmp(),
+        threads_sleep: threads_sleep(),
         dynamic_backends: backends_are_loadable(),
     }
+}
+
+/// Whether OpenMP's runtime has the CPU's threads.
+pub(crate) fn has_openmp() -> bool {
+    #[cfg(feature = "prebuilt-runtime")]
+    return crate::runtime::manifest().is_some_and(|manifest| manifest.openmp);
+    #[cfg(not(feature = "prebuilt-runtime"))]
+    return env!("LLAMA_SYS_OPENMP") == "1";
+}
+
+/// Whether ggml was compiled with the barrier of `native/wait.h`.
+fn threads_sleep() -> bool {
+    #[cfg(feature = "prebuilt-runtime")]
+    return crate::runtime::manifest().is_some_and(|manifest| manifest.threads_sleep);
+    #[cfg(not(feature = "prebuilt-runtime"))]
+    return env!("LLAMA_SYS_THREADS_SLEEP") == "1";
 }
 
 /// Whether backends are loadable libraries, and which of the CPU's is loaded is chosen at run time.
@@ -69,7 +90,11 @@ impl fmt::Display for BuildInfo {
         if self.dynamic_backends {
             f.write_str("; loadable backends")?;
         }
-        f.write_str(if self.openmp { "; OpenMP" } else { "; ggml threads" })?;
+        f.write_str(match (self.openmp, self.threads_sleep) {
+            (true, _) => "; OpenMP",
+            (false, true) => "; threads that sleep",
+            (false, false) => "; threads that spin",
+        })?;
         if !self.instruction_set.is_empty() {
             write!(f, "; {}", self.instruction_set.join(" "))?;
         }

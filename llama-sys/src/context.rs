@@ -11,6 +11,7 @@ use crate::context_params::{ContextParams, Mtp, Pooling, check_threads};
 use crate::error::{Cause, Error, Failure};
 use crate::log::Captured;
 use crate::model::Model;
+use crate::threadpool::Threadpools;
 use crate::vocab::Vocab;
 use crate::{LoraAdapter, Position, SeqId, raw, shim};
 
@@ -40,6 +41,8 @@ pub struct Context {
     pub(crate) mtp: Mtp,
     /// The adapters that it computes with, which it keeps.
     pub(crate) lora: Vec<(LoraAdapter, f32)>,
+    /// The threads that it computes with. Freed after the context, whose backend refers to them.
+    threadpools: Threadpools,
     abort: Arc<AtomicBool>,
     /// Why it must not be used any more.
     poisoned: Option<String>,
@@ -136,6 +139,7 @@ impl Context {
             embeddings: params.embeddings,
             mtp: params.mtp,
             lora: Vec::new(),
+            threadpools: Threadpools::default(),
             abort,
             poisoned: None,
             outputs: Vec::new(),
@@ -147,7 +151,22 @@ impl Context {
         if params.mtp != Mtp::Off {
             context.output_hidden()?;
         }
+        if !model.is_no_alloc() {
+            context.attach_threads().map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
+        }
         Ok(context)
+    }
+
+    /// Has the context compute with pools of as many threads as its parameters say. Without a pool ggml starts new
+    /// threads for each graph.
+    fn attach_threads(&mut self) -> Result<(), Failure> {
+        let (one, several) = self.threads();
+        let (one, several) = (self.threadpools.get(one)?, self.threadpools.get(several)?);
+        if !one.is_null() {
+            // SAFETY: the context lives and is borrowed mutably, so nothing is computed; both pools live as long.
+            unsafe { raw::llama_attach_threadpool(self.as_ptr(), one, several) };
+        }
+        Ok(())
     }
 
     pub(crate) fn as_ptr(&self) -> *mut raw::llama_context {
@@ -402,7 +421,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for none, or more than ggml can have.
+    /// [`Error::InvalidParameter`] for none, or more than ggml can have. [`Error::Call`] where the system starts no more
+    /// threads.
     pub fn set_threads(&mut self, one: u32, several: u32) -> Result<(), Error> {
         for (name, threads) in [("n_threads", one), ("n_threads_batch", several)] {
             check_threads(name, threads)?;
@@ -412,6 +432,9 @@ impl Context {
             // SAFETY: the context lives and is borrowed mutably, so nothing is computed; both numbers are above 0
             // and ggml's at most.
             unsafe { raw::llama_set_n_threads(self.as_ptr(), one as i32, several as i32) };
+            if !self.model().is_no_alloc() {
+                self.attach_threads().map_err(|failure| Error::Call { what: "starting threads", failure })?;
+            }
         }
         Ok(())
     }

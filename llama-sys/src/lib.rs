@@ -64,6 +64,7 @@ mod state;
 mod stdout;
 mod system;
 mod tensor_type;
+mod threadpool;
 mod tokenize;
 #[cfg(windows)]
 mod video_memory;
@@ -93,6 +94,7 @@ pub use state::State;
 pub use stdout::print_to_stderr;
 pub use system::{end_this_process, file_in_memory, longest_file, user_id};
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
+pub use threadpool::attach_threads;
 #[cfg(windows)]
 pub use video_memory::{VideoMemory, VideoMemoryUse};
 pub use vocab::{Token, Vocab, WeakVocab};

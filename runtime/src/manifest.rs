@@ -31,6 +31,9 @@ pub struct Manifest {
     pub loadable: bool,
     /// CPU code is threaded by OpenMP, else by ggml's own threads.
     pub openmp: bool,
+    /// Threads that wait for others of their graph sleep after some microseconds.
+    #[serde(default)]
+    pub threads_sleep: bool,
     /// CPU features without which it does not run, by Rust's names; none where backends are loadable.
     pub instructions: Vec<String>,
     /// The libraries that are opened, those first which others need. (Backends are opened by ggml.)

@@ -15,7 +15,7 @@ pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         println!("demo: llama.cpp is compiled now, once; that takes some minutes");
     }
     // Without what it does not need: a fifth of the Rust.
-    let example = ["--package=autoplace-examples", "--no-default-features", "--features=native,openmp"];
+    let example = ["--package=autoplace-examples", "--no-default-features", "--features=native"];
     let mut command = workspace.cargo(&["run", "--example=generate"]);
     command.args(example).arg("--");
     let arguments = arguments.strip_prefix(&["--".to_owned()]).unwrap_or(arguments);

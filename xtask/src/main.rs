@@ -6,6 +6,7 @@
 
 mod attack;
 mod bindings;
+mod company;
 mod conformance;
 mod cuda_check;
 mod demo;
@@ -64,6 +65,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("demo", _) => demo::demo(&workspace, rest),
         ("test", _) => test::test(&mut workspace, rest),
         ("attack", _) => attack::attack(&workspace, rest),
+        ("company", _) => company::company(&workspace, rest),
         ("conformance", []) => conformance::conformance(&workspace, false),
         ("conformance", [flag]) if flag == "--write" => conformance::conformance(&workspace, true),
         ("bindings", []) => bindings::check(&workspace),
@@ -104,6 +106,7 @@ cargo xtask test [STEP...]          sets the machine up, then runs every check (
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
+cargo xtask company [MODEL...]      times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
 cargo xtask dist                    the program's archive and its Debian package, unpacked and tried (Linux)

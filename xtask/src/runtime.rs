@@ -214,6 +214,7 @@ fn seal(
         "backends": backends,
         "loadable": loadable,
         "openmp": built.get("LLAMA_SYS_OPENMP").is_some_and(|it| it == "1"),
+        "threads_sleep": built.get("LLAMA_SYS_THREADS_SLEEP").is_some_and(|it| it == "1"),
         "instructions": list("LLAMA_SYS_INSTRUCTION_SET"),
         "libraries": libraries,
         "requires": requires,

@@ -162,8 +162,6 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         cargo.env(TEST_THREADS, (cores + 1).to_string());
     }
-    // llama.cpp's threads spin where they wait: here for threads that have no core.
-    cargo.env("OMP_WAIT_POLICY", "passive");
     run(&mut cargo)
 }
 

@@ -2,12 +2,13 @@
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::callback::{guarded, log_error};
 use super::card::Card;
 use super::device;
 use crate::raw;
+use crate::threadpool::Threadpools;
 
 /// What a ggml backend of ours points to.
 struct Stream {
@@ -15,6 +16,8 @@ struct Stream {
     name: *const c_char,
     cpu: raw::ggml_backend_t,
     set_n_threads: raw::ggml_backend_set_n_threads_t,
+    /// The threads of `cpu`. Nothing computes on a backend while its number of threads is set.
+    threadpools: Mutex<Threadpools>,
 }
 
 const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
@@ -69,12 +72,12 @@ pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *
         if cpu.is_null() {
             return ptr::null_mut();
         }
-        let stream = Box::new(Stream { card, name: slot.name.as_ptr(), cpu, set_n_threads });
+        let stream = Stream { card, name: slot.name.as_ptr(), cpu, set_n_threads, threadpools: Mutex::default() };
         Box::into_raw(Box::new(raw::ggml_backend {
             guid: (&raw const GUID).cast_mut(),
             iface: BACKEND,
             device,
-            context: Box::into_raw(stream).cast(),
+            context: Box::into_raw(Box::new(stream)).cast(),
         }))
     })
 }
@@ -130,6 +133,16 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
         // SAFETY: the CPU's own function with the CPU's own backend.
         unsafe { set_n_threads(stream.cpu, n_threads) };
     }
+    guarded((), || {
+        let mut threadpools = stream.threadpools.lock().unwrap_or_else(PoisonError::into_inner);
+        match threadpools.get(n_threads.unsigned_abs()) {
+            // SAFETY: both pools live: none is freed before the stream's backend of the CPU.
+            Ok(pool) if !pool.is_null() => unsafe { raw::shim_threadpool_use(stream.cpu, pool) },
+            Ok(_) => {}
+            // ggml starts threads of its own for each graph then.
+            Err(failure) => log_error(&format!("ggml_backend_sim: no pool of {n_threads} threads: {failure}")),
+        }
+    });
 }
 
 /// Nothing runs ahead, so an event has happened as soon as it is recorded. NULL on a card that is not asynchronous:

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::support::{batch_of, cpu_context, demo_model, greedy, tokens};
-use llama_sys::{AbortHandle, Backend, Batch, Context, ContextParams, Device, Error, Model, Sampler, State, Vocab};
+use llama_sys::{
+    AbortHandle, Backend, Batch, Context, ContextParams, Device, Error, Model, Sampler, State, Vocab, build_info,
+};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 assert_impl_all!(Model: Send, Sync);
@@ -51,4 +53,62 @@ fn the_number_of_threads_changes_between_two_tokens_and_the_logits_do_not() {
         assert_matches!(context.set_threads(one, several), Err(Error::InvalidParameter { .. }));
     }
     assert_eq!(context.threads(), (1, 1));
+}
+
+#[test]
+fn this_build_has_threads_that_sleep_while_they_wait_unless_openmp_has_them() {
+    let info = build_info();
+    assert_ne!(info.openmp, info.threads_sleep, "native/wait.cmake does not know this llama.cpp's barrier: {info}");
+}
+
+/// How often this process gave up a core because it had to wait.
+#[cfg(target_os = "linux")]
+fn sleeps() -> i64 {
+    // SAFETY: plain numbers, which the system overwrites.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is writable.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_without_a_core_are_waited_for_asleep() {
+    own_process!();
+    if !build_info().threads_sleep {
+        return;
+    }
+    // Four threads share each core, as with three other programs: the others always wait for one that does not run.
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let text = tokens("And it came to pass");
+    let alone = greedy(&mut cpu_context(<_>::default()), &text, 20);
+    let params = ContextParams { n_threads: Some(4 * cores), n_threads_batch: Some(4 * cores), ..<_>::default() };
+    let mut context = Context::new(&demo_model(), params).unwrap();
+    let before = sleeps();
+    assert_eq!(greedy(&mut context, &text, 20), alone);
+    // A token of the demo model has some 150 barriers.
+    let slept = sleeps() - before;
+    assert!(slept > 20 * 100, "only {slept} sleeps");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_with_nothing_to_compute_use_no_core() {
+    own_process!();
+    let params = ContextParams { n_threads: Some(4), n_threads_batch: Some(4), ..<_>::default() };
+    let mut context = Context::new(&demo_model(), params).unwrap();
+    greedy(&mut context, &tokens("In"), 4);
+    let cpu = || {
+        // SAFETY: plain numbers, which the system overwrites.
+        let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure is writable.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    // Longer than threads look for another graph.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let before = cpu();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let used = cpu() - before;
+    assert!(used < 0.05, "{used} seconds of a core while nothing was computed");
 }

@@ -1,0 +1,245 @@
+//! How long a text takes beside other programs, with different ways in which the CPU's threads wait for each other.
+//! Prints a table of seconds, the median of the rounds; the ways take turns.
+//!
+//!     cargo xtask company [MODEL...]
+//!
+//! builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this. Each text is a process of
+//! its own, loaded in the company. What is timed is the prompt and the generation, not the load.
+
+#[path = "../autoplace/tests/support/random_weights/mod.rs"]
+mod random_weights;
+#[path = "../planner/tests/support/synthetic/mod.rs"]
+mod synthetic;
+#[path = "../gpu-check/src/weights.rs"]
+#[allow(unused_imports, reason = "its own tests")]
+mod weights;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use autoplace::Model;
+use autoplace::gguf::TensorType;
+use synthetic::{Dims, Sketch};
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+const PROMPT: &str = "Tell me a long story about the sea.";
+/// What a process of this program does: `text MODEL TOKENS`, `texts MODEL` without end, or `busy`.
+const ROLE: &str = "AUTOPLACE_BENCH_ROLE";
+/// The folder of the other programs: `openmp/loop` and `pool/loop`. Without it they are left out.
+const PEERS: &str = "AUTOPLACE_BENCH_PEERS";
+/// llama.cpp's source, whose headers the compiler of one company reads.
+const LLAMA_CPP: &str = "AUTOPLACE_BENCH_LLAMA_CPP";
+/// Tokens of the texts, and rounds, as `60,600` and `5`.
+const TOKENS: &str = "AUTOPLACE_BENCH_TOKENS";
+const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
+/// A text that takes longer counts as so many seconds.
+const LONGEST: Duration = Duration::from_secs(120);
+/// Llama 3.2 3B's width; as many blocks as make 2 GiB of Q8_0, which the CPU does not repack when it is loaded.
+const WIDE: Dims =
+    Dims { n_layer: 18, n_embd: 3072, n_ff: 8192, n_head: 24, n_head_kv: 8, head_dim: 128, n_vocab: 32000 };
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    match std::env::var(ROLE).as_deref() {
+        Ok("busy") => compute_for_ever(),
+        Ok("texts") => generate_for_ever(&arguments[0]),
+        Ok(_) => {
+            println!("{:.4}", text(&arguments[0], arguments[1].parse().expect("a number of tokens")).as_secs_f64())
+        }
+        Err(_) => measure(&arguments),
+    }
+}
+
+/// Ends the process when nobody is left who reads or writes its other end.
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+}
+
+/// Another program: nothing but arithmetic.
+fn compute_for_ever() -> ! {
+    end_with_parent();
+    let mut x = 1_u64;
+    loop {
+        x = std::hint::black_box(x.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(7));
+    }
+}
+
+/// Another program: text after text.
+fn generate_for_ever(path: &str) -> ! {
+    end_with_parent();
+    let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");
+    loop {
+        model.generate(PROMPT).temp(0.0).max_tokens(600).text().expect("it fits");
+    }
+}
+
+/// Loads, and returns the seconds from the prompt to the last token.
+fn text(path: &str, tokens: usize) -> Duration {
+    let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");
+    let begin = Instant::now();
+    let generate = model.generate(PROMPT).temp(0.0).max_tokens(tokens);
+    for piece in generate.stream().expect("it fits") {
+        piece.expect("it generates");
+    }
+    begin.elapsed()
+}
+
+/// A process that ends with its handle.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// This program in another role.
+fn role(role: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("its own path"));
+    command.env(ROLE, role).args(arguments);
+    command
+}
+
+/// The bare loop of the llama.cpp program `build`.
+fn bare(peers: &Path, build: &str, model: &Path, tokens: usize, threads: u32, poll: i32) -> Command {
+    let mut command = Command::new(peers.join(build).join("loop"));
+    command.arg(model).arg(PROMPT).args([tokens.to_string(), threads.to_string(), poll.to_string()]);
+    command
+}
+
+/// A way to generate: its name and its command.
+type Way = (&'static str, Command);
+
+fn ways(peers: Option<&Path>, model: &Path, tokens: usize, threads: u32) -> Vec<Way> {
+    let path = model.to_str().expect("a path in UTF-8");
+    let mut ways = vec![("autoplace", role("text", &[path, &tokens.to_string()]))];
+    if let Some(peers) = peers {
+        let mut passive = bare(peers, "openmp", model, tokens, threads, -1);
+        passive.env("OMP_WAIT_POLICY", "passive");
+        ways.extend([
+            ("llama.cpp, OpenMP (its default)", bare(peers, "openmp", model, tokens, threads, -1)),
+            ("llama.cpp, OpenMP passive", passive),
+            ("llama.cpp, own pool, poll 0", bare(peers, "pool", model, tokens, threads, 0)),
+            ("llama.cpp, own pool, poll 50", bare(peers, "pool", model, tokens, threads, 50)),
+            ("llama.cpp, own pool, poll 100", bare(peers, "pool", model, tokens, threads, 100)),
+            ("llama.cpp, 1 thread", bare(peers, "openmp", model, tokens, 1, -1)),
+        ]);
+    }
+    ways
+}
+
+/// The companies, each with what starts the programs of it.
+fn companies(peers: Option<&Path>, model: &Path, threads: u32) -> Vec<(&'static str, Vec<Command>)> {
+    let path = model.to_str().expect("a path in UTF-8");
+    let mut companies = vec![
+        ("quiet", Vec::new()),
+        ("autoplace generates", vec![role("texts", &[path])]),
+        ("two busy loops", vec![role("busy", &[]), role("busy", &[])]),
+    ];
+    if let Some(peers) = peers {
+        companies.push(("llama.cpp generates", vec![bare(peers, "openmp", model, 3000, threads, -1)]));
+        let headers = std::env::var(LLAMA_CPP).expect("set beside the peers");
+        let compile = format!(
+            "while :; do c++ -std=c++17 -O2 -I '{headers}/include' -I '{headers}/ggml/include' -c '{}' -o /dev/null || exit; done",
+            peers.join("loop.cpp").display()
+        );
+        let compiler = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &compile]);
+            command
+        };
+        companies.push(("a compiler, two jobs", vec![compiler(), compiler()]));
+    }
+    companies
+}
+
+/// Seconds that a way says it took.
+fn seconds(command: &mut Command) -> f64 {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut process = Process(child.expect("another process"));
+    let begin = Instant::now();
+    while process.0.try_wait().expect("its status").is_none() {
+        if begin.elapsed() > LONGEST {
+            return LONGEST.as_secs_f64();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut said = String::new();
+    process.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+    said.trim().parse().expect("seconds")
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure(models: &[String]) {
+    // `cargo test` runs benches too, without peers: one short round shows that it works.
+    let peers = std::env::var_os(PEERS).map(PathBuf::from);
+    let is_measured = peers.is_some();
+    let list = std::env::var(TOKENS).unwrap_or_else(|_| if is_measured { "60,600" } else { "4" }.to_owned());
+    let rounds = std::env::var(ROUNDS).ok().and_then(|rounds| rounds.parse().ok());
+    let rounds: usize = rounds.unwrap_or(if is_measured { 5 } else { 1 });
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut models: Vec<PathBuf> = models.iter().map(PathBuf::from).collect();
+    if models.is_empty() {
+        models.push(DEMO.into());
+        if is_measured {
+            models.push(two_gib(folder.path()));
+        }
+    }
+    let threads = autoplace::load::detect().map_or(1, |it| it.host.physical_cores.unwrap_or(1));
+    println!("| model | tokens | company | way | seconds | rounds |\n|---|---|---|---|---|---|");
+    for model in &models {
+        let name = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        for tokens in list.split(',').map(|tokens| tokens.parse().expect("a number of tokens")) {
+            for (company, programs) in companies(peers.as_deref(), model, threads) {
+                let start = |mut program: Command| {
+                    let command = program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+                    Process(command.spawn().expect("another process"))
+                };
+                let programs: Vec<Process> = programs.into_iter().map(start).collect();
+                let mut ways = ways(peers.as_deref(), model, tokens, threads);
+                let mut took = vec![Vec::new(); ways.len()];
+                for round in 0..rounds {
+                    // To and fro: none always follows the same other.
+                    let mut order: Vec<usize> = (0..ways.len()).collect();
+                    if round % 2 == 1 {
+                        order.reverse();
+                    }
+                    for way in order {
+                        took[way].push(seconds(&mut ways[way].1));
+                    }
+                }
+                drop(programs);
+                for ((way, _), took) in ways.iter().zip(&mut took) {
+                    let rounds: Vec<String> = took.iter().map(|seconds| format!("{seconds:.2}")).collect();
+                    let median = median(took);
+                    println!("| {name} | {tokens} | {company} | {way} | {median:.2} | {} |", rounds.join(", "));
+                }
+            }
+        }
+    }
+}
+
+/// A model of 2 GiB with random weights.
+fn two_gib(folder: &Path) -> PathBuf {
+    let mut sketch = Sketch::new("llama", "wide", WIDE);
+    sketch.vocabulary();
+    sketch.ends(TensorType::Q8_0, Some(TensorType::Q8_0));
+    for il in 0..WIDE.n_layer {
+        sketch.norms(il);
+        sketch.attention(il, TensorType::Q8_0);
+        sketch.feed_forward(il, TensorType::Q8_0, TensorType::Q8_0);
+    }
+    let path = sketch.write(folder);
+    weights::fill(&path).expect("room for 2 GiB");
+    path
+}
