@@ -67,7 +67,8 @@ impl Api {
         let template = self.template.as_ref().map_err(|error| &**error);
         let request = ChatRequest::read(body, &self.model, template)?;
         let choices = vec![request.generate.clone()];
-        self.submit(Endpoint::Chat, &request.options, choices, || request.reading())
+        let completion = self.submit(Endpoint::Chat, &request.options, choices, || request.reading())?;
+        Ok(completion.with_unenforced(request.unenforced))
     }
 
     /// Answers `POST /v1/completions`.
@@ -104,8 +105,7 @@ impl Api {
         for (prompt, generate) in texts.into_iter().enumerate() {
             for _ in 0..options.n {
                 let generate = options.apply(generate.clone(), choices.len());
-                let answer =
-                    self.engine.try_submit(generate).map_err(|error| ApiError::of_generation(&error, prompt_name))?;
+                let answer = self.engine.try_submit(generate).map_err(|error| options.error(&error, prompt_name))?;
                 choices.push(Choice::new(answer, reading(), prompt, tokens.clone()));
             }
         }
@@ -145,7 +145,8 @@ impl Api {
 /// A client that names a model means that one.
 pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError> {
     match asked {
-        Some(asked) if asked != name => {
+        // Some clients send an empty name where none was set.
+        Some(asked) if asked != name && !asked.is_empty() => {
             let message = format!("the model `{asked}` does not exist: this is `{name}`");
             Err(ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") })
         }

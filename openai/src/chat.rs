@@ -3,11 +3,14 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::called::{self, CallCheck, Plan};
 use super::choice::Reading;
 use super::error::{ApiError, check_length};
+use super::form;
 use super::message::{messages, tools};
 use super::options::{Options, sampling};
-use super::reading;
+use super::parameters;
+use super::reading::{self, Body};
 use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
 use autoplace::generate::{Generate, Prompt};
 use autoplace::load::Model;
@@ -31,9 +34,13 @@ pub(super) struct ChatRequest {
     pub(super) options: Options,
     pub(super) generate: Generate,
     format: ReplyFormat,
+    is_either: bool,
     rendered: String,
     tools: Vec<chat::Tool>,
+    check: CallCheck,
     one_call: bool,
+    /// What calls are not held to.
+    pub(super) unenforced: Vec<String>,
 }
 
 impl ChatRequest {
@@ -42,22 +49,26 @@ impl ChatRequest {
         model: &Model,
         template: Result<&ChatTemplate, &chat::Error>,
     ) -> Result<Self, ApiError> {
-        let body = reading::object(body)?;
-        const REFUSED: [&str; 5] = ["audio", "functions", "function_call", "prediction", "web_search_options"];
-        body.refuse(&REFUSED.map(|name| (name, "false")))?;
-        let mut options = Options::read(&body)?;
+        let body = reading::with_integers(body);
+        let body = reading::object(&body)?;
+        Self::of(&body, model, template).map_err(|error| reading::in_its_words(error, body.aliases()))
+    }
+
+    fn of(body: &Body<'_>, model: &Model, template: Result<&ChatTemplate, &chat::Error>) -> Result<Self, ApiError> {
+        parameters::check(body, true)?;
+        let mut options = Options::read(body)?;
         let chat: ChatBody = body.part()?;
         let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;
-        let (shown, tools, choice) = tools(&body)?;
-        let source = template.source_for(!tools.is_empty()).unwrap_or_default();
-        let messages = messages(&body, source.contains("developer"))?;
+        let tools = tools(body)?;
+        let source = template.source_for(!tools.typed.is_empty()).unwrap_or_default();
+        let messages = messages(body, source.contains("developer"))?;
         let context = model.placement().context.n_ctx_seq();
         // Rendering takes several times their size.
         check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
-        if !shown.is_empty() {
-            conversation = conversation.tools_json(shown);
+        if !tools.shown.is_empty() {
+            conversation = conversation.tools_json(tools.shown.clone());
         }
         if chat.continue_final_message {
             conversation = conversation.continue_final_message();
@@ -65,27 +76,18 @@ impl ChatRequest {
         if let Some(add) = chat.add_generation_prompt {
             conversation = conversation.add_generation_prompt(add);
         }
-        let constraint = options.constraint.take();
-        // A text that is held to a form from its beginning has no marks to read, but for a call.
-        let forced = choice
-            .forced(&tools, constraint.as_ref())
-            .map_err(|error| ApiError::invalid("tool_choice", error.to_string()))?;
-        let (constraint, format) = match (forced, constraint) {
-            (Some((constraint, format)), _) => (Some(constraint), format),
-            (None, Some(_)) if !tools.is_empty() => {
-                let message =
-                    "an answer that is held to a form cannot call `tools`: `tool_choice` \"none\" leaves them out";
-                return Err(ApiError::unsupported("response_format", message));
-            }
-            (None, Some(constraint)) => (Some(constraint), ReplyFormat::plain()),
-            (None, None) => (None, ReplyFormat::of_template(source)),
-        };
+        let own = ReplyFormat::of_template(source);
+        let Plan { constraint, format, is_either, may_think, unenforced } =
+            called::plan(&tools, options.constraint.take(), own, form::is_open(body)?)?;
         // A form has no room for a thought: a model that would begin with one is told so.
-        if constraint.is_some() || chat.reasoning_effort.as_deref() == Some("none") {
+        if !may_think || chat.reasoning_effort.as_deref() == Some("none") {
             conversation = conversation.variable("enable_thinking", false);
         }
         if let Some(effort) = chat.reasoning_effort {
             conversation = conversation.variable("reasoning_effort", effort);
+        }
+        if let Some(documents) = body.tree("documents")? {
+            conversation = conversation.documents(documents);
         }
         let variables: Option<Map<String, Value>> = body.tree("chat_template_kwargs")?;
         for (name, value) in variables.unwrap_or_default() {
@@ -95,18 +97,25 @@ impl ChatRequest {
         let prompt = Prompt::from(&rendered);
         let rendered = rendered.into_string();
         check_length(rendered.len(), context as usize, "messages")?;
-        let sampling = sampling(&model.sampling(), &body, context)?;
+        let sampling = sampling(&model.sampling(), body, context)?;
         let mut generate = model.generate(prompt).special(constraint.is_none()).sampling(sampling);
         options.constraint = constraint;
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);
         }
-        Ok(Self { options, generate, format, rendered, tools, one_call: chat.parallel_tool_calls == Some(false) })
+        let check = CallCheck::new(&tools);
+        let one_call = chat.parallel_tool_calls == Some(false);
+        Ok(Self { options, generate, format, is_either, rendered, tools: tools.typed, check, one_call, unenforced })
     }
 
     /// How an answer is read.
     pub(super) fn reading(&self) -> Reading {
         let parser = ReplyParser::new(&self.format).after_prompt(&self.rendered).with_tools(&self.tools);
-        Reading::Chat { parser: Box::new(parser), one_call: self.one_call }
+        Reading::Chat {
+            parser: Box::new(parser),
+            one_call: self.one_call,
+            is_open: self.is_either,
+            check: self.check.clone(),
+        }
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use super::called::CallCheck;
 use super::logprobs::{TokenInfo, TokenTable};
-use autoplace::chat::{ReplyParser, ReplyPart};
+use autoplace::chat::{ReplyFormat, ReplyParser, ReplyPart};
 use autoplace::generate::{Error, FinishReason, Statistics, TokenStream};
 
 /// How the text is read.
@@ -14,6 +15,9 @@ pub(super) enum Reading {
         parser: Box<ReplyParser>,
         /// It ends with its first call of a tool.
         one_call: bool,
+        /// It is calls or a text of a form, and nothing has come yet that says which.
+        is_open: bool,
+        check: CallCheck,
     },
     /// As it is.
     Text,
@@ -41,6 +45,8 @@ pub(super) struct Step {
     pub(super) logprobs: Vec<TokenInfo>,
     /// Why it ended, in the API's words.
     pub(super) finish: Option<&'static str>,
+    /// Why a call of a `strict` tool is not what its schema allows.
+    pub(super) violation: Option<String>,
 }
 
 impl Choice {
@@ -89,7 +95,14 @@ impl Choice {
     fn take(&mut self, text: &str, end: Option<FinishReason>) -> Step {
         let mut step = Step::default();
         match &mut self.reading {
-            Reading::Chat { parser, .. } => {
+            Reading::Chat { parser, is_open, .. } => {
+                if *is_open && let Some(first) = text.trim_start().chars().next() {
+                    *is_open = false;
+                    if first != '<' {
+                        // Marks within it are its text.
+                        **parser = ReplyParser::new(&ReplyFormat::plain());
+                    }
+                }
                 step.parts.extend(parser.push(text));
                 if end.is_some() {
                     step.parts.extend(parser.end());
@@ -111,6 +124,18 @@ impl Choice {
             self.answer = None;
             step.finish = Some("tool_calls");
         }
+        if let Reading::Chat { check, .. } = &self.reading {
+            let calls = step.parts.iter().filter_map(|part| match part {
+                ReplyPart::ToolCall(call) => Some(call),
+                _ => None,
+            });
+            for (violation, is_strict) in calls.filter_map(|call| check.violation(call)) {
+                tracing::warn!("a call is not what its tool's schema allows: {violation}");
+                if is_strict {
+                    step.violation.get_or_insert(violation);
+                }
+            }
+        }
         if !step.parts.is_empty() || step.finish.is_some() {
             step.logprobs = std::mem::take(&mut self.logprobs);
         }
@@ -129,13 +154,18 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use autoplace::chat::{ReplyFormat, ToolCallFormat};
+    use autoplace::chat::ToolCallFormat;
 
     fn choice(one_call: bool) -> Choice {
         let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);
         Choice {
             answer: None,
-            reading: Reading::Chat { parser: Box::new(ReplyParser::new(&format)), one_call },
+            reading: Reading::Chat {
+                parser: Box::new(ReplyParser::new(&format)),
+                one_call,
+                is_open: false,
+                check: CallCheck::default(),
+            },
             prompt: 0,
             statistics: Statistics::default(),
             tokens: None,

@@ -30,6 +30,7 @@ pub struct Completion {
     /// The answer that is asked first.
     turn: usize,
     has_ended: bool,
+    unenforced: Vec<String>,
 }
 
 impl Completion {
@@ -37,7 +38,28 @@ impl Completion {
         let chunks: Vec<_> = (0..choices.len()).map(|index| Chunks::new(&frame, index)).collect();
         let ready = chunks.iter().filter_map(Chunks::first).collect();
         let (is_stream, include_usage) = (stream.is_some(), stream == Some(true));
-        Self { frame, choices, is_stream, include_usage, chunks, ready, turn: 0, has_ended: false }
+        Self {
+            frame,
+            choices,
+            is_stream,
+            include_usage,
+            chunks,
+            ready,
+            turn: 0,
+            has_ended: false,
+            unenforced: Vec::new(),
+        }
+    }
+
+    pub(super) fn with_unenforced(self, unenforced: Vec<String>) -> Self {
+        Self { unenforced, ..self }
+    }
+
+    /// What of the schemas of its tools a call is not held to while it is generated, each with its place in the request:
+    /// "tools[0].function.parameters.properties.tags: `uniqueItems` is not enforced". A finished call is checked against
+    /// the whole schema; where it is not what that allows, a warning says so.
+    pub fn unenforced(&self) -> &[String] {
+        &self.unenforced
     }
 
     /// Whether the request has asked for chunks.
@@ -54,7 +76,11 @@ impl Completion {
         // By turns: one that nobody reads is not computed for long.
         let mut wholes: Vec<_> = self.choices.iter().map(|_| Step::default()).collect();
         while let Some((index, step)) = poll_fn(|context| self.poll_any(context)).await {
-            wholes[index].add(step.map_err(|error| failed(&self.frame, &error))?);
+            let mut step = step.map_err(|error| failed(&self.frame, &error))?;
+            if let Some(violation) = step.violation.take() {
+                return Err(not_met(&violation));
+            }
+            wholes[index].add(step);
         }
         let choices = wholes.into_iter().enumerate();
         let choices = choices.map(|(index, whole)| whole.into_choice(&self.frame, index)).collect();
@@ -91,6 +117,11 @@ impl Completion {
                 return Poll::Ready(None);
             }
             match ready!(self.poll_any(context)) {
+                Some((_, Ok(Step { violation: Some(violation), .. }))) => {
+                    self.choices.clear();
+                    self.has_ended = true;
+                    return Poll::Ready(Some(Err(not_met(&violation))));
+                }
                 Some((index, Ok(step))) => self.ready.extend(self.chunks[index].of(&step)),
                 Some((_, Err(error))) => {
                     // The others end too.
@@ -130,6 +161,15 @@ impl Completion {
     fn usage(&self) -> Value {
         usage(self.choices.iter().map(|it| (it.prompt, &it.statistics)))
     }
+}
+
+/// A call of a `strict` tool that is not what its schema allows: the model wrote it in a form that no grammar follows.
+fn not_met(violation: &str) -> ApiError {
+    let message = format!(
+        "the model's call is not what the schema of its `strict` tool allows: {violation}; with `tool_choice` \
+         \"required\" its arguments are held to the schema"
+    );
+    ApiError::new(500, message).with_code("strict_not_met")
 }
 
 /// A generation that has failed after it was accepted.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::api::check_name;
-use super::error::{ApiError, check_length};
+use super::error::{ApiError, beginning, check_length};
 use super::reading;
 use autoplace::embed::{Embedder, Embedding};
 use autoplace::memory::Pooling;
@@ -15,12 +15,13 @@ use autoplace::memory::Pooling;
 const MOST_TEXTS: usize = 2048;
 
 /// The body of `POST /v1/embeddings`, read and checked: `model`, `input` (a text, or up to 2048 of them),
-/// `encoding_format` (`float`, `base64`).
+/// `encoding_format` (`float`, `base64`), `dimensions`, `truncate`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingRequest {
     texts: Vec<String>,
     in_base64: bool,
     dimensions: Option<usize>,
+    truncate: bool,
     model: String,
 }
 
@@ -29,6 +30,11 @@ struct Body {
     model: Option<String>,
     encoding_format: Option<Encoding>,
     dimensions: Option<usize>,
+    /// Hugging Face's TEI and Ollama have it.
+    #[serde(default)]
+    truncate: bool,
+    /// vLLM's: -1 is as many as the model takes.
+    truncate_prompt_tokens: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -45,20 +51,28 @@ impl EmbeddingRequest {
     ///
     /// Of status 400 for what the request has wrong, 404 for another model.
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
-        let object = reading::object(body)?;
-        let Body { model, encoding_format, dimensions } = object.part()?;
+        let body = reading::with_integers(body);
+        let object = reading::object(&body)?;
+        let Body { model, encoding_format, dimensions, truncate, truncate_prompt_tokens } = object.part()?;
         check_name(model.as_deref(), name)?;
+        if truncate_prompt_tokens.is_some_and(|tokens| tokens != -1) {
+            let message = "`truncate_prompt_tokens` can be -1, which is as many as the model takes";
+            return Err(ApiError::unsupported("truncate_prompt_tokens", message));
+        }
         let missing = || ApiError::invalid("input", "`input` is missing or empty");
         let input = object.get("input").ok_or_else(missing)?;
         if matches!(reading::first_of_list(input), Some(b'[' | b'-' | b'0'..=b'9')) {
-            let message = "`input` of tokens is not supported: each vocabulary has its own, so send texts";
+            let message = "`input` of tokens is not supported: each vocabulary has its own, so send texts. LangChain's \
+                           OpenAIEmbeddings sends texts with check_embedding_ctx_length=False";
             return Err(ApiError::unsupported("input", message));
         }
         let texts = reading::texts::<MOST_TEXTS>(input, "input")?;
         if texts.is_empty() {
             return Err(missing());
         }
-        Ok(Self { texts, in_base64: encoding_format == Some(Encoding::Base64), dimensions, model: name.to_owned() })
+        let in_base64 = encoding_format == Some(Encoding::Base64);
+        let truncate = truncate || truncate_prompt_tokens.is_some();
+        Ok(Self { texts, in_base64, dimensions, truncate, model: name.to_owned() })
     }
 
     /// Computes the vectors, on this thread, and returns the body of the response.
@@ -79,10 +93,19 @@ impl EmbeddingRequest {
             return Err(ApiError::unsupported("dimensions", message));
         }
         let longest = embedder.longest_text()?;
-        for (index, text) in self.texts.iter().enumerate() {
-            check_length(text.len(), longest, &format!("input[{index}]"))?;
-        }
-        let vectors = embedder.embed(&self.texts)?;
+        let vectors = match self.truncate {
+            true => {
+                // A tokenizer takes some forty times the size of its text.
+                let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
+                embedder.embed_truncated(&texts)?
+            }
+            false => {
+                for (index, text) in self.texts.iter().enumerate() {
+                    check_length(text.len(), longest, &format!("input[{index}]"))?;
+                }
+                embedder.embed(&self.texts)?
+            }
+        };
         let tokens: usize = vectors.iter().map(Embedding::tokens).sum();
         let data = vectors.iter().enumerate().map(|(index, vector)| {
             let values = vector.as_slice();

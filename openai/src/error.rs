@@ -63,9 +63,11 @@ impl ApiError {
             Error::EmptyPrompt => Self::invalid(prompt, message),
             Error::NotOneToken { .. } => Self::invalid("logit_bias_text", message),
             Error::TooManyLogprobs { .. } => Self::invalid("logprobs", message),
+            Error::Constraint { place, .. } if !place.is_empty() => Self::invalid(place, message),
             Error::Constraint { .. } => Self::invalid("response_format", message),
-            Error::Native(autoplace::llama_sys::Error::InvalidParameter { name, .. }) => match name_of(name) {
-                Some(name) => Self::invalid(name, message),
+            Error::Native(autoplace::llama_sys::Error::InvalidParameter { name, value, reason }) => match name_of(name)
+            {
+                Some(name) => Self::invalid(name, format!("`{name}` is {value}: {reason}")),
                 None => Self::new(400, message),
             },
             Error::Template(error) => Self::of_template(error, prompt),
@@ -105,6 +107,11 @@ pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<
     Err(ApiError::invalid(param, message).with_code("context_length_exceeded"))
 }
 
+/// As much of a text as may have so many tokens.
+pub(super) fn beginning(text: &str, tokens: usize) -> &str {
+    &text[..text.floor_char_boundary(tokens.saturating_mul(BYTES_PER_TOKEN))]
+}
+
 /// What a request calls llama.cpp's parameter of this name; `None` where it is one of several.
 fn name_of(native: &'static str) -> Option<&'static str> {
     Some(match native {
@@ -122,7 +129,11 @@ impl From<embed::Error> for ApiError {
     fn from(error: embed::Error) -> Self {
         let message = error.to_string();
         match error {
-            embed::Error::TooLong { index, .. } => {
+            embed::Error::TooLong { index, tokens, limit } => {
+                let message = format!(
+                    "input[{index}] is {tokens} tokens long, and the longest text that can be embedded is {limit}: \
+                     `truncate`: true cuts it"
+                );
                 Self::invalid(format!("input[{index}]"), message).with_code("context_length_exceeded")
             }
             embed::Error::Empty { index } => Self::invalid(format!("input[{index}]"), message),

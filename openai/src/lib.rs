@@ -25,13 +25,16 @@
 //! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`, `top_logprobs`, `reasoning_effort` |
 //! | completions | `prompt` (a text, tokens, or a list of either), `logprobs` |
 //! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar` (Lark, behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`, `add_generation_prompt`, `continue_final_message` |
+//! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`, `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
 //! What would change the meaning of a request and cannot be done is refused (images and sound, `suffix`, `echo`,
-//! `best_of`); names that nobody here knows are passed over, since clients send new ones every year.
+//! `best_of`; docs/openai.md has the list for vLLM's and llama-server's parameters); names that neither knows are passed
+//! over, since clients send new ones every year.
 
 #![forbid(unsafe_code)]
 
 mod api;
+mod called;
 mod chat;
 mod choice;
 #[cfg(feature = "client")]
@@ -39,9 +42,11 @@ pub mod client;
 mod completion;
 mod embeddings;
 mod error;
+mod form;
 mod logprobs;
 mod message;
 mod options;
+mod parameters;
 mod reading;
 #[cfg(feature = "server")]
 pub mod server;

@@ -60,6 +60,21 @@ struct ToolFunction {
     description: Option<String>,
     #[serde(default)]
     parameters: Option<Value>,
+    #[serde(default)]
+    strict: Option<bool>,
+}
+
+/// The tools of a request.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    /// As the template is shown them.
+    pub(super) shown: Vec<Value>,
+    /// As answers are read by them.
+    pub(super) typed: Vec<Tool>,
+    /// Whether each is `strict`.
+    pub(super) strict: Vec<bool>,
+    /// Whether one of them has to be called.
+    pub(super) choice: ToolChoice,
 }
 
 /// The messages of a request. `knows_developers`: whether the template has that role; else it is the system's.
@@ -163,13 +178,12 @@ impl<'a> CallBody<'a> {
     }
 }
 
-/// The tools of a request, unless it forbids them: as the template is shown them, and as answers are read by them; and
-/// whether one of them has to be called.
-pub(super) fn tools(body: &Body<'_>) -> Result<(Vec<Value>, Vec<Tool>, ToolChoice), ApiError> {
+/// The tools of a request, unless it forbids them.
+pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
     let choice: Value = body.tree("tool_choice")?.unwrap_or_default();
     let function = choice.pointer("/function/name").and_then(Value::as_str);
     let choice = match (choice.as_str(), function) {
-        (Some("none"), _) => return Ok(<_>::default()),
+        (Some("none"), _) => return Ok(Tools::default()),
         (Some("required"), _) => ToolChoice::Required,
         (_, Some(name)) if choice["type"] == "function" => ToolChoice::Function(name.to_owned()),
         _ if choice.is_null() || choice == "auto" => ToolChoice::Auto,
@@ -186,7 +200,8 @@ pub(super) fn tools(body: &Body<'_>) -> Result<(Vec<Value>, Vec<Tool>, ToolChoic
         description: tool.function.description.unwrap_or_default(),
         parameters: tool.function.parameters.unwrap_or_else(|| json!({})),
     };
-    Ok((shown, typed.into_iter().map(as_tool).collect(), choice))
+    let strict = typed.iter().map(|it| it.function.strict == Some(true)).collect();
+    Ok(Tools { shown, typed: typed.into_iter().map(as_tool).collect(), strict, choice })
 }
 
 #[cfg(test)]
@@ -242,14 +257,14 @@ mod tests {
             json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": true}});
         let tools = |body: Value| tools(&reading::object(body.to_string().as_bytes())?);
         let read = |choice: Value| tools(json!({"tools": [tool], "tool_choice": choice}));
-        let (shown, typed, choice) = read(Value::Null).unwrap();
-        assert_eq!(choice, ToolChoice::Auto);
+        let Tools { shown, typed, strict, choice } = read(Value::Null).unwrap();
+        assert_eq!((choice, &strict[..]), (ToolChoice::Auto, &[true][..]));
         assert_eq!(shown, std::slice::from_ref(&tool));
         assert_eq!(typed[0].name, "f");
-        assert!(read(json!("none")).unwrap().1.is_empty());
-        assert_eq!(read(json!("auto")).unwrap().1.len(), 1);
-        assert_eq!(read(json!("required")).unwrap().2, ToolChoice::Required);
+        assert!(read(json!("none")).unwrap().typed.is_empty());
+        assert_eq!(read(json!("auto")).unwrap().typed.len(), 1);
+        assert_eq!(read(json!("required")).unwrap().choice, ToolChoice::Required);
         let named = read(json!({"type": "function", "function": {"name": "f"}})).unwrap();
-        assert_eq!(named.2, ToolChoice::Function("f".into()));
+        assert_eq!(named.choice, ToolChoice::Function("f".into()));
     }
 }

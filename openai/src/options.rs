@@ -1,11 +1,10 @@
 //! What requests for chats and for completions have in common: how a text is generated, and how it is sent.
 
-use serde::Deserialize;
-use serde_json::{Map, Value};
-
 use super::error::ApiError;
+use super::form;
 use super::reading::{self, Body, Entries, List};
-use autoplace::generate::{Constraint, Generate, Mirostat, Sampling};
+use autoplace::generate::{Constraint, Error, Generate, Mirostat, Sampling};
+use serde::Deserialize;
 
 /// Answers of one request at most, over all its prompts.
 pub(super) const MOST_CHOICES: usize = 128;
@@ -35,10 +34,20 @@ pub(super) struct Options {
     #[serde(skip)]
     biases: Vec<(i32, f32)>,
     cache_prompt: Option<bool>,
-    grammar: Option<String>,
-    /// What the text is held to: by `response_format`, else by llama.cpp's own parameters `grammar` and `json_schema`.
+    #[serde(default)]
+    ignore_eos: bool,
+    #[serde(default)]
+    min_tokens: usize,
+    #[serde(skip)]
+    stop_tokens: Vec<i32>,
+    /// What the text is held to.
     #[serde(skip)]
     pub(super) constraint: Option<Constraint>,
+    /// The parameter that says so.
+    #[serde(skip)]
+    form: &'static str,
+    #[serde(skip)]
+    aliases: Vec<(&'static str, &'static str)>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -83,33 +92,28 @@ impl Options {
                 read.collect::<Result<_, ApiError>>()?
             }
         };
-        let schema = body.tree("json_schema")?;
-        let own = match options.grammar.take() {
-            Some(grammar) if grammar.starts_with("%llguidance") => Some(Constraint::lark(grammar)),
-            Some(grammar) if !grammar.is_empty() => {
-                let message = "`grammar` is Lark, and begins with `%llguidance {}`: GBNF is not read";
-                return Err(ApiError::invalid("grammar", message));
-            }
-            _ => schema.map(|schema: Value| Constraint::json_schema(schema)),
-        };
-        let mut form: Value = body.tree::<Map<_, _>>("response_format")?.unwrap_or_default().into();
-        // llama-cpp-python's clients put it in the second place, with the type `json_object`.
-        let mut places = ["/json_schema/schema", "/schema"].into_iter();
-        let schema = places.find_map(|at| form.pointer_mut(at).map(Value::take).filter(|it| !it.is_null()));
-        options.constraint = match (form["type"].as_str(), schema) {
-            (Some("text"), _) => own,
-            (None, None) if form["type"].is_null() => own,
-            (Some("json_object" | "json_schema"), Some(schema)) => Some(Constraint::json_schema(schema)),
-            (Some("json_object"), None) => Some(Constraint::json_object()),
-            _ => {
-                let can_be = "`text`, `json_object`, or `json_schema` with its schema can be";
-                let message = format!("`response_format` of type {}: {can_be}", form["type"]);
-                return Err(ApiError::invalid("response_format", message));
-            }
-        };
+        if let Some(tokens) = body.get("stop_token_ids") {
+            let List::<i32, MOST_STOPS>(tokens) = reading::value(tokens, "stop_token_ids")?;
+            options.stop_tokens = tokens;
+        }
+        options.aliases = body.aliases().to_vec();
+        if let Some((form, constraint)) = form::read(body)? {
+            options.form = form;
+            options.constraint = Some(constraint);
+        }
         Ok(options)
     }
 
+    /// What a generation failed with, in the words of the request.
+    pub(super) fn error(&self, error: &Error, prompt: &str) -> ApiError {
+        let mut said = ApiError::of_generation(error, prompt);
+        if let (Error::Constraint { place, .. }, false) = (error, self.form.is_empty())
+            && place.is_empty()
+        {
+            said.param = Some(self.form.to_owned());
+        }
+        reading::in_its_words(said, &self.aliases)
+    }
     /// The seed of one of the answers, each of which has its own. Any integer is a seed, but for -1, which is
     /// `u32::MAX` to llama.cpp: then a random one is drawn.
     fn seed(&self, index: usize) -> Option<u32> {
@@ -131,6 +135,13 @@ impl Options {
         for stop in &self.stops {
             generate = generate.stop(stop);
         }
+        for token in &self.stop_tokens {
+            generate = generate.stop_token(*token);
+        }
+        if self.ignore_eos {
+            generate = generate.ignore_eos();
+        }
+        generate = generate.min_tokens(self.min_tokens);
         if let Some(constraint) = &self.constraint {
             generate = generate.constraint(constraint.clone());
         }
@@ -147,6 +158,10 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
         if body.get(name).is_some_and(|number| set_by_number(&mut own, name, number.get(), context)) {
             read_elsewhere.push(name);
         }
+    }
+    if body.get("repetition_penalty").is_some() && body.get("repeat_last_n").is_none() {
+        // vLLM's looks at all tokens.
+        own.repeat_last_n = context;
     }
     let own =
         serde_json::to_vec(&own).map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
@@ -182,7 +197,7 @@ fn set_by_number(sampling: &mut Sampling, name: &str, number: &str, context: u32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn with<T>(value: &Value, read: impl Fn(&Body<'_>) -> T) -> T {
         let text = value.to_string();

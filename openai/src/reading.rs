@@ -1,6 +1,7 @@
 //! JSON from anybody, read so that what is wrong is named, and so that a request takes a small multiple of its body:
 //! each parameter stays the text that it is until a type takes it, and what becomes a tree is counted before.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +12,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
+use super::parameters::ALIASES;
 
 /// Parameters of a request at most, the unknown ones among them.
 const MOST_NAMES: usize = 256;
@@ -20,6 +22,8 @@ const MOST_VALUES: usize = 1 << 16;
 /// The body of a request: an object, the values of which nobody has read yet. `null` is as if it were not there.
 pub(super) struct Body<'a> {
     parameters: BTreeMap<String, &'a RawValue>,
+    /// Names that the request has for parameters of other names, which come second.
+    aliases: Vec<(&'static str, &'static str)>,
     /// What may still become trees.
     values_left: Cell<usize>,
 }
@@ -32,10 +36,68 @@ pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
         false => ApiError::new(400, format!("the body is no JSON: {error}")),
     })?;
     parameters.retain(|_, value| value.get() != "null");
-    Ok(Body { parameters, values_left: Cell::new(MOST_VALUES) })
+    let mut aliases = Vec::new();
+    for (alias, name) in ALIASES {
+        if let (Some(value), false) = (parameters.get(alias).copied(), parameters.contains_key(name)) {
+            parameters.insert(name.to_owned(), value);
+            aliases.push((alias, name));
+        }
+    }
+    Ok(Body { parameters, aliases, values_left: Cell::new(MOST_VALUES) })
+}
+
+/// A body with the numbers of its parameters as integers, where they are written with a fraction of zeros: `16.0` is 16.
+/// Numbers within lists and objects stay as they are.
+pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
+    let mut cut: Vec<std::ops::Range<usize>> = Vec::new();
+    let (mut depth, mut in_text, mut is_escaped, mut at) = (0_usize, false, false, 0);
+    while let Some(&byte) = body.get(at) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => in_text = !in_text,
+            _ if in_text => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'.' if depth == 1 => {
+                let zeros = body[at + 1..].iter().take_while(|it| **it == b'0').count();
+                let end = at + 1 + zeros;
+                let ends = body.get(end).is_none_or(|it| matches!(it, b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
+                if zeros > 0 && ends {
+                    cut.push(at..end);
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if cut.is_empty() {
+        return Cow::Borrowed(body);
+    }
+    let mut whole = Vec::with_capacity(body.len());
+    let mut from = 0;
+    for range in cut {
+        whole.extend_from_slice(&body[from..range.start]);
+        from = range.end;
+    }
+    whole.extend_from_slice(&body[from..]);
+    Cow::Owned(whole)
+}
+
+/// An error with the name that the request has for a parameter.
+pub(super) fn in_its_words(mut error: ApiError, aliases: &[(&str, &str)]) -> ApiError {
+    if let Some((alias, name)) = aliases.iter().find(|(_, name)| error.param.as_deref() == Some(*name)) {
+        error.message = error.message.replacen(name, alias, 1);
+        error.param = Some((*alias).to_owned());
+    }
+    error
 }
 
 impl<'a> Body<'a> {
+    pub(super) fn aliases(&self) -> &[(&'static str, &'static str)] {
+        &self.aliases
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.parameters.get(name).copied()
     }
@@ -80,19 +142,6 @@ impl<'a> Body<'a> {
             }
         }
         Ok(below)
-    }
-
-    /// Refuses what would change the meaning of a request and is not done here; beside each name, what asks for
-    /// nothing, as `false` does.
-    pub(super) fn refuse(&self, names: &[(&str, &str)]) -> Result<(), ApiError> {
-        let is_asked_for = |(name, nothing): &&(&str, &str)| {
-            let value = self.get(name).map_or("false", |it| it.get());
-            value != "false" && value != *nothing
-        };
-        match names.iter().find(is_asked_for) {
-            Some((name, _)) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
-            None => Ok(()),
-        }
     }
 }
 

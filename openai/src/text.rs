@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 
 use super::error::{ApiError, check_length};
 use super::options::{MOST_CHOICES, Options, sampling};
+use super::parameters;
 use super::reading::{self, Body, List};
 use autoplace::generate::{Generate, Prompt};
 use autoplace::load::Model;
@@ -18,18 +19,23 @@ pub(super) struct TextRequest {
 
 impl TextRequest {
     pub(super) fn read(body: &[u8], model: &Model) -> Result<Self, ApiError> {
-        let body = reading::object(body)?;
-        body.refuse(&[("suffix", "\"\""), ("echo", "false"), ("best_of", "1")])?;
-        let options = Options::read(&body)?;
+        let body = reading::with_integers(body);
+        let body = reading::object(&body)?;
+        Self::of(&body, model).map_err(|error| reading::in_its_words(error, body.aliases()))
+    }
+
+    fn of(body: &Body<'_>, model: &Model) -> Result<Self, ApiError> {
+        parameters::check(body, false)?;
+        let options = Options::read(body)?;
         let logprobs = body.get("logprobs").map(|most| reading::value(most, "logprobs")).transpose()?;
         let context = model.placement().context.n_ctx_seq();
-        let prompts = prompts(&body, context as usize)?;
+        let prompts = prompts(body, context as usize)?;
         let asked = prompts.len().saturating_mul(options.n);
         if asked > MOST_CHOICES {
             let message = format!("{asked} texts were asked for: {MOST_CHOICES} are the most");
             return Err(ApiError::invalid("prompt", message));
         }
-        let sampling = sampling(&model.sampling(), &body, context)?;
+        let sampling = sampling(&model.sampling(), body, context)?;
         let mut texts = Vec::with_capacity(prompts.len());
         for prompt in prompts {
             let mut generate = model.generate(prompt).sampling(sampling.clone());

@@ -6,6 +6,7 @@
 
 mod attack;
 mod bindings;
+mod clients;
 mod company;
 mod conformance;
 mod cuda_check;
@@ -25,6 +26,7 @@ mod python;
 mod remote;
 mod runtime;
 mod sanitize;
+mod schemas;
 mod semver;
 mod setup;
 mod size;
@@ -72,6 +74,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("bindings", [flag]) if flag == "--write" => bindings::write(&workspace),
         ("cuda-check", []) => cuda_check::cuda_check(&workspace, false),
         ("cuda-check", [flag]) if flag == "--all" => cuda_check::cuda_check(&workspace, true),
+        ("clients", []) => clients::clients(&workspace),
         ("deny", []) => deny::deny(&workspace),
         ("dist", []) => dist::dist(&workspace),
         ("features", []) => features::features(&workspace),
@@ -84,6 +87,8 @@ fn run(arguments: &[String]) -> Result<()> {
         ("package", []) => package::package(&workspace),
         ("runtime", _) => runtime::runtime(&mut workspace, rest),
         ("sanitize", []) => sanitize::sanitize(&workspace),
+        ("schemas", [model]) => schemas::schemas(&workspace, Path::new(model), false),
+        ("schemas", [model, flag]) if flag == "--write" => schemas::schemas(&workspace, Path::new(model), true),
         ("semver", []) => semver::semver(&workspace),
         ("soak", _) => soak::soak(&workspace, rest),
         ("templates", [flag]) if flag == "--fixtures" => templates::fixtures(&workspace),
@@ -106,6 +111,7 @@ cargo xtask test [STEP...]          sets the machine up, then runs every check (
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
+cargo xtask clients                 small programs of fifteen clients, in Python and JavaScript, against `autoplace serve`
 cargo xtask company [MODEL...]      times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
@@ -120,6 +126,7 @@ cargo xtask package                 packages both published crates and builds wh
 cargo xtask runtime [--vulkan] [--cuda]
                                     makes a runtime for programs built with `prebuilt-runtime` (Linux; compiles llama.cpp once more; `--here`: of this machine's own build; `--twice`: and again, to compare)
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)
+cargo xtask schemas MODEL [--write] the JSON-Schema-Test-Suite with the vocabulary of a model (and writes its table in docs/constrained-output.md)
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
 cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares

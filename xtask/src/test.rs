@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, package, promises, python, runtime, semver, setup, size, vulkan};
+use crate::{bindings, clients, package, promises, python, runtime, semver, setup, size, vulkan};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -53,8 +53,8 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "clients",
-        what: "OpenAI's own Python client drives `autoplace serve`, and Hugging Face's shares a cache with the hub",
-        run: clients,
+        what: "the clients that most people use drive `autoplace serve`, and Hugging Face's shares a cache with the hub",
+        run: clients_step,
     },
     Step {
         name: "bench",
@@ -113,7 +113,10 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let workspace = &*workspace;
     std::thread::scope(|scope| {
         // Waits for a network more than for a core. What went wrong the step says, which tries again.
-        let mut clients = names.is_empty().then(|| scope.spawn(|| python::environment(workspace, CLIENTS).is_ok()));
+        let mut clients = names.is_empty().then(|| {
+            scope
+                .spawn(|| clients::of_few(workspace).is_ok() && python::environment(workspace, clients::OPENAI).is_ok())
+        });
         for (index, step) in steps.iter().enumerate() {
             println!("\n== {}/{} {}: {}", index + 1, steps.len(), step.name, step.what);
             let begin = Instant::now();
@@ -137,17 +140,15 @@ const RANDOM_CASES: [(&str, &str); 2] = [("PROPTEST_RNG_SEED", "20261121"), ("PR
 
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// What the clients of the step by that name need.
-const CLIENTS: &str = "xtask/clients/requirements.txt";
-
 /// With the clients' environment, which the tests cannot make.
-fn clients(workspace: &Workspace) -> Result<()> {
-    let python = python::environment(workspace, CLIENTS)?;
+fn clients_step(workspace: &Workspace) -> Result<()> {
+    let python = python::environment(workspace, clients::OPENAI)?;
+    let programs = clients::list(&clients::of_few(workspace)?)?;
     // A test that is named does not have the examples built; so, as the step `test` has built them.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=program", "--test=hub", "--", "--ignored", "client::"]);
-    run(cargo.env("AUTOPLACE_PYTHON", python))
+    run(cargo.env("AUTOPLACE_PYTHON", python).env(clients::PROGRAMS, programs))
 }
 
 fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {

@@ -77,7 +77,16 @@ impl Embedder {
     /// [`Error::TooLong`] and [`Error::Empty`] name the text. [`Error::Native`] where llama.cpp fails,
     /// [`Aborted`](llama_sys::Error::Aborted) included.
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
-        self.compute(None, texts)
+        self.compute(None, texts, self.options)
+    }
+
+    /// The same, for these texts alone with [`truncate`](Self::truncate).
+    ///
+    /// # Errors
+    ///
+    /// As [`embed`](Self::embed), but none is too long.
+    pub fn embed_truncated<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
+        self.compute(None, texts, Options { truncate: true, ..self.options })
     }
 
     /// How well each of these documents answers the query, in their order: the first score of the model's
@@ -92,15 +101,20 @@ impl Embedder {
     /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another;
     /// else as [`embed`](Self::embed), the index being the document's.
     pub fn rerank<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<f32>, Error> {
-        let scores = self.compute(Some(query), documents)?;
+        let scores = self.compute(Some(query), documents, self.options)?;
         Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
     }
 
-    fn compute<T: AsRef<str>>(&mut self, query: Option<&str>, texts: &[T]) -> Result<Vec<Embedding>, Error> {
+    fn compute<T: AsRef<str>>(
+        &mut self,
+        query: Option<&str>,
+        texts: &[T],
+        options: Options,
+    ) -> Result<Vec<Embedding>, Error> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         match &mut self.at {
-            At::Here(it) => it.compute(query, &texts, self.options),
-            At::There(it) => it.compute(query, &texts, self.options),
+            At::Here(it) => it.compute(query, &texts, options),
+            At::There(it) => it.compute(query, &texts, options),
         }
     }
 

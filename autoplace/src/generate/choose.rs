@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use llama_sys::{Candidates, Context, Model, Sampler, Token};
+use llama_sys::{Candidates, Context, Model, Sampler, Token, Vocab};
 
 use super::custom::CustomSampler;
 use super::error::Error;
@@ -18,6 +18,8 @@ pub(super) struct Chooser {
     /// What is added to logits before the chain.
     biases: BTreeMap<Token, f32>,
     custom: Option<CustomSampler>,
+    /// Tokens that end a text, in their order, where it may not end yet.
+    ends: Vec<Token>,
     /// How many of the likeliest tokens are reported beside the chosen one.
     logprobs: Option<usize>,
     /// Room for what is chosen from.
@@ -47,8 +49,16 @@ impl Chooser {
             sampler: sampling.sampler(model)?,
             biases: sampling.biases(model)?,
             custom,
+            ends: Vec::new(),
             candidates: Candidates::default(),
         })
+    }
+
+    /// Takes note of the tokens that end a text: the model's own and `others`.
+    pub(super) fn know_ends(&mut self, vocab: &Vocab, others: &[Token]) {
+        let own = (0..vocab.n_tokens() as Token).filter(|token| vocab.is_eog(*token));
+        self.ends = own.chain(others.iter().copied()).collect();
+        self.ends.sort_unstable();
     }
 
     /// The seed in use; `None` where nothing is left to chance.
@@ -71,18 +81,28 @@ impl Chooser {
     }
 
     /// Chooses a token after this output of the last batch: of those that a mask allows, if there is one (bit `t % 32`
-    /// of word `t / 32` is token `t`). `so_far`: prompt and answer.
+    /// of word `t / 32` is token `t`). `so_far`: prompt and answer. `is_early`: the text may not end yet, unless nothing
+    /// else is allowed.
     pub(super) fn choose(
         &mut self,
         context: &mut Context,
         output: i32,
         so_far: &[Token],
         mask: Option<&[u32]>,
+        is_early: bool,
     ) -> Result<Choice, Error> {
-        let token = if self.custom.is_none() && self.biases.is_empty() && mask.is_none() {
+        let is_early = is_early && mask.is_none_or(|mask| self.goes_on(mask));
+        let token = if self.custom.is_none() && self.biases.is_empty() && mask.is_none() && !is_early {
             self.sampler.sample(context, output)?
         } else {
             self.fill(context, output, mask)?;
+            if is_early {
+                let ends = &self.ends;
+                self.candidates.map_logits(|token, logit| match ends.binary_search(&token) {
+                    Ok(_) => f32::NEG_INFINITY,
+                    Err(_) => logit,
+                });
+            }
             let mut token = self.sampler.apply(&mut self.candidates)?;
             if let Some(custom) = &mut self.custom {
                 token = custom.choose(&mut self.candidates, so_far);
@@ -98,6 +118,13 @@ impl Chooser {
             None => None,
         };
         Ok(Choice { token, logprobs })
+    }
+
+    /// Whether a mask allows a token that ends no text.
+    fn goes_on(&self, mask: &[u32]) -> bool {
+        let allowed: u32 = mask.iter().map(|word| word.count_ones()).sum();
+        let ends = self.ends.iter().filter(|token| allows(mask, **token)).count();
+        allowed as usize > ends
     }
 
     /// The candidates that a mask allows, or all, with the biases added to their logits.
@@ -202,7 +229,7 @@ mod tests {
         let sampling = Sampling::default();
         let model = context.model().clone();
         let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();
-        let mut choose = |so_far: &[Token]| chooser.choose(&mut context, -1, so_far, Some(&mask));
+        let mut choose = |so_far: &[Token]| chooser.choose(&mut context, -1, so_far, Some(&mask), false);
         let choice = choose(&[]).unwrap();
         assert!((5..8).contains(&choice.token));
         assert_eq!(choice.logprobs.unwrap().token, choice.token);
@@ -225,7 +252,7 @@ mod tests {
             let chain = chain.unwrap().top_k(40).unwrap().top_p(0.95).unwrap();
             let mut native = chain.min_p(0.05).unwrap().temperature(0.8).unwrap().dist(3).unwrap();
             for _ in 0..20 {
-                let own = chooser.choose(&mut context, -1, &[], mask).unwrap().token;
+                let own = chooser.choose(&mut context, -1, &[], mask, false).unwrap().token;
                 let native = match mask {
                     Some(mask) => native.sample_masked(&mut context, -1, mask),
                     None => native.sample(&mut context, -1),

@@ -59,14 +59,21 @@ pub enum Error {
     #[error("a stop string is empty")]
     EmptyStop,
     /// The constraint cannot be enforced, or no text can meet it: the keyword that is not supported, the
-    /// place where the grammar does not parse, or the limit.
-    #[error("the {constraint} cannot be enforced: {reason}")]
-    Constraint { constraint: String, reason: String },
+    /// place where the grammar does not parse, or the limit. `place` is where in a schema that is, as
+    /// `properties.tags.items`, or where in a request; empty for the whole.
+    #[error("the {constraint} cannot be enforced: {}{reason}", at_place(place))]
+    Constraint { constraint: String, place: String, reason: String },
     /// In the middle of a text the constraint allows no token of the vocabulary.
     #[error("after {tokens} tokens the {constraint} allows no token: {reason}")]
     NoTokenAllowed { constraint: String, tokens: usize, reason: String },
     /// A text ended before it met its constraint; `text` is as far as it came.
-    #[error("{} ended the text before its constraint was met, after {} bytes", limit_of(*limit), text.len())]
+    #[error(
+        "{} ended the text before its constraint was met, after {} bytes: {}; lists and strings without bounds \
+         (`maxItems`, `maxLength`) invite a model to go on and on",
+        limit_of(*limit),
+        text.len(),
+        end_of(text)
+    )]
     Incomplete { limit: FinishReason, text: String },
     /// A text meets its schema but is not a value of the type.
     #[error("the text is no value of its type: {reason}")]
@@ -112,6 +119,19 @@ impl Error {
     pub(super) fn not_loaded() -> Self {
         load::Error::NotLoaded.into()
     }
+}
+
+fn at_place(place: &str) -> String {
+    if place.is_empty() { String::new() } else { format!("{place}: ") }
+}
+
+/// Bytes of a text that a message shows.
+const SHOWN: usize = 1000;
+
+/// A text as a message shows it: the end of a long one.
+fn end_of(text: &str) -> String {
+    let from = (text.len().saturating_sub(SHOWN)..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}{:?}", if from > 0 { "..." } else { "" }, &text[from..])
 }
 
 fn limit_of(reason: FinishReason) -> &'static str {

@@ -51,7 +51,7 @@ pub use chat_stream::ChatStream;
 pub use chat_window::ChatFull;
 pub use checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]
-pub use constraint::{Constraint, ToolChoice};
+pub use constraint::{Constraint, ToolChoice, Unenforced};
 pub use engine::{Engine, EngineBuilder, Metrics, Shutdown};
 pub use error::Error;
 pub use piece::{End, FinishReason, Piece, SequenceId, TokenLogprobs};

@@ -46,6 +46,7 @@ pub(crate) struct Spec {
     pub(super) custom: Option<CustomSampler>,
     pub(super) constraint: Option<Constraint>,
     pub(super) stops: Vec<String>,
+    pub(super) stop_tokens: Vec<Token>,
     pub(super) limits: Limits,
     pub(super) speculation: Speculation,
     pub(super) when_full: WhenFull,
@@ -58,6 +59,8 @@ pub(super) struct Limits {
     pub(super) special: bool,
     /// What ends a text is a token like any other.
     pub(super) ignore_eos: bool,
+    /// Nothing that ends a text is chosen before so many tokens.
+    pub(super) min_tokens: usize,
 }
 
 impl Spec {
@@ -70,7 +73,8 @@ impl Spec {
             custom: None,
             constraint: None,
             stops: Vec::new(),
-            limits: Limits { max_tokens: usize::MAX, special: false, ignore_eos: false },
+            stop_tokens: Vec::new(),
+            limits: Limits { max_tokens: usize::MAX, special: false, ignore_eos: false, min_tokens: 0 },
             speculation: Speculation::Off,
             when_full: WhenFull::Stop,
         }
@@ -100,6 +104,12 @@ impl Generate {
         when_full(when_full: WhenFull) spec.when_full = when_full;
         /// Ends before `text` would appear; can be called several times.
         stop(text: impl Into<String>) spec.stops.push(text.into());
+        /// Ends with this token as with one of the model's own that end a text: vLLM's `stop_token_ids`. Its text is not
+        /// part of the answer. Can be called for several.
+        stop_token(token: Token) spec.stop_tokens.push(token);
+        /// Chooses nothing that ends the text before `n` tokens: neither the model's own tokens for that nor
+        /// [`stop_token`](Self::stop_token)s. Stop strings, limits and a complete constraint end it earlier. Default: 0.
+        min_tokens(n: usize) spec.limits.min_tokens = n;
         /// Writes control tokens out as text instead of leaving them out.
         special(show: bool) spec.limits.special = show;
         /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself

@@ -27,6 +27,8 @@ pub(super) struct Sequence {
     /// Tokens of the prompt.
     pub(super) prompt: usize,
     pub(super) limits: Limits,
+    /// Tokens that end it beside the model's own.
+    stop_tokens: Vec<Token>,
     pub(super) text: TextAssembler,
     /// What the text is held to.
     pub(super) matcher: Option<Matcher>,
@@ -62,6 +64,9 @@ impl Sequence {
         let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, vocab.model())?;
+        if spec.limits.min_tokens > 0 {
+            chooser.know_ends(vocab, &spec.stop_tokens);
+        }
         tokens.iter().try_for_each(|it| chooser.accept(*it))?;
         let statistics = Statistics { prompt_tokens: prompt, seed: chooser.seed(), ..Statistics::default() };
         let mut sequence = Self {
@@ -69,6 +74,7 @@ impl Sequence {
             tokens,
             prompt,
             limits: spec.limits,
+            stop_tokens: spec.stop_tokens,
             text,
             matcher,
             chooser,

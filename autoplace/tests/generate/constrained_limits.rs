@@ -27,7 +27,7 @@ fn a_keyword_that_cannot_be_enforced_is_named() {
         (json!({"type": "array", "contains": {"type": "null"}}), "contains"),
         (json!({"type": "object", "propertyNames": {"maxLength": 3}}), "propertyNames"),
         (json!({"type": "object", "minProperties": 2}), "minProperties"),
-        (json!({"type": "string", "format": "no-such"}), "no-such"),
+        (json!({"type": "string", "format": "regex"}), "format: regex"),
         (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf"),
         (json!({"properties": {"a": {"dependentRequired": {"b": ["c"]}}}}), "dependentRequired"),
         (json!({"$ref": "https://example.com/schema"}), "https://example.com/schema"),

@@ -1,6 +1,6 @@
-//! OpenAI's own client, in Python, against `autoplace serve`.
+//! Clients of others, in Python and JavaScript, against `autoplace serve`.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::cli_support::text;
 use crate::server::{FILE, MODEL, Server};
@@ -17,4 +17,33 @@ fn the_official_client_finds_the_api_as_it_knows_it() {
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.starts_with("all as the API has it"), "{said}");
+}
+
+/// A template that shows tools and teaches the marks that most models write around calls.
+const SHOWS_TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/tools.jinja");
+
+#[test]
+#[ignore = "wants the clients: `cargo xtask clients` installs all of them, `cargo xtask test clients` those of most people"]
+fn small_programs_of_clients_find_the_api_as_they_know_it() {
+    let programs = std::env::var("AUTOPLACE_CLIENTS").expect("AUTOPLACE_CLIENTS is set");
+    let server = Server::start(&["--template", SHOWS_TOOLS, "--embed", FILE, "--parallel", "4", "--ctx", "4096"]);
+    let mut failed = Vec::new();
+    for line in programs.lines() {
+        let (with, file) = line.split_once('\t').expect("an interpreter and a file");
+        let mut command = Command::new(with);
+        // None of them asks anybody else.
+        command.args([file, &server.url(""), MODEL]).stdin(Stdio::null()).env("CREWAI_DISABLE_TELEMETRY", "true");
+        command.envs([
+            ("OTEL_SDK_DISABLED", "true"),
+            ("HAYSTACK_TELEMETRY_ENABLED", "False"),
+            ("OPENAI_API_KEY", "none"),
+        ]);
+        let output = command.output().expect("it starts");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        match output.status.success() && said.contains("as the API has it") {
+            true => println!("{}", said.lines().find(|line| line.contains("as the API has it")).unwrap_or_default()),
+            false => failed.push(format!("{file}: {said}")),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }

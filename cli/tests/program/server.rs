@@ -51,7 +51,8 @@ impl Server {
     fn run(mut program: Command, user: User, args: &[&str]) -> Self {
         let said = NamedTempFile::new().expect("a temporary file");
         let mut child = program
-            .args(["serve", FILE, "--template", "chatml", "--port", "0", "--threads", "1"])
+            .args(["serve", FILE, "--port", "0", "--threads", "1"])
+            .args(if args.contains(&"--template") { &[][..] } else { &["--template", "chatml"] })
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

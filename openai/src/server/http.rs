@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::sse::{Event, KeepAlive, KeepAliveStream};
 use axum::response::{IntoResponse, Response, Sse};
 use axum::{Extension, Json};
@@ -115,6 +115,19 @@ async fn collect(body: axum::body::Body) -> Result<(Vec<u8>, SemaphorePermit<'st
 pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default()
+}
+
+/// Characters of a header that says what was not enforced.
+const LONGEST_LIST: usize = 2000;
+
+/// A list as a header, with semicolons between; other characters than a header has become `?`. `None` for an empty one.
+pub(super) fn list_header(list: &[String]) -> Option<HeaderValue> {
+    if list.is_empty() {
+        return None;
+    }
+    let text = list.join("; ");
+    let shown = text.chars().take(LONGEST_LIST).map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' });
+    HeaderValue::from_str(&shown.collect::<String>()).ok()
 }
 
 /// Does what takes its time on a thread for such things.

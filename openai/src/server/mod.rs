@@ -22,7 +22,7 @@ use std::time::Duration;
 use autoplace::Embedder;
 use axum::extract;
 pub use axum::http::HeaderValue;
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -129,8 +129,14 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
         .route("/v1/models", get(async move || Json(models)))
         .route("/v1/models/{*name}", get(model))
         .route("/health", get(health))
-        .fallback(async || failed(StatusCode::NOT_FOUND, "there is nothing at this path"))
-        .method_not_allowed_fallback(async || failed(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method"))
+        .fallback(async |method: Method, uri: Uri| {
+            let message = format!("there is nothing at {method} {}: there is {PATHS}", uri.path());
+            failed(StatusCode::NOT_FOUND, message)
+        })
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            let message = format!("{} does not take {method}: there is {PATHS}", uri.path());
+            failed(StatusCode::METHOD_NOT_ALLOWED, message)
+        })
 }
 
 /// Dropping the response, as happens when the client has gone, cancels the answer.
@@ -140,11 +146,20 @@ async fn answer(
 ) -> Result<Response, Failed> {
     let (completion, under_way) = http::read(body, read).await?;
     under_way.is_answered();
-    Ok(match completion.is_stream() {
+    let unenforced = http::list_header(completion.unenforced());
+    let mut response = match completion.is_stream() {
         true => http::events(completion).into_response(),
         false => Json(completion.response().await?).into_response(),
-    })
+    };
+    if let Some(unenforced) = unenforced {
+        response.headers_mut().insert("x-autoplace-unenforced", unenforced);
+    }
+    Ok(response)
 }
+
+/// The paths that the server answers, for whoever asks for another.
+const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, \
+    GET /v1/models/NAME, GET /health";
 
 async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
     let none = || ApiError::new(404, "no model for embeddings: `autoplace serve --embed FILE` has one");

@@ -8,6 +8,8 @@ mod native_support;
 mod program;
 
 mod api;
+mod called;
 mod endpoint;
 mod llama_server;
+mod parameters;
 mod server;

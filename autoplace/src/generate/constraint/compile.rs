@@ -2,10 +2,11 @@
 
 use std::thread;
 
-use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
-use llguidance::{JsonCompileOptions, Logger};
+use llguidance::Logger;
+use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use serde_json::Value;
 
+use super::schema::Unenforced;
 use super::vocabulary::Vocabulary;
 use super::{Constraint, Kind, lark, schema};
 use crate::generate::Error;
@@ -14,18 +15,13 @@ use crate::generate::Error;
 pub(super) const MAX_BYTES: usize = 256 << 10;
 /// Address space for the recursions of compiling, of which only what they use becomes memory.
 const STACK: usize = 256 << 20;
-/// llama.cpp's `SPACE_RULE` (common/json-schema-to-grammar.cpp).
-const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
-/// Escapes in JSON strings. Without `u` each text has one spelling, so that no property comes twice under two of them.
-const ESCAPES: &str = "nrbtf\\\"";
-
 /// What compiling a constraint, and one step of it, may take: llguidance's defaults, which its authors measured on
 /// large schemas, but for what docs/constrained-output.md promises of memory and time.
 fn limits(constraint: &Constraint) -> ParserLimits {
     // A step is quadratic in the items of a row, and that of an ambiguous grammar cubic. An object of 1,000 properties
     // that may all be missing has 4,000 at its beginning.
     let (max_items_in_row, step_max_items) = match constraint.0 {
-        Kind::JsonSchema(_) => (5_000, 25_000),
+        Kind::JsonSchema { .. } | Kind::CallsOr { .. } | Kind::TextOrCalls(_) => (5_000, 25_000),
         _ => (2_000, 10_000),
     };
     ParserLimits {
@@ -42,25 +38,77 @@ fn limits(constraint: &Constraint) -> ParserLimits {
 
 /// Compiles a constraint.
 pub(super) fn matcher(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<llguidance::Matcher, Error> {
-    guarded(constraint.name(), || {
+    guarded(constraint, || {
         let (grammar, log) = (GrammarInit::Serialized(grammar(constraint)?), Logger::new(0, 0));
         let limits = limits(constraint);
         let parser = vocabulary.factory.create_parser_from_init_ext(grammar, log, Default::default(), limits);
         let matcher = llguidance::Matcher::new(parser);
-        matcher.get_error().map_or(Ok(matcher), |error| Err(said(&error)))
+        matcher.get_error().map_or(Ok(matcher), |error| Err(failure(constraint, said(&error))))
     })
 }
 
-fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
+/// Checks a constraint without a vocabulary.
+pub(super) fn check(constraint: &Constraint) -> Result<(), Error> {
+    guarded(constraint, || compiled(constraint))
+}
+
+/// What is wrong with a constraint that llguidance refuses for this reason, and where.
+fn failure(constraint: &Constraint, reason: String) -> Unenforced {
+    match &constraint.0 {
+        Kind::JsonSchema { schema, .. } => constraint.named(match schema::read(schema) {
+            Ok(schema) => schema::failure(&schema, reason),
+            Err(unread) => unread,
+        }),
+        Kind::CallsOr { calls, form } => {
+            let refused = [calls, form].into_iter().find_map(|it| compiled(it).err());
+            refused.unwrap_or_else(|| reason.into())
+        }
+        Kind::TextOrCalls(calls) => compiled(calls).err().unwrap_or_else(|| reason.into()),
+        _ => reason.into(),
+    }
+}
+
+/// Compiles a constraint without a vocabulary.
+fn compiled(constraint: &Constraint) -> Result<(), Unenforced> {
+    let compiled = GrammarInit::Serialized(grammar(constraint)?).to_internal(None, limits(constraint));
+    compiled.map(drop).map_err(|error| failure(constraint, said(&error.to_string())))
+}
+
+/// Calls in the form that most models know, one or some of them, or what else the text may be.
+const CALLS_OR: &str = r#"start: @form | call ("\n" call)*
+call: "<tool_call>" /\n?/ @calls /\n?/ "</tool_call>"
+"#;
+
+/// Any text, with calls in it.
+const TEXT_OR_CALLS: &str = r#"start: (until /\n?/ @calls /\n?/ "</tool_call>")* TAIL?
+until[lazy]: /(?s:.*)<tool_call>/
+TAIL: /(?s:.)+/ & ~/(?s:.*)<tool_call>(?s:.*)/
+"#;
+
+fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, Unenforced> {
     Ok(match &constraint.0 {
-        Kind::JsonSchema(schema) => TopLevelGrammar::from_json_schema(json_schema(&schema::read(schema)?)?),
+        Kind::JsonSchema { schema, is_open, .. } => {
+            let prepared = schema::read(schema).and_then(|schema| schema::prepared(&schema, *is_open));
+            TopLevelGrammar::from_json_schema(prepared.map_err(|it| constraint.named(it))?)
+        }
+        Kind::CallsOr { calls, form } => {
+            let mut whole = TopLevelGrammar::from_lark(CALLS_OR.to_owned());
+            whole.grammars.push(part("calls", calls)?);
+            whole.grammars.push(part("form", form)?);
+            whole
+        }
+        Kind::TextOrCalls(calls) => {
+            let mut whole = TopLevelGrammar::from_lark(TEXT_OR_CALLS.to_owned());
+            whole.grammars.push(part("calls", calls)?);
+            whole
+        }
         Kind::Regex(regex) => {
             lark::check_weight(lark::regex_weight(regex))?;
             self::regex(regex)
         }
         Kind::Choices(choices) => {
             if choices.is_empty() {
-                return Err("it is empty".to_owned());
+                return Err("it is empty".to_owned().into());
             }
             let escaped: Vec<String> = choices.iter().map(|it| regex_lite::escape(it)).collect();
             let regex = escaped.join("|");
@@ -74,16 +122,15 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, String> {
     })
 }
 
-/// A schema made ready, with llguidance's options in it.
+/// A constraint as a part of a grammar that calls it by this name.
+fn part(name: &str, constraint: &Constraint) -> Result<GrammarWithLexer, Unenforced> {
+    let only = grammar(constraint)?.grammars.into_iter().next().unwrap_or_default();
+    Ok(GrammarWithLexer { name: Some(name.to_owned()), ..only })
+}
+
+/// A schema within a grammar made ready: the grammar's author has JSON Schema's letter.
 pub(super) fn json_schema(schema: &Value) -> Result<Value, String> {
-    let mut schema = schema::prepared(schema)?;
-    let options = JsonCompileOptions {
-        whitespace_pattern: Some(WHITESPACE.to_owned()),
-        json_allowed_escapes: Some(ESCAPES.to_owned()),
-        ..JsonCompileOptions::default()
-    };
-    options.apply_to(&mut schema);
-    Ok(schema)
+    schema::prepared(schema, true).map_err(|unenforced| unenforced.to_string())
 }
 
 fn regex(regex: &str) -> TopLevelGrammar {
@@ -99,17 +146,25 @@ fn sized(text: &str) -> Result<(), String> {
 }
 
 /// Does the work on a stack that is large enough for it, and makes an error of a panic.
-pub(super) fn guarded<T: Send>(constraint: &str, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, Error> {
-    let failed = |reason: String| Error::Constraint { constraint: constraint.to_owned(), reason };
+pub(super) fn guarded<T: Send>(
+    constraint: &Constraint,
+    work: impl FnOnce() -> Result<T, Unenforced> + Send,
+) -> Result<T, Error> {
+    on_large_stack(work).map_err(|unenforced| constraint.refused(unenforced))
+}
+
+/// The same for what is not yet a constraint.
+pub(super) fn on_large_stack<T: Send, E: Send + From<String>>(
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, E> {
     thread::scope(|scope| {
         thread::Builder::new()
             .name("autoplace-constraint".to_owned())
             .stack_size(STACK)
             .spawn_scoped(scope, work)
-            .map_err(|error| failed(format!("no thread to compile it on: {error}")))?
+            .map_err(|error| E::from(format!("no thread to compile it on: {error}")))?
             .join()
-            .unwrap_or_else(|_| Err("llguidance panicked".to_owned()))
-            .map_err(failed)
+            .unwrap_or_else(|_| Err(E::from("llguidance panicked".to_owned())))
     })
 }
 

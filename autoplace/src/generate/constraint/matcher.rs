@@ -45,8 +45,11 @@ impl Matcher {
             kept: 0,
         };
         // A constraint that no token can begin is an error at once.
-        matcher.mask()?;
-        Ok(matcher)
+        match matcher.mask() {
+            Err(Error::NoTokenAllowed { reason, .. }) => Err(constraint.refused(reason.into())),
+            Err(error) => Err(error),
+            Ok(_) => Ok(matcher),
+        }
     }
 
     /// The tokens that the text can go on with: bit t % 32 of word t / 32 for token t. Tokens that end a generation are

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub(super) use matcher::Matcher;
+pub use schema::Unenforced;
 pub use tool_choice::ToolChoice;
 use vocabulary::Vocabulary;
 
@@ -49,26 +50,100 @@ pub struct Constraint(Kind);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
-    /// As a text: messages to workers hold no trees.
-    JsonSchema(String),
+    JsonSchema {
+        /// As a text: messages to workers hold no trees.
+        schema: String,
+        /// Whether an object may have properties that nobody names, unless it says otherwise.
+        is_open: bool,
+        /// What errors call places of the schema that begin so; the first that fits.
+        places: Vec<(String, String)>,
+    },
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
+    /// Calls of tools, or a text of another form.
+    CallsOr {
+        calls: Box<Constraint>,
+        form: Box<Constraint>,
+    },
+    /// Any text, with calls of tools in it.
+    TextOrCalls(Box<Constraint>),
 }
 
 impl Constraint {
     /// A JSON value that this schema allows (draft 4 to 2020-12).
     ///
     /// Strict: a keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) is
-    /// [`Error::Constraint`](super::Error::Constraint), which names it; it is never left out. Properties come in the
+    /// [`Error::Constraint`](super::Error::Constraint), which names it and its place; it is never left out.
+    /// [`enforceable`](Self::enforceable) leaves such keywords out and says so. Properties come in the
     /// order in which the schema has them. Between two parts of the value is at most one space, or one or two line ends
     /// and up to 20 spaces or tabs, as llama.cpp has it (common/json-schema-to-grammar.cpp, `SPACE_RULE`): no model
     /// writes spaces without end.
     ///
+    /// An object with `properties` that says nothing of others has no others, as in llama.cpp:
+    /// [`open_objects`](Self::open_objects) has JSON Schema's letter.
+    ///
     /// Numbers stay within ±9007199254740991, where a double holds each integer, and strings have no `\u` escapes: each
     /// character but control characters stands for itself. Only `#...` references are followed: nothing is fetched.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
-        Self(Kind::JsonSchema(schema.into().to_string()))
+        Self(Kind::JsonSchema { schema: schema.into().to_string(), is_open: false, places: Vec::new() })
+    }
+
+    /// Lets objects of a JSON schema have properties that nobody names, unless `additionalProperties` says otherwise, as
+    /// JSON Schema has it. Says nothing of other constraints.
+    #[must_use]
+    pub fn open_objects(mut self) -> Self {
+        self.open();
+        self
+    }
+
+    fn open(&mut self) {
+        match &mut self.0 {
+            Kind::JsonSchema { is_open, .. } => *is_open = true,
+            Kind::CallsOr { calls, form } => {
+                calls.open();
+                form.open();
+            }
+            Kind::TextOrCalls(calls) => calls.open(),
+            Kind::Regex(_) | Kind::Choices(_) | Kind::Lark(_) => {}
+        }
+    }
+
+    /// Says what errors call the place of a JSON schema, as `response_format.json_schema.schema`.
+    #[must_use]
+    pub fn at(self, place: impl Into<String>) -> Self {
+        self.at_places(vec![(String::new(), place.into())])
+    }
+
+    fn at_places(mut self, named: Vec<(String, String)>) -> Self {
+        if let Kind::JsonSchema { places, .. } = &mut self.0 {
+            *places = named;
+        }
+        self
+    }
+
+    /// Checks it without a model.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Constraint`](super::Error::Constraint) for what would be refused whatever the model's vocabulary.
+    pub fn check(&self) -> Result<(), Error> {
+        compile::check(self)
+    }
+
+    /// What of a schema can be enforced, as a schema, and the rest: each keyword that was left out, with its place.
+    ///
+    /// ```
+    /// use autoplace::generate::Constraint;
+    /// use serde_json::json;
+    /// let tags = json!({"type": "array", "items": {"type": "string"}, "maxItems": 5, "uniqueItems": true});
+    /// let (enforced, unenforced) = Constraint::enforceable(&tags);
+    /// assert_eq!(unenforced[0].to_string(), "`uniqueItems` is not enforced");
+    /// assert!(Constraint::json_schema(enforced).check().is_ok());
+    /// ```
+    pub fn enforceable(schema: &Value) -> (Value, Vec<Unenforced>) {
+        let followed = compile::on_large_stack(|| Ok::<_, Unenforced>(schema::enforceable(schema)));
+        followed.unwrap_or_else(|unenforced| (json!({"type": "object"}), vec![unenforced]))
     }
 
     /// Any JSON object.
@@ -99,16 +174,48 @@ impl Constraint {
         Matcher::new(self, &model.kept(|| Vocabulary::new(vocab))?)
     }
 
+    /// The error that it is refused with.
+    fn refused(&self, unenforced: Unenforced) -> Error {
+        let Unenforced { place, reason } = unenforced;
+        Error::Constraint { constraint: self.name().to_owned(), place, reason }
+    }
+
+    /// With the name of the place that the request has for it.
+    fn named(&self, unenforced: Unenforced) -> Unenforced {
+        match &self.0 {
+            Kind::JsonSchema { places, .. } => Unenforced { place: named(places, unenforced.place), ..unenforced },
+            _ => unenforced,
+        }
+    }
+
     /// What it is called in messages.
     fn name(&self) -> &'static str {
-        match self.0 {
-            Kind::JsonSchema(_) => "JSON schema",
+        match &self.0 {
+            Kind::JsonSchema { .. } => "JSON schema",
             Kind::Regex(_) => "regular expression",
             Kind::Choices(_) => "list of choices",
             Kind::Lark(_) => "Lark grammar",
+            Kind::CallsOr { form, .. } => form.name(),
+            Kind::TextOrCalls(calls) => calls.name(),
         }
     }
 }
 
+/// A place of a schema by the names of those that have one.
+fn named(places: &[(String, String)], place: String) -> String {
+    let is_within = |rest: &str, within: &str| within.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']);
+    let found = places.iter().find_map(|(within, name)| {
+        let rest = place.strip_prefix(within.as_str()).filter(|rest| is_within(rest, within))?;
+        let rest = rest.strip_prefix('.').unwrap_or(rest);
+        Some(match rest.is_empty() || rest.starts_with('[') {
+            true => format!("{name}{rest}"),
+            false => format!("{name}.{rest}"),
+        })
+    });
+    found.unwrap_or(place)
+}
+
+#[cfg(test)]
+mod suite;
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Constraint;
 use super::schema::subschemas_mut;
+use super::{Constraint, Kind};
 use crate::chat::{ReplyFormat, Tool, ToolCallFormat};
 use crate::generate::error::Error;
 
@@ -23,20 +23,23 @@ impl ToolChoice {
     /// What forces an answer to be one call of these tools, and how the answer is read then: as JSON with `name` and
     /// `arguments`, whatever marks the model would write around it. `None` for [`Auto`](Self::Auto).
     ///
+    /// Arguments are held to their tool's schema as far as it can be enforced
+    /// ([`Constraint::enforceable`](Constraint::enforceable)); what is left out is logged.
+    ///
     /// # Errors
     ///
-    /// [`Error::Constraint`] if there is no such tool, or a text is held to this `other` constraint already. A
-    /// tool's schema that cannot be enforced is an error when the generation begins.
+    /// [`Error::Constraint`] if there is no such tool, or a text is held to this `other` constraint already.
     pub fn forced(
         &self,
         tools: &[Tool],
         other: Option<&Constraint>,
     ) -> Result<Option<(Constraint, ReplyFormat)>, Error> {
-        let (called, missing): (Vec<&Tool>, _) = match self {
+        let (called, missing): (Vec<(usize, &Tool)>, _) = match self {
             Self::Auto => return Ok(None),
-            Self::Required => (tools.iter().collect(), "there are no tools".to_owned()),
+            Self::Required => (tools.iter().enumerate().collect(), "there are no tools".to_owned()),
             Self::Function(name) => {
-                (tools.iter().filter(|tool| tool.name == *name).collect(), format!("there is no tool {name:?}"))
+                let called = tools.iter().enumerate().filter(|(_, tool)| tool.name == *name);
+                (called.collect(), format!("there is no tool {name:?}"))
             }
         };
         let reason = match other {
@@ -44,18 +47,53 @@ impl ToolChoice {
             None => called.is_empty().then_some(missing),
         };
         if let Some(reason) = reason {
-            return Err(Error::Constraint { constraint: "choice of a tool".into(), reason });
+            let place = String::new();
+            return Err(Error::Constraint { constraint: "choice of a tool".into(), place, reason });
         }
-        let calls: Vec<Value> = (0..).zip(called).map(|(index, tool)| call(tool, index)).collect();
         let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
-        Ok(Some((Constraint::json_schema(json!({"anyOf": calls})), format)))
+        Ok(Some((calls(&called), format)))
     }
+}
+
+impl Constraint {
+    /// One or more calls of these tools, each between `<tool_call>` and `</tool_call>`
+    /// ([`ToolCallFormat::Hermes`]), or a text of this constraint.
+    ///
+    /// A text that begins with `<` is calls, any other is of the constraint: no JSON begins so.
+    #[must_use]
+    pub fn or_calls(self, tools: &[Tool]) -> Self {
+        let calls = calls(&tools.iter().enumerate().collect::<Vec<_>>());
+        Self(Kind::CallsOr { calls: Box::new(calls), form: Box::new(self) })
+    }
+
+    /// Any text, in which whatever stands between `<tool_call>` and `</tool_call>` is a call of one of these tools
+    /// ([`ToolCallFormat::Hermes`]).
+    pub fn text_or_calls(tools: &[Tool]) -> Self {
+        Self(Kind::TextOrCalls(Box::new(calls(&tools.iter().enumerate().collect::<Vec<_>>()))))
+    }
+}
+
+/// A call of one of these tools, each with its number among all.
+fn calls(called: &[(usize, &Tool)]) -> Constraint {
+    let (mut options, mut places) = (Vec::new(), Vec::new());
+    for (number, tool) in called {
+        let within = format!("anyOf[{}].properties.arguments", options.len());
+        places.push((within, format!("tools[{number}].function.parameters")));
+        options.push(call(tool, options.len()));
+    }
+    Constraint::json_schema(json!({"anyOf": options})).at_places(places)
 }
 
 /// The schema of a call, the one of so many before it.
 fn call(tool: &Tool, index: usize) -> Value {
     let mut arguments = match &tool.parameters {
-        Value::Object(_) => tool.parameters.clone(),
+        Value::Object(_) => {
+            let (arguments, unenforced) = Constraint::enforceable(&tool.parameters);
+            for it in unenforced {
+                tracing::warn!(tool = tool.name, "the arguments of a call are not held to their whole schema: {it}");
+            }
+            arguments
+        }
         _ => json!({}),
     };
     if let Some(schema) = arguments.as_object_mut() {

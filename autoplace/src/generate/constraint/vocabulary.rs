@@ -46,7 +46,12 @@ impl Vocabulary {
     /// Reads all tokens of a loaded model.
     pub(super) fn new(vocab: &Vocab) -> Result<Arc<Self>, Error> {
         let words = words(vocab)?;
-        compile::guarded("vocabulary", || Self::of(vocab, &words)).map(Arc::new)
+        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words));
+        vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
+            constraint: "vocabulary".to_owned(),
+            place: String::new(),
+            reason,
+        })
     }
 
     fn of(vocab: &Vocab, words: &[Vec<u8>]) -> Result<Self, String> {

@@ -171,7 +171,8 @@ impl Sequence {
         };
         // Computed while the device still computes the logits.
         let mask = self.matcher.as_mut().map(Matcher::mask).transpose()?;
-        Ok(Some(self.chooser.choose(context, output, &self.tokens, mask)?))
+        let is_early = self.statistics.generated_tokens < self.limits.min_tokens;
+        Ok(Some(self.chooser.choose(context, output, &self.tokens, mask, is_early)?))
     }
 
     /// Takes the token that was chosen, `took` after its batch was computed, and makes text of it. `full`: there is no
@@ -187,6 +188,10 @@ impl Sequence {
         let mut piece = Piece { logprobs, ..Piece::new(self.id, Some(token)) };
         if vocab.is_eog(token) && !self.limits.ignore_eos {
             self.finish(&mut piece, FinishReason::EndOfGeneration);
+            return Ok(piece);
+        }
+        if self.stop_tokens.contains(&token) {
+            self.finish(&mut piece, FinishReason::StopString);
             return Ok(piece);
         }
         self.tokens.push(token);

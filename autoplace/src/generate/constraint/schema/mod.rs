@@ -1,18 +1,23 @@
-//! A JSON schema made ready for llguidance: what llguidance would not enforce is refused, or rewritten so that it does.
+//! A JSON schema made ready for llguidance: what llguidance would not enforce is refused, left out and noted, or
+//! rewritten so that it does.
 //!
-//! In: an untrusted schema of the application. Out: one of bounded size that allows no text that the first does not,
-//! and no number that a program reads as another than is written.
+//! In: an untrusted schema of the application. Out: one of bounded size that allows no text that the first does not
+//! (but for what is noted), and no number that a program reads as another than is written.
 
+mod closed;
+mod follow;
+mod formats;
+mod keywords;
 mod numbers;
+mod patterns;
 mod places;
+mod references;
 mod size;
 
-use std::collections::HashSet;
+use std::fmt;
 
+use llguidance::JsonCompileOptions;
 use serde_json::{Map, Value, json};
-
-/// Different targets of `$ref`: llguidance follows a chain of them by recursion.
-const MAX_REFERENCES: usize = 2000;
 
 /// Keywords, with spaces between them: those that hold one schema.
 const ONE: &str = "additionalItems additionalProperties contains contentSchema else if items not propertyNames \
@@ -21,6 +26,8 @@ const ONE: &str = "additionalItems additionalProperties contains contentSchema e
 const LISTS: &str = "allOf anyOf items oneOf prefixItems";
 /// Keywords that hold schemas by name.
 const MAPS: &str = "$defs definitions dependentSchemas patternProperties properties";
+/// Keywords that hold schemas which say nothing of a value until something refers to them.
+const DEFINITIONS: &str = "$defs definitions";
 /// Keywords that say something of an object or array.
 const STRUCTURE: &str = "additionalItems additionalProperties items maxItems minItems patternProperties \
     prefixItems properties required";
@@ -29,106 +36,190 @@ const APPLICATORS: &str = "$ref allOf anyOf const enum oneOf";
 /// Keywords that allow and forbid nothing (llguidance, json/schema.rs, `META_AND_ANNOTATIONS`).
 const ANNOTATIONS: &str = "$anchor $comment $defs $id $schema contentEncoding contentMediaType default \
     definitions description examples id readOnly title writeOnly";
+/// llama.cpp's `SPACE_RULE` (common/json-schema-to-grammar.cpp).
+const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
+/// Escapes in JSON strings. Without `u` each text has one spelling, so that no property comes twice under two of them.
+const ESCAPES: &str = "nrbtf\\\"";
+
+/// What is done about keywords that cannot be enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Followed {
+    /// The schema is refused.
+    Whole,
+    /// They are left out, and noted.
+    AsFarAsPossible,
+}
+
+/// Something of a schema that a text is not held to, and the place of it:
+/// "properties.tags: `uniqueItems` is not enforced".
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unenforced {
+    /// The schema within the schema, as `properties.tags.items`; empty for the whole.
+    pub place: String,
+    /// The keyword, and why it is not enforced where that needs a word.
+    pub reason: String,
+}
+
+use Unenforced as Note;
+
+impl Note {
+    fn new(place: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { place: place.into(), reason: reason.into() }
+    }
+}
+
+impl From<String> for Note {
+    fn from(reason: String) -> Self {
+        Self::new("", reason)
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place.is_empty() {
+            true => f.write_str(&self.reason),
+            false => write!(f, "{}: {}", self.place, self.reason),
+        }
+    }
+}
 
 /// A schema by its text, of which serde_json refuses what is nested more than 127 deep.
-pub(super) fn read(text: &str) -> Result<Value, String> {
-    let refused = |error| format!("it is nested more than {} deep, or no JSON: {error}", size::MAX_DEPTH);
+pub(super) fn read(text: &str) -> Result<Value, Note> {
+    let refused = |error| Note::from(format!("it is nested more than {} deep, or no JSON: {error}", size::MAX_DEPTH));
     serde_json::from_str(text).map_err(refused)
 }
 
-/// The schema that is compiled, or why it cannot be.
-pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
+/// The schema that is compiled, with llguidance's options in it, or why it cannot be. `is_open`: an object may have
+/// properties that nobody names, unless it says otherwise, as JSON Schema has it.
+pub(super) fn prepared(schema: &Value, is_open: bool) -> Result<Value, Note> {
+    let (mut schema, _) = cleaned(schema, Followed::Whole)?;
+    if !is_open {
+        closed::close_all(&mut schema)?;
+    }
+    references::end_all(&mut schema)?;
+    if schema == Value::Bool(false) {
+        return Err("no value meets it".to_owned().into());
+    }
+    places::check(&schema)?;
+    Ok(ready(schema)?)
+}
+
+/// What of a schema can be enforced, as a schema, and notes of the rest.
+pub(super) fn enforceable(schema: &Value) -> (Value, Vec<Note>) {
+    let followed = cleaned(schema, Followed::AsFarAsPossible).and_then(|(mut schema, mut notes)| {
+        follow::follow(&mut schema, Followed::AsFarAsPossible, &mut notes)?;
+        Ok((schema, notes))
+    });
+    let (schema, mut notes) = match followed {
+        Ok(followed) => followed,
+        Err(note) => return (json!({"type": "object"}), vec![note]),
+    };
+    match prepared(&schema, false).and_then(|it| Ok(follow::compile(&it)?)) {
+        Ok(()) => (schema, notes),
+        Err(note) => {
+            notes.push(note);
+            (json!({"type": "object"}), notes)
+        }
+    }
+}
+
+/// Where llguidance fails with a schema, and what it says then.
+pub(super) fn failure(schema: &Value, reason: String) -> Note {
+    let located = cleaned(schema, Followed::Whole)
+        .and_then(|(mut schema, mut notes)| follow::follow(&mut schema, Followed::Whole, &mut notes));
+    located.err().unwrap_or_else(|| reason.into())
+}
+
+/// A schema of bounded size, of keywords that are followed.
+fn cleaned(schema: &Value, followed: Followed) -> Result<(Value, Vec<Note>), Note> {
     size::check(schema)?;
     let mut schema = match schema {
         Value::Bool(true) => json!({}),
         Value::Object(_) => schema.clone(),
-        Value::Bool(false) => return Err("`false` allows no text".to_owned()),
-        _ => return Err("a schema is an object or `true`".to_owned()),
+        Value::Bool(false) => return Err("`false` allows no text".to_owned().into()),
+        _ => return Err("a schema is an object or `true`".to_owned().into()),
     };
     if let Some(root) = schema.as_object_mut() {
         // llguidance's own options: those of the application hold, not those of whoever wrote the schema.
         root.remove("x-guidance");
     }
-    check_references(&schema)?;
+    let mut notes = keywords::clean(&mut schema, followed)?;
+    references::resolve(&mut schema, followed, &mut notes)?;
     places::check(&schema)?;
+    Ok((schema, notes))
+}
+
+/// What llguidance reads: bounds and formats as it enforces them, and its options.
+fn ready(mut schema: Value) -> Result<Value, String> {
     tighten(&mut schema)?;
+    let options = JsonCompileOptions {
+        whitespace_pattern: Some(WHITESPACE.to_owned()),
+        json_allowed_escapes: Some(ESCAPES.to_owned()),
+        ..JsonCompileOptions::default()
+    };
+    if schema.is_object() {
+        options.apply_to(&mut schema);
+    }
     Ok(schema)
 }
 
-/// Refuses references that llguidance would not follow, or to what is no schema.
-fn check_references(root: &Value) -> Result<(), String> {
-    let (mut references, mut has_base) = (HashSet::new(), false);
-    let mut rest = vec![root];
-    while let Some(schema) = rest.pop() {
-        let Value::Object(members) = schema else { continue };
-        references.extend(members.get("$ref").and_then(Value::as_str));
-        rest.extend(subschemas(members));
-        has_base |= !std::ptr::eq(schema, root)
-            && ["$id", "id"].iter().any(|it| members.get(*it).is_some_and(Value::is_string));
-    }
-    if let (true, Some(reference)) = (has_base, references.iter().next()) {
-        return Err(format!("`$ref`: {reference:?} beside a schema that has an `$id` of its own"));
-    }
-    if references.len() > MAX_REFERENCES {
-        return Err(format!("it refers to {} schemas, at most {MAX_REFERENCES}", references.len()));
-    }
-    match references.into_iter().find(|it| target(root, it).is_none()) {
-        Some(reference) => Err(format!(
-            "`$ref`: {reference:?} is no reference from the root to a schema, as \"#/$defs/name\" is, or has escapes"
-        )),
-        None => Ok(()),
-    }
-}
-
-/// The schema that a reference is to: a name after each keyword that holds schemas by name, a number after lists.
-fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    let pointer = reference.strip_prefix('#').filter(|it| !it.contains(['%', '~']))?;
-    let mut segments = match pointer {
-        "" => return Some(root),
-        pointer => pointer.strip_prefix('/')?.split('/'),
-    };
-    let mut schema = root;
-    while let Some(keyword) = segments.next() {
-        schema = match schema.get(keyword)? {
-            Value::Array(list) if is_in(LISTS, keyword) => list.get(segments.next()?.parse::<usize>().ok()?)?,
-            Value::Object(map) if is_in(MAPS, keyword) => map.get(segments.next()?)?,
-            schema if is_in(ONE, keyword) => schema,
-            _ => return None,
-        };
-    }
-    Some(schema)
-}
-
 fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    members.iter().flat_map(|(keyword, value)| {
-        let keyword = keyword.as_str();
-        let one = is_in(ONE, keyword).then_some(value);
-        let list = value.as_array().filter(|_| is_in(LISTS, keyword));
-        let map = value.as_object().filter(|_| is_in(MAPS, keyword)).into_iter().flat_map(Map::values);
-        one.into_iter().chain(list.into_iter().flatten()).chain(map)
+    subschemas_named(members).map(|(_, schema)| schema)
+}
+
+/// Schemas right within a schema, each with its place there: `items`, `anyOf[1]`, `properties.name`.
+fn subschemas_named(members: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
+    members.iter().flat_map(|(keyword, value)| -> Vec<(String, &Value)> {
+        match value {
+            Value::Array(list) if is_in(LISTS, keyword) => {
+                list.iter().enumerate().map(|(at, it)| (format!("{keyword}[{at}]"), it)).collect()
+            }
+            Value::Object(map) if is_in(MAPS, keyword) => {
+                map.iter().map(|(name, it)| (format!("{keyword}.{name}"), it)).collect()
+            }
+            value if is_in(ONE, keyword) => vec![(keyword.clone(), value)],
+            _ => Vec::new(),
+        }
     })
 }
 
 pub(super) fn subschemas_mut(members: &mut Map<String, Value>) -> impl Iterator<Item = &mut Value> {
-    members.iter_mut().flat_map(|(keyword, value)| match value {
-        value if is_in(ONE, keyword) && !value.is_array() => vec![value],
-        Value::Array(list) if is_in(LISTS, keyword) => list.iter_mut().collect(),
-        Value::Object(map) if is_in(MAPS, keyword) => map.values_mut().collect(),
-        _ => Vec::new(),
+    subschemas_mut_named(members).map(|(_, schema)| schema)
+}
+
+fn subschemas_mut_named(members: &mut Map<String, Value>) -> impl Iterator<Item = (String, &mut Value)> {
+    members.iter_mut().flat_map(|(keyword, value)| -> Vec<(String, &mut Value)> {
+        match value {
+            value if is_in(ONE, keyword) && !value.is_array() => vec![(keyword.clone(), value)],
+            Value::Array(list) if is_in(LISTS, keyword) => {
+                list.iter_mut().enumerate().map(|(at, it)| (format!("{keyword}[{at}]"), it)).collect()
+            }
+            Value::Object(map) if is_in(MAPS, keyword) => {
+                map.iter_mut().map(|(name, it)| (format!("{keyword}.{name}"), it)).collect()
+            }
+            _ => Vec::new(),
+        }
     })
 }
 
 /// Says what llguidance leaves open.
 fn tighten(schema: &mut Value) -> Result<(), String> {
     let Value::Object(members) = schema else { return Ok(()) };
-    ["enum", "const"].iter().filter_map(|it| members.get(*it)).try_for_each(numbers::exact)?;
-    subschemas_mut(members).try_for_each(tighten)?;
-    // What says nothing; the names of a record, by Zod 4.
-    for (keyword, nothing) in [("uniqueItems", json!(false)), ("propertyNames", json!({"type": "string"}))] {
-        if members.get(keyword) == Some(&nothing) {
-            members.remove(keyword);
-        }
+    for keyword in ["enum", "const"] {
+        let exact = members.get(keyword).map_or(Ok(()), numbers::exact);
+        exact.map_err(|reason| format!("`{keyword}`: {reason}"))?;
     }
+    for (keyword, value) in members.iter() {
+        let names = value.as_object().filter(|_| keyword == "properties").into_iter().flat_map(Map::keys);
+        names
+            .map(|name| numbers::written(name))
+            .collect::<Result<(), _>>()
+            .map_err(|it| format!("`properties`: {it}"))?;
+    }
+    subschemas_mut(members).try_for_each(tighten)?;
+    patterns::as_llguidance(members);
+    formats::as_pattern(members);
     count_properties(members)?;
     if members.keys().any(|keyword| is_own(keyword)) { numbers::bound_all(members) } else { Ok(()) }
 }
@@ -147,6 +238,11 @@ fn is_own(keyword: &str) -> bool {
 fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
     let required = members.get("required").map_or(0, places::length);
     let Some(least) = members.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
+    let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
+    if is_closed && !members.contains_key("patternProperties") {
+        // Each name comes once: llguidance counts them as far as it can.
+        return Ok(());
+    }
     if least > required as u64 {
         return Err(format!("`minProperties` is {least} and {required} are required: others cannot be told apart"));
     }
@@ -155,71 +251,4 @@ fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::prepared;
-
-    fn of(schema: &Value) -> Value {
-        prepared(schema).unwrap()
-    }
-
-    #[test]
-    fn numbers_are_bounded_by_what_can_be_read_back() {
-        let most = 9_007_199_254_740_991_f64;
-        assert_eq!(
-            of(&json!({"type": "number", "exclusiveMaximum": 1, "minimum": -1e300})),
-            json!({"type": "number", "minimum": -most, "maximum": 1_f64.next_down()})
-        );
-        assert_eq!(
-            of(&json!({"type": "integer", "minimum": 3, "exclusiveMinimum": true})),
-            json!({"type": "integer", "minimum": 3_f64.next_up(), "maximum": most})
-        );
-        assert_eq!(
-            of(&json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5})),
-            json!({"type": "number", "minimum": 1e-15, "maximum": 0.5_f64.next_down()})
-        );
-        assert!(prepared(&json!({"type": "number", "minimum": "1"})).is_err());
-    }
-
-    #[test]
-    fn integers_around_zero_have_no_minus_zero() {
-        let parted = of(&json!({"title": "t", "type": ["integer", "null"], "minimum": -2, "maximum": 2}));
-        assert_eq!(
-            parted["anyOf"],
-            json!([
-                {"type": ["integer"], "minimum": 0, "maximum": 2.0},
-                {"type": ["integer"], "minimum": -2.0, "maximum": -1},
-                {"type": ["null"], "minimum": -2.0, "maximum": 2.0},
-            ])
-        );
-        assert!(parted["type"].is_null() && parted["title"] == "t", "{parted}");
-    }
-
-    #[test]
-    fn what_is_data_is_not_taken_for_a_schema() {
-        let schema = json!({"const": {"type": "integer", "minimum": -5, "items": true}});
-        assert_eq!(of(&schema), schema);
-        let named = json!({"type": "object", "additionalProperties": false,
-                           "properties": {"type": {"type": "null"}, "items": {"type": "boolean"}}});
-        assert_eq!(of(&named), named);
-    }
-
-    #[test]
-    fn references_are_to_schemas_from_the_root() {
-        let schema = |reference: &str| {
-            let properties = json!({"a": {"type": "null"}, "b": {"$ref": reference}, "c": {"prefixItems": [true]}});
-            let defs = json!({"x y": true, "a~b": true});
-            json!({"properties": properties, "$defs": defs, "const": {"$ref": "data"}, "other": {}})
-        };
-        for reference in ["#", "#/properties/a", "#/$defs/x y", "#/properties/c/prefixItems/0"] {
-            prepared(&schema(reference)).unwrap();
-        }
-        for reference in ["#/nowhere", "#anchor", "other.json#/$defs/a", "#/other", "#/$defs/a~0b", "#/$defs", ""] {
-            let said = prepared(&schema(reference)).unwrap_err();
-            assert!(said.contains("from the root") && said.contains(reference), "{said}");
-        }
-        let based = json!({"items": {"$id": "x", "not": {"$ref": "#"}}});
-        assert!(prepared(&based).unwrap_err().contains("`$id` of its own"));
-    }
-}
+mod tests;

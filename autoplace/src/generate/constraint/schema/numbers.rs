@@ -102,7 +102,7 @@ fn bound(
     })
 }
 
-/// Refuses numbers that llguidance would write as others.
+/// Refuses numbers that llguidance would write as others, and strings of characters that only `\u` could write.
 pub(super) fn exact(value: &Value) -> Result<(), String> {
     match value {
         Value::Number(number) => {
@@ -112,8 +112,20 @@ pub(super) fn exact(value: &Value) -> Result<(), String> {
             }
             Err(format!("the number {number} is beyond {MAX_INTEGER}, up to which all are exact"))
         }
+        Value::String(text) => written(text),
         Value::Array(items) => items.iter().try_for_each(exact),
-        Value::Object(members) => members.values().try_for_each(exact),
-        Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
+        Value::Object(members) => {
+            members.iter().try_for_each(|(name, value)| written(name).and_then(|()| exact(value)))
+        }
+        Value::Null | Value::Bool(_) => Ok(()),
+    }
+}
+
+/// Refuses a text that no JSON string without `\u` is: llguidance would leave its control characters out.
+pub(super) fn written(text: &str) -> Result<(), String> {
+    let is_unwritten = |c: &char| c.is_ascii_control() && !matches!(c, '\u{8}' | '\t' | '\n' | '\u{c}' | '\r');
+    match text.chars().find(is_unwritten) {
+        Some(c) => Err(format!("{text:?} has the control character U+{:04X}, which is not written", u32::from(c))),
+        None => Ok(()),
     }
 }

@@ -1,0 +1,188 @@
+//! Formats of strings, as regular expressions.
+//!
+//! Those of llguidance that are right are llguidance's. The others are here, after the grammars of their RFCs. A format
+//! that no regular expression can be is unenforced; one that JSON Schema does not define is an annotation.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
+
+/// What is done about a format.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Format {
+    /// llguidance enforces it rightly.
+    Llguidance,
+    /// It is this expression, from the beginning of the string to its end.
+    Pattern(&'static str),
+    /// JSON Schema defines it, and no regular expression is exactly that.
+    Unenforced,
+    /// JSON Schema does not define it.
+    Annotation,
+}
+
+pub(super) fn of(name: &str) -> Format {
+    match name {
+        "duration" | "ipv4" | "uuid" => Format::Llguidance,
+        "date" => Format::Pattern(&DATE),
+        "time" => Format::Pattern(&TIME),
+        "date-time" => Format::Pattern(&DATE_TIME),
+        "email" => Format::Pattern(&EMAIL),
+        "hostname" => Format::Pattern(&HOSTNAME),
+        "ipv6" => Format::Pattern(&IPV6),
+        "iri" => Format::Pattern(&IRI),
+        "iri-reference" => Format::Pattern(&IRI_REFERENCE),
+        "uri" => Format::Pattern(&URI),
+        "uri-reference" => Format::Pattern(&URI_REFERENCE),
+        "uri-template" => Format::Pattern(&URI_TEMPLATE),
+        "json-pointer" => Format::Pattern(JSON_POINTER),
+        "relative-json-pointer" => Format::Pattern(RELATIVE_JSON_POINTER),
+        "idn-email" | "idn-hostname" | "regex" => Format::Unenforced,
+        _ => Format::Annotation,
+    }
+}
+
+/// Says a format of ours as a pattern, and forgets one that is an annotation.
+pub(super) fn as_pattern(members: &mut Map<String, Value>) {
+    let Some(name) = members.get("format").and_then(Value::as_str) else { return };
+    let pattern = match of(name) {
+        Format::Llguidance => return,
+        Format::Pattern(pattern) => format!("^(?:{pattern})$"),
+        Format::Unenforced | Format::Annotation => {
+            members.shift_remove("format");
+            return;
+        }
+    };
+    let mut longest = None;
+    for (_, most) in MOST_CHARACTERS.iter().filter(|(format, _)| *format == name) {
+        let asked = members.get("maxLength").and_then(Value::as_u64);
+        longest = Some(asked.map_or(*most, |it| it.min(*most)));
+    }
+    members.shift_remove("format");
+    members.extend(longest.map(|it| ("maxLength".to_owned(), it.into())));
+    if !members.contains_key("pattern") {
+        members.insert("pattern".to_owned(), pattern.into());
+    } else if let Value::Array(all) = members.entry("allOf").or_insert_with(|| json!([])) {
+        all.push(json!({ "pattern": pattern }));
+    }
+}
+
+/// RFC 3339, `full-date`: as many days as the month has, the 29th of February in leap years.
+static DATE: LazyLock<String> = LazyLock::new(|| {
+    let leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)";
+    let day = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
+        |02-(?:0[1-9]|1[0-9]|2[0-8])";
+    format!("[0-9]{{4}}-(?:{day})|{leap}-02-29")
+});
+
+/// RFC 3339, `full-time`. A leap second is the last of a day of UTC; its offset is of whole quarters of an hour here, as
+/// those of all time zones are.
+static TIME: LazyLock<String> = LazyLock::new(|| {
+    const FRACTION: &str = r"(?:\.[0-9]+)?";
+    let mut leaps = vec![format!("23:59:60{FRACTION}[zZ]")];
+    for offset in (0..24 * 60).step_by(15) {
+        let (hour, minute) = (offset / 60, offset % 60);
+        for (sign, local) in [('+', 23 * 60 + 59 + offset), ('-', 23 * 60 + 59 + 24 * 60 - offset)] {
+            let local = local % (24 * 60);
+            let sign = if sign == '+' { r"\+" } else { "-" };
+            leaps.push(format!("{:02}:{:02}:60{FRACTION}{sign}{hour:02}:{minute:02}", local / 60, local % 60));
+        }
+    }
+    let hour = "(?:[01][0-9]|2[0-3])";
+    let ordinary = format!("{hour}:[0-5][0-9]:[0-5][0-9]{FRACTION}(?:[zZ]|[+-]{hour}:[0-5][0-9])");
+    format!("{ordinary}|{}", leaps.join("|"))
+});
+
+static DATE_TIME: LazyLock<String> = LazyLock::new(|| format!("(?:{})[tT](?:{})", *DATE, *TIME));
+
+/// RFC 1123: 1 to 63 letters, digits and hyphens between dots. Names with hyphens at the third and fourth place are left
+/// out: those are reserved (RFC 5891), and whether what follows `xn--` is Punycode no expression can say.
+static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
+    let (letter, any) = ("[a-zA-Z0-9]", "[a-zA-Z0-9-]");
+    let long = format!("{any}(?:{letter}{any}|-{letter}){any}{{0,58}}{letter}");
+    let label = format!("{letter}(?:{letter}|{any}{letter}|{any}{any}{letter}|{long})?");
+    format!(r"{label}(?:\.{label})*")
+});
+
+/// RFC 5321, `Mailbox`.
+static EMAIL: LazyLock<String> = LazyLock::new(|| {
+    let atom = r"[a-zA-Z0-9!#$%&'*+\-/=?^_`{|}~]+";
+    let quoted = r#""(?:[ !#-\[\]-~]|\\[ -~])*""#;
+    let label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
+    let literal = format!(r"\[(?:{IPV4}|IPv6:(?:{}))\]", *IPV6);
+    format!(r"(?:{atom}(?:\.{atom})*|{quoted})@(?:{label}(?:\.{label})*|{literal})")
+});
+
+const IPV4: &str =
+    r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+
+/// RFC 3986, `IPv6address`: llguidance's has no IPv4 address at its end.
+static IPV6: LazyLock<String> = LazyLock::new(|| {
+    let group = "[0-9a-fA-F]{1,4}";
+    let last = format!("(?:{group}:{group}|{IPV4})");
+    // Groups before `::`, and what follows it, by how many groups follow at most.
+    let before = |most: usize| format!("(?:(?:{group}:){{0,{most}}}{group})?::");
+    [
+        format!("(?:{group}:){{6}}{last}"),
+        format!("::(?:{group}:){{5}}{last}"),
+        format!("(?:{group})?::(?:{group}:){{4}}{last}"),
+        format!("{}(?:{group}:){{3}}{last}", before(1)),
+        format!("{}(?:{group}:){{2}}{last}", before(2)),
+        format!("{}{group}:{last}", before(3)),
+        format!("{}{last}", before(4)),
+        format!("{}{group}", before(5)),
+        before(6),
+    ]
+    .join("|")
+});
+
+/// Characters of an IRI that are none of a URI: RFC 3987, `ucschar`, of the first planes.
+const BEYOND_ASCII: &str = r"\x{A0}-\x{D7FF}\x{F900}-\x{FDCF}\x{FDF0}-\x{FFEF}\x{10000}-\x{1FFFD}\x{20000}-\x{2FFFD}";
+
+static URI: LazyLock<String> = LazyLock::new(|| absolute(""));
+static IRI: LazyLock<String> = LazyLock::new(|| absolute(BEYOND_ASCII));
+static URI_REFERENCE: LazyLock<String> = LazyLock::new(|| reference(""));
+static IRI_REFERENCE: LazyLock<String> = LazyLock::new(|| reference(BEYOND_ASCII));
+
+/// RFC 3986, `URI`, with `more` characters among the unreserved ones.
+fn absolute(more: &str) -> String {
+    let paths = paths(more, &segment(more, ":@", "+"));
+    format!(r"[a-zA-Z][a-zA-Z0-9+\-.]*:{paths}")
+}
+
+/// RFC 3986, `URI-reference`.
+fn reference(more: &str) -> String {
+    // The first segment has no colon, with which it would be a scheme.
+    let relative = paths(more, &segment(more, "@", "+"));
+    format!("(?:{}|{relative})", absolute(more))
+}
+
+/// As many characters of a URI as `count` says, percent-encoded ones among them, with `others` beside those of a name.
+fn segment(more: &str, others: &str, count: &str) -> String {
+    format!("(?:[a-zA-Z0-9\\-._~!$&'()*+,;={others}{more}]|%[0-9a-fA-F]{{2}}){count}")
+}
+
+/// `hier-part` or `relative-part` with query and fragment. `first`: the first segment of a path without a slash.
+fn paths(more: &str, first: &str) -> String {
+    let (any, some) = (segment(more, ":@", "*"), segment(more, ":@", "+"));
+    let (user, name) = (segment(more, ":", "*"), segment(more, "", "*"));
+    let future = r"v[0-9a-fA-F]+\.[a-zA-Z0-9\-._~!$&'()*+,;=:]+";
+    let host = format!(r"(?:\[(?:{}|{future})\]|{name})", *IPV6);
+    let rest = format!("(?:/{any})*");
+    let tail = segment(more, ":@/?", "*");
+    format!(r"(?://(?:{user}@)?{host}(?::[0-9]*)?{rest}|/(?:{some}{rest})?|{first}{rest}|)(?:\?{tail})?(?:#{tail})?")
+}
+
+/// RFC 6570, `URI-Template`.
+static URI_TEMPLATE: LazyLock<String> = LazyLock::new(|| {
+    let literal = format!("[!#$&'()*+,\\-./0-9:;=?@A-Z\\[\\]_a-z~{BEYOND_ASCII}]|%[0-9a-fA-F]{{2}}");
+    let name = "(?:[A-Za-z0-9_]|%[0-9a-fA-F]{2})";
+    let variable = format!(r"{name}(?:\.?{name})*(?::[1-9][0-9]{{0,3}}|\*)?");
+    format!(r"(?:{literal}|\{{[+#./;?&=,!@|]?{variable}(?:,{variable})*\}})*")
+});
+
+/// RFC 6901.
+const JSON_POINTER: &str = "(?:/(?:[^/~]|~[01])*)*";
+const RELATIVE_JSON_POINTER: &str = r"(?:0|[1-9][0-9]*)(?:[+-][1-9][0-9]*)?(?:#|(?:/(?:[^/~]|~[01])*)*)";
+
+/// Characters of a host's name, or of an address of mail, at most.
+pub(super) const MOST_CHARACTERS: [(&str, u64); 2] = [("hostname", 253), ("email", 254)];

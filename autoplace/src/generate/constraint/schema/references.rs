@@ -1,0 +1,224 @@
+//! References of a schema: resolved within it, and what they lead to has an end.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::{Followed, LISTS, MAPS, Note, ONE, is_in, subschemas, subschemas_mut, subschemas_mut_named};
+
+/// Different targets of `$ref`: llguidance follows a chain of them by recursion.
+const MAX_REFERENCES: usize = 2000;
+/// Rounds until it is known which schemas have a value that ends.
+const MAX_ROUNDS: usize = 200;
+
+/// A place below another.
+pub(super) fn join(place: &str, at: &str) -> String {
+    match place.is_empty() || at.starts_with('[') {
+        true => format!("{place}{at}"),
+        false => format!("{place}.{at}"),
+    }
+}
+
+/// Refuses references that llguidance would not follow, or to what is no schema, or leaves them out; those with escapes
+/// are written without.
+pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note>) -> Result<(), Note> {
+    let (mut references, mut has_base) = (HashSet::new(), false);
+    let mut rest = vec![&*root];
+    while let Some(schema) = rest.pop() {
+        let Value::Object(members) = schema else { continue };
+        references.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+        rest.extend(subschemas(members));
+        let is_root = std::ptr::eq(schema, root);
+        has_base |= !is_root && ["$id", "id"].iter().any(|it| members.get(*it).is_some_and(Value::is_string));
+    }
+    if references.len() > MAX_REFERENCES {
+        let message = format!("`$ref`: it refers to {} schemas, at most {MAX_REFERENCES}", references.len());
+        return Err(Note::new("", message));
+    }
+    let mut references: Vec<String> = references.into_iter().collect();
+    references.sort();
+    let mut plain = HashMap::new();
+    for reference in references {
+        let target = if has_base { None } else { target(root, &reference) };
+        let Some(target) = target else {
+            let reason = match has_base {
+                true => format!("`$ref`: {reference:?} beside a schema that has an `$id` of its own"),
+                false => {
+                    format!("`$ref`: {reference:?} is no reference from the root to a schema, as \"#/$defs/name\" is")
+                }
+            };
+            let mut places = Vec::new();
+            leave_out(root, &reference, "", followed, &mut places);
+            let mut left_out = places.into_iter().map(|place| Note::new(place, reason.clone()));
+            if followed == Followed::Whole {
+                return Err(left_out.next().unwrap_or_else(|| reason.clone().into()));
+            }
+            notes.extend(left_out);
+            continue;
+        };
+        if reference.contains(['%', '~']) || reference == "#/" {
+            let name = format!("autoplace-{}", plain.len());
+            plain.insert(reference, (format!("#/$defs/{name}"), name, target.clone()));
+        }
+    }
+    if plain.is_empty() {
+        return Ok(());
+    }
+    if let Value::Object(members) = root {
+        let definitions = members.entry("$defs").or_insert_with(|| Map::new().into());
+        for (_, name, target) in plain.values() {
+            definitions[name] = target.clone();
+        }
+    }
+    rewrite(root, &|reference| plain.get(reference).map(|(plain, ..)| plain.clone()));
+    Ok(())
+}
+
+/// Finds the places of a reference, and takes it out of them unless the schema is followed as a whole.
+fn leave_out(schema: &mut Value, reference: &str, place: &str, followed: Followed, places: &mut Vec<String>) {
+    let Value::Object(members) = schema else { return };
+    if members.get("$ref").and_then(Value::as_str) == Some(reference) {
+        places.push(place.to_owned());
+        if followed == Followed::AsFarAsPossible {
+            members.shift_remove("$ref");
+        }
+    }
+    for (at, schema) in subschemas_mut_named(members) {
+        leave_out(schema, reference, &join(place, &at), followed, places);
+    }
+}
+
+/// Writes references anew.
+pub(super) fn rewrite(schema: &mut Value, to: &impl Fn(&str) -> Option<String>) {
+    let Value::Object(members) = schema else { return };
+    if let Some(Value::String(reference)) = members.get_mut("$ref")
+        && let Some(new) = to(reference)
+    {
+        *reference = new;
+    }
+    subschemas_mut(members).for_each(|schema| rewrite(schema, to));
+}
+
+/// The schema that a reference is to: a name after each keyword that holds schemas by name, a number after lists.
+pub(super) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    let pointer = reference.strip_prefix('#')?;
+    let mut segments = match pointer {
+        "" => return Some(root),
+        pointer => pointer.strip_prefix('/')?.split('/').map(unescaped),
+    };
+    let mut schema = root;
+    while let Some(keyword) = segments.next() {
+        let keyword = keyword?;
+        schema = match schema.get(&keyword)? {
+            Value::Array(list) if is_in(LISTS, &keyword) => list.get(segments.next()??.parse::<usize>().ok()?)?,
+            Value::Object(map) if is_in(MAPS, &keyword) => map.get(&segments.next()??)?,
+            schema if is_in(ONE, &keyword) => schema,
+            _ => return None,
+        };
+    }
+    Some(schema)
+}
+
+/// A segment of a JSON pointer in a URI's fragment (RFC 6901, section 6).
+fn unescaped(segment: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    Some(String::from_utf8(bytes).ok()?.replace("~1", "/").replace("~0", "~"))
+}
+
+/// Puts `false` in the place of each schema whose values contain themselves without end: no token of such a value leads
+/// anywhere.
+pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
+    let endless = Endless::of(root);
+    if endless.references.is_empty() {
+        return Ok(());
+    }
+    if !endless.has_end(root) {
+        return Err(Note::new("", "no value meets it: each would contain itself without end"));
+    }
+    endless.cut(root);
+    Ok(())
+}
+
+/// Which references lead to values without end.
+struct Endless {
+    references: HashSet<String>,
+}
+
+impl Endless {
+    fn of(root: &Value) -> Self {
+        let mut references = HashSet::new();
+        let mut rest = vec![root];
+        while let Some(schema) = rest.pop() {
+            let Value::Object(members) = schema else { continue };
+            references.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+            rest.extend(subschemas(members));
+        }
+        let mut endless = Self { references };
+        for _ in 0..MAX_ROUNDS {
+            let ending: Vec<String> = endless
+                .references
+                .iter()
+                .filter(|it| target(root, it).is_none_or(|target| endless.has_end(target)))
+                .cloned()
+                .collect();
+            if ending.is_empty() {
+                return endless;
+            }
+            endless.references.retain(|it| !ending.contains(it));
+        }
+        Self { references: HashSet::new() }
+    }
+
+    /// Whether some value of the schema ends, as far as is known.
+    fn has_end(&self, schema: &Value) -> bool {
+        let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
+        let list = |keyword: &str| members.get(keyword).and_then(Value::as_array);
+        let of_ref = members.get("$ref").and_then(Value::as_str).is_none_or(|it| !self.references.contains(it));
+        let of_all = list("allOf").is_none_or(|all| all.iter().all(|it| self.has_end(it)));
+        let of_any = ["anyOf", "oneOf"]
+            .iter()
+            .all(|keyword| list(keyword).is_none_or(|all| all.iter().any(|it| self.has_end(it))));
+        of_ref && of_all && of_any && self.own_has_end(members)
+    }
+
+    fn own_has_end(&self, members: &Map<String, Value>) -> bool {
+        let is_only = |name: &str| match members.get("type") {
+            Some(Value::String(only)) => only == name,
+            Some(Value::Array(names)) => !names.is_empty() && names.iter().all(|it| it == name),
+            _ => false,
+        };
+        if is_only("object") {
+            let required = members.get("required").and_then(Value::as_array);
+            let properties = members.get("properties");
+            let property =
+                |name: &Value| properties.and_then(|it| it.get(name.as_str()?)).is_none_or(|it| self.has_end(it));
+            return required.is_none_or(|names| names.iter().all(property));
+        }
+        if is_only("array") && members.get("minItems").and_then(Value::as_u64).is_some_and(|least| least > 0) {
+            let first = ["prefixItems", "items"].iter().find_map(|keyword| match members.get(*keyword)? {
+                Value::Array(items) => items.first(),
+                item => Some(item),
+            });
+            return first.is_none_or(|item| self.has_end(item));
+        }
+        true
+    }
+
+    fn cut(&self, schema: &mut Value) {
+        if !self.has_end(schema) {
+            *schema = Value::Bool(false);
+        } else if let Value::Object(members) = schema {
+            subschemas_mut(members).for_each(|schema| self.cut(schema));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What calls of tools are held to: enforced while they are generated, as far as a grammar can, and checked when they are
+//! whole.
+
+use autoplace::chat::{ReplyFormat, Tool, ToolCall, ToolCallFormat};
+use autoplace::generate::{Constraint, ToolChoice};
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::message::Tools;
+
+/// How an answer that may call tools is generated and read.
+pub(super) struct Plan {
+    /// `None`: the model writes what it likes.
+    pub(super) constraint: Option<Constraint>,
+    pub(super) format: ReplyFormat,
+    /// Whether the answer is a call or a text of a form: what it is shows in its first character.
+    pub(super) is_either: bool,
+    /// Whether it can be thought before.
+    pub(super) may_think: bool,
+    /// What a call that is generated is not held to: "tools[0].function.parameters.properties.tags: `uniqueItems` is not
+    /// enforced".
+    pub(super) unenforced: Vec<String>,
+}
+
+/// Decides what an answer is held to. `form`: what the request says that its text is. `own`: how the model's template has
+/// calls written.
+///
+/// # Errors
+///
+/// Of status 400 for a tool that is to be called and is not there, and for a `strict` one whose schema cannot be enforced.
+pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is_open: bool) -> Result<Plan, ApiError> {
+    for (number, (tool, is_strict)) in tools.typed.iter().zip(&tools.strict).enumerate() {
+        if *is_strict && tool.parameters.is_object() {
+            let place = format!("tools[{number}].function.parameters");
+            let schema = Constraint::json_schema(tool.parameters.clone()).at(&place);
+            let checked = if is_open { schema.open_objects().check() } else { schema.check() };
+            checked.map_err(|error| ApiError::of_generation(&error, "messages"))?;
+        }
+    }
+    let forced =
+        tools.choice.forced(&tools.typed, None).map_err(|error| ApiError::invalid("tool_choice", error.to_string()))?;
+    let opened = |constraint: Constraint| if is_open { constraint.open_objects() } else { constraint };
+    let some_strict = tools.strict.contains(&true);
+    let hermes = own.tool_calls() == Some(ToolCallFormat::Hermes);
+    Ok(match (forced, form) {
+        (Some((constraint, format)), _) => Plan {
+            constraint: Some(opened(constraint)),
+            format,
+            is_either: false,
+            may_think: false,
+            unenforced: unenforced(tools),
+        },
+        (None, Some(form)) if !tools.typed.is_empty() => Plan {
+            constraint: Some(opened(form.or_calls(&tools.typed))),
+            format: ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes),
+            is_either: true,
+            may_think: false,
+            unenforced: unenforced(tools),
+        },
+        (None, Some(form)) => Plan {
+            constraint: Some(form),
+            format: ReplyFormat::plain(),
+            is_either: false,
+            may_think: false,
+            unenforced: Vec::new(),
+        },
+        (None, None) if some_strict && hermes => Plan {
+            constraint: Some(opened(Constraint::text_or_calls(&tools.typed))),
+            format: own,
+            is_either: false,
+            may_think: true,
+            unenforced: unenforced(tools),
+        },
+        (None, None) => {
+            Plan { constraint: None, format: own, is_either: false, may_think: true, unenforced: Vec::new() }
+        }
+    })
+}
+
+/// What calls of these tools are not held to, by its place in the request.
+fn unenforced(tools: &Tools) -> Vec<String> {
+    let called = tools.typed.iter().enumerate().filter(|(_, tool)| match &tools.choice {
+        ToolChoice::Function(name) => tool.name == *name,
+        ToolChoice::Auto | ToolChoice::Required => true,
+    });
+    let of_one = |(number, tool): (usize, &Tool)| {
+        let (_, left_out) = match tool.parameters.is_object() {
+            true => Constraint::enforceable(&tool.parameters),
+            false => (Value::Null, Vec::new()),
+        };
+        let place = format!("tools[{number}].function.parameters");
+        left_out.into_iter().map(move |it| match it.place.is_empty() {
+            true => format!("{place}: {}", it.reason),
+            false => format!("{place}.{}: {}", it.place, it.reason),
+        })
+    };
+    called.flat_map(of_one).collect()
+}
+
+/// Checks finished calls against the whole schemas of their tools.
+#[derive(Debug, Clone, Default)]
+pub(super) struct CallCheck {
+    tools: Vec<(Tool, bool)>,
+}
+
+impl CallCheck {
+    pub(super) fn new(tools: &Tools) -> Self {
+        Self { tools: tools.typed.iter().cloned().zip(tools.strict.iter().copied()).collect() }
+    }
+
+    /// Why a call's arguments are not what its tool's schema allows, and whether the tool is `strict`. `None`: they are;
+    /// or there is no such tool, its schema is none, or a limit cut them.
+    pub(super) fn violation(&self, call: &ToolCall) -> Option<(String, bool)> {
+        let (tool, is_strict) = self.tools.iter().find(|(tool, _)| tool.name == call.name)?;
+        if !call.arguments.is_object() {
+            // As far as they came before a limit.
+            return None;
+        }
+        let schema = match &tool.parameters {
+            Value::Object(_) => without_nulls(&tool.parameters),
+            _ => json!({}),
+        };
+        let validator = jsonschema::options().should_validate_formats(true).build(&schema).ok()?;
+        let error = validator.validate(&call.arguments).err()?;
+        let at = error.instance_path().to_string();
+        Some((format!("{}: arguments{at}: {error}", call.name), *is_strict))
+    }
+}
+
+/// A schema without keywords of `null`, which stand for their absence.
+fn without_nulls(schema: &Value) -> Value {
+    match schema {
+        Value::Object(members) => {
+            let kept = members.iter().filter(|(name, value)| {
+                !value.is_null() || matches!(name.as_str(), "const" | "default" | "example" | "examples")
+            });
+            let cleaned = kept.map(|(name, value)| {
+                let is_data = matches!(name.as_str(), "const" | "default" | "enum" | "example" | "examples");
+                (name.clone(), if is_data { value.clone() } else { without_nulls(value) })
+            });
+            Value::Object(cleaned.collect())
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,169 @@
+//! What a text is held to, by whichever parameter says so: OpenAI's `response_format`, vLLM's `structured_outputs` and
+//! `guided_*`, llama-server's `grammar` and `json_schema`.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+use super::reading::{self, Body, List};
+use autoplace::generate::Constraint;
+
+/// Choices of a list at most.
+const MOST_CHOICES: usize = 4096;
+
+/// vLLM's parameter of this name.
+#[derive(Debug, Deserialize)]
+struct StructuredOutputs<'a> {
+    #[serde(borrow)]
+    json: Option<&'a RawValue>,
+    regex: Option<String>,
+    #[serde(borrow)]
+    choice: Option<&'a RawValue>,
+    grammar: Option<String>,
+    json_object: Option<bool>,
+    #[serde(borrow)]
+    structural_tag: Option<&'a RawValue>,
+    whitespace_pattern: Option<String>,
+    disable_additional_properties: Option<bool>,
+}
+
+/// The constraint of a request, and the parameter that has it.
+///
+/// # Errors
+///
+/// Of status 400 where two parameters ask for different forms, but for llama-server's own two, of which `grammar` counts.
+pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
+    let mut forms: Vec<(&'static str, Constraint)> = Vec::new();
+    forms.extend(response_format(body)?.map(|it| ("response_format", it)));
+    let structured = structured_outputs(body)?;
+    forms.extend(structured.map(|it| ("structured_outputs", it)));
+    forms.extend(guided(body)?);
+    forms.extend(own(body)?);
+    if let [(first, _), (second, _), ..] = &forms[..] {
+        let message = format!("`{second}` is given beside `{first}`: a text is held to one of them");
+        return Err(ApiError::invalid(*second, message));
+    }
+    let is_open = is_open(body)?;
+    Ok(forms.pop().map(|(name, form)| (name, if is_open { form.open_objects() } else { form })))
+}
+
+/// Whether objects may have properties that nobody names, as JSON Schema has it: `disable_additional_properties` is
+/// `false`, for the whole request or in `structured_outputs`.
+pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
+    const NAME: &str = "disable_additional_properties";
+    let of_all: Option<bool> = body.get(NAME).map(|it| reading::value(it, NAME)).transpose()?;
+    let within = read_structured(body)?.and_then(|it| it.disable_additional_properties);
+    Ok(of_all.or(within) == Some(false))
+}
+
+fn response_format(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
+    let mut form: Value = body.tree::<Map<_, _>>("response_format")?.unwrap_or_default().into();
+    // llama-cpp-python's clients put it in the second place, with the type `json_object`.
+    let places = [("/json_schema/schema", "response_format.json_schema.schema"), ("/schema", "response_format.schema")];
+    let schema = places.into_iter().find_map(|(at, place)| {
+        let schema = form.pointer_mut(at).map(Value::take).filter(|it| !it.is_null())?;
+        Some(Constraint::json_schema(schema).at(place))
+    });
+    Ok(match (form["type"].as_str(), schema) {
+        (Some("text"), _) => None,
+        (None, None) if form["type"].is_null() => None,
+        (Some("json_object" | "json_schema"), Some(schema)) => Some(schema),
+        (Some("json_object"), None) => Some(Constraint::json_object().at("response_format")),
+        _ => {
+            let can_be = "`text`, `json_object`, or `json_schema` with its schema can be";
+            let message = format!("`response_format` of type {}: {can_be}", form["type"]);
+            return Err(ApiError::invalid("response_format", message));
+        }
+    })
+}
+
+fn read_structured<'a>(body: &Body<'a>) -> Result<Option<StructuredOutputs<'a>>, ApiError> {
+    body.get("structured_outputs").map(|given| reading::value(given, "structured_outputs")).transpose()
+}
+
+fn structured_outputs(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
+    let Some(asked) = read_structured(body)? else { return Ok(None) };
+    for (name, is_given) in [
+        ("structural_tag", asked.structural_tag.is_some_and(|it| it.get() != "null")),
+        ("whitespace_pattern", asked.whitespace_pattern.is_some()),
+    ] {
+        if is_given {
+            let place = format!("structured_outputs.{name}");
+            return Err(ApiError::unsupported(&place, format!("`{place}` is not supported")));
+        }
+    }
+    let mut forms = Vec::new();
+    if let Some(json) = asked.json.filter(|it| it.get() != "null") {
+        forms.push(schema(body, json, "structured_outputs.json")?);
+    }
+    forms.extend(asked.regex.map(Constraint::regex));
+    if let Some(choice) = asked.choice.filter(|it| it.get() != "null") {
+        forms.push(choices(choice, "structured_outputs.choice")?);
+    }
+    if let Some(text) = asked.grammar.filter(|it| !it.is_empty()) {
+        forms.push(grammar(text, "structured_outputs.grammar")?);
+    }
+    if asked.json_object == Some(true) {
+        forms.push(Constraint::json_object().at("structured_outputs.json_object"));
+    }
+    if forms.len() > 1 {
+        let message = "`structured_outputs` has several forms: a text is held to one of them";
+        return Err(ApiError::invalid("structured_outputs", message));
+    }
+    Ok(forms.pop())
+}
+
+/// vLLM's parameters before version 0.12.
+fn guided(body: &Body<'_>) -> Result<Vec<(&'static str, Constraint)>, ApiError> {
+    let mut forms = Vec::new();
+    if let Some(json) = body.get("guided_json") {
+        forms.push(("guided_json", schema(body, json, "guided_json")?));
+    }
+    if let Some(regex) = body.get("guided_regex") {
+        forms.push(("guided_regex", Constraint::regex(reading::value::<String>(regex, "guided_regex")?)));
+    }
+    if let Some(choice) = body.get("guided_choice") {
+        forms.push(("guided_choice", choices(choice, "guided_choice")?));
+    }
+    if let Some(text) = body.get("guided_grammar") {
+        forms.push(("guided_grammar", grammar(reading::value(text, "guided_grammar")?, "guided_grammar")?));
+    }
+    Ok(forms)
+}
+
+/// llama-server's.
+fn own(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
+    let text = body.get("grammar").map(|text| reading::value::<String>(text, "grammar")).transpose()?;
+    if let Some(text) = text.filter(|text| !text.is_empty()) {
+        return Ok(Some(("grammar", grammar(text, "grammar")?)));
+    }
+    let Some(given) = body.get("json_schema") else { return Ok(None) };
+    Ok(Some(("json_schema", schema(body, given, "json_schema")?)))
+}
+
+/// A schema, or the text of one.
+fn schema(body: &Body<'_>, given: &RawValue, place: &str) -> Result<Constraint, ApiError> {
+    let schema: Value = if reading::is_text(given) {
+        let text: String = reading::value(given, place)?;
+        body.count(&text, place)?;
+        serde_json::from_str(&text).map_err(|error| ApiError::invalid(place, format!("{place}: no JSON: {error}")))?
+    } else {
+        body.count(given.get(), place)?;
+        reading::value(given, place)?
+    };
+    Ok(Constraint::json_schema(schema).at(place))
+}
+
+fn choices(given: &RawValue, place: &str) -> Result<Constraint, ApiError> {
+    let List::<String, MOST_CHOICES>(choices) = reading::value(given, place)?;
+    Ok(Constraint::choices(choices))
+}
+
+fn grammar(text: String, place: &str) -> Result<Constraint, ApiError> {
+    if text.contains("::=") && !text.starts_with("%llguidance") {
+        let message = format!("`{place}` is Lark, as behind `%llguidance {{}}` in llama-server: GBNF is not read");
+        return Err(ApiError::invalid(place, message));
+    }
+    Ok(Constraint::lark(text))
+}

@@ -1,0 +1,103 @@
+//! Parameters of vLLM and llama-server: their names for ours, and those that are not done here.
+//!
+//! Nothing that would change the answer is passed over: what is not done is refused by its name, unless its value asks
+//! for nothing. docs/openai.md has the whole list, which `tests/openai/parameters.rs` compares with both servers'.
+
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::reading::{self, Body};
+
+/// Other names of parameters, which count where the first name is not given.
+pub(super) const ALIASES: [(&str, &str); 4] = [
+    ("repetition_penalty", "repeat_penalty"),
+    ("n_predict", "max_tokens"),
+    ("max_output_tokens", "max_tokens"),
+    ("n_cmpl", "n"),
+];
+
+/// What is not done by either endpoint, and values that ask for nothing: JSON, with spaces between.
+const REFUSED: [(&str, &str); 49] = [
+    // OpenAI's, chat.
+    ("audio", "false"),
+    ("functions", "false"),
+    ("function_call", "false"),
+    ("prediction", "false"),
+    ("web_search_options", "false"),
+    // vLLM's.
+    ("use_beam_search", "false"),
+    ("length_penalty", "1 0"),
+    ("include_stop_str_in_output", "false"),
+    ("skip_special_tokens", "true"),
+    ("truncate_prompt_tokens", ""),
+    ("prompt_logprobs", "0"),
+    ("prompt_embeds", "[]"),
+    ("allowed_token_ids", "[]"),
+    ("bad_words", "[]"),
+    ("chat_template", ""),
+    ("include_reasoning", "true"),
+    ("mm_processor_kwargs", "{}"),
+    ("logits_processors", "[]"),
+    ("return_tokens_as_token_ids", "false"),
+    ("return_token_ids", "false"),
+    ("cache_salt", "\"\""),
+    ("kv_transfer_params", "{}"),
+    ("vllm_xargs", "{}"),
+    ("max_repetition_pattern_size", "0"),
+    ("min_repetition_pattern_size", "0"),
+    ("repetition_min_count", "0"),
+    ("guided_whitespace_pattern", "\"\""),
+    // llama-server's.
+    ("return_tokens", "false"),
+    ("n_indent", "0"),
+    ("t_max_predict_ms", "-1 0"),
+    ("response_fields", "[]"),
+    ("n_probs", "0"),
+    ("post_sampling_probs", "false"),
+    ("lora", "[]"),
+    ("grammar_lazy", "false"),
+    ("grammar_triggers", "[]"),
+    ("reasoning_format", "\"auto\" \"deepseek\""),
+    ("parse_tool_calls", "true"),
+    ("reasoning_control", "false"),
+    ("reasoning_budget_tokens", "-1"),
+    ("thinking_budget_tokens", "-1"),
+    ("chat_format", ""),
+    ("preserved_tokens", "[]"),
+    ("reasoning_budget_start_tag", "\"\""),
+    ("reasoning_budget_end_tags", "[]"),
+    ("reasoning_budget_end_tag", "\"\""),
+    ("reasoning_budget_message", "\"\""),
+    ("chat_parser", "\"\""),
+    ("generation_prompt", "\"\""),
+];
+/// What is not done by `/v1/chat/completions` alone, and by `/v1/completions` alone.
+const REFUSED_IN_CHATS: [(&str, &str); 2] = [("echo", "false"), ("add_special_tokens", "false")];
+const REFUSED_IN_TEXTS: [(&str, &str); 4] =
+    [("suffix", "\"\""), ("echo", "false"), ("best_of", "1"), ("add_special_tokens", "true")];
+
+/// Refuses what would change the answer and is not done here.
+pub(super) fn check(body: &Body<'_>, is_chat: bool) -> Result<(), ApiError> {
+    let own: &[(&str, &str)] = if is_chat { &REFUSED_IN_CHATS } else { &REFUSED_IN_TEXTS };
+    match REFUSED.iter().chain(own).find(|(name, nothing)| asks(body, name, nothing)) {
+        Some((name, _)) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a parameter is given, with a value that asks for something.
+fn asks(body: &Body<'_>, name: &str, nothing: &str) -> bool {
+    let Some(given) = body.get(name) else { return false };
+    // What asks for nothing is short.
+    if given.get().len() > 64 {
+        return true;
+    }
+    let Ok(given) = reading::value::<Value>(given, name) else { return true };
+    let is_nothing = |nothing: &str| match (serde_json::from_str::<Value>(nothing).ok(), &given) {
+        (Some(nothing), given) if nothing.is_number() => nothing.as_f64() == given.as_f64(),
+        (Some(nothing), given) => nothing == *given,
+        (None, _) => false,
+    };
+    let is_off = given == Value::Bool(false) && nothing != "true";
+    !is_off && !nothing.split(' ').any(is_nothing)
+}

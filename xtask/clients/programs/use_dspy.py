@@ -1,0 +1,25 @@
+"""DSPy with its JSON adapter: a typed answer."""
+
+import os
+
+# Prices are nothing to ask anybody for.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
+import dspy
+import litellm
+from common import done, key, model, prompt, tokens, url
+
+
+class Forecast(dspy.Signature):
+    question: str = dspy.InputField()
+    rain: bool = dspy.OutputField()
+
+
+# LiteLLM sends a schema only to models that it knows.
+known = {"supports_response_schema": True, "litellm_provider": "openai", "mode": "chat"}
+litellm.register_model({f"openai/{model}": known, model: known})
+served = dspy.LM(f"openai/{model}", api_base=url, api_key=key, max_tokens=tokens, cache=False, num_retries=0)
+assert served(prompt)[0]
+with dspy.context(lm=served, adapter=dspy.JSONAdapter()):
+    assert dspy.Predict(Forecast)(question=prompt).rain in (True, False)
+done("dspy")

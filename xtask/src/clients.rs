@@ -1,0 +1,70 @@
+//! `clients`: small programs of the clients that people use, in Python and JavaScript, against `autoplace serve`.
+//!
+//! In: lists of pinned packages (`xtask/clients`). Out: the ignored test of `cli/tests/program/serve_client.rs`, which
+//! runs each program of `xtask/clients/programs`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::python;
+use crate::workspace::{Workspace, run, succeeds};
+
+/// What OpenAI's own client needs, and the hub's test.
+pub(crate) const OPENAI: &str = "xtask/clients/requirements.txt";
+/// What the clients of the step `clients` need beside it, and their programs, by what stands behind `use_` in their names.
+const FEW: (&str, &[&str]) = ("xtask/clients/few/requirements.txt", &["openai", "langchain", "litellm", "instructor"]);
+/// The others in Python. Not all of them go with one version of OpenAI's client.
+const OTHERS: [(&str, &[&str]); 3] = [
+    ("xtask/clients/agents/requirements.txt", &["agents", "pydantic_ai", "llm"]),
+    ("xtask/clients/frameworks/requirements.txt", &["llama_index", "smolagents", "haystack"]),
+    ("xtask/clients/crews/requirements.txt", &["dspy", "crewai"]),
+];
+const OF_JAVASCRIPT: [&str; 3] = ["openai", "langchain", "ai"];
+
+/// All clients, outside of the CI: they are some hundred packages.
+pub(crate) fn clients(workspace: &Workspace) -> Result<()> {
+    let mut programs = of_few(workspace)?;
+    for (requirements, names) in OTHERS {
+        let python = python::environment(workspace, requirements)?;
+        programs.extend(names.iter().map(|name| (python.clone(), program(workspace, name, "py"))));
+    }
+    ensure!(succeeds("npm", &["--version"]), "npm is missing: install Node.js 20 or newer");
+    let folder = workspace.target.join("clients-js");
+    fs::create_dir_all(&folder)?;
+    for file in ["package.json", "package-lock.json"] {
+        fs::copy(workspace.root.join("xtask/clients/js").join(file), folder.join(file))?;
+    }
+    run(Command::new("npm").args(["ci", "--silent", "--no-audit", "--no-fund"]).current_dir(&folder))?;
+    for name in OF_JAVASCRIPT {
+        // A module finds packages from the folder that it lies in.
+        let file = folder.join(format!("use_{name}.mjs"));
+        fs::copy(program(workspace, name, "mjs"), &file)?;
+        programs.push((PathBuf::from("node"), file));
+    }
+    let mut test = workspace.cargo(&["test", "--package=autoplace-cli", "--test=program"]);
+    test.args(["--", "--ignored", "--nocapture", "small_programs_of_clients"]);
+    run(test.env(PROGRAMS, list(&programs)?))
+}
+
+/// The variable that has the programs: an interpreter and a file, a line each, with a tab between.
+pub(crate) const PROGRAMS: &str = "AUTOPLACE_CLIENTS";
+
+/// Those of the step `clients`.
+pub(crate) fn of_few(workspace: &Workspace) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let (requirements, names) = FEW;
+    let python = python::environment(workspace, requirements)?;
+    Ok(names.iter().map(|name| (python.clone(), program(workspace, name, "py"))).collect())
+}
+
+fn program(workspace: &Workspace, name: &str, extension: &str) -> PathBuf {
+    workspace.root.join(format!("xtask/clients/programs/use_{name}.{extension}"))
+}
+
+pub(crate) fn list(programs: &[(PathBuf, PathBuf)]) -> Result<String> {
+    let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is no text");
+    let lines = programs.iter().map(|(with, file)| Ok(format!("{}\t{}", text(with)?, text(file)?)));
+    Ok(lines.collect::<Result<Vec<_>>>()?.join("\n"))
+}

@@ -1,0 +1,48 @@
+//! `schemas`: the JSON-Schema-Test-Suite, drafts 7 and 2020-12 with formats, token by token with the vocabulary of a model.
+//!
+//! In: a GGUF file, of which the vocabulary is used, and a Python package whose source has the suite. Out: the ignored test
+//! of `autoplace/src/generate/constraint/suite.rs`, and its table in docs/constrained-output.md.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::setup;
+use crate::workspace::{Workspace, run};
+
+const REQUIREMENTS: &str = "xtask/schemas/requirements.txt";
+/// The package of that list, whose folder `json` is the suite.
+const ARCHIVE: &str = "jsonschema-4.26.0";
+const DOCUMENT: &str = "docs/constrained-output.md";
+/// What stands around the table in the document.
+const MARKS: [&str; 2] = ["<!-- the table of `cargo xtask schemas` -->\n", "<!-- the end of the table -->"];
+
+pub(crate) fn schemas(workspace: &Workspace, model: &Path, write: bool) -> Result<()> {
+    setup::native()?;
+    let folder = workspace.target.join("schema-suite");
+    let suite = folder.join(ARCHIVE).join("json/tests");
+    if !suite.is_dir() {
+        let python = setup::python()?;
+        let pip = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "--require-hashes"];
+        let mut download = Command::new(python);
+        download.args(pip).arg("--dest").arg(&folder);
+        run(download.arg("--requirement").arg(workspace.root.join(REQUIREMENTS)))?;
+        let archive = folder.join(format!("{ARCHIVE}.tar.gz"));
+        run(Command::new(python).args(["-m", "tarfile", "--extract"]).arg(archive).arg(&folder))?;
+    }
+    let table = folder.join("table.md");
+    let mut test = workspace.cargo(&["test", "--package=autoplace", "--features=constraints", "--lib"]);
+    test.args(["--", "--ignored", "--nocapture", "every_schema_of_the_suite"]);
+    test.env("AUTOPLACE_SCHEMA_SUITE", &suite).env("AUTOPLACE_SCHEMA_TABLE", &table);
+    run(test.env("AUTOPLACE_SCHEMA_MODEL", std::path::absolute(model)?))?;
+    if write {
+        let document = workspace.root.join(DOCUMENT);
+        let text = fs::read_to_string(&document)?;
+        let (before, rest) = text.split_once(MARKS[0]).context("the document has no place for the table")?;
+        let (_, after) = rest.split_once(MARKS[1]).context("the table in the document has no end")?;
+        fs::write(&document, format!("{before}{}{}{}{after}", MARKS[0], fs::read_to_string(&table)?, MARKS[1]))?;
+    }
+    Ok(())
+}
