@@ -1,5 +1,5 @@
-//! What calls of tools are held to: enforced while they are generated, as far as a grammar can, and checked when they are
-//! whole.
+//! What calls of tools are held to: enforced while they are generated, as far as a grammar can, and checked when they
+//! are whole.
 
 use autoplace::chat::{ReplyFormat, Tool, ToolCall, ToolCallFormat};
 use autoplace::generate::{Constraint, ToolChoice};
@@ -17,17 +17,18 @@ pub(super) struct Plan {
     pub(super) is_either: bool,
     /// Whether it can be thought before.
     pub(super) may_think: bool,
-    /// What a call that is generated is not held to: "tools[0].function.parameters.properties.tags: `uniqueItems` is not
-    /// enforced".
+    /// What a call that is generated is not held to: "tools[0].function.parameters.properties.tags: `uniqueItems` is
+    /// not enforced".
     pub(super) unenforced: Vec<String>,
 }
 
-/// Decides what an answer is held to. `form`: what the request says that its text is. `own`: how the model's template has
-/// calls written.
+/// Decides what an answer is held to. `form`: what the request says that its text is. `own`: how the model's template
+/// has calls written.
 ///
 /// # Errors
 ///
-/// Of status 400 for a tool that is to be called and is not there, and for a `strict` one whose schema cannot be enforced.
+/// Of status 400 for a tool that is to be called and is not there, and for a `strict` one whose schema cannot be
+/// enforced.
 pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is_open: bool) -> Result<Plan, ApiError> {
     for (number, (tool, is_strict)) in tools.typed.iter().zip(&tools.strict).enumerate() {
         if *is_strict && tool.parameters.is_object() {
@@ -108,8 +109,8 @@ impl CallCheck {
         Self { tools: tools.typed.iter().cloned().zip(tools.strict.iter().copied()).collect() }
     }
 
-    /// Why a call's arguments are not what its tool's schema allows, and whether the tool is `strict`. `None`: they are;
-    /// or there is no such tool, its schema is none, or a limit cut them.
+    /// Why a call's arguments are not what its tool's schema allows, and whether the tool is `strict`. `None`: they
+    /// are; or there is no such tool, its schema is none, or a limit cut them.
     pub(super) fn violation(&self, call: &ToolCall) -> Option<(String, bool)> {
         let (tool, is_strict) = self.tools.iter().find(|(tool, _)| tool.name == call.name)?;
         if !call.arguments.is_object() {

@@ -32,7 +32,8 @@ struct StructuredOutputs<'a> {
 ///
 /// # Errors
 ///
-/// Of status 400 where two parameters ask for different forms, but for llama-server's own two, of which `grammar` counts.
+/// Of status 400 where two parameters ask for different forms, but for llama-server's own two, of which `grammar`
+/// counts.
 pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
     let mut forms: Vec<(&'static str, Constraint)> = Vec::new();
     forms.extend(response_format(body)?.map(|it| ("response_format", it)));

@@ -28,8 +28,8 @@
 //! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`, `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
 //! What would change the meaning of a request and cannot be done is refused (images and sound, `suffix`, `echo`,
-//! `best_of`; docs/openai.md has the list for vLLM's and llama-server's parameters); names that neither knows are passed
-//! over, since clients send new ones every year.
+//! `best_of`; docs/openai.md has the list for vLLM's and llama-server's parameters); names that neither knows are
+//! passed over, since clients send new ones every year.
 
 #![forbid(unsafe_code)]
 

@@ -46,8 +46,8 @@ pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
     Ok(Body { parameters, aliases, values_left: Cell::new(MOST_VALUES) })
 }
 
-/// A body with the numbers of its parameters as integers, where they are written with a fraction of zeros: `16.0` is 16.
-/// Numbers within lists and objects stay as they are.
+/// A body with the numbers of its parameters as integers, where they are written with a fraction of zeros: `16.0` is
+/// 16. Numbers within lists and objects stay as they are.
 pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
     let mut cut: Vec<std::ops::Range<usize>> = Vec::new();
     let (mut depth, mut in_text, mut is_escaped, mut at) = (0_usize, false, false, 0);

@@ -14,7 +14,8 @@ use crate::workspace::{Workspace, run, succeeds};
 
 /// What OpenAI's own client needs, and the hub's test.
 pub(crate) const OPENAI: &str = "xtask/clients/requirements.txt";
-/// What the clients of the step `clients` need beside it, and their programs, by what stands behind `use_` in their names.
+/// What the clients of the step `clients` need beside it, and their programs, by what stands behind `use_` in their
+/// names.
 const FEW: (&str, &[&str]) = ("xtask/clients/few/requirements.txt", &["openai", "langchain", "litellm", "instructor"]);
 /// The others in Python. Not all of them go with one version of OpenAI's client.
 const OTHERS: [(&str, &[&str]); 3] = [

@@ -1,7 +1,8 @@
-//! `schemas`: the JSON-Schema-Test-Suite, drafts 7 and 2020-12 with formats, token by token with the vocabulary of a model.
+//! `schemas`: the JSON-Schema-Test-Suite, drafts 7 and 2020-12 with formats, token by token with the vocabulary of a
+//! model.
 //!
-//! In: a GGUF file, of which the vocabulary is used, and a Python package whose source has the suite. Out: the ignored test
-//! of `autoplace/src/generate/constraint/suite.rs`, and its table in docs/constrained-output.md.
+//! In: a GGUF file, of which the vocabulary is used, and a Python package whose source has the suite. Out: the ignored
+//! test of `autoplace/src/generate/constraint/suite.rs`, and its table in docs/constrained-output.md.
 
 use std::fs;
 use std::path::Path;

@@ -81,8 +81,8 @@ impl Chooser {
     }
 
     /// Chooses a token after this output of the last batch: of those that a mask allows, if there is one (bit `t % 32`
-    /// of word `t / 32` is token `t`). `so_far`: prompt and answer. `is_early`: the text may not end yet, unless nothing
-    /// else is allowed.
+    /// of word `t / 32` is token `t`). `so_far`: prompt and answer. `is_early`: the text may not end yet, unless
+    /// nothing else is allowed.
     pub(super) fn choose(
         &mut self,
         context: &mut Context,

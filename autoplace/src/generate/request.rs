@@ -104,11 +104,12 @@ impl Generate {
         when_full(when_full: WhenFull) spec.when_full = when_full;
         /// Ends before `text` would appear; can be called several times.
         stop(text: impl Into<String>) spec.stops.push(text.into());
-        /// Ends with this token as with one of the model's own that end a text: vLLM's `stop_token_ids`. Its text is not
-        /// part of the answer. Can be called for several.
+        /// Ends with this token as with one of the model's own that end a text: vLLM's `stop_token_ids`. Its text is
+        /// not part of the answer. Can be called for several.
         stop_token(token: Token) spec.stop_tokens.push(token);
         /// Chooses nothing that ends the text before `n` tokens: neither the model's own tokens for that nor
-        /// [`stop_token`](Self::stop_token)s. Stop strings, limits and a complete constraint end it earlier. Default: 0.
+        /// [`stop_token`](Self::stop_token)s. Stop strings, limits and a complete constraint end it earlier. Default:
+        /// 0.
         min_tokens(n: usize) spec.limits.min_tokens = n;
         /// Writes control tokens out as text instead of leaving them out.
         special(show: bool) spec.limits.special = show;

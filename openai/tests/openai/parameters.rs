@@ -1,5 +1,5 @@
-//! Parameters of vLLM and llama-server: each is in the table of docs/openai.md, which says what is done about it, and that
-//! is what is done.
+//! Parameters of vLLM and llama-server: each is in the table of docs/openai.md, which says what is done about it, and
+//! that is what is done.
 
 use std::collections::{BTreeMap, BTreeSet};
 

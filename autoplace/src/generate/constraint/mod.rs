@@ -89,8 +89,8 @@ impl Constraint {
         Self(Kind::JsonSchema { schema: schema.into().to_string(), is_open: false, places: Vec::new() })
     }
 
-    /// Lets objects of a JSON schema have properties that nobody names, unless `additionalProperties` says otherwise, as
-    /// JSON Schema has it. Says nothing of other constraints.
+    /// Lets objects of a JSON schema have properties that nobody names, unless `additionalProperties` says otherwise,
+    /// as JSON Schema has it. Says nothing of other constraints.
     #[must_use]
     pub fn open_objects(mut self) -> Self {
         self.open();

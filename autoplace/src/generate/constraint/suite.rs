@@ -1,5 +1,5 @@
-//! Every schema of the JSON-Schema-Test-Suite: refused by what is not enforced, or followed so that a text can be each of
-//! its valid instances and none of its invalid ones, token by token.
+//! Every schema of the JSON-Schema-Test-Suite: refused by what is not enforced, or followed so that a text can be each
+//! of its valid instances and none of its invalid ones, token by token.
 //!
 //! `cargo xtask schemas` fetches the suite and a model's vocabulary, runs this, and writes the table of
 //! docs/constrained-output.md.

@@ -1,7 +1,7 @@
 //! Which place of a schema llguidance cannot follow, and the schema without it.
 //!
-//! llguidance names no place. It compiles each schema within the schema alone, so that the innermost one that fails is the
-//! one to name, or to leave a keyword out of.
+//! llguidance names no place. It compiles each schema within the schema alone, so that the innermost one that fails is
+//! the one to name, or to leave a keyword out of.
 
 use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions};

@@ -74,8 +74,8 @@ static DATE: LazyLock<String> = LazyLock::new(|| {
     format!("[0-9]{{4}}-(?:{day})|{leap}-02-29")
 });
 
-/// RFC 3339, `full-time`. A leap second is the last of a day of UTC; its offset is of whole quarters of an hour here, as
-/// those of all time zones are.
+/// RFC 3339, `full-time`. A leap second is the last of a day of UTC; its offset is of whole quarters of an hour here,
+/// as those of all time zones are.
 static TIME: LazyLock<String> = LazyLock::new(|| {
     const FRACTION: &str = r"(?:\.[0-9]+)?";
     let mut leaps = vec![format!("23:59:60{FRACTION}[zZ]")];
@@ -94,8 +94,8 @@ static TIME: LazyLock<String> = LazyLock::new(|| {
 
 static DATE_TIME: LazyLock<String> = LazyLock::new(|| format!("(?:{})[tT](?:{})", *DATE, *TIME));
 
-/// RFC 1123: 1 to 63 letters, digits and hyphens between dots. Names with hyphens at the third and fourth place are left
-/// out: those are reserved (RFC 5891), and whether what follows `xn--` is Punycode no expression can say.
+/// RFC 1123: 1 to 63 letters, digits and hyphens between dots. Names with hyphens at the third and fourth place are
+/// left out: those are reserved (RFC 5891), and whether what follows `xn--` is Punycode no expression can say.
 static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
     let (letter, any) = ("[a-zA-Z0-9]", "[a-zA-Z0-9-]");
     let long = format!("{any}(?:{letter}{any}|-{letter}){any}{{0,58}}{letter}");
