@@ -8,15 +8,5 @@ prompt = "How is the weather in Bonn? Answer briefly."
 tokens = 200
 
 
-def weather(city: str, days: int) -> str:
-    """The weather of a city for some days.
-
-    Args:
-        city: The city.
-        days: How many days.
-    """
-    return f"rain in {city} for {days} days"
-
-
 def done(name):
     print(f"{name}: as the API has it")

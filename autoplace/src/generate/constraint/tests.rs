@@ -272,6 +272,15 @@ fn begins(constraint: &Constraint, text: &str) -> bool {
 #[test]
 fn no_token_is_offered_that_cannot_be_followed() {
     let vocabulary = vocabulary();
+    // Here no name ends that begins.
+    for patterns in [json!({".*": false}), json!({"": false}), json!({"^a": false, "^[^a]": false, "^$": false})] {
+        let held = Constraint::json_schema(json!({"type": "object", "patternProperties": patterns}));
+        assert!(allows(&held, "{}") && !begins(&held, "{\""), "{patterns}");
+    }
+    let taken = json!({"type": "object", "patternProperties": {"^(a|b)$": {"type": "null"}},
+        "properties": {"a": {"type": ["null", "boolean"]}, "b": true}, "additionalProperties": false});
+    let held = Constraint::json_schema(taken);
+    assert!(allows(&held, r#"{"a":null,"b":null}"#) && !begins(&held, r#"{"a":t"#) && !begins(&held, r#"{"b":null,"#));
     let schemas = [
         json!({"type": "object", "patternProperties": {"^x": {"type": "null"}}, "additionalProperties": false}),
         json!({"type": "object", "patternProperties": {"^[a-z]$": {"type": "null"}}, "additionalProperties": false,

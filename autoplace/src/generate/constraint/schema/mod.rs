@@ -8,6 +8,7 @@ mod closed;
 mod follow;
 mod formats;
 mod keywords;
+mod names;
 mod numbers;
 mod patterns;
 mod places;
@@ -219,6 +220,7 @@ fn tighten(schema: &mut Value) -> Result<(), String> {
     }
     subschemas_mut(members).try_for_each(tighten)?;
     patterns::as_llguidance(members);
+    names::without_exhausted(members);
     formats::as_pattern(members);
     count_properties(members)?;
     if members.keys().any(|keyword| is_own(keyword)) { numbers::bound_all(members) } else { Ok(()) }
