@@ -352,6 +352,20 @@ fn vectors_come_as_numbers_and_packed() {
     assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("dimensions"));
+    // A text that is too long is cut where that is asked for, and the refusal says how.
+    let long = "tide ".repeat(5000);
+    let error = answer(json!({"input": ["a", long]})).unwrap_err();
+    assert_eq!((error.param.as_deref(), error.code), (Some("input[1]"), Some("context_length_exceeded")));
+    for cut in
+        [json!({"truncate": true}), json!({"truncate_prompt_tokens": -1}), json!({"truncate": true, "model": ""})]
+    {
+        let mut asked = json!({"input": ["a", long]});
+        asked.as_object_mut().unwrap().extend(cut.as_object().unwrap().clone());
+        assert_eq!(answer(asked).unwrap()["data"].as_array().unwrap().len(), 2, "{cut}");
+    }
+    assert_eq!(answer(json!({"input": "a", "truncate_prompt_tokens": 3})).unwrap_err().status, 400);
+    let tokens = answer(json!({"input": [1, 2]})).unwrap_err().message;
+    assert!(tokens.contains("check_embedding_ctx_length=False"), "{tokens}");
     for (wrong, param) in [
         (json!({"input": null}), "input"),
         (json!({"input": []}), "input"),

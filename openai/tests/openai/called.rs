@@ -5,6 +5,7 @@ use autoplace_openai::{Api, ApiError, Completion};
 use serde_json::{Value, json};
 
 use crate::api::alone;
+use crate::server::Server;
 
 /// A template that shows tools and teaches `<tool_call>`.
 const SHOWS_TOOLS: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
@@ -152,4 +153,20 @@ fn an_empty_name_is_this_model() {
         |model: &str| api.complete(json!({"model": model, "prompt": "a", "max_tokens": 1}).to_string().as_bytes());
     assert!(complete("").is_ok());
     assert_eq!(complete("other").unwrap_err().status, 404);
+}
+
+#[test]
+fn a_server_says_what_was_not_enforced_and_which_paths_there_are() {
+    let server = Server::start(1024, ChatTemplate::new(SHOWS_TOOLS, <_>::default()).unwrap());
+    let body = json!({"messages": [{"role": "user", "content": "How far?"}], "max_tokens": 100,
+        "tools": [tool("tag", false, &tags())], "tool_choice": "required"});
+    let response = ureq::post(server.url("/v1/chat/completions")).send_json(&body).unwrap();
+    let said = response.headers()["x-autoplace-unenforced"].to_str().unwrap();
+    assert_eq!(said, "tools[0].function.parameters.properties.tags: `uniqueItems` is not enforced");
+    let get = |path: &str| ureq::get(server.url(path)).config().http_status_as_error(false).build().call().unwrap();
+    let mut nowhere = get("/v1/nothing");
+    let error: Value = nowhere.body_mut().read_json().unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert_eq!(nowhere.status(), 404);
+    assert!(message.contains("GET /v1/nothing") && message.contains("POST /v1/chat/completions"), "{message}");
 }
