@@ -40,8 +40,8 @@ pub(super) fn follow(schema: &mut Value, followed: Followed, notes: &mut Vec<Not
         let lighter = lighter(schema, &place, &mut left);
         if followed == Followed::Whole {
             let reason = match lighter {
-                Some((keyword, _)) => format!("`{keyword}`: {reason}"),
-                None => reason,
+                Some((Some(keyword), _)) => format!("`{keyword}`: {reason}"),
+                Some((None, _)) | None => reason,
             };
             return Err(Note::new(at, reason));
         }
@@ -50,6 +50,7 @@ pub(super) fn follow(schema: &mut Value, followed: Followed, notes: &mut Vec<Not
             *schema = json!({"type": "object"});
             return Ok(());
         };
+        let keyword = keyword.unwrap_or("properties");
         notes.push(Note::new(at, format!("`{keyword}` is not enforced: {reason}")));
         *schema = lighter;
     }
@@ -109,7 +110,8 @@ fn alone(root: &Value, schema: &Value) -> Value {
 }
 
 /// The document without one keyword of the schema at a place, so that this schema compiles; and which keyword it is.
-fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(&'static str, Value)> {
+/// `None`: all of them but `type`.
+fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(Option<&'static str>, Value)> {
     for keyword in LEFT_OUT {
         let mut lighter = root.clone();
         let members = at(&mut lighter, place)?.as_object_mut()?;
@@ -120,7 +122,7 @@ fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(&'static
         *left = left.checked_sub(1)?;
         let schema: &Value = at(&mut lighter, place)?;
         if probe(&alone(root, schema)).is_ok() {
-            return Some((keyword, lighter));
+            return Some((Some(keyword), lighter));
         }
     }
     let mut lighter = root.clone();
@@ -130,7 +132,7 @@ fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(&'static
     *left = left.checked_sub(1)?;
     (*schema != Value::Object(only.clone())).then_some(())?;
     *schema = only.into();
-    Some(("properties", lighter))
+    Some((None, lighter))
 }
 
 fn at<'a>(root: &'a mut Value, place: &[String]) -> Option<&'a mut Value> {
