@@ -115,6 +115,7 @@ impl ChatRequest {
             parser: Box::new(parser),
             one_call: self.one_call,
             is_open: self.is_either,
+            is_calls: false,
             check: self.check.clone(),
         }
     }

@@ -17,6 +17,8 @@ pub(super) enum Reading {
         one_call: bool,
         /// It is calls or a text of a form, and nothing has come yet that says which.
         is_open: bool,
+        /// It is calls: what a limit leaves of one is no content.
+        is_calls: bool,
         check: CallCheck,
     },
     /// As it is.
@@ -95,10 +97,11 @@ impl Choice {
     fn take(&mut self, text: &str, end: Option<FinishReason>) -> Step {
         let mut step = Step::default();
         match &mut self.reading {
-            Reading::Chat { parser, is_open, .. } => {
+            Reading::Chat { parser, is_open, is_calls, .. } => {
                 if *is_open && let Some(first) = text.trim_start().chars().next() {
                     *is_open = false;
-                    if first != '<' {
+                    *is_calls = first == '<';
+                    if !*is_calls {
                         // Marks within it are its text.
                         **parser = ReplyParser::new(&ReplyFormat::plain());
                     }
@@ -106,6 +109,9 @@ impl Choice {
                 step.parts.extend(parser.push(text));
                 if end.is_some() {
                     step.parts.extend(parser.end());
+                }
+                if *is_calls {
+                    step.parts.retain(|part| !matches!(part, ReplyPart::Content(_)));
                 }
             }
             Reading::Text if text.is_empty() => {}
@@ -164,6 +170,7 @@ mod tests {
                 parser: Box::new(ReplyParser::new(&format)),
                 one_call,
                 is_open: false,
+                is_calls: false,
                 check: CallCheck::default(),
             },
             prompt: 0,

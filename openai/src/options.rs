@@ -266,14 +266,15 @@ mod tests {
         let lark = "%llguidance {}\nstart: \"a\"";
         assert_eq!(constraint(json!({"grammar": lark, "json_schema": {}})), Some(Constraint::lark(lark)));
         let only = json!({"type": "null"});
-        let held = Some(Constraint::json_schema(only.clone()));
-        assert_eq!(constraint(json!({"json_schema": only})), held);
+        let held = |place: &str| Some(Constraint::json_schema(only.clone()).at(place));
+        assert_eq!(constraint(json!({"json_schema": only})), held("json_schema"));
         let form = |form: Value| options(json!({"response_format": form})).map(|it| it.constraint);
         for kind in ["json_object", "json_schema"] {
-            assert_eq!(form(json!({"type": kind, "schema": only})).unwrap(), held);
-            assert_eq!(form(json!({"type": kind, "json_schema": {"schema": only}})).unwrap(), held);
+            assert_eq!(form(json!({"type": kind, "schema": only})).unwrap(), held("response_format.schema"));
+            let within = form(json!({"type": kind, "json_schema": {"schema": only}})).unwrap();
+            assert_eq!(within, held("response_format.json_schema.schema"));
         }
-        let any = Some(Constraint::json_object());
+        let any = Some(Constraint::json_object().at("response_format"));
         assert_eq!(form(json!({"type": "json_object", "schema": null})).unwrap(), any);
         assert_eq!((form(json!({"type": "text"})).unwrap(), form(json!({})).unwrap()), (None, None));
     }

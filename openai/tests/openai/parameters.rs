@@ -19,7 +19,7 @@ fn documented() -> BTreeMap<&'static str, &'static str> {
     rows.flat_map(|row| {
         let mut cells = row.split('|').map(str::trim).skip(1);
         let (names, what) = (cells.next().expect("names"), cells.next().expect("what is done"));
-        let done = what.split([' ', ':', ',']).next().expect("a word");
+        let done = what.split([' ', ':', ',', ';']).next().expect("a word");
         names.split(", ").map(move |name| (name.trim_matches('`'), done))
     })
     .collect()
