@@ -8,10 +8,10 @@ use llguidance::{GrammarBuilder, JsonCompileOptions};
 use serde_json::{Map, Value, json};
 
 use super::super::compile::said;
-use super::{DEFINITIONS, Followed, Note, is_in, ready, subschemas_mut_named, subschemas_named};
+use super::{DEFINITIONS, Followed, Note, is_in, places, ready, subschemas_mut_named, subschemas_named};
 
-/// Schemas that are compiled at most to find what is wrong with one.
-const MAX_PROBES: usize = 400;
+/// Values in the schemas that are compiled to find what is wrong with one: a hostile schema is compiled once or twice.
+const MAX_PROBED: usize = 30_000;
 /// Keywords that are left out one by one, the first that helps: those that llguidance has limits for come first.
 const LEFT_OUT: [&str; 14] = [
     "pattern",
@@ -33,8 +33,9 @@ const LEFT_OUT: [&str; 14] = [
 /// Makes sure that llguidance compiles a schema: refuses it by the place that it does not, or leaves keywords out and
 /// notes them.
 pub(super) fn follow(schema: &mut Value, followed: Followed, notes: &mut Vec<Note>) -> Result<(), Note> {
-    let mut left = MAX_PROBES;
+    let mut left = MAX_PROBED;
     while let Err(reason) = probe(schema) {
+        left = left.saturating_sub(places::values(schema));
         let (place, reason) = innermost(schema, reason, &mut left);
         let at = place.join(".");
         let lighter = lighter(schema, &place, &mut left);
@@ -82,11 +83,13 @@ fn innermost(root: &Value, reason: String, left: &mut usize) -> (Vec<String>, St
     let (mut at, mut reason, mut schema) = (Vec::new(), reason, root);
     'deeper: while let Value::Object(members) = schema {
         for (key, child) in subschemas_named(members) {
-            if *left == 0 || !child.is_object() {
+            if !child.is_object() {
                 continue;
             }
-            *left -= 1;
-            if let Err(inner) = probe(&alone(root, child)) {
+            let alone = alone(root, child);
+            let Some(rest) = left.checked_sub(places::values(&alone)) else { break };
+            *left = rest;
+            if let Err(inner) = probe(&alone) {
                 at.push(key);
                 (reason, schema) = (inner, child);
                 continue 'deeper;
@@ -119,9 +122,10 @@ fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(Option<&
         if keyword == "oneOf" && !members.contains_key("anyOf") {
             members.insert("anyOf".to_owned(), value);
         }
-        *left = left.checked_sub(1)?;
         let schema: &Value = at(&mut lighter, place)?;
-        if probe(&alone(root, schema)).is_ok() {
+        let alone = alone(root, schema);
+        *left = left.checked_sub(places::values(&alone))?;
+        if probe(&alone).is_ok() {
             return Some((Some(keyword), lighter));
         }
     }
@@ -129,7 +133,6 @@ fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(Option<&
     let schema = at(&mut lighter, place)?;
     let kind = schema.get("type").cloned();
     let only: Map<_, _> = kind.map(|kind| ("type".to_owned(), kind)).into_iter().collect();
-    *left = left.checked_sub(1)?;
     (*schema != Value::Object(only.clone())).then_some(())?;
     *schema = only.into();
     Some((None, lighter))

@@ -42,6 +42,9 @@ const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
 /// Escapes in JSON strings. Without `u` each text has one spelling, so that no property comes twice under two of them.
 const ESCAPES: &str = "nrbtf\\\"";
 
+/// Properties of which llguidance counts how many come: it copies all of them for each.
+const MOST_COUNTED: usize = 60;
+
 /// What is done about keywords that cannot be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Followed {
@@ -241,7 +244,8 @@ fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
     let required = members.get("required").map_or(0, places::length);
     let Some(least) = members.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
     let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
-    if is_closed && !members.contains_key("patternProperties") {
+    let named = members.get("properties").map_or(0, places::length);
+    if is_closed && !members.contains_key("patternProperties") && named <= MOST_COUNTED {
         // Each name comes once: llguidance counts them as far as it can.
         return Ok(());
     }

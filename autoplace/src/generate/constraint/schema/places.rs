@@ -185,7 +185,7 @@ fn size(members: &Members) -> usize {
 }
 
 /// Values in a value, and itself.
-fn values(value: &Value) -> usize {
+pub(super) fn values(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(values).sum(),
         Value::Object(members) => members.values().map(values).sum(),
