@@ -19,10 +19,12 @@ mod fuzz;
 mod gpu_bundle;
 mod interop;
 mod llama_server;
+mod llama_tools;
 mod package;
 mod packed;
 mod promises;
 mod python;
+mod real;
 mod remote;
 mod runtime;
 mod sanitize;
@@ -85,6 +87,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("interop", []) => interop::interop(&workspace),
         ("llama-server", []) => llama_server::llama_server(&workspace),
         ("package", []) => package::package(&workspace),
+        ("real", _) => real::real(&workspace, rest),
         ("runtime", _) => runtime::runtime(&mut workspace, rest),
         ("sanitize", []) => sanitize::sanitize(&workspace),
         ("schemas", [model]) => schemas::schemas(&workspace, Path::new(model), false),
@@ -123,6 +126,8 @@ cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
 cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
+cargo xtask real [--write] [CHECK...]
+                                    two public models beside llama.cpp's own programs (compiles them), transformers and OpenAI's client
 cargo xtask runtime [--vulkan] [--cuda]
                                     makes a runtime for programs built with `prebuilt-runtime` (Linux; compiles llama.cpp once more; `--here`: of this machine's own build; `--twice`: and again, to compare)
 cargo xtask sanitize                runs the native layer and the probe under AddressSanitizer (Linux; compiles llama.cpp once more)

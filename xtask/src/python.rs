@@ -1,7 +1,7 @@
-//! Python with what a check needs of it, in an environment of its own.
+//! Python with what a check needs of it, in an environment of its own; and pinned packages as files.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -16,10 +16,7 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
     let name = pinned.parent().and_then(|folder| folder.file_name());
     let name = name.with_context(|| format!("{requirements} lies in no folder"))?;
     let folder = workspace.target.join("python").join(name);
-    let program = match cfg!(windows) {
-        true => folder.join("Scripts/python.exe"),
-        false => folder.join("bin/python"),
-    };
+    let program = interpreter(&folder);
     let stamp = folder.join("requirements.txt");
     if fs::read(&stamp).ok() != Some(fs::read(&pinned)?) {
         let python = setup::python()?;
@@ -30,4 +27,22 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
         fs::copy(&pinned, &stamp)?;
     }
     Ok(program)
+}
+
+/// Downloads the packages that a file of requirements pins by checksum, builds nothing of them, and returns an
+/// interpreter that can unpack them. What is there already is checked, and not downloaded again.
+pub(crate) fn download(workspace: &Workspace, requirements: &str, options: &[&str], to: &Path) -> Result<PathBuf> {
+    let folder = workspace.target.join("python/pip");
+    let program = interpreter(&folder);
+    if !program.is_file() {
+        run(Command::new(setup::python()?).args(["-m", "venv", "--clear"]).arg(&folder))?;
+    }
+    let mut download = Command::new(&program);
+    download.args(["-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]).args(options);
+    run(download.arg("--dest").arg(to).arg("--requirement").arg(workspace.root.join(requirements)))?;
+    Ok(program)
+}
+
+fn interpreter(environment: &Path) -> PathBuf {
+    environment.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, clients, package, promises, python, runtime, semver, setup, size, vulkan};
+use crate::{bindings, clients, package, promises, python, real, runtime, semver, setup, size, vulkan};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -57,6 +57,11 @@ pub(crate) const STEPS: &[Step] = &[
         run: clients_step,
     },
     Step {
+        name: "real",
+        what: "a real model's tokens, templates, texts, calls and schemas beside libllama, where the model can be had",
+        run: real::test,
+    },
+    Step {
         name: "bench",
         what: "every benchmark once, unmeasured",
         run: |workspace| tests(workspace, &["--workspace", "--bench=*"]),
@@ -97,7 +102,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     if steps.iter().any(|step| step.name == "bindings") && !bindings::are_known(workspace)? {
         setup::libclang()?;
     }
-    if steps.iter().any(|step| step.name == "clients") {
+    if steps.iter().any(|step| ["clients", "real"].contains(&step.name)) {
         setup::python()?;
     }
 
@@ -113,10 +118,11 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let workspace = &*workspace;
     std::thread::scope(|scope| {
         // Waits for a network more than for a core. What went wrong the step says, which tries again.
-        let mut clients = names.is_empty().then(|| {
-            scope
-                .spawn(|| clients::of_few(workspace).is_ok() && python::environment(workspace, clients::OPENAI).is_ok())
-        });
+        let bring = || {
+            let models = real::download(workspace).is_ok();
+            clients::of_few(workspace).is_ok() && python::environment(workspace, clients::OPENAI).is_ok() && models
+        };
+        let mut clients = names.is_empty().then(|| scope.spawn(bring));
         for (index, step) in steps.iter().enumerate() {
             println!("\n== {}/{} {}: {}", index + 1, steps.len(), step.name, step.what);
             let begin = Instant::now();

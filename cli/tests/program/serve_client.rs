@@ -9,10 +9,13 @@ use crate::server::{FILE, MODEL, Server};
 #[ignore = "wants OpenAI's client: `cargo xtask test clients` installs it, and runs this"]
 fn the_official_client_finds_the_api_as_it_knows_it() {
     let python = std::env::var_os("AUTOPLACE_PYTHON").expect("AUTOPLACE_PYTHON is set");
-    let server = Server::start(&["--embed", FILE, "--parallel", "8", "--ctx", "4096"]);
+    // `cargo xtask real` names real ones.
+    let file = std::env::var("AUTOPLACE_CLIENT_MODEL").unwrap_or_else(|_| FILE.to_owned());
+    let model = std::path::Path::new(&file).file_stem().and_then(|name| name.to_str()).expect("a model's file");
+    let server = Server::start_with(&file, &["--embed", &file, "--parallel", "8", "--ctx", "4096"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/client.py");
     let url = server.url("");
-    let output = Command::new(python).args([script, &url, MODEL]).output();
+    let output = Command::new(python).args([script, &url, model]).output();
     let output = output.expect("Python starts");
     let said = text(&output.stdout) + &text(&output.stderr);
     assert!(output.status.success(), "{said}");

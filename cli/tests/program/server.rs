@@ -34,8 +34,13 @@ impl Server {
     /// On a free port, with the demo model, a template, and one thread: beside other tests two would wait for each
     /// other.
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_with(FILE, args)
+    }
+
+    /// The same with another model.
+    pub(crate) fn start_with(model: &str, args: &[&str]) -> Self {
         let user = User::new();
-        Self::run(user.command(&[]), user, args)
+        Self::run(user.command(&[]), user, model, args)
     }
 
     /// Where a process may have so many files and connections open as where it may have fewest.
@@ -45,13 +50,13 @@ impl Server {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
         shell.arg(env!("CARGO_BIN_EXE_autoplace"));
-        Self::run(shell, user, args)
+        Self::run(shell, user, FILE, args)
     }
 
-    fn run(mut program: Command, user: User, args: &[&str]) -> Self {
+    fn run(mut program: Command, user: User, model: &str, args: &[&str]) -> Self {
         let said = NamedTempFile::new().expect("a temporary file");
         let mut child = program
-            .args(["serve", FILE, "--port", "0", "--threads", "1"])
+            .args(["serve", model, "--port", "0", "--threads", "1"])
             .args(if args.contains(&"--template") { &[][..] } else { &["--template", "chatml"] })
             .args(args)
             .stdin(Stdio::null())

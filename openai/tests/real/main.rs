@@ -1,0 +1,77 @@
+//! Real models beside llama.cpp itself: tokens, templates, greedy texts, perplexity, forced calls, schemas, speed.
+//!
+//! In: model files, and llama.cpp's own programs of the same source, as `cargo xtask real` fetches and compiles them.
+//! Out: a table, and failure where a column differs. Without the programs (the step `real` of `cargo xtask test`) the
+//! peer is libllama's own API, the templates' renderings are the recorded ones, and fewer texts are generated.
+//!
+//! | variable | |
+//! |---|---|
+//! | `AUTOPLACE_REAL_MODELS` | model files, separated as in `PATH`; without it nothing is checked |
+//! | `AUTOPLACE_REAL_TOOLS` | the folder with llama-server, llama-tokenize, llama-completion, llama-perplexity and llama-bench |
+//! | `AUTOPLACE_REAL_PYTHON` | a Python that has transformers |
+//! | `AUTOPLACE_REAL_CHECKS` | names of checks, separated by spaces; without it all run |
+//! | `AUTOPLACE_REAL_REPORT` | a file that the table is written to |
+
+mod conversations;
+mod greedy;
+mod perplexity;
+mod plain;
+mod report;
+mod rows;
+mod setting;
+mod speed;
+mod templates;
+mod texts;
+mod tokens;
+mod tools;
+mod valid;
+
+use std::process::ExitCode;
+
+use rows::{Outcome, Row};
+use setting::Setting;
+
+/// The checks by name, in order.
+const CHECKS: [(&str, fn(&Setting) -> Outcome<Vec<Row>>); 7] = [
+    ("tokens", tokens::check),
+    ("templates", templates::check),
+    ("greedy", greedy::check),
+    ("perplexity", perplexity::check),
+    ("calls", valid::calls),
+    ("schemas", valid::schemas),
+    ("speed", speed::check),
+];
+
+fn main() -> ExitCode {
+    let settings = match Setting::of_environment() {
+        Ok(settings) => settings,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if settings.is_empty() {
+        println!("no real model is named (AUTOPLACE_REAL_MODELS): `cargo xtask real` does");
+        return ExitCode::SUCCESS;
+    }
+    let wanted = std::env::var("AUTOPLACE_REAL_CHECKS").unwrap_or_default();
+    let is_wanted = |name: &str| wanted.trim().is_empty() || wanted.split_whitespace().any(|it| it == name);
+    if let Some(unknown) = wanted.split_whitespace().find(|name| CHECKS.iter().all(|(check, _)| check != name)) {
+        eprintln!("error: AUTOPLACE_REAL_CHECKS: there is no check {unknown:?}");
+        return ExitCode::FAILURE;
+    }
+    let mut rows = Vec::new();
+    for setting in &settings {
+        for (name, check) in CHECKS.iter().filter(|(name, _)| is_wanted(name)) {
+            // A check that could not be made is a row that failed: the others are made all the same.
+            let made =
+                check(setting).unwrap_or_else(|error| vec![Row::new("could not be made").fails(error.to_string())]);
+            for row in made {
+                let row = row.of(name, &setting.name);
+                println!("{}", row.in_one_line());
+                rows.push(row);
+            }
+        }
+    }
+    report::finish(&rows)
+}

@@ -1,0 +1,41 @@
+//! The table at the end, on stdout and in a file.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use crate::rows::Row;
+
+/// So many differences of a row are printed whole.
+const SHOWN: usize = 5;
+
+/// Prints the table and the differences, writes the table where that is asked for, and says whether all is equal.
+pub(crate) fn finish(rows: &[Row]) -> ExitCode {
+    let table = table(rows);
+    println!("\n{table}");
+    for row in rows.iter().filter(|row| !row.failures.is_empty()) {
+        eprintln!("{}, {}, {}:", row.check, row.model, row.what);
+        for failure in row.failures.iter().take(SHOWN) {
+            eprintln!("  {failure}");
+        }
+        if row.failures.len() > SHOWN {
+            eprintln!("  and {} more", row.failures.len() - SHOWN);
+        }
+    }
+    if let Some(file) = std::env::var_os("AUTOPLACE_REAL_REPORT")
+        && let Err(error) = std::fs::write(&file, &table)
+    {
+        eprintln!("error: {}: {error}", file.display());
+        return ExitCode::FAILURE;
+    }
+    if rows.iter().all(|row| row.failures.is_empty()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// As Markdown.
+fn table(rows: &[Row]) -> String {
+    let mut table = String::from("| check | model | compared | result | |\n|---|---|---|---|---|\n");
+    for row in rows {
+        let verdict = if row.failures.is_empty() { "equal" } else { "**different**" };
+        let _ = writeln!(table, "| {} | {} | {} | {} | {verdict} |", row.check, row.model, row.what, row.result);
+    }
+    table
+}

@@ -1,0 +1,70 @@
+//! What is compared with what: a model, and its peers.
+
+use std::path::{Path, PathBuf};
+
+use autoplace::Model;
+use autoplace::chat::{self, ChatTemplate};
+use autoplace::gguf::Header;
+
+use crate::rows::Outcome;
+
+/// Threads of both sides: how sums are split decides how they are rounded, and how fast they are.
+pub(crate) const THREADS: u32 = 2;
+
+/// One model with its peers.
+pub(crate) struct Setting {
+    pub(crate) path: PathBuf,
+    /// The file's name without its extension.
+    pub(crate) name: String,
+    /// The folder with llama.cpp's programs; without it libllama's API is the peer.
+    pub(crate) tools: Option<PathBuf>,
+    /// A Python that has transformers.
+    pub(crate) python: Option<PathBuf>,
+}
+
+impl Setting {
+    /// A setting for each model that the environment names.
+    pub(crate) fn of_environment() -> Outcome<Vec<Self>> {
+        let folder = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
+        let (tools, python) = (folder("AUTOPLACE_REAL_TOOLS"), folder("AUTOPLACE_REAL_PYTHON"));
+        let models = std::env::var_os("AUTOPLACE_REAL_MODELS").unwrap_or_default();
+        let models = std::env::split_paths(&models).filter(|path| !path.as_os_str().is_empty());
+        let setting = |path: PathBuf| -> Outcome<Self> {
+            if !path.is_file() {
+                return Err(format!("AUTOPLACE_REAL_MODELS: {} is no file", path.display()).into());
+            }
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            Ok(Self { path, name, tools: tools.clone(), python: python.clone() })
+        };
+        models.map(setting).collect()
+    }
+
+    /// Whether everything is compared, or the part that CI has time for.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.tools.is_some()
+    }
+
+    /// A program of llama.cpp, where there are any.
+    pub(crate) fn tool(&self, name: &str) -> Option<PathBuf> {
+        let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+        self.tools.as_deref().map(|folder: &Path| folder.join(file))
+    }
+
+    /// The model's own template, or for the base model that ships none, its family's.
+    pub(crate) fn template(&self) -> Outcome<ChatTemplate> {
+        let header = Header::open(&self.path)?;
+        match ChatTemplate::from_header(&header) {
+            Err(chat::Error::NoTemplate { .. }) => {
+                let family = ChatTemplate::family("gemma")?;
+                let source = family.source_for(false).ok_or("the family has no template")?;
+                Ok(ChatTemplate::from_source(source, &header)?)
+            }
+            template => Ok(template?),
+        }
+    }
+
+    /// The model in a context of so many tokens.
+    pub(crate) fn load(&self, n_ctx: u32) -> Outcome<Model> {
+        Ok(Model::builder(&self.path).n_ctx(n_ctx).n_threads(THREADS).load()?)
+    }
+}

