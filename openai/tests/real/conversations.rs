@@ -25,8 +25,8 @@ pub(crate) fn conversations() -> Vec<Conversation> {
     // Of several turns, each the question of before and the next.
     for turns in 1..6 {
         let mut messages = Vec::new();
-        for turn in 0..turns {
-            messages.push(json!({"role": "user", "content": QUESTIONS[turn]}));
+        for (turn, question) in QUESTIONS.iter().take(turns).enumerate() {
+            messages.push(json!({"role": "user", "content": question}));
             messages.push(json!({"role": "assistant", "content": format!("Answer {turn}.")}));
         }
         messages.push(json!({"role": "user", "content": "Go on."}));

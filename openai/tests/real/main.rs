@@ -31,8 +31,11 @@ use std::process::ExitCode;
 use rows::{Outcome, Row};
 use setting::Setting;
 
+/// One kind of comparison: a row for each thing that it compares.
+type Check = fn(&Setting) -> Outcome<Vec<Row>>;
+
 /// The checks by name, in order.
-const CHECKS: [(&str, fn(&Setting) -> Outcome<Vec<Row>>); 7] = [
+const CHECKS: [(&str, Check); 7] = [
     ("tokens", tokens::check),
     ("templates", templates::check),
     ("greedy", greedy::check),
