@@ -1,6 +1,5 @@
 //! What may be said on the command line. Text flows in; what it means flows out, or a line that names the argument.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,8 +14,10 @@ use serde_json::Value;
 use crate::doctor::DoctorArgs;
 use crate::emit::Tool;
 use crate::gpu;
+use crate::llama_cpp::{is_no, is_yes};
 use crate::measure::MeasureArgs;
 use crate::runtime::RuntimeVerb;
+use crate::settings::{DeviceArgs, SettingArgs};
 use crate::sizes;
 use crate::talk::{RunArgs, ServeArgs, TalkArgs};
 
@@ -127,13 +128,20 @@ pub(crate) struct TemplateArgs {
 /// What a plan is asked for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
-    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is `4096+` [default:
-    /// at least 4096, and up to 32768 as cost no layer and leave half of what is to spare]
+    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is `4096+`; 0 is what
+    /// the model was trained on [default: at least 4096, and up to 32768 as cost no layer and leave half of what is to
+    /// spare]
     #[arg(short, long, alias = "ctx-size", value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
     /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl [default: f16]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv: Option<KvType>,
+    /// Type of the keys alone
+    #[arg(long, value_name = "TYPE", conflicts_with = "kv")]
+    pub(crate) cache_type_k: Option<KvType>,
+    /// Type of the values alone
+    #[arg(long, value_name = "TYPE", conflicts_with = "kv")]
+    pub(crate) cache_type_v: Option<KvType>,
     /// Keys and values with their layers (`on`), or on the host (`off`) [default: on]
     #[arg(long, value_name = "on|off", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
     pub(crate) kv_offload: Option<bool>,
@@ -143,6 +151,9 @@ pub(crate) struct AskArgs {
     /// Tokens computed at once [default: 512, or up to 2048 where that is faster]
     #[arg(long, alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
     pub(crate) ubatch: Option<u32>,
+    /// Tokens that one call of llama.cpp may submit [default: 2048]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
+    pub(crate) batch_size: Option<u32>,
     /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
     #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
     pub(crate) policy: Policy,
@@ -155,11 +166,11 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
     /// Fused attention; `auto` is where every device that holds a layer can [default: auto]
-    #[arg(long, value_name = "auto|on|off", value_parser = one_of(FLASH_ATTN), hide_possible_values = true)]
+    #[arg(long, value_name = "auto|on|off", value_parser = flash_attn)]
     pub(crate) flash_attn: Option<FlashAttention>,
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
-    #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N")]
-    pub(crate) ngl: Option<u32>,
+    #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N|all|auto", value_parser = gpu_layers, allow_hyphen_values = true)]
+    pub(crate) ngl: Option<GpuLayers>,
     /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), or `600MiB`
     #[arg(long, value_name = "tight|default|cautious|SIZE", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
@@ -173,6 +184,10 @@ pub(crate) struct PlanArgs {
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
     /// Depths, in tokens, for which the speed is predicted [default: 64, half and all of the context]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
     pub(crate) at: Vec<u32>,
@@ -237,8 +252,6 @@ const HOST_PARTS: &[(&str, HostParts)] = &[
     ("experts", HostParts::Experts),
     ("ffn", HostParts::FeedForward),
 ];
-const FLASH_ATTN: &[(&str, FlashAttention)] =
-    &[("auto", FlashAttention::Auto), ("on", FlashAttention::On), ("off", FlashAttention::Off)];
 /// llama.cpp's names, and `model` for the model's own.
 const POOLING: &[(&str, Pooling)] = &[
     ("model", Pooling::Model),
@@ -259,6 +272,7 @@ impl PlanArgs {
     /// What is asked of the planner.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.ask.request().at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
+        self.settings.set(&mut request.params);
         // It makes room for the logits of a whole batch, as llama.cpp does by default. llama-server, which
         // Ollama runs too, asks for one per sequence (server_output_limits).
         if self.emit == Some(Tool::LmStudio) {
@@ -282,14 +296,17 @@ impl AskArgs {
 
     /// What is asked for here, and in all else what `request` has.
     pub(crate) fn over(&self, mut request: Request) -> Request {
+        if let Some(n_batch) = self.batch_size {
+            request = request.n_batch(n_batch);
+        }
         if let Some(ubatch) = self.ubatch {
             // A computation is a part of a batch: a larger one needs a larger batch.
-            let n_batch = Request::new().params.n_batch.max(ubatch);
+            let n_batch = self.batch_size.unwrap_or(Request::new().params.n_batch.max(ubatch));
             request = request.n_ubatch(ubatch).n_batch(n_batch);
         }
         let params = &mut request.params;
-        params.type_k = self.kv.unwrap_or(params.type_k);
-        params.type_v = self.kv.unwrap_or(params.type_v);
+        params.type_k = self.kv.or(self.cache_type_k).unwrap_or(params.type_k);
+        params.type_v = self.kv.or(self.cache_type_v).unwrap_or(params.type_v);
         params.offload_kqv = self.kv_offload.unwrap_or(params.offload_kqv);
         params.flash_attn = self.flash_attn.unwrap_or(params.flash_attn);
         params.swa_full |= self.swa_full;
@@ -297,16 +314,40 @@ impl AskArgs {
         request.workload = self.workload;
         request.policy = self.policy;
         request.host_parts = self.host_parts;
-        request.gpu_layers = self.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly);
+        request.gpu_layers = self.ngl.unwrap_or(GpuLayers::Auto);
         request.headroom = self.headroom.unwrap_or_default();
         request
     }
 }
 
-/// `auto`, so many tokens, or at least so many.
+/// As common/arg.cpp reads `--flash-attn`.
+fn flash_attn(text: &str) -> Result<FlashAttention, String> {
+    match text {
+        "auto" | "-1" => Ok(FlashAttention::Auto),
+        yes if is_yes(yes) => Ok(FlashAttention::On),
+        no if is_no(no) => Ok(FlashAttention::Off),
+        _ => Err("on, off or auto can be".to_owned()),
+    }
+}
+
+/// As common/arg.cpp reads `--n-gpu-layers`: -1 is `auto`, and less is `all`.
+fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
+    match (text, text.parse::<i64>()) {
+        ("auto", _) | (_, Ok(-1)) => Ok(GpuLayers::Auto),
+        ("all", _) | (_, Ok(..-1)) => Ok(GpuLayers::All),
+        (_, Ok(layers)) => {
+            u32::try_from(layers).map(GpuLayers::Exactly).map_err(|_| "so many layers has no model".to_owned())
+        }
+        _ => Err("a number of layers, `all` or `auto` can be".to_owned()),
+    }
+}
+
+/// `auto`, as trained, so many tokens, or at least so many.
 fn context(text: &str) -> Result<Context, String> {
-    if text == "auto" {
-        return Ok(Context::Auto);
+    match text {
+        "auto" => return Ok(Context::Auto),
+        "0" => return Ok(Context::Model),
+        _ => {}
     }
     let (number, of): (_, fn(u32) -> Context) = match text.strip_suffix('+') {
         Some(number) => (number, Context::AtLeast),
@@ -363,16 +404,6 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).trim_end().to_owned()
 }
 
-/// A command line in which llama.cpp's short names of several letters are the long ones of the verbs that plan.
-pub(crate) fn long_names(mut said: Vec<OsString>) -> Vec<OsString> {
-    if said.get(1).is_some_and(|verb| ["run", "chat", "serve", "plan"].iter().any(|it| verb == it)) {
-        for (short, long) in [("-ngl", "--ngl"), ("-ub", "--ubatch"), ("-fa", "--flash-attn"), ("-np", "--parallel")] {
-            said.iter_mut().filter(|it| *it == short).for_each(|it| *it = long.into());
-        }
-    }
-    said
-}
-
 /// A message in one line without control characters: a model's name may hold anything.
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
@@ -383,7 +414,7 @@ pub(crate) fn in_one_line(message: &str) -> String {
 mod tests {
     use super::{Args, Verb};
     use autoplace::memory::{FlashAttention, KvType};
-    use autoplace::plan::Request;
+    use autoplace::plan::{Context, GpuLayers, Request};
     use clap::Parser;
 
     #[test]
@@ -396,6 +427,16 @@ mod tests {
             (params.type_k, params.offload_kqv, params.flash_attn)
         };
         assert_eq!(over(&[]), (KvType::Q8_0, false, FlashAttention::Off));
+        let values = |said: &[&str]| {
+            let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).unwrap();
+            let Verb::Plan(args) = args.verb else { unreachable!() };
+            let request = args.request();
+            (request.context, request.gpu_layers, request.params.flash_attn, request.params.n_batch)
+        };
+        let stated = values(&["--ctx", "0", "--ngl", "all", "--flash-attn", "0", "--batch-size", "64"]);
+        assert_eq!(stated, (Context::Model, GpuLayers::All, FlashAttention::Off, 64));
+        let open = values(&["--ngl=-1", "--flash-attn", "enabled", "--ubatch", "4096"]);
+        assert_eq!(open, (Context::Default, GpuLayers::Auto, FlashAttention::On, 4096));
         let said = over(&["--kv", "f16", "--kv-offload", "on", "--flash-attn", "auto"]);
         assert_eq!(said, (KvType::F16, true, FlashAttention::Auto));
     }

@@ -5,66 +5,76 @@ use std::collections::BTreeMap;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Context, GpuLayers, HostParts, Request};
 
-/// What places a model, by the names of common/arg.cpp.
+use crate::llama_cpp::{self, Row, Value, is_no, is_yes};
+
+/// What places a model: a flag of the [table](llama_cpp), and its variable behind `LLAMA_ARG_`.
 struct Setting {
-    /// The first is what it is called here.
-    names: &'static [&'static str],
-    /// Of one without a value: what turns it off again.
-    off: &'static [&'static str],
-    has_value: bool,
-    /// Behind `LLAMA_ARG_`.
+    /// One of its spellings, which it is called here.
+    name: &'static str,
     variable: &'static str,
 }
 
-const fn valued(names: &'static [&'static str], variable: &'static str) -> Setting {
-    Setting { names, off: &[], has_value: true, variable }
+const fn setting(name: &'static str, variable: &'static str) -> Setting {
+    Setting { name, variable }
 }
 
-const fn switch(names: &'static [&'static str], off: &'static [&'static str], variable: &'static str) -> Setting {
-    Setting { names, off, has_value: false, variable }
+impl Setting {
+    fn is_switch(&self) -> bool {
+        llama_cpp::find(self.name).is_some_and(|row| self.name != "-fa" && !matches!(row.value, Value::One))
+    }
+}
+
+/// The value of a flag among the words behind it, and what is behind that. Empty: it is missing.
+fn value<'w>(row: &Row, behind: &'w [String]) -> (&'w str, &'w [String]) {
+    match (row.value, behind) {
+        (Value::One, [value, behind @ ..]) => (value, behind),
+        (Value::Two, [value, _, behind @ ..]) => (value, behind),
+        (Value::One | Value::Two, _) => ("", &[]),
+        (Value::Optional(values), [value, behind @ ..]) if values.contains(&&**value) => (value, behind),
+        (Value::None | Value::Optional(_), _) => ("on", behind),
+    }
 }
 
 /// Those that a request says.
 const SAID: [Setting; 10] = [
-    valued(&["-ngl", "--gpu-layers", "--n-gpu-layers"], "N_GPU_LAYERS"),
-    valued(&["-c", "--ctx-size"], "CTX_SIZE"),
-    valued(&["-b", "--batch-size"], "BATCH"),
-    valued(&["-ub", "--ubatch-size"], "UBATCH"),
-    valued(&["-ctk", "--cache-type-k"], "CACHE_TYPE_K"),
-    valued(&["-ctv", "--cache-type-v"], "CACHE_TYPE_V"),
-    valued(&["-fa", "--flash-attn"], "FLASH_ATTN"),
-    valued(&["-fit", "--fit"], "FIT"),
-    switch(&["-kvo", "--kv-offload"], &["-nkvo", "--no-kv-offload"], "KV_OFFLOAD"),
-    switch(&["--swa-full"], &[], "SWA_FULL"),
+    setting("-ngl", "N_GPU_LAYERS"),
+    setting("-c", "CTX_SIZE"),
+    setting("-b", "BATCH"),
+    setting("-ub", "UBATCH"),
+    setting("-ctk", "CACHE_TYPE_K"),
+    setting("-ctv", "CACHE_TYPE_V"),
+    setting("-fa", "FLASH_ATTN"),
+    setting("-fit", "FIT"),
+    setting("-kvo", "KV_OFFLOAD"),
+    setting("--swa-full", "SWA_FULL"),
 ];
 
 /// Those of a server, which say which model it is and for how many at once.
-const SERVED: [Setting; 3] = [
-    valued(&["-m", "--model"], "MODEL"),
-    valued(&["-np", "--parallel"], "N_PARALLEL"),
-    switch(&["-kvu", "--kv-unified"], &["-no-kvu", "--no-kv-unified"], "KV_UNIFIED"),
-];
+const SERVED: [Setting; 3] = [setting("-m", "MODEL"), setting("-np", "N_PARALLEL"), setting("-kvu", "KV_UNIFIED")];
 
 /// Those that no request says.
-const OTHERS: [Setting; 18] = [
-    valued(&["-ot", "--override-tensor"], "OVERRIDE_TENSOR"),
-    switch(&["-cmoe", "--cpu-moe"], &[], "CPU_MOE"),
-    valued(&["-ncmoe", "--n-cpu-moe"], "N_CPU_MOE"),
-    valued(&["-ncffn", "--n-cpu-ffn"], "N_CPU_FFN"),
-    valued(&["-ts", "--tensor-split"], "TENSOR_SPLIT"),
-    valued(&["-sm", "--split-mode"], "SPLIT_MODE"),
-    valued(&["-mg", "--main-gpu"], "MAIN_GPU"),
-    valued(&["-dev", "--device"], "DEVICE"),
-    valued(&["--rpc"], "RPC"),
-    valued(&["-mm", "--mmproj"], "MMPROJ"),
-    valued(&["-mmu", "--mmproj-url"], "MMPROJ_URL"),
-    valued(&["-md", "--model-draft", "--spec-draft-model"], "SPEC_DRAFT_MODEL"),
-    valued(&["-hfd", "-hfrd", "--hf-repo-draft"], "SPEC_DRAFT_HF_REPO"),
-    valued(&["--spec-type"], "SPEC_TYPE"),
-    valued(&["--lora", "--lora-scaled"], ""),
-    valued(&["--control-vector", "--control-vector-scaled"], ""),
-    switch(&["--embedding", "--embeddings", "--rerank", "--reranking"], &[], "EMBEDDINGS"),
-    switch(&["-nr", "--no-repack", "--no-op-offload"], &[], ""),
+const OTHERS: [Setting; 21] = [
+    setting("-ot", "OVERRIDE_TENSOR"),
+    setting("-cmoe", "CPU_MOE"),
+    setting("-ncmoe", "N_CPU_MOE"),
+    setting("-ncffn", "N_CPU_FFN"),
+    setting("-ts", "TENSOR_SPLIT"),
+    setting("-sm", "SPLIT_MODE"),
+    setting("-mg", "MAIN_GPU"),
+    setting("-dev", "DEVICE"),
+    setting("--rpc", "RPC"),
+    setting("-mm", "MMPROJ"),
+    setting("-mmu", "MMPROJ_URL"),
+    setting("-md", "SPEC_DRAFT_MODEL"),
+    setting("-hfd", "SPEC_DRAFT_HF_REPO"),
+    setting("--spec-type", "SPEC_TYPE"),
+    setting("--lora", ""),
+    setting("--lora-scaled", ""),
+    setting("--control-vector", ""),
+    setting("--embedding", "EMBEDDINGS"),
+    setting("--rerank", "RERANKING"),
+    setting("-nr", ""),
+    setting("--no-op-offload", ""),
 ];
 
 /// What was said, by the first name of each setting; a later word overrides an earlier one.
@@ -95,7 +105,7 @@ impl Flags {
         let all = || SAID.iter().chain(&SERVED).chain(&OTHERS);
         for setting in all().filter(|setting| !setting.variable.is_empty()) {
             if let Some(value) = variable(&format!("LLAMA_ARG_{}", setting.variable)) {
-                let is_off = !setting.has_value && is_no(value);
+                let is_off = setting.is_switch() && is_no(value);
                 let value = if is_off { "off" } else { value };
                 flags.put(setting, value);
             }
@@ -103,7 +113,8 @@ impl Flags {
         let mut rest = words;
         while let [word, behind @ ..] = rest {
             let taken = flags.take(all(), word, behind);
-            rest = taken.unwrap_or(behind);
+            // The value of another flag is none of these, whatever it is called.
+            rest = taken.unwrap_or_else(|| llama_cpp::find(word).map_or(behind, |row| value(row, behind).1));
         }
         flags
     }
@@ -115,32 +126,20 @@ impl Flags {
         word: &str,
         behind: &'w [String],
     ) -> Option<&'w [String]> {
-        // common/arg.cpp takes both.
-        let name = match word.strip_prefix("--") {
-            Some(name) => format!("--{}", name.replace('_', "-")),
-            None => word.to_owned(),
-        };
-        let has = |names: &[&str]| names.contains(&name.as_str());
-        let setting = settings.into_iter().find(|it| has(it.names) || has(it.off))?;
-        if !setting.has_value {
-            self.put(setting, if has(setting.off) { "off" } else { "on" });
-            return Some(behind);
-        }
-        // Once it had no value.
-        let is_bare =
-            setting.names[0] == "-fa" && behind.first().is_none_or(|next| next.starts_with('-') && next != "-1");
-        let (value, behind) = match behind {
-            _ if is_bare => ("on", behind),
-            [value, behind @ ..] => (value.as_str(), behind),
-            [] => ("", behind),
-        };
-        self.put(setting, value);
+        let row = llama_cpp::find(word)?;
+        let setting = settings.into_iter().find(|it| row.spellings().any(|spelling| spelling == it.name))?;
+        let (value, behind) = value(row, behind);
+        let turns_off = |name: &str| row.off.contains(&name);
+        // One that turns something off and is itself a setting, `-nr`, is said where it is spelled.
+        let is_off =
+            setting.is_switch() && (turns_off(&word.replace('_', "-")) != turns_off(setting.name)) != is_no(value);
+        self.put(setting, if is_off { "off" } else { value });
         Some(behind)
     }
 
     fn put(&mut self, setting: &Setting, value: &str) {
-        let name = setting.names[0];
-        if !OTHERS.iter().any(|other| other.names[0] == name) {
+        let name = setting.name;
+        if !OTHERS.iter().any(|other| other.name == name) {
             self.said.insert(name, value.to_owned());
         } else if value != "off" && !self.others.contains(&name) {
             self.others.push(name);
@@ -207,16 +206,6 @@ impl Flags {
         }
         Ok(request)
     }
-}
-
-/// common/arg.cpp, `is_truthy`.
-fn is_yes(value: &str) -> bool {
-    ["on", "enabled", "true", "1"].contains(&value)
-}
-
-/// The same, `is_falsey`.
-fn is_no(value: &str) -> bool {
-    ["off", "disabled", "false", "0"].contains(&value)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use autoplace::llama_sys::sim::{MAX_CARDS, Rules, SimGpu};
 use autoplace::load::build_name;
-use autoplace::machine::{Gpu, Host, Machine, MeasurementCache, gib};
+use autoplace::machine::{Gpu, GpuKind, Host, Machine, MeasurementCache, gib};
 
 use crate::sizes::{cut, size};
 
@@ -77,8 +77,14 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
 /// The memory of the computer whose chip this is, and how fast it is read: Metal has two thirds or three quarters.
 pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
     let [chip] = gpus else { return None };
-    let memory = if chip.total < gib(24) { chip.total / 2 * 3 } else { chip.total / 3 * 4 };
-    (chip.backend == "MTL").then_some((memory, chip.bandwidth.map(|it| it.bytes_per_second)))
+    let memory = match &*chip.backend {
+        "MTL" if chip.total < gib(24) => chip.total / 2 * 3,
+        "MTL" => chip.total / 3 * 4,
+        // A DGX Spark or a Jetson has no other memory.
+        "CUDA" if chip.kind == GpuKind::Integrated => chip.total,
+        _ => return None,
+    };
+    Some((memory, chip.bandwidth.map(|it| it.bytes_per_second)))
 }
 
 /// A machine, and those of its GPUs that are devices of llama.cpp for as long as these live.
@@ -146,5 +152,9 @@ mod tests {
         assert_eq!((card.total, card.free, chip.total), (gib(24), gib(22), gib(48)));
         assert_eq!(memory_of(&[chip]), Some((gib(64), Some(546_000_000_000))));
         assert_eq!(memory_of(&[card]), None);
+        let spark = gpu("DGX Spark").unwrap();
+        assert_eq!(memory_of(&[spark]), Some((gib(128), Some(273_000_000_000))));
+        assert_eq!(gpu("R9700").unwrap().total, gib(32));
+        assert!(gpu("PRO 6000").unwrap_err().contains("near it are RTX PRO 6000"));
     }
 }

@@ -1,6 +1,7 @@
 //! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
 //!
-//! Arguments flow in ([`args`], with [`sizes`], [`flags`] and [`gpu`] for what they are made of), a verb does its work
+//! Arguments flow in ([`args`], with [`settings`], [`sizes`], [`flags`] and [`gpu`] for what they are made of, and
+//! [`llama_cpp`] for llama.cpp's own flags), a verb does its work
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
 //! [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an
 //! answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is the doctor's,
@@ -14,11 +15,16 @@ mod flags;
 mod gpu;
 mod json;
 mod list;
+mod llama_cpp;
+#[cfg(test)]
+#[path = "../../autoplace/tests/support/llama_source/mod.rs"]
+mod llama_source;
 mod measure;
 mod plan;
 mod rates;
 mod running;
 mod runtime;
+mod settings;
 mod sizes;
 mod stop;
 mod talk;
@@ -35,15 +41,21 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Verb};
+use llama_cpp::Words;
 
 fn main() -> ExitCode {
     let begin = Instant::now();
     // `plan --rpc` starts this program again.
     autoplace::worker_main();
-    let args = Args::parse_from(args::long_names(std::env::args_os().collect()));
+    let words = match Words::read(std::env::args_os().collect(), &Args::command()) {
+        Ok(words) => words,
+        Err(refused) => return fail(2, "error: ", &refused),
+    };
+    words.left_out.iter().for_each(|note| eprintln!("note: {note}"));
+    let args = Args::parse_from(words.words);
     let simulated = match &args.verb {
         Verb::Plan(args) => &args.gpu[..],
         Verb::Measure(args) => &args.gpu,
@@ -55,7 +67,7 @@ fn main() -> ExitCode {
     }
     let answer = match &args.verb {
         Verb::Run(args) => return said(talk::run(args)),
-        Verb::Chat(args) => return said(talk::talk(args, None)),
+        Verb::Chat(args) => return said(talk::chat(args)),
         Verb::Serve(args) => return said(talk::serve(args)),
         Verb::Measure(args) => return said(measure::run(args)),
         Verb::Doctor(args) => return said(doctor::run(args)),
@@ -67,7 +79,7 @@ fn main() -> ExitCode {
         Verb::Completions { shell } => Ok(args::completions(*shell)),
         #[cfg(feature = "man")]
         Verb::Man { folder } => {
-            let pages = clap_mangen::generate_to(<Args as clap::CommandFactory>::command(), folder);
+            let pages = clap_mangen::generate_to(Args::command(), folder);
             pages
                 .map(|()| format!("manual pages in {}", folder.display()))
                 .map_err(|error| in_file(folder, error).into())

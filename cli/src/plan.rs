@@ -47,7 +47,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let (described, (machine, _cards)) = machines(args)?;
 
     let planning = Instant::now();
-    let request = args.request();
+    let request = args.devices.over(args.request(), &machine)?;
     let mut planner = Planner::new(&profile, &machine).request(request.clone());
     for beside in &args.with {
         planner = planner.beside(companion(beside, args.image_max_tokens, &header)?);
@@ -114,7 +114,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
 
 /// The same with devices of other machines, which a worker plans for.
 fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String, Box<dyn Error>> {
-    let builder = Model::builder(model).request(args.request()).mtp(args.mtp.is_some());
+    let builder = args.devices.load(Model::builder(model), args.request())?.mtp(args.mtp.is_some());
     let builder = args.lora.iter().fold(builder, |builder, file| builder.lora(file, 1.0));
     let builder = args.rpc.iter().fold(builder, ModelBuilder::rpc);
     let plan = builder.rpc_trusted_network(args.rpc_trusted_network).plan()?;
@@ -133,6 +133,7 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
         None if is_described => gpu::machine(&args.gpu),
         None => load::detect()?,
     };
+    args.devices.keep(&mut described)?;
     if let Some((bytes, rate)) = args.ram.or_else(|| gpu::memory_of(&args.gpu)) {
         // What was not said of it is not known.
         described.host = rate.into_iter().fold(Host::new(bytes), Host::bandwidth);

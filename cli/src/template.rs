@@ -55,12 +55,24 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
     Ok(ChatTemplate::new(&source, special.into())?)
 }
 
-/// The template of this family, or in this file, for the model of this header.
+/// The template of this family, in this file, or of this source, for the model of this header.
+///
+/// # Errors
+///
+/// Lists the families where it is none of these.
 pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn Error>> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);
     }
-    Ok(ChatTemplate::from_source(&crate::read(Path::new(name))?, header)?)
+    let file = Path::new(name);
+    // llama.cpp's --chat-template takes a template itself.
+    if !file.exists() && (name.contains("{{") || name.contains("{%")) {
+        return Ok(ChatTemplate::from_source(name, header)?);
+    }
+    let source = crate::read(file).map_err(|problem| {
+        format!("--template {problem}; there is no family `{name}` either: {} are, or a file", FAMILIES.join(", "))
+    })?;
+    Ok(ChatTemplate::from_source(&source, header)?)
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {

@@ -15,7 +15,7 @@ use super::options::Options;
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
 use autoplace::chat::{self, ChatTemplate};
-use autoplace::generate::{Engine, Generate};
+use autoplace::generate::{Engine, Generate, Sampling};
 use autoplace::load::Model;
 
 /// A model that an [`Engine`] runs, as OpenAI's API asks for it. Clones are handles of the same.
@@ -31,6 +31,8 @@ pub struct Api {
     template: Result<ChatTemplate, Arc<chat::Error>>,
     created: u64,
     requests: Arc<AtomicU64>,
+    /// What a request that says nothing else is sampled with.
+    sampling: Sampling,
     /// Made when somebody asks for log-probabilities.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
 }
@@ -46,6 +48,7 @@ impl Api {
             template: shipped().map_err(Arc::new),
             created: now(),
             requests: Arc::default(),
+            sampling: model.sampling(),
             tokens: Arc::default(),
         }
     }
@@ -57,6 +60,13 @@ impl Api {
         self
     }
 
+    /// With other sampling parameters than the model's own, for requests that say nothing of them.
+    #[must_use]
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
     /// Answers `POST /v1/chat/completions`.
     ///
     /// # Errors
@@ -65,7 +75,7 @@ impl Api {
     /// engine has ended.
     pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let template = self.template.as_ref().map_err(|error| &**error);
-        let request = ChatRequest::read(body, &self.model, template)?;
+        let request = ChatRequest::read(body, (&self.model, &self.sampling), template)?;
         let choices = vec![request.generate.clone()];
         let completion = self.submit(Endpoint::Chat, &request.options, choices, || request.reading())?;
         Ok(completion.with_unenforced(request.unenforced))
@@ -77,7 +87,7 @@ impl Api {
     ///
     /// As [`chat`](Self::chat).
     pub fn complete(&self, body: &[u8]) -> Result<Completion, ApiError> {
-        let request = TextRequest::read(body, &self.model)?;
+        let request = TextRequest::read(body, (&self.model, &self.sampling))?;
         self.submit(Endpoint::Completions, &request.options, request.texts, || Reading::Text)
     }
 

@@ -12,7 +12,7 @@ use super::options::{Options, sampling};
 use super::parameters;
 use super::reading::{self, Body};
 use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
-use autoplace::generate::{Generate, Prompt};
+use autoplace::generate::{Generate, Prompt, Sampling};
 use autoplace::load::Model;
 
 /// The parameters of the endpoint that are its own, but for messages, tools and what becomes a tree.
@@ -46,15 +46,19 @@ pub(super) struct ChatRequest {
 impl ChatRequest {
     pub(super) fn read(
         body: &[u8],
-        model: &Model,
+        (model, own): (&Model, &Sampling),
         template: Result<&ChatTemplate, &chat::Error>,
     ) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let body = reading::object(&body)?;
-        Self::of(&body, model, template).map_err(|error| reading::in_its_words(error, body.aliases()))
+        Self::of(&body, (model, own), template).map_err(|error| reading::in_its_words(error, body.aliases()))
     }
 
-    fn of(body: &Body<'_>, model: &Model, template: Result<&ChatTemplate, &chat::Error>) -> Result<Self, ApiError> {
+    fn of(
+        body: &Body<'_>,
+        (model, own): (&Model, &Sampling),
+        template: Result<&ChatTemplate, &chat::Error>,
+    ) -> Result<Self, ApiError> {
         parameters::check(body, true)?;
         let mut options = Options::read(body)?;
         let chat: ChatBody = body.part()?;
@@ -97,7 +101,7 @@ impl ChatRequest {
         let prompt = Prompt::from(&rendered);
         let rendered = rendered.into_string();
         check_length(rendered.len(), context as usize, "messages")?;
-        let sampling = sampling(&model.sampling(), body, context)?;
+        let sampling = sampling(own, body, context)?;
         let mut generate = model.generate(prompt).special(constraint.is_none()).sampling(sampling);
         options.constraint = constraint;
         if chat.logprobs {

@@ -6,7 +6,7 @@ use super::error::{ApiError, check_length};
 use super::options::{MOST_CHOICES, Options, sampling};
 use super::parameters;
 use super::reading::{self, Body, List};
-use autoplace::generate::{Generate, Prompt};
+use autoplace::generate::{Generate, Prompt, Sampling};
 use autoplace::load::Model;
 
 /// Tokens of a prompt at most: of the longest contexts.
@@ -18,13 +18,13 @@ pub(super) struct TextRequest {
 }
 
 impl TextRequest {
-    pub(super) fn read(body: &[u8], model: &Model) -> Result<Self, ApiError> {
+    pub(super) fn read(body: &[u8], (model, own): (&Model, &Sampling)) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let body = reading::object(&body)?;
-        Self::of(&body, model).map_err(|error| reading::in_its_words(error, body.aliases()))
+        Self::of(&body, (model, own)).map_err(|error| reading::in_its_words(error, body.aliases()))
     }
 
-    fn of(body: &Body<'_>, model: &Model) -> Result<Self, ApiError> {
+    fn of(body: &Body<'_>, (model, own): (&Model, &Sampling)) -> Result<Self, ApiError> {
         parameters::check(body, false)?;
         let options = Options::read(body)?;
         let logprobs = body.get("logprobs").map(|most| reading::value(most, "logprobs")).transpose()?;
@@ -35,7 +35,7 @@ impl TextRequest {
             let message = format!("{asked} texts were asked for: {MOST_CHOICES} are the most");
             return Err(ApiError::invalid("prompt", message));
         }
-        let sampling = sampling(&model.sampling(), body, context)?;
+        let sampling = sampling(own, body, context)?;
         let mut texts = Vec::with_capacity(prompts.len());
         for prompt in prompts {
             let mut generate = model.generate(prompt).sampling(sampling.clone());

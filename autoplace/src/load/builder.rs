@@ -72,7 +72,8 @@ impl ModelBuilder {
     }
 
     setters! {
-        /// Tokens of context. Default: 4096, or what the model was trained on if that is less.
+        /// Tokens of context. Default: [`Context::Default`](plan::Context::Default), 4096 to 32,768 as they cost no
+        /// layer, and no more than the model was trained on.
         n_ctx(tokens: u32) recipe.request.context = plan::Context::Tokens(tokens);
         /// This many sequences at once, of this many tokens each: as many requests as an
         /// [`Engine`](crate::generate::Engine) computes at once. Default: one of the whole context.

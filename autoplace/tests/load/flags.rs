@@ -1,58 +1,10 @@
-//! docs/flags.md, held against llama.cpp's list of arguments (common/arg.cpp) and against our own methods.
+//! docs/flags.md, held against our own methods; the program's tests hold it against llama.cpp's flags.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::llama_source::read;
-
-/// The programs whose flags a user of a library knows.
-const PROGRAMS: [&str; 3] = ["COMMON", "CLI", "COMPLETION"];
-
-/// What stands between quotes and begins with a dash.
-fn quoted(text: &str, quote: char) -> impl Iterator<Item = &str> {
-    text.split(quote).skip(1).step_by(2).filter(|part| part.starts_with('-'))
-}
-
-/// The flags of these programs, as they are registered: `add_opt(common_arg({"-m", "--model"},
-/// ...).set_examples({...}))`.
-fn flags() -> BTreeSet<String> {
-    let source = read("common/arg.cpp");
-    let mut flags = BTreeSet::new();
-    for option in source.split("add_opt(common_arg(").skip(1) {
-        let examples = option.split("set_examples({").nth(1);
-        let examples = examples.and_then(|it| it.split("})").next()).unwrap_or("LLAMA_EXAMPLE_COMMON");
-        let is_ours = |name: &str| {
-            let name = name.trim().strip_prefix("LLAMA_EXAMPLE_");
-            name.is_some_and(|name| PROGRAMS.contains(&name))
-        };
-        if !examples.split(',').any(is_ours) {
-            continue;
-        }
-        // The names, and in a second list those that say the opposite.
-        let mut lists = option.split('}');
-        let names = lists.next().unwrap();
-        let opposites = lists.next().filter(|list| list.trim_start_matches([',', ' ', '\n']).starts_with('{'));
-        let all = quoted(names, '"').chain(quoted(opposites.unwrap_or_default(), '"'));
-        flags.extend(all.map(str::to_owned));
-    }
-    flags
-}
-
 const TABLE: &str = include_str!("../../../docs/flags.md");
-
-#[test]
-fn every_flag_is_in_the_table_once() {
-    let mut left = flags();
-    assert!(left.len() > 300, "{}", left.len());
-    for row in TABLE.lines().filter(|line| line.starts_with("| `-")) {
-        let (first, _) = row.trim_start_matches("| ").split_once(" | ").unwrap();
-        for flag in quoted(first, '`') {
-            assert!(left.remove(flag), "{flag} is no flag, or twice in the table");
-        }
-    }
-    assert!(left.is_empty(), "docs/flags.md says nothing of {left:?}");
-}
 
 /// All of our public functions, by name.
 fn methods() -> BTreeSet<String> {

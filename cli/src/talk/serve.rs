@@ -12,14 +12,15 @@ use autoplace::generate::Engine;
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
 use autoplace::plan::{Context, Request};
-use autoplace::{AbortHandle, Embedder, Isolation, Model, OnDeath, WorkerProcess, load};
+use autoplace::{AbortHandle, Embedder, Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load};
 use autoplace_openai::Api;
 use autoplace_openai::server::{HeaderValue, Server};
 use clap::value_parser;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::LoadArgs;
+use super::load::LoadArgs;
+use super::sampling::SamplingArgs;
 use crate::stop::Stop;
 use crate::template;
 
@@ -57,6 +58,11 @@ pub(crate) struct ServeArgs {
     /// AUTOPLACE_API_KEY, if it is set]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    /// The key itself, which others see in the list of processes
+    #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
+    api_key: Option<String>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// Lets everybody in who can reach it: what `--host` needs beyond this machine, where there is no key
     #[arg(long)]
     without_key: bool,
@@ -66,9 +72,6 @@ pub(crate) struct ServeArgs {
     /// Site whose pages may use this server, such as `https://chat.example`; several times for several
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<HeaderValue>,
-    /// Threads to compute with [default: as many as the CPU has cores]
-    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
-    threads: Option<u32>,
     /// Runs each model in a process of its own, in whose place another one comes where it dies
     #[arg(long)]
     isolated: bool,
@@ -93,14 +96,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
     // The smaller one first: the other takes what is left.
     let embedding = args.embed.as_deref().map(|it| args.embedder(it)).transpose()?;
-    let mut builder = Model::builder(&path).request(request).isolation(args.isolation());
-    if let Some(threads) = args.threads {
-        builder = builder.n_threads(threads);
-    }
-    let Some(model) = args.load.load(builder, &stop)? else { return Ok(ExitCode::from(130)) };
+    let isolated = |builder: ModelBuilder| builder.isolation(args.isolation());
+    let Some(model) = args.load.load(&path, request, &stop, isolated)? else { return Ok(ExitCode::from(130)) };
     // What a slow client has not read yet is kept: not too much of it.
     let engine = Engine::builder(&model).queue(args.queue).ahead(256).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
+    api = api.sampling(args.sampling.over(model.sampling()));
     if let Some(template) = template {
         api = api.template(template);
     }
@@ -137,7 +138,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
 impl ServeArgs {
     fn request(&self) -> Request {
         const LEAST: u32 = 4096;
-        let request = self.load.ask.request().n_seq_max(self.parallel);
+        let request = self.load.request().n_seq_max(self.parallel);
         match request.context {
             Context::Default if self.parallel > 1 => request.context(Context::AtLeast(LEAST * self.parallel)),
             _ => request,
@@ -164,6 +165,9 @@ impl ServeArgs {
 
     /// The key, if there is one. An error where there is none and others than this machine's users could reach it.
     fn key(&self) -> Result<Option<String>, String> {
+        if let Some(key) = &self.api_key {
+            return Ok(Some(key.clone()));
+        }
         let key = match (&self.api_key_file, std::env::var(KEY)) {
             (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} have a key: one can be")),
             (Some(file), _) => crate::read(file)?,

@@ -52,8 +52,8 @@ impl Session {
         Self { placed: model.placement(), model, chat, stop, sentinel, forgotten: 0, last: None }
     }
 
-    /// Talks until the person leaves.
-    pub(super) fn talk(&mut self) -> Result<(), Box<dyn Error>> {
+    /// Talks until the person leaves, or for one answer.
+    pub(super) fn talk(&mut self, single_turn: bool) -> Result<(), Box<dyn Error>> {
         let mut editor = Editor::new()?;
         note("/help says what else there is to say than messages");
         loop {
@@ -69,7 +69,12 @@ impl Session {
             let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             match word {
                 "" => {}
-                _ if !text.starts_with('/') => self.answer(line),
+                _ if !text.starts_with('/') => {
+                    self.answer(line);
+                    if single_turn {
+                        return Ok(());
+                    }
+                }
                 "/help" => _ = print(HELP),
                 "/stats" => _ = print(&self.stats()),
                 "/placement" => _ = print(&self.model.placement().to_string()),

@@ -27,6 +27,13 @@ pub(super) struct SourceArgs {
     /// Fetches what is not here yet without a question
     #[arg(short, long)]
     yes: bool,
+    /// Asks no hub: only what was fetched before
+    #[arg(long)]
+    offline: bool,
+    /// Token of the hub's user, which others see in the list of processes [default: HF_TOKEN, or the file that
+    /// huggingface_hub keeps]
+    #[arg(long, value_name = "TOKEN")]
+    hf_token: Option<String>,
 }
 
 impl SourceArgs {
@@ -35,7 +42,13 @@ impl SourceArgs {
         if !Name::is_meant(&self.model) {
             return Ok(Some(PathBuf::from(&self.model)));
         }
-        let (name, hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
+        let (name, mut hub): (Name, Hub) = (self.model.parse()?, Hub::from_env()?);
+        if let Some(token) = &self.hf_token {
+            hub = hub.token(token)?;
+        }
+        if self.offline {
+            hub = hub.offline(true);
+        }
         note(format!("looking for {name}"));
         let pick = hub.pick(&name, &load::detect()?, request, self.wish)?;
         pick.left_out.iter().for_each(note);

@@ -205,7 +205,7 @@ fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
     let demo = demo();
     let many_gpus = ["--gpu", "X=1GiB"].repeat(16);
     fails(&[&["plan", &demo][..], &many_gpus].concat(), 2, &["--gpu", "16", "15"]);
-    for ctx in "0 1 -1 + 4k 4294967295".split(' ') {
+    for ctx in "1 -1 + 4k 4294967295".split(' ') {
         fails(&["plan", &demo, "--ctx", ctx], 2, &["--ctx", "2 to 2147483392"]);
     }
     fails(&["plan", &demo, "--lora", &demo], 1, &["is no LoRA adapter", "general.type"]);

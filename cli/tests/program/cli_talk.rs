@@ -92,7 +92,7 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
     user.fails(&["run", &demo, "hi", "--system", "Be brief."], 1, &["no chat template"]);
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
-    user.fails(&["chat", &demo, "-n", "-2"], 2, &["--max-tokens"]);
+    user.fails(&["chat", &demo, "-n", "-3"], 2, &["--max-tokens"]);
     // A plan is followed with nothing that is asked of one.
     user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);
     user.fails(&["chat", &demo, "--plan", "p.json", "--policy", "fastest"], 2, &["--plan", "--policy"]);

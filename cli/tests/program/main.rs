@@ -26,6 +26,7 @@ use synthetic::shapes;
 mod cli_adapted;
 mod cli_devices;
 mod cli_doctor;
+mod cli_flags;
 mod cli_list;
 mod cli_measure;
 mod cli_outputs;

@@ -2,8 +2,8 @@
 //! does not report.
 //!
 //! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of a card
-//! that was found. A name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`, and of two sizes one
-//! must be said.
+//! that was found. A driver's name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`. A person may
+//! write some of its words where no other card has them, `R9700`; of two sizes one must be said.
 
 mod name;
 
@@ -68,7 +68,13 @@ pub enum CatalogueError {
 pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     let asked = Name::parse(text);
     let name = text.trim().to_owned();
-    let cards: Vec<&Card> = CARDS.iter().filter(|card| card.key == asked.key).collect();
+    let called = |key: &str| CARDS.iter().filter(|card| card.key == key).collect::<Vec<&Card>>();
+    let mut cards = called(&asked.key);
+    if cards.is_empty()
+        && let Some(key) = only_with_words(&asked)
+    {
+        cards = called(key);
+    }
     if cards.is_empty() {
         return Err(CatalogueError::Unknown { name, near: near(&asked.key) });
     }
@@ -87,6 +93,19 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
             Err(CatalogueError::Sizes { name, sizes })
         }
     }
+}
+
+/// The key of the one card whose name has these words in a row: `R9700` is the Radeon AI PRO R9700.
+fn only_with_words(asked: &Name) -> Option<&'static str> {
+    const SHORTEST: usize = 3;
+    let has_words = |card: &&Card| {
+        let words = Name::parse(card.name).words;
+        words.windows(asked.words.len().max(1)).any(|words| words == asked.words)
+    };
+    let mut keys = CARDS.iter().filter(has_words).map(|card| card.key.as_str());
+    let first = keys.next().filter(|_| asked.key.len() >= SHORTEST)?;
+    // Of several sizes there are several rows.
+    keys.all(|key| key == first).then_some(first)
 }
 
 /// The names that are a part of what was asked for, or it of them: at most five, each once.
@@ -177,7 +196,9 @@ impl Card {
         let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
         let fits = |size: &u64| match self.memory {
             Memory::Own | Memory::Ecc => total <= gib(*size) && total >= gib(*size) / 10 * 9,
-            Memory::Host => total < gib(*size) && total >= gib(*size) / 5 * 3,
+            // Metal never gives a GPU all of it; a Jetson's has no other.
+            Memory::Host if self.maker == "Apple" => total < gib(*size) && total >= gib(*size) / 5 * 3,
+            Memory::Host => total <= gib(*size) && total >= gib(*size) / 5 * 3,
         };
         total > 0 && (self.gib.is_empty() || self.gib.iter().filter(is_named).any(fits))
     }
@@ -198,9 +219,9 @@ mod tests {
         let mut seen = BTreeSet::new();
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
-            // From a GTX 1050 Ti to an RTX PRO 6000.
+            // From a Jetson Orin Nano to a B300.
             let threads = card.resident_threads.unwrap_or(12_288);
-            assert!((10 * 1024..=188 * 1536).contains(&threads), "{}", card.name);
+            assert!((4 * 1536..=160 * 2048).contains(&threads), "{}", card.name);
             for &size in &card.gib {
                 assert!(seen.insert((&card.key, size)), "{} {size}GB", card.name);
                 let gpu = named(&card.with_size(size)).unwrap();
@@ -244,6 +265,14 @@ mod tests {
             ("AMD Instinct MI300X", gib(192) - mib(16), Some(5_300)),
             ("AMD Radeon 8060S Graphics (RADV GFX1151)", gib(96), Some(256)),
             ("Intel(R) Arc(tm) A770 Graphics (DG2)", gib(16), Some(560)),
+            ("NVIDIA B200", mib(183_359), Some(8_000)),
+            ("NVIDIA GB10", mib(122_570), Some(273)),
+            ("Orin", mib(62_841), Some(205)),
+            ("Orin", mib(15_656), Some(102)),
+            ("NVIDIA Thor", mib(125_772), Some(273)),
+            ("Quadro P6000", mib(24_446), Some(432)),
+            ("Apple M5 Max", gib(96), Some(614)),
+            ("Apple M5 Pro", gib(48) / 4 * 3, Some(307)),
             ("Apple M3 Max", gib(27), Some(300)),
             ("Apple M3 Max", gib(36), Some(400)),
             ("NVIDIA GeForce RTX 4070 Ti Laptop GPU", gib(12), None),
@@ -300,6 +329,28 @@ mod tests {
         let none = named("toaster").unwrap_err().to_string();
         assert_eq!(none, "`toaster` is not in the catalogue of GPUs");
         assert!(named("").is_err() && named("24GB").is_err());
+    }
+
+    #[test]
+    fn words_of_one_card_name_it_and_of_several_none() {
+        for (words, name) in [
+            ("R9700", "Radeon AI PRO R9700"),
+            ("P6000", "Quadro P6000"),
+            ("4090 laptop", "RTX 4090 Laptop GPU"),
+            ("6000 Ada", "RTX 6000 Ada Generation"),
+            ("MI355X", "Instinct MI355X"),
+            ("B70", "Arc Pro B70"),
+            ("Spark", "DGX Spark"),
+            ("Jetson AGX Thor", "Jetson AGX Thor"),
+        ] {
+            assert_eq!(named(words).unwrap().name, name, "{words}");
+        }
+        // A part of a word, and a word of several cards.
+        for words in ["R970", "9700", "4090", "PRO 6000", "Ti", "A100", "Jetson"] {
+            assert!(matches!(named(words), Err(CatalogueError::Unknown { .. })), "{words}");
+        }
+        let sizes = named("PRO 5000").unwrap_err().to_string();
+        assert!(sizes.contains("48GB") && sizes.contains("72GB"), "{sizes}");
     }
 
     #[test]

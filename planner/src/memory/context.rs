@@ -83,7 +83,8 @@ pub struct ContextParams {
 }
 
 impl Default for ContextParams {
-    /// Those of llama.cpp's programs (common.h, `common_params`), but for a context of 4096 tokens and one output.
+    /// Those of llama.cpp's programs (common.h, `common_params`), but for a context of 4096 tokens and one output: a
+    /// plan's context is what its [`Request`](crate::plan::Request) asks for, by default 4096 to 32,768 tokens.
     /// docs/defaults.md holds each beside theirs.
     fn default() -> Self {
         Self {

@@ -19,6 +19,7 @@ mod request;
 mod saved;
 mod search;
 pub mod speed;
+mod stated;
 mod workload;
 
 use std::path::PathBuf;

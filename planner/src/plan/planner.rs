@@ -94,7 +94,10 @@ impl<'a> Planner<'a> {
         };
         let params = self.params();
         let model = SpeedModel::new(&self.profile, &params, Rates::of(&[], &self.machine.host));
-        let mut chosen = self.chosen(policy, (&params, &model), probe)?;
+        let mut chosen = match self.is_stated() {
+            true => self.stated(&params, probe)?,
+            false => self.chosen(policy, (&params, &model), probe)?,
+        };
         if let Some(growth) = self.request.growth(&self.profile) {
             chosen.grow(&self.profile, growth, probe)?;
         }

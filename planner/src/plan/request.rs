@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use crate::json;
-use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling};
+use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, TensorOverride};
 use crate::profile::ModelProfile;
 
 use super::{Error, Workload};
@@ -137,7 +137,7 @@ pub enum HostParts {
 }
 
 /// The request that a plan is made for. The default asks for the fastest safe plan with room for 4096 tokens, and for
-/// more where they cost no layer.
+/// up to 32,768 where they cost no layer ([`Context::Default`]).
 ///
 /// ```
 /// use autoplace_planner::plan::{Context, Request};
@@ -173,6 +173,17 @@ pub struct Request {
     /// predicts](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
+    /// Weights that lie elsewhere than their layer, as `--override-tensor` and `--n-cpu-moe` say it: the first pattern
+    /// found in a weight's name decides. GPUs count in the machine's order.
+    ///
+    /// Overrides, or a [`tensor_split`](Self::tensor_split), state a placement: then nothing is searched but the number
+    /// of layers, where [`gpu_layers`](Self::gpu_layers) leaves it open. Empty: the plan chooses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<TensorOverride>,
+    /// The proportions in which the machine's GPUs share the layers, in its order; missing ones are 0. Empty: the plan
+    /// chooses, or beside `overrides` the free bytes decide, as in llama.cpp.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tensor_split: Vec<f32>,
     /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is 0: as `context` says. Another
     /// number counts as [`Context::Tokens`], and is refused beside another context.
     pub params: ContextParams,
@@ -202,6 +213,8 @@ impl Request {
             workload: None,
             at: Vec::new(),
             draft_max: 0,
+            overrides: Vec::new(),
+            tensor_split: Vec::new(),
             params: ContextParams { n_ctx: 0, ..ContextParams::default() },
         }
     }
@@ -242,6 +255,10 @@ impl Request {
         n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
         /// Sets the depths that the plan's speed is predicted for, in tokens.
         at(depths: impl Into<Vec<u32>>) at = depths.into();
+        /// States which weights lie elsewhere than their layer.
+        overrides(overrides: impl Into<Vec<TensorOverride>>) overrides = overrides.into();
+        /// States the proportions in which GPUs share the layers.
+        tensor_split(proportions: impl Into<Vec<f32>>) tensor_split = proportions.into();
         /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
         kv_types(keys: KvType, values: KvType) params.type_k = keys, params.type_v = values;
         /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.

@@ -48,6 +48,7 @@ mod plan_probed;
 mod plan_properties;
 mod plan_report;
 mod plan_speed;
+mod plan_stated;
 mod profile_quantised;
 
 /// A host, and cards of 24 GiB with so many bytes free.

@@ -10,6 +10,8 @@ pub(super) struct Name {
     pub(super) key: String,
     /// The size of memory that it says, in GiB, which is what makers mean by the GB of a card.
     pub(super) gib: Option<u64>,
+    /// The words apart.
+    pub(super) words: Vec<String>,
 }
 
 impl Name {
@@ -17,7 +19,7 @@ impl Name {
         let text = without_brackets(&text.to_lowercase());
         let is_noise = |word: &str| NOISE.split(' ').any(|noise| noise == word);
         let mut words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty() && !is_noise(word));
-        let mut name = Self { key: String::new(), gib: None };
+        let mut name = Self { key: String::new(), gib: None, words: Vec::new() };
         while let Some(word) = words.next() {
             let size = word.strip_suffix("gib").or_else(|| word.strip_suffix("gb"));
             let next = words.clone().next();
@@ -28,6 +30,7 @@ impl Name {
                 words.next();
             } else {
                 name.key.push_str(word);
+                name.words.push(word.to_owned());
             }
         }
         name

@@ -1,0 +1,290 @@
+//! docs/flags.md, made of the table; and the table held against the pinned source.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use clap::CommandFactory;
+
+use super::words::verbs_with;
+use super::{Here, ON_OFF, Row, TABLE, Value, Words, find};
+use crate::args::Args;
+use crate::llama_source::read;
+
+const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
+
+const HEAD: &str = "\
+# llama.cpp's flags, here
+
+Every flag of llama.cpp's programs (`llama-cli`, `llama-completion`, `llama-server`, `llama-bench` and the others), and what becomes of it here: in the
+program `autoplace`, and in the library. The program reads llama.cpp's spellings, `_` for `-` and `=` before a value too, and always takes the next word for the value of a flag that
+has one. Of several flags that cannot be taken, one error names all with their reasons. No cluster of letters is read as several flags: `-xyz` is a flag of this table, or an error.
+
+*all* is `run`, `chat`, `serve` and `plan`. `plan` leaves out what places nothing, and says so. *no* and *so anyway* come with the reason.
+
+This file is written by a test from the program's own table (`cli/src/llama_cpp`), which the same test holds against the pinned source: `AUTOPLACE_WRITE=1 cargo test -p autoplace-cli llama_cpp`.
+Methods of the builder are those of `Model::builder(path)`; of a request, those of `model.generate(prompt)`; of a chat, those of `model.chat()?`.
+";
+
+/// The document.
+fn document() -> String {
+    let program = Args::command();
+    let mut text = HEAD.to_owned();
+    for (title, rows) in TABLE {
+        write!(text, "\n## {title}\n\n| flags | in the program | in the library |\n|---|---|---|\n").unwrap();
+        for row in rows {
+            let names: Vec<String> = row.spellings().map(|name| format!("`{name}`")).collect();
+            let library = if row.library.is_empty() { "-" } else { row.library };
+            writeln!(text, "| {} | {} | {library} |", names.join(" "), here(row, &program)).unwrap();
+        }
+    }
+    text
+}
+
+/// What becomes of a flag in the program, with the verbs that take it.
+fn here(row: &Row, program: &clap::Command) -> String {
+    let verbs = |flag: &str| {
+        let verbs: Vec<&str> = verbs_with(program, flag).into_iter().filter(|verb| VERBS.contains(verb)).collect();
+        assert!(!verbs.is_empty() || flag == "--help", "no verb has {flag}");
+        if verbs.len() >= VERBS.len() || flag == "--help" { "all".to_owned() } else { verbs.join(", ") }
+    };
+    let flag = |flag: &str| format!("`{}` ({})", flag.trim_end_matches('='), verbs(flag));
+    match row.here {
+        Here::Refused(reason) => format!("*no*: {reason}"),
+        Here::Only(["on"], reason) => format!("*so anyway*; off, *no*: {reason}"),
+        Here::Only(["off"], reason) => format!("off, *so anyway*; on, *no*: {reason}"),
+        Here::Only([], reason) => format!("*no*: {reason}"),
+        Here::Only(values, reason) => format!("{}: *so anyway*. Else *no*: {reason}", list(values)),
+        Here::Reads(_, what) => what.to_owned(),
+        Here::Flag(flags) => {
+            let flags: Vec<String> = flags.iter().map(|it| flag(it)).collect();
+            let usual =
+                if row.usual.is_empty() { String::new() } else { format!("; {}: *so anyway*", list(row.usual)) };
+            flags.join(", ") + &usual
+        }
+        Here::Switch("", "") => "*so anyway*".to_owned(),
+        Here::Switch(on, "") if row.off.is_empty() => flag(on),
+        Here::Switch(on, "") => format!("{}; off, *so anyway*", flag(on)),
+        Here::Switch("", off) => format!("*so anyway*; off, {}", flag(off)),
+        Here::Switch(on, off) => format!("{}; off, {}", flag(on), flag(off)),
+    }
+}
+
+const VERBS: [&str; 4] = ["run", "chat", "serve", "plan"];
+
+fn list(values: &[&str]) -> String {
+    let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+    values.join(", ")
+}
+
+#[test]
+fn docs_flags_md_is_made_of_the_table() {
+    let text = document();
+    if std::env::var_os("AUTOPLACE_WRITE").is_some() {
+        std::fs::write(PLACE, &text).unwrap();
+    }
+    assert!(std::fs::read_to_string(PLACE).unwrap() == text, "AUTOPLACE_WRITE=1 writes docs/flags.md anew");
+}
+
+/// What stands between quotes and begins with a dash.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('"').skip(1).step_by(2).filter(|part| part.starts_with('-'))
+}
+
+/// The flags of common/arg.cpp as they are registered, `add_opt(common_arg({"-m", "--model"}, "FNAME", ...`: their
+/// spellings, and how many words follow each.
+fn registered() -> Vec<(Vec<String>, usize)> {
+    let source = read("common/arg.cpp");
+    let options = source.split("add_opt(common_arg(").skip(1).map(|option| {
+        let (names, rest) = option.split_once('}').expect("a list of names");
+        // In a second list are the spellings that say the opposite.
+        let rest = rest.trim_start_matches([',', ' ', '\n']);
+        let (opposites, rest) = match rest.starts_with('{') {
+            true => rest.split_once('}').expect("a list of names"),
+            false => ("", rest),
+        };
+        let spellings = quoted(names).chain(quoted(opposites)).map(str::to_owned).collect();
+        // The handler's parameters behind the first.
+        let handler = rest.split_once("[](common_params &").map_or("", |(_, handler)| handler);
+        let parameters = handler.split_once(')').map_or("", |(parameters, _)| parameters);
+        // A `bool` says which spelling it was.
+        (spellings, parameters.split(',').skip(1).filter(|it| !it.trim_start().starts_with("bool ")).count())
+    });
+    options.collect()
+}
+
+#[test]
+fn every_flag_of_llama_cpp_is_in_the_table_once_with_as_many_values() {
+    let registered = registered();
+    assert!(registered.len() > 300, "{}", registered.len());
+    let mut seen = BTreeSet::new();
+    for spelling in TABLE.iter().flat_map(|(_, rows)| *rows).flat_map(Row::spellings) {
+        assert!(seen.insert(spelling), "{spelling} is twice in the table");
+    }
+    let mut missing = Vec::new();
+    for (spellings, values) in &registered {
+        for spelling in spellings {
+            let Some(row) = find(spelling) else {
+                missing.push(spelling);
+                continue;
+            };
+            let taken = match row.value {
+                Value::None => 0,
+                Value::One => 1,
+                Value::Two => 2,
+                Value::Optional(given) if given == ON_OFF || given.len() == 2 => 0,
+                Value::Optional(_) => 1,
+            };
+            // A flag that llama.cpp has removed, or that ends the program, has a handler without its value.
+            let is_removed = matches!(row.here, Here::Refused(reason) if reason.contains("removed"));
+            let is_lambda = spellings.iter().any(|name| name == "--log-file");
+            assert!(taken == *values || is_removed || is_lambda, "{spelling} has {values} values");
+        }
+    }
+    assert!(missing.is_empty(), "the table says nothing of {missing:?}");
+}
+
+#[test]
+fn every_flag_of_llama_bench_is_in_the_table() {
+    let readme = read("tools/llama-bench/README.md");
+    let usage = readme.split("usage: llama-bench").nth(1).and_then(|it| it.split("```").next()).expect("its usage");
+    let mut flags = 0;
+    for line in usage.lines().filter(|line| line.trim_start().starts_with('-')) {
+        // Spellings come first, and behind two spaces, or a `<`, what the flag is.
+        let spellings = line.trim_start().split("  ").next().and_then(|it| it.split('<').next()).unwrap_or_default();
+        for spelling in spellings.split([',', ' ']).filter(|word| word.starts_with('-')) {
+            assert!(find(spelling).is_some(), "the table says nothing of llama-bench's {spelling}");
+            flags += 1;
+        }
+    }
+    assert!(flags > 60, "{flags}");
+}
+
+/// What a command line becomes.
+fn words(line: &str) -> Result<(String, Vec<String>), String> {
+    let words = shlex::split(&format!("autoplace {line}")).unwrap();
+    let read = Words::read(words.into_iter().map(Into::into).collect(), &Args::command())?;
+    let words: Vec<&str> = read.words.iter().skip(1).map(|word| word.to_str().unwrap()).collect();
+    Ok((words.join(" "), read.left_out))
+}
+
+#[test]
+fn llama_cpps_command_lines_become_ours() {
+    for (line, ours) in [
+        ("run -m a.gguf -p hi -ngl 99", "run a.gguf --prompt=hi --ngl=99"),
+        ("run hi -m a.gguf", "run a.gguf hi"),
+        ("chat a.gguf -sys 'Be brief.' -s 42", "chat a.gguf --system=Be brief. --seed=42"),
+        ("run -hf o/n:Q4_K_M -p -x", "run hf:o/n:Q4_K_M --yes --prompt=-x"),
+        ("plan -hf o/n", "plan hf:o/n"),
+        ("plan a -ngl auto -c 0 -fa 1 -fa", "plan a --ngl=auto --ctx=0 --flash-attn=1 --flash-attn=on"),
+        ("plan a -fa -ngl -1", "plan a --flash-attn=on --ngl=-1"),
+        ("plan a --n_gpu_layers=7 -ub=256", "plan a --ngl=7 --ubatch=256"),
+        ("serve a -np 4 -kvu -t 8 -tb 9", "serve a --parallel=4 --kv-unified --threads=8 --threads-batch=9"),
+        ("run a -np -1 -t -1 x", "run a x"),
+        ("plan a -nkvo", "plan a --kv-offload=off"),
+        ("plan a -nkvo 0 --kv-offload on", "plan a --kv-offload=on --kv-offload=on"),
+        ("plan a --repack 0 -nr", "plan a --no-repack --no-repack"),
+        ("plan a -sm none -mg 1", "plan a --split-mode=none --main-gpu=1"),
+        ("plan a -sm layer -ts 3,1 -ot 'exps=CPU'", "plan a --tensor-split=3,1 --override-tensor=exps=CPU"),
+        ("plan a -md d.gguf -mm m.gguf", "plan a --with=draft=d.gguf --with=mmproj=m.gguf"),
+        ("run a -md d.gguf --spec-draft-n-max 5 x", "run a --draft-model=d.gguf --draft-max=5 x"),
+        ("run a -lm none x --jinja --no-display-prompt -cnv", "run a --no-mmap x"),
+        ("run a -rea off x", "run a --template-kwargs={\"enable_thinking\":false} x"),
+        ("run a --sampling-seq kpt x", "run a --samplers=top_k;top_p;temperature x"),
+        ("plan a -fitt 512 -fitc 8192", "plan a --headroom=512MiB --ctx=8192+"),
+        ("plan a --rope-scale 4 --lora x,y", "plan a --rope-freq-scale=0.25 --lora=x --lora=y"),
+        // Ours, as clap has them.
+        ("plan a -c4096 --with mmproj=m --headroom -5", "plan a --ctx=4096 --with mmproj=m --headroom=-5"),
+        ("run a -y -n12 -- -sys", "run a -y --max-tokens=12 -- -sys"),
+        ("plan a --kv --json", "plan a --kv --json"),
+        ("measure a --before '-ngl 5'", "measure a --before=-ngl 5"),
+        ("devices --measure=2", "devices --measure=2"),
+        ("plan a --mtp=2 --embeddings=mean", "plan a --mtp=2 --embeddings=mean"),
+        ("plan a --mtp --pooling cls", "plan a --mtp --embeddings=cls"),
+    ] {
+        assert_eq!(words(line).map(|(words, _)| words), Ok(ours.to_owned()), "{line}");
+    }
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
+    for (line, parts) in [
+        ("run a -sm row --numa isolate", &["-sm: what `row` allocates", "--numa: threads are bound"][..]),
+        ("run a -xyz", &["-xyz is no flag"]),
+        ("run a -yc 5", &["-yc is no flag"]),
+        ("run a -sy x", &["-sy is no flag", "-sys"]),
+        ("serve a -p hi", &["-p: `autoplace run` or `chat` takes it, not serve"]),
+        ("run a --port 80", &["--port: `autoplace serve` takes it, not run"]),
+        ("run a -ngl", &["-ngl: its value is missing"]),
+        ("run a --grammar x", &["--grammar: GBNF"]),
+        ("run a --no-jinja", &["--no-jinja: the model's own"]),
+        ("run -m a -hf b/c", &["-hf: the model is a already"]),
+        ("serve a --cors-origins '*'", &["--cors-origins: `*`"]),
+        ("run a -cram 8192", &["-cram: there is no cache of prompts"]),
+        ("run a --hellaswag -pg 1,2", &["--hellaswag: llama-perplexity", "-pg: `autoplace measure`"]),
+    ] {
+        let refused = words(line).unwrap_err();
+        parts.iter().for_each(|part| assert!(refused.contains(part), "{line}: {refused}"));
+    }
+    // A plan takes what places a model, and says of the rest that it is left out.
+    let (ours, left_out) = words("plan a -ngl 5 --temp 0.7 -t 8 --port 80 -p x").unwrap();
+    assert_eq!(ours, "plan a --ngl=5");
+    assert_eq!(left_out.len(), 4, "{left_out:?}");
+    assert!(left_out[0].starts_with("--temp places nothing"));
+}
+
+/// Each flag, alone: clap is given nothing that it does not know, and nothing vanishes in silence.
+#[test]
+fn each_spelling_is_taken_or_refused_by_each_verb() {
+    let program = Args::command();
+    let mut schema = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut schema, b"{}").unwrap();
+    let file = schema.path().to_str().unwrap();
+    let samples = [
+        file,
+        "1",
+        "99",
+        "on",
+        "auto",
+        "q8_0",
+        "3,1",
+        "exps=CPU",
+        "a:1",
+        "none",
+        "layer",
+        "5+1",
+        "{}",
+        "127.0.0.1:1",
+        "kpt",
+        "draft-mtp",
+        "yarn",
+        "top_k",
+        "x",
+    ];
+    for verb in VERBS {
+        for row in TABLE.iter().flat_map(|(_, rows)| *rows) {
+            for spelling in row.spellings().filter(|spelling| !matches!(*spelling, "-h" | "--help" | "--usage")) {
+                let mut problems = Vec::new();
+                let is_taken = samples.iter().any(|sample| {
+                    let values: &[&str] = match row.value {
+                        Value::Two => &[sample, sample],
+                        Value::One => &[sample],
+                        _ => &[],
+                    };
+                    let line = [&["autoplace", verb, "model.gguf", spelling], values].concat();
+                    match Words::read(line.into_iter().map(Into::into).collect(), &program) {
+                        Err(refused) => refused.contains(spelling),
+                        Ok(read) if !read.left_out.is_empty() => read.left_out[0].contains(spelling),
+                        Ok(read) => match program.clone().try_get_matches_from(&read.words) {
+                            Ok(_) => true,
+                            Err(error) => {
+                                problems.push(error.to_string());
+                                false
+                            }
+                        },
+                    }
+                });
+                assert!(is_taken, "{verb} {spelling}: {problems:?}");
+            }
+        }
+    }
+}

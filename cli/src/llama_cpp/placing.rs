@@ -1,0 +1,101 @@
+//! Flags that say which model it is, and where it goes.
+
+use std::path::Path;
+
+use super::{Here, Row, Value};
+
+const IMAGES: &str = "images and sound are planned (`plan --with mmproj=FILE`), and not yet read";
+const ONE_FILE: &str = "a model is a file, or a hub's by its quantisation: -hf OWNER/NAME:Q4_K_M";
+
+pub(super) const ROWS: &[Row] = &[
+    Row::reads(&["-m", "--model"], |path| Ok(vec![path.to_owned()]), "`MODEL`").library("`Model::load`, `Model::builder`"),
+    Row::reads(
+        &["-hf", "-hfr", "--hf-repo"],
+        |name| Ok(vec![format!("hf:{}", name.strip_prefix("hf:").unwrap_or(name)), "--yes".to_owned()]),
+        "`hf:OWNER/NAME[:QUANT]` and, where something may be fetched, `--yes`. Without a quantisation it is not Q4_K_M but the best one here (`--wish`)",
+    )
+    .library("`Model::builder(\"hf:OWNER/NAME:QUANT\")` with the feature `hub`, and `.fetch(true)` of the builder for what is not there"),
+    Row::flag(&["-hft", "--hf-token"], &["--hf-token"]).library("`.hub(h)` of the builder: another hub, token or cache ([hub.md](hub.md))"),
+    Row::switch(&["--offline"], "--offline").library("`.offline(true)` of a `Hub`"),
+    Row::refused(&["-mu", "--model-url", "-dr", "--docker-repo", "-hff", "--hf-file"], ONE_FILE),
+    Row::refused_switch(&["-cl", "--cache-list"], "`autoplace list` lists the models that are here"),
+    Row::flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], &["--ngl"]).library("`.n_gpu_layers(n)` of the builder: at most so many, fewer where they do not fit. `GpuLayers::Exactly(n)` is so many or an error, `GpuLayers::All` all of them or an error. Default: as many as make it fastest"),
+    Row::only(&["-fit", "--fit"], &["on", "enabled", "true", "1"], "a load is always planned; what is stated (-ngl, -c, -ot, -ts) is not changed").library("always on"),
+    Row::reads(&["-fitt", "--fit-target"], fit_target, "`--headroom NMiB`").library("`.headroom(h)` of the builder"),
+    Row::reads(&["-fitc", "--fit-ctx"], |tokens| Ok(vec![format!("--ctx={tokens}+")]), "`--ctx N+`").library("`Context::AtLeast(n)`"),
+    Row::flag(&["-dev", "--device"], &["--device"]).library("`.machine(m)` of the builder: the GPUs that are left in it are used. `Machine::detect` lists them"),
+    Row::refused_switch(&["--list-devices"], "`autoplace devices` lists them"),
+    Row::reads(&["-sm", "--split-mode"], split_mode, "`--split-mode none`: one GPU. `layer` is so anyway. `row` and `tensor` are refused: what they allocate is not known before a load").library("planned: whole layers, over as many GPUs as make it fastest. `none`: `.machine(m)` with one GPU"),
+    Row::flag(&["-mg", "--main-gpu"], &["--main-gpu"]).library("`.machine(m)` with this GPU alone; only `none` of the split modes has one"),
+    Row::flag(&["-ts", "--tensor-split"], &["--tensor-split"]).library("`tensor_split` of a `Request`"),
+    Row::flag(&["-ot", "--override-tensor"], &["--override-tensor"]).library("`overrides` of a `Request`"),
+    Row::switch(&["-cmoe", "--cpu-moe"], "--cpu-moe").library("`overrides` of a `Request`; `HostParts` limits what a plan may leave on the host by itself"),
+    Row::flag(&["-ncmoe", "--n-cpu-moe"], &["--n-cpu-moe"]).library("the same"),
+    Row::flag(&["-ncffn", "--n-cpu-ffn"], &["--n-cpu-ffn"]).library("the same"),
+    Row::reads(&["-lm", "--load-mode"], load_mode, "`auto`, `mmap`: so anyway. `none`: `--no-mmap`. `mlock` is refused: where the system refuses it llama.cpp only warns, and a plan leaves the host room. `dio` too: it reads no faster what is read once").library("`.mmap(false)` of the builder"),
+    Row::switch(&["--no-mmap"], "--no-mmap").library("the same; earlier versions of llama.cpp have it"),
+    Row::switch(&["--mmap"], "").library("the same"),
+    Row::refused_switch(&["--mlock"], "where the system refuses it llama.cpp only warns, and a plan leaves the host room, so that nothing need be paged out"),
+    Row::refused_switch(&["-dio", "--direct-io"], "it reads no faster what is read once"),
+    Row::only(&["-lzm", "--lazy-mode"], &["auto"], "rows that are read on demand are bytes that no plan counts"),
+    Row::on_off([&["--repack"], &["-nr", "--no-repack"]], ["", "--no-repack"]).library("`.repack(false)` of the builder"),
+    Row::new(&["--no-host"], Value::Optional(super::ON_OFF), Here::Only(&["0"], "which buffers hold the host's weights decides what is counted, and llama.cpp's default is")),
+    Row::on_off([&["-kvo", "--kv-offload"], &["-nkvo", "--no-kv-offload"]], ["--kv-offload=on", "--kv-offload=off"]).library("`.offload_kqv(false)` of the builder"),
+    Row::on_off([&["--op-offload"], &["-nopo", "--no-op-offload"]], ["", "--no-op-offload"]).library("`.op_offload(false)` of the builder"),
+    Row::refused_switch(&["--check-tensors"], "headers are always checked, and a damaged weight is a wrong text, not a crash"),
+    Row::refused(&["--override-kv"], "a plan is made from the file as it is; a corrected file is what it takes"),
+    Row::refused(&["--numa"], "threads are bound by the system (`numactl`)"),
+    Row::reads(&["-rpc", "--rpc"], |servers| Ok(each("--rpc", servers)), "`--rpc HOST:PORT` for each").library("feature `rpc`, and `ModelBuilder::rpc` for each server"),
+    Row::always([&["--warmup"], &["--no-warmup"]], "a load always computes once: that finds a GPU that takes more than was planned").library("`.verify(Verify::Quick)` of the builder"),
+    Row::reads(&["--lora"], |files| Ok(each("--lora", files)), "`--lora FILE` for each").library("`.lora(path, scale)` of the builder"),
+    Row::reads(&["--lora-scaled"], |files| Ok(each("--lora-scaled", files)), "`--lora-scaled FILE:SCALE` for each").library("`.lora(path, scale)` of the builder"),
+    Row::refused(&["--control-vector", "--control-vector-scaled"], "apply it to the weights, or use `llama-cli`"),
+    Row::new(&["--control-vector-layer-range"], Value::Two, Here::Refused("apply the vector to the weights, or use `llama-cli`")),
+    Row::flag(&["-mm", "--mmproj"], &["--with=mmproj="]).library("`Planner::mmproj`: images and sound are planned, and not yet read"),
+    Row::flag(&["--image-max-tokens"], &["--image-max-tokens"]).library("the same"),
+    Row::refused(&["-mmu", "--mmproj-url", "-mmdev", "--mmproj-device", "--image", "--audio", "--video", "--image-min-tokens", "--video-fps", "--video-timestamp-interval", "--video-ffmpeg-dir"], IMAGES),
+    Row::never([&["--mmproj-auto"], &["--no-mmproj", "--no-mmproj-auto"]], IMAGES),
+    Row::never([&["--mmproj-offload"], &["--no-mmproj-offload"]], IMAGES),
+    Row::refused_switch(&["--vision-gemma-4b-default", "--vision-gemma-12b-default"], IMAGES),
+    Row::refused_switch(&["--gpt-oss-20b-default", "--gpt-oss-120b-default", "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default"], "the model is named: hf:OWNER/NAME, whose best file for this machine is chosen"),
+];
+
+/// A flag of ours for each entry of a list; a file that is called so is one entry.
+fn each(flag: &str, list: &str) -> Vec<String> {
+    let entries: Vec<&str> = if Path::new(list).exists() { vec![list] } else { list.split(',').collect() };
+    entries.into_iter().map(|entry| format!("{flag}={entry}")).collect()
+}
+
+/// MiB that stay free on each GPU, of which there is one number here.
+fn fit_target(list: &str) -> Result<Vec<String>, String> {
+    let mut targets: Vec<&str> = list.split([',', '/']).collect();
+    targets.dedup();
+    match targets[..] {
+        [mib] if mib.parse::<u32>().is_ok() => Ok(vec![format!("--headroom={mib}MiB")]),
+        [_] => Err(format!("`{list}` is no number of MiB")),
+        _ => Err("the headroom is the same for every GPU: one number of MiB".to_owned()),
+    }
+}
+
+fn split_mode(mode: &str) -> Result<Vec<String>, String> {
+    match mode {
+        "layer" => Ok(Vec::new()),
+        "none" => Ok(vec!["--split-mode=none".to_owned()]),
+        "row" | "tensor" => {
+            Err(format!("what `{mode}` allocates is not known before a load: `layer` or `none` can be"))
+        }
+        _ => Err(format!("`{mode}` is no split mode: `layer` or `none` can be")),
+    }
+}
+
+fn load_mode(mode: &str) -> Result<Vec<String>, String> {
+    match mode {
+        "auto" | "mmap" => Ok(Vec::new()),
+        "none" => Ok(vec!["--no-mmap".to_owned()]),
+        "mlock" | "mmap+mlock" => {
+            Err(format!("`{mode}` is not needed: a plan leaves the host room, so that nothing need be paged out"))
+        }
+        "dio" => Err("`dio` reads no faster what is read once".to_owned()),
+        _ => Err(format!("`{mode}` is no load mode: auto, mmap or none can be")),
+    }
+}

@@ -1,0 +1,83 @@
+//! Flags of `llama-server`.
+
+use super::Row;
+
+const ONE_MODEL: &str = "a server has the model that it was started with";
+const NO_UI: &str = "there is no page: any client of OpenAI's API is one";
+const NO_TOOLS: &str = "tools are the client's, which calls them";
+const CORS: &str = "pages that --allow-origin names may send what OpenAI's clients send, and no others";
+const TLS: &str = "a proxy in front of it speaks TLS";
+
+pub(super) const ROWS: &[Row] = &[
+    Row::flag(&["--host"], &["--host"])
+        .library("the listener is the application's: `.serve(listener, stop)` of a `Server`"),
+    Row::flag(&["--port"], &["--port"]).library("the same"),
+    Row::refused_switch(&["--reuse-port"], "a port has one server").library("the same"),
+    Row::flag(&["-a", "--alias"], &["--alias"]).library("the name in `Api::new`"),
+    Row::flag(&["--api-key"], &["--api-key"]).library("`.key(k)` of a `Server`"),
+    Row::flag(&["--api-key-file"], &["--api-key-file"]).library("the same"),
+    Row::flag(&["-to", "--timeout"], &["--timeout"]).library("`.timeout(t)` of a `Server`"),
+    Row::reads(&["--cors-origins"], origins, "`--allow-origin` for each; `*` is refused: any page could use it")
+        .library("`.allow_origin(o)` of a `Server`"),
+    Row::refused(&["--cors-methods", "--cors-headers"], CORS),
+    Row::never([&["--cors-credentials"], &["--no-cors-credentials"]], CORS),
+    Row::refused(&["--ssl-key-file", "--ssl-cert-file"], TLS),
+    Row::refused(&["--path", "--ui-config", "--webui-config", "--ui-config-file", "--webui-config-file"], NO_UI),
+    Row::never([&["--ui", "--webui"], &["--no-ui", "--no-webui"]], NO_UI),
+    Row::never([&["--ui-mcp-proxy", "--webui-mcp-proxy"], &["--no-ui-mcp-proxy", "--no-webui-mcp-proxy"]], NO_UI),
+    Row::refused(&["--tools", "--tools-runtime", "--mcp-servers-config", "--mcp-servers-json"], NO_TOOLS),
+    Row::never([&["-ag", "--agent"], &["-no-ag", "--no-agent"]], NO_TOOLS),
+    Row::refused(&["--api-prefix"], "paths are OpenAI's, from /v1 on"),
+    Row::refused(&["--media-path"], "images are not yet read"),
+    Row::refused(&["--mtmd-batch-max-tokens"], "images are not yet read"),
+    Row::refused(&["--threads-http"], "connections take no threads of their own"),
+    Row::only(&["--sse-ping-interval"], &["-1"], "no pings are sent: a client waits as long as it likes"),
+    Row::refused_switch(&["--metrics", "--props"], "/health has the counts: running, waiting, generated tokens")
+        .library("`.statistics()` of an `Engine`"),
+    Row::never([&["--slots"], &["--no-slots"]], "/health has the counts: running, waiting, generated tokens")
+        .library("`.statistics()` of an `Engine`"),
+    Row::refused(&["--slot-save-path"], "what a sequence holds is not written").library("no"),
+    Row::refused(
+        &["-sps", "--slot-prompt-similarity"],
+        "each text takes the sequence that shares the most of its prompt",
+    ),
+    Row::refused(&["--sleep-idle-seconds"], "the model stays until the server ends"),
+    Row::always(
+        [&["-cb", "--cont-batching"], &["-nocb", "--no-cont-batching"]],
+        "texts join a computation as they come",
+    )
+    .library("an `Engine` does so always"),
+    Row::always([&["--cache-prompt"], &["--no-cache-prompt"]], "a request says so: `cache_prompt`")
+        .library("`.cache_prompt(true)` of a request"),
+    Row::only(&["--cache-reuse"], &["0"], "what is moved in the context would be computed of other tokens"),
+    Row::refused(&["-cms", "--checkpoint-min-step"], "checkpoints are limited by bytes")
+        .library("`.checkpoints(bytes)` of the builder"),
+    Row::never(
+        [&["--cache-idle-slots"], &["--no-cache-idle-slots"]],
+        "there is no cache of prompts beside the context",
+    ),
+    Row::refused(&["--kv-unified-per-slot"], "-c and -np say how many tokens each has, and -kvu shares all"),
+    Row::refused(
+        &["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"],
+        "n-grams are the text's own (--prompt-lookup)",
+    ),
+    Row::refused_switch(&["--spm-infill"], "there is no /infill"),
+    Row::always([&["--prefill-assistant"], &["--no-prefill-assistant"]], "a request says so: `continue_final_message`"),
+    Row::refused_switch(&["--lora-init-without-apply"], "an adapter is applied from the beginning"),
+    Row::refused(&["--tags", "--models-dir", "--models-preset", "--models-max"], ONE_MODEL),
+    Row::always([&["--models-autoload"], &["--no-models-autoload"]], ONE_MODEL),
+    Row::switch(&["--embedding", "--embeddings", "-embd"], "--embeddings")
+        .library("`.embeddings(pooling)` of the builder"),
+    Row::refused_switch(&["--rerank", "--reranking"], "there is no /rerank; `plan --embeddings=rank` plans for it")
+        .library("`.embeddings(Pooling::Rank)` of the builder"),
+    Row::flag(&["--pooling"], &["--embeddings"]).library("the pooling of `.embeddings(pooling)`"),
+    Row::refused(&["--attention"], "the model says whether its attention is causal"),
+    Row::refused(&["--embd-normalize"], "a client normalises, or the library: vectors are as the model gives them"),
+];
+
+fn origins(list: &str) -> Result<Vec<String>, String> {
+    if list.split(',').any(|origin| origin == "*") {
+        return Err("`*` would let any page use the server: name the sites".to_owned());
+    }
+    Ok(list.split(',').map(|origin| format!("--allow-origin={origin}")).collect())
+}

@@ -1,0 +1,96 @@
+//! Flags of prompts, conversations and answers; and of what a program shows beside them.
+
+use serde_json::json;
+
+use super::{Here, Row, Value};
+
+const SHOWN: &str =
+    "an answer goes to stdout and all else to stderr, dimmed on a terminal that can and may (`NO_COLOR`)";
+const LOGS: &str = "llama.cpp's log is not shown; the library hands it to `tracing`";
+
+pub(super) const ROWS: &[Row] = &[
+    Row::flag(&["-p", "--prompt"], &["--prompt"]).library("the argument of `.generate(prompt)` of a model: a text, tokens, or a template's prompt"),
+    Row::flag(&["-f", "--file", "-bf", "--binary-file"], &["--file"]).library("the same"),
+    Row::on_off([&["-e", "--escape"], &["--no-escape"]], ["", "--no-escape"]).library("no: a text of a program's is as it is"),
+    Row::flag(&["-n", "--predict", "--n-predict"], &["--max-tokens"]).library("`.max_tokens(n)` of a request"),
+    Row::flag(&["-r", "--reverse-prompt"], &["--stop"]).library("`.stop(text)` of a request"),
+    Row::switch(&["-sp", "--special"], "--special").library("`.special(true)` of a request"),
+    Row::flag(&["-sys", "--system-prompt"], &["--system"]).library("`.system(text)` of a chat"),
+    Row::flag(&["-sysf", "--system-prompt-file"], &["--system-file"]).library("the same"),
+    Row::on_off([&["-cnv", "--conversation"], &["-no-cnv", "--no-conversation"]], ["", "--raw"]).library("`.chat()` of a model; without it a prompt is raw text"),
+    Row::switch(&["-st", "--single-turn"], "--single-turn").library("a program's own loop"),
+    Row::refused_switch(&["-i", "--interactive", "-if", "--interactive-first"], "`autoplace chat` is interactive"),
+    Row::refused_switch(&["-mli", "--multiline-input"], "a line that ends with `\\` goes on with the next"),
+    Row::flag(&["--chat-template", "--chat-template-file"], &["--template"]).library("`.chat_with(template)` of a model: `ChatTemplate::family`, `ChatTemplate::new`"),
+    Row::always([&["--jinja"], &["--no-jinja"]], "the model's own template is run, not recognised"),
+    Row::flag(&["--chat-template-kwargs"], &["--template-kwargs"]).library("`.variable(name, value)` of a chat"),
+    Row::reads(&["-rea", "--reasoning"], reasoning, "`--template-kwargs`: `enable_thinking`; `auto` leaves it to the template").library("`.variable(name, value)` of a chat: `enable_thinking`"),
+    Row::reads(&["--reasoning-effort"], reasoning_effort, "`--template-kwargs`: `reasoning_effort`; `default` leaves it to the template").library("the same: `reasoning_effort`"),
+    Row::on_off([&["--reasoning-preserve"], &["--no-reasoning-preserve"]], [r#"--template-kwargs={"preserve_reasoning":true}"#, r#"--template-kwargs={"preserve_reasoning":false}"#]).library("the same: `preserve_reasoning`"),
+    Row::reads(&["--reasoning-format"], reasoning_format, "`none`: `--plain`. `auto` and `deepseek`: so anyway; `deepseek-legacy` is refused").library("`.reply_format(f)` of a chat; `ReplyFormat::plain` reads nothing"),
+    Row::on_off([&["--skip-chat-parsing"], &["--no-skip-chat-parsing"]], ["--plain", ""]).library("the same"),
+    Row::reads(&["--reasoning-budget"], reasoning_budget, "-1: no limit, which is so anyway. 0: `--template-kwargs` turns thinking off. Another number is refused: cut short, a model answers worse").library("`.variable(name, value)` of a chat: a template's own switch is what the model was trained with"),
+    Row::refused(&["--reasoning-budget-message"], "reasoning is not cut short"),
+    Row::refused(&["--prompt-cache"], "a prompt is computed again in the next process; within one what the context holds is reused").library("within a process `.cache_prompt(true)` reuses what the context holds"),
+    Row::refused_switch(&["--prompt-cache-all", "--prompt-cache-ro"], "a prompt is computed again in the next process"),
+    Row::refused_switch(&["--in-prefix-bos"], "the chat template frames messages"),
+    Row::refused(&["--in-prefix", "--in-suffix"], "the chat template frames messages"),
+];
+
+pub(super) const PROGRAM: &[Row] = &[
+    Row::new(&["-h", "--help"], Value::None, Here::Switch("--help", "")).library("no: a library has none"),
+    Row::new(&["--usage"], Value::None, Here::Switch("--help", "")).library("the same"),
+    Row::refused_switch(&["--version"], "`autoplace --version` says it").library("the same"),
+    Row::refused_switch(&["--completion-bash"], "`autoplace completions bash` prints it").library("the same"),
+    Row::refused(&["--server-base"], "the program runs the model itself")
+        .library("`Endpoint`: a server's model in a program"),
+    Row::refused_switch(&["--verbose-prompt"], "`autoplace template` prints what a model is shown"),
+    Row::never([&["--display-prompt"], &["--no-display-prompt"]], "the prompt is not printed again"),
+    Row::only(&["-co", "--color"], &["auto"], SHOWN),
+    Row::refused_switch(&["--simple-io"], SHOWN),
+    Row::refused(&["-ptc", "--print-token-count"], "`/stats` in a chat says how many tokens there are"),
+    Row::refused(&["-o", "--output", "--output-file"], "an answer goes to stdout"),
+    Row::new(&["--perf"], Value::None, Here::Switch("", "")).off(&["--no-perf"]).library("`.statistics()` of a stream"),
+    Row::never([&["--show-timings"], &["--no-show-timings"]], "`/stats` in a chat shows them").library("the same"),
+    Row::switch(&["--log-disable"], "").library("`tracing`: a subscriber of the application's decides"),
+    Row::refused(&["--log-file", "--log-prompts-dir", "--log-colors", "-lv", "--verbosity", "--log-verbosity"], LOGS)
+        .library("the same"),
+    Row::never([&["--log-jsonl"], &["--no-log-jsonl"]], LOGS).library("the same"),
+    Row::never([&["--log-prefix"], &["--no-log-prefix"]], LOGS).library("the same"),
+    Row::never([&["--log-timestamps"], &["--no-log-timestamps"]], LOGS).library("the same"),
+    Row::refused_switch(&["-v", "--verbose", "--log-verbose"], LOGS).library("the same"),
+];
+
+fn variable(name: &str, value: serde_json::Value) -> Vec<String> {
+    vec![format!("--template-kwargs={}", json!({ name: value }))]
+}
+
+fn reasoning(value: &str) -> Result<Vec<String>, String> {
+    match value {
+        "auto" | "-1" => Ok(Vec::new()),
+        yes if super::is_yes(yes) => Ok(variable("enable_thinking", true.into())),
+        no if super::is_no(no) => Ok(variable("enable_thinking", false.into())),
+        _ => Err(format!("`{value}` is none of on, off and auto")),
+    }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "the shape of all readers of values")]
+fn reasoning_effort(level: &str) -> Result<Vec<String>, String> {
+    Ok(if level == "default" { Vec::new() } else { variable("reasoning_effort", level.into()) })
+}
+
+fn reasoning_format(format: &str) -> Result<Vec<String>, String> {
+    match format {
+        "auto" | "deepseek" => Ok(Vec::new()),
+        "none" => Ok(vec!["--plain".to_owned()]),
+        _ => Err(format!("`{format}` is not written here: auto, deepseek or none can be")),
+    }
+}
+
+fn reasoning_budget(tokens: &str) -> Result<Vec<String>, String> {
+    match tokens {
+        "-1" => Ok(Vec::new()),
+        "0" => Ok(variable("enable_thinking", false.into())),
+        _ => Err("cut short, a model answers worse: -1 (no limit) or 0 (no thinking) can be".to_owned()),
+    }
+}

@@ -1,0 +1,260 @@
+//! A command line with llama.cpp's flags flows in; the same in flags of ours flows out, or every flag that cannot be
+//! taken with its reason.
+//!
+//! clap reads `-sys` as `-s ys` and `-ngl` as a cluster of three switches. So nothing with a single dash and several
+//! letters reaches clap: it is a flag of the table, or refused.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::{Arg, Command};
+
+use super::{Here, Row, Value, find};
+
+/// What a command line says in flags of ours.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    /// For clap.
+    pub(crate) words: Vec<OsString>,
+    /// Flags of llama.cpp that have no meaning for the verb, and are left out.
+    pub(crate) left_out: Vec<String>,
+    refused: Vec<String>,
+    /// The model, where a flag names it.
+    model: Option<String>,
+}
+
+/// The flags of one verb by every spelling.
+struct Own<'c>(BTreeMap<String, &'c Arg>);
+
+impl<'c> Own<'c> {
+    fn of(verb: &'c Command) -> Self {
+        let mut own = BTreeMap::new();
+        for arg in verb.get_arguments() {
+            let long = arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default());
+            own.extend(long.map(|name| (format!("--{name}"), arg)));
+            let short = arg.get_short().into_iter().chain(arg.get_all_short_aliases().unwrap_or_default());
+            own.extend(short.map(|letter| (format!("-{letter}"), arg)));
+        }
+        Self(own)
+    }
+
+    /// Whether the verb has the flag that a word begins with.
+    fn has(&self, word: &str) -> bool {
+        let name = word.split('=').next().unwrap_or(word);
+        matches!(name, "--help" | "-h") || self.0.contains_key(name)
+    }
+
+    /// Whether the word behind this flag is its value.
+    fn takes_next(&self, word: &str) -> bool {
+        let arg = self.0.get(word);
+        arg.is_some_and(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
+    }
+}
+
+impl Words {
+    /// Reads a command line of this program, which begins with the program's name.
+    ///
+    /// # Errors
+    ///
+    /// Names every flag that cannot be taken, with its reason.
+    pub(crate) fn read(said: Vec<OsString>, program: &Command) -> Result<Self, String> {
+        let verb = said.get(1).and_then(|verb| verb.to_str()).and_then(|verb| program.find_subcommand(verb));
+        let Some(verb) = verb else { return Ok(Self { words: said, ..Self::default() }) };
+        let own = Own::of(verb);
+        let mut read = Self::default();
+        let mut rest = said.into_iter();
+        let begin: Vec<OsString> = rest.by_ref().take(2).collect();
+        let rest: Vec<OsString> = rest.collect();
+        let mut rest = rest.as_slice();
+        while let [word, behind @ ..] = rest {
+            rest = behind;
+            match word.to_str() {
+                Some("--") => {
+                    read.words.push(word.clone());
+                    read.words.extend_from_slice(rest);
+                    break;
+                }
+                Some(text) if text.len() > 1 && text.starts_with('-') => {
+                    rest = read.flag(text, rest, &own, (verb.get_name(), program));
+                }
+                _ => read.words.push(word.clone()),
+            }
+        }
+        if !read.refused.is_empty() {
+            return Err(read.refused.join("; "));
+        }
+        let model = read.model.take().map(OsString::from);
+        read.words = begin.into_iter().chain(model).chain(read.words).collect();
+        Ok(read)
+    }
+
+    /// Reads a word that begins with a dash, and gives what is behind it and its values.
+    fn flag<'w>(
+        &mut self,
+        text: &str,
+        behind: &'w [OsString],
+        own: &Own<'_>,
+        verb: (&str, &Command),
+    ) -> &'w [OsString] {
+        let (name, joined) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        let is_ours = |row: &Row| match (row.here, row.value) {
+            // Another flag of this spelling: `measure -n`.
+            (Here::Flag(flags), _) => own.has(name) && !flags.iter().any(|flag| own.has(flag)),
+            // `--mtp=3` and `--embeddings=mean`: llama.cpp's have no value.
+            (_, Value::None) => own.has(name) && joined.is_some(),
+            _ => false,
+        };
+        if let Some(row) = find(name).filter(|&row| !is_ours(row)) {
+            return self.row(row, (name, joined), behind, own, verb);
+        }
+        if own.has(text) {
+            self.words.push(text.into());
+            // Behind a flag of ours stands its value, whatever llama.cpp's flags are called; a flag of ours does not.
+            let next = behind.first().and_then(|next| next.to_str());
+            let is_flag = next.is_some_and(|next| next.len() > 1 && next.starts_with('-') && own.has(next));
+            let ([next, after @ ..], None, true, false) = (behind, joined, own.takes_next(name), is_flag) else {
+                return behind;
+            };
+            match next.to_str().filter(|next| next.starts_with('-')) {
+                // clap takes it for a flag where it stands alone.
+                Some(value) => {
+                    self.words.pop();
+                    self.words.push(format!("{text}={value}").into());
+                }
+                None => self.words.push(next.clone()),
+            }
+            return after;
+        }
+        let is_number = |text: &str| text.parse::<f64>().is_ok();
+        let letters = text.trim_start_matches('-');
+        if text.starts_with("--") || letters.chars().count() == 1 || is_number(text) {
+            // What it is, or that it is nothing, is for clap to say.
+            self.words.push(text.into());
+            return behind;
+        }
+        // `-c4096`: one letter, and a number.
+        let (letter, value) = letters.split_at(letters.chars().next().map_or(0, char::len_utf8));
+        if is_number(value) {
+            return self.flag(&format!("-{letter}={value}"), behind, own, verb);
+        }
+        self.refused.push(format!("{name} is no flag of this program or of llama.cpp's{}", near(name)));
+        behind
+    }
+
+    /// Puts what a flag of the table says into flags of ours.
+    fn row<'w>(
+        &mut self,
+        row: &Row,
+        (name, joined): (&str, Option<&str>),
+        mut behind: &'w [OsString],
+        own: &Own<'_>,
+        (verb, program): (&str, &Command),
+    ) -> &'w [OsString] {
+        let mut next = |is_value: &dyn Fn(&str) -> bool| match behind {
+            [next, rest @ ..] => {
+                let next = next.to_str().filter(|next| is_value(next)).map(str::to_owned);
+                behind = if next.is_some() { rest } else { behind };
+                next
+            }
+            [] => None,
+        };
+        let is_off = row.off.contains(&name.replace('_', "-").as_str());
+        let value = match (row.value, joined) {
+            (_, Some(value)) => Some(value.to_owned()),
+            (Value::None, None) => Some("on".to_owned()),
+            (Value::One, None) => next(&|_| true),
+            (Value::Two, None) => next(&|_| true).and_then(|_| next(&|_| true)),
+            (Value::Optional(values), None) => next(&|next| values.contains(&next)).or(Some("on".to_owned())),
+        };
+        let Some(mut value) = value else {
+            self.refused.push(format!("{name}: its value is missing"));
+            return behind;
+        };
+        if is_off {
+            value = if super::is_no(&value) { "on".to_owned() } else { "off".to_owned() };
+        }
+        let words = match row.here {
+            Here::Refused(reason) => Err(reason.to_owned()),
+            // A switch of the table is `on` whatever it was given to say so.
+            Here::Only(values, _) if values.contains(&switched(row, &value)) => Ok(Vec::new()),
+            Here::Only(values, reason) => Err(match values {
+                [] | ["on" | "off", ..] => reason.to_owned(),
+                values => format!("{reason} (taken: {})", values.join(", ")),
+            }),
+            Here::Switch(_, off) if super::is_no(&value) => Ok(vec![off.to_owned()]),
+            Here::Switch(on, _) => Ok(vec![on.to_owned()]),
+            Here::Reads(read, _) => read(&value),
+            Here::Flag(_) if row.usual.contains(&&*value) => Ok(Vec::new()),
+            Here::Flag(ours) => Ok(vec![match ours.iter().find(|flag| own.has(flag)) {
+                Some(flag) if flag.ends_with('=') => format!("{flag}{value}"),
+                Some(flag) => format!("{flag}={value}"),
+                None => ours[0].to_owned(),
+            }]),
+        };
+        match words {
+            Err(reason) => self.refused.push(format!("{name}: {reason}")),
+            Ok(words) => {
+                for word in words.into_iter().filter(|word| !word.is_empty()) {
+                    self.put(name, word, own, (verb, program));
+                }
+            }
+        }
+        behind
+    }
+
+    /// Puts a word of ours, which a flag stands for.
+    fn put(&mut self, name: &str, word: String, own: &Own<'_>, (verb, program): (&str, &Command)) {
+        if !word.starts_with('-') {
+            match self.model.replace(word) {
+                Some(other) => self.refused.push(format!("{name}: the model is {other} already")),
+                None => {}
+            }
+        } else if own.has(&word) {
+            self.words.push(word.into());
+        } else if word == "--yes" {
+            // A verb that fetches nothing.
+        } else {
+            let verbs = verbs_with(program, &word);
+            match verbs.is_empty() {
+                true => self.refused.push(format!("{name}: no verb takes it here")),
+                false if verb == "plan" => self.left_out.push(format!("{name} places nothing, and is left out")),
+                false => {
+                    self.refused.push(format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `")))
+                }
+            }
+        }
+    }
+}
+
+/// `on` or `off` of a switch, whatever word says so; of a flag with a value the value.
+fn switched<'v>(row: &Row, value: &'v str) -> &'v str {
+    match row.value {
+        Value::Optional(_) if super::is_yes(value) && row.here_is_switch() => "on",
+        Value::Optional(_) if super::is_no(value) && row.here_is_switch() => "off",
+        _ => value,
+    }
+}
+
+impl Row {
+    /// Whether its values are those of a switch.
+    fn here_is_switch(&self) -> bool {
+        matches!(self.here, Here::Only(["on" | "off", ..], _))
+    }
+}
+
+/// The verbs that have the flag that a word begins with.
+pub(super) fn verbs_with<'c>(program: &'c Command, word: &str) -> Vec<&'c str> {
+    let has = |verb: &&Command| Own::of(verb).has(word);
+    program.get_subcommands().filter(has).map(Command::get_name).collect()
+}
+
+/// Flags of the table that begin alike, for a message.
+fn near(name: &str) -> String {
+    let begin: String = name.chars().take(3).collect();
+    let rows = super::TABLE.iter().flat_map(|(_, rows)| *rows).flat_map(Row::spellings);
+    let near: Vec<&str> = rows.filter(|spelling| spelling.starts_with(&begin)).take(5).collect();
+    if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
+}

@@ -1,0 +1,244 @@
+//! Settings of a load under llama.cpp's names: those of the context ([`SettingArgs`]), and which devices hold what
+//! ([`DeviceArgs`]).
+
+use std::error::Error;
+
+use autoplace::ModelBuilder;
+use autoplace::load;
+use autoplace::machine::{Gpu, Host, Machine};
+use autoplace::memory::{ContextParams, Place, RopeScaling, TensorOverride};
+use autoplace::plan::Request;
+
+/// Settings of a context that are seldom needed.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "llama.cpp's settings")]
+pub(crate) struct SettingArgs {
+    /// All sequences share one cache, instead of a part of it each
+    #[arg(long)]
+    kv_unified: bool,
+    /// Reads the file instead of mapping it
+    #[arg(long)]
+    no_mmap: bool,
+    /// Leaves weights as they are in the file, instead of in the CPU's own order
+    #[arg(long)]
+    no_repack: bool,
+    /// Computes prompts on the host with the weights that lie there, instead of on a GPU
+    #[arg(long)]
+    no_op_offload: bool,
+    /// How positions are scaled: none, linear, yarn, longrope [default: as the model says]
+    #[arg(long, value_name = "TYPE", value_parser = rope_scaling)]
+    rope_scaling: Option<RopeScaling>,
+    /// Base of RoPE's frequencies [default: the model's]
+    #[arg(long, value_name = "F", value_parser = above_zero)]
+    rope_freq_base: Option<f32>,
+    /// Factor of RoPE's frequencies: 0.25 for four times the context
+    #[arg(long, value_name = "F", value_parser = above_zero)]
+    rope_freq_scale: Option<f32>,
+    /// YaRN: tokens of context that the model was trained on [default: the model's]
+    #[arg(long, value_name = "N")]
+    yarn_orig_ctx: Option<u32>,
+    /// YaRN: share of extrapolation; 0 interpolates all [default: the model's]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    yarn_ext_factor: Option<f32>,
+    /// YaRN: factor of attention [default: the model's]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    yarn_attn_factor: Option<f32>,
+    /// YaRN: rotations from which nothing is interpolated [default: the model's]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    yarn_beta_fast: Option<f32>,
+    /// YaRN: rotations up to which all is interpolated [default: the model's]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    yarn_beta_slow: Option<f32>,
+}
+
+/// Which devices hold what, as llama.cpp's users say it. What is said here is followed, or an error.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "llama.cpp's settings")]
+pub(crate) struct DeviceArgs {
+    /// The GPUs that may be used, as `devices` names them; `none` is the host alone [default: all]
+    #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
+    device: Vec<String>,
+    /// `none` uses one GPU: `--main-gpu`
+    #[arg(long, value_name = "layer|none", value_parser = ["layer", "none"], hide_possible_values = true)]
+    split_mode: Option<String>,
+    /// The GPU of `--split-mode none`, by its place among the machine's [default: 0]
+    #[arg(long, value_name = "INDEX")]
+    main_gpu: Option<usize>,
+    /// Proportions in which the GPUs share the layers: `3,1` [default: as is fastest]
+    #[arg(long, value_name = "N,...", value_parser = proportions)]
+    tensor_split: Option<Proportions>,
+    /// Weights that lie elsewhere than their layer, by a pattern found in their names: `exps=CPU`, `blk\.1\.=CUDA1`;
+    /// several times for several
+    #[arg(long, value_name = "PATTERN=DEVICE,...")]
+    override_tensor: Vec<String>,
+    /// All experts on the host
+    #[arg(long)]
+    cpu_moe: bool,
+    /// The experts of the first N layers on the host
+    #[arg(long, value_name = "N")]
+    n_cpu_moe: Option<u32>,
+    /// The dense feed-forward matrices of the first N layers on the host
+    #[arg(long, value_name = "N")]
+    n_cpu_ffn: Option<u32>,
+}
+
+/// Proportions of the layers, one for each GPU.
+#[derive(Debug, Clone)]
+struct Proportions(Vec<f32>);
+
+/// common/common.h, `LLM_FFN_EXPS_REGEX`, of which `std::regex` and ours make the same.
+const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+/// common/common.h, `LLM_FFN_DENSE_REGEX`.
+const DENSE: &str = r"\.ffn_(up|down|gate)\.";
+
+impl SettingArgs {
+    /// Sets what is said here.
+    pub(crate) fn set(&self, params: &mut ContextParams) {
+        params.kv_unified |= self.kv_unified;
+        params.mmap &= !self.no_mmap;
+        params.repack &= !self.no_repack;
+        params.op_offload &= !self.no_op_offload;
+        let rope = &mut params.rope;
+        rope.scaling = self.rope_scaling.or(rope.scaling);
+        rope.freq_base = self.rope_freq_base.or(rope.freq_base);
+        rope.freq_scale = self.rope_freq_scale.or(rope.freq_scale);
+        rope.yarn_orig_ctx = self.yarn_orig_ctx.filter(|&tokens| tokens > 0).or(rope.yarn_orig_ctx);
+        // llama.cpp's own default is a negative number.
+        let said = |factor: Option<f32>| factor.filter(|&factor| factor >= 0.0);
+        rope.yarn_ext_factor = said(self.yarn_ext_factor).or(rope.yarn_ext_factor);
+        rope.yarn_attn_factor = said(self.yarn_attn_factor).or(rope.yarn_attn_factor);
+        rope.yarn_beta_fast = said(self.yarn_beta_fast).or(rope.yarn_beta_fast);
+        rope.yarn_beta_slow = said(self.yarn_beta_slow).or(rope.yarn_beta_slow);
+    }
+}
+
+impl DeviceArgs {
+    /// A load of this request, on this machine, with what is said here.
+    ///
+    /// # Errors
+    ///
+    /// As [`keep`](Self::keep) and [`over`](Self::over), and where the machine's devices cannot be asked for.
+    pub(crate) fn load(&self, builder: ModelBuilder, request: Request) -> Result<ModelBuilder, Box<dyn Error>> {
+        // A load looks at the machine by itself.
+        let mut machine = if self.name_devices() { load::detect()? } else { Machine::new(Host::new(0)) };
+        self.keep(&mut machine)?;
+        let builder = builder.request(self.over(request, &machine)?);
+        Ok(if self.name_devices() { builder.machine(machine) } else { builder })
+    }
+
+    /// Whether what is said here depends on the machine.
+    fn name_devices(&self) -> bool {
+        let is_elsewhere = |rule: &str| rule.rsplit_once('=').is_some_and(|(_, device)| device != "CPU");
+        let mut rules = self.override_tensor.iter().flat_map(|rules| rules.split(','));
+        !self.device.is_empty() || self.split_mode.as_deref() == Some("none") || rules.any(is_elsewhere)
+    }
+
+    /// Leaves the machine those of its GPUs that may be used.
+    ///
+    /// # Errors
+    ///
+    /// For a device that is not there.
+    pub(crate) fn keep(&self, machine: &mut Machine) -> Result<(), String> {
+        if !self.device.is_empty() && self.device != ["none"] {
+            let mut kept = Vec::with_capacity(self.device.len());
+            for name in &self.device {
+                let index = index(machine, name)?;
+                if kept.contains(&index) {
+                    return Err(format!("--device names {name} twice"));
+                }
+                kept.push(index);
+            }
+            machine.gpus = kept.into_iter().map(|index| machine.gpus[index].clone()).collect();
+        } else if !self.device.is_empty() {
+            machine.gpus.clear();
+        }
+        match (self.split_mode.as_deref(), self.main_gpu) {
+            (Some("none"), main) if !machine.gpus.is_empty() => {
+                let (main, count) = (main.unwrap_or(0), machine.gpus.len());
+                let gpu = machine.gpus.get(main).cloned();
+                machine.gpus =
+                    vec![gpu.ok_or_else(|| format!("--main-gpu is {main}: there are {count} GPUs, from 0 on"))?];
+                Ok(())
+            }
+            (Some("none"), _) | (_, None) => Ok(()),
+            _ => Err("--main-gpu is the GPU of --split-mode none, which is not said".to_owned()),
+        }
+    }
+
+    /// The same request with the placement that is stated here, on the machine that is [kept](Self::keep).
+    ///
+    /// # Errors
+    ///
+    /// For a rule without a pattern and a device, and for a device that is not there.
+    pub(crate) fn over(&self, mut request: Request, machine: &Machine) -> Result<Request, String> {
+        if let Some(Proportions(shares)) = &self.tensor_split {
+            request.tensor_split.clone_from(shares);
+        }
+        let overrides = &mut request.overrides;
+        for rule in self.override_tensor.iter().flat_map(|rules| rules.split(',')) {
+            let Some((pattern, device)) = rule.rsplit_once('=').filter(|(pattern, _)| !pattern.is_empty()) else {
+                return Err(format!("--override-tensor `{rule}` is no PATTERN=DEVICE, such as exps=CPU"));
+            };
+            let place = if device == "CPU" { Place::Host } else { Place::Gpu(index(machine, device)?) };
+            overrides.push(TensorOverride::new(pattern, place));
+        }
+        if self.cpu_moe {
+            overrides.push(TensorOverride::new(EXPERTS, Place::Host));
+        }
+        overrides.extend(first_blocks(self.n_cpu_moe, EXPERTS));
+        overrides.extend(first_blocks(self.n_cpu_ffn, DENSE));
+        Ok(request)
+    }
+}
+
+/// Keeps weights of the first blocks on the host. One pattern for all: llama.cpp compiles each again for every tensor.
+fn first_blocks(blocks: Option<u32>, weights: &str) -> Option<TensorOverride> {
+    let blocks = blocks.filter(|&blocks| blocks > 0)?;
+    // More than any model has.
+    let numbers: Vec<String> = (0..blocks.min(512)).map(|block| block.to_string()).collect();
+    Some(TensorOverride::new(format!(r"blk\.({}){weights}", numbers.join("|")), Place::Host))
+}
+
+/// The GPU of this name: ggml's (`CUDA0`), its own (`RTX 4090`), or its backend with its place among that's.
+fn index(machine: &Machine, name: &str) -> Result<usize, String> {
+    let mut places = machine.gpus.iter().enumerate().map(|(index, gpu)| {
+        let before = machine.gpus[..index].iter().filter(|other| other.backend == gpu.backend).count();
+        (index, gpu, format!("{}{before}", gpu.backend))
+    });
+    let is_meant = |gpu: &Gpu, place: &str| {
+        let names = [gpu.device.as_deref(), Some(&*gpu.name), Some(place)];
+        names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
+    };
+    if let Some((index, ..)) = places.find(|(_, gpu, place)| is_meant(gpu, place)) {
+        return Ok(index);
+    }
+    let known: Vec<&str> = machine.gpus.iter().map(|gpu| gpu.device.as_deref().unwrap_or(&gpu.name)).collect();
+    let known = if known.is_empty() { "there is no GPU".to_owned() } else { format!("there are {}", known.join(", ")) };
+    Err(format!("there is no device {name}: {known}"))
+}
+
+/// As common/arg.cpp reads `--tensor-split`: `3,1` or `3/1`.
+fn proportions(text: &str) -> Result<Proportions, String> {
+    let shares = text.split([',', '/']).filter(|share| !share.is_empty()).map(str::parse::<f32>);
+    let shares: Vec<f32> = shares.collect::<Result<_, _>>().map_err(|_| "proportions are numbers, such as 3,1")?;
+    let is_share = |share: &f32| share.is_finite() && *share >= 0.0;
+    match shares.iter().all(is_share) && shares.iter().any(|&share| share > 0.0) {
+        true => Ok(Proportions(shares)),
+        false => Err("proportions are 0 or more, and one is above 0".to_owned()),
+    }
+}
+
+fn rope_scaling(text: &str) -> Result<RopeScaling, String> {
+    match text {
+        "none" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear),
+        "yarn" => Ok(RopeScaling::Yarn),
+        "longrope" => Ok(RopeScaling::LongRope),
+        _ => Err("none, linear, yarn or longrope can be".to_owned()),
+    }
+}
+
+fn above_zero(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number: &f32| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "a number above 0 can be".to_owned())
+}

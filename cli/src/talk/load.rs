@@ -1,0 +1,131 @@
+//! How a model is loaded to talk with or to serve: its source, what is asked of its plan, and where it may go.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+use autoplace::load::Error as LoadError;
+use autoplace::machine::Bytes;
+use autoplace::plan::{self, GpuLayers, Request, SavedPlan};
+use autoplace::{Model, ModelBuilder, Plan};
+use clap::value_parser;
+
+use super::screen::note;
+use super::source::SourceArgs;
+use crate::args::AskArgs;
+use crate::rates::bar;
+use crate::settings::{DeviceArgs, SettingArgs};
+use crate::stop::Stop;
+
+/// A model, and where it is to go.
+#[derive(Debug, clap::Args)]
+pub(super) struct LoadArgs {
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+    #[command(flatten)]
+    ask: AskArgs,
+    #[command(flatten)]
+    settings: SettingArgs,
+    #[command(flatten)]
+    devices: DeviceArgs,
+    /// Follows a plan that `plan --save` wrote, instead of making one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["AskArgs", "SettingArgs", "DeviceArgs"])]
+    plan: Option<PathBuf>,
+    /// Threads to compute with [default: as many as the CPU has cores]
+    #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
+    threads: Option<u32>,
+    /// Threads for prompts [default: as many]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
+    threads_batch: Option<u32>,
+    /// A LoRA adapter that is computed with; several times for several
+    #[arg(long, value_name = "FILE")]
+    lora: Vec<PathBuf>,
+    /// The same at a scale
+    #[arg(long, value_name = "FILE:SCALE", value_parser = scaled)]
+    lora_scaled: Vec<(PathBuf, f32)>,
+    /// Devices of another machine too, whose rpc-server listens there; several times for several
+    #[arg(long, value_name = "HOST:PORT")]
+    rpc: Vec<String>,
+    /// Lets --rpc reach other machines than this one: there is no authentication
+    #[arg(long, requires = "rpc")]
+    rpc_trusted_network: bool,
+}
+
+impl LoadArgs {
+    /// What a plan is asked for, but for what depends on the machine's devices.
+    pub(super) fn request(&self) -> Request {
+        let mut request = self.ask.request();
+        self.settings.set(&mut request.params);
+        request
+    }
+
+    /// Loads the model as `more` has it too, and says where it went; `None` where Ctrl-C came before.
+    pub(super) fn load(
+        &self,
+        path: &Path,
+        mut request: Request,
+        stop: &Stop,
+        more: impl Fn(ModelBuilder) -> ModelBuilder,
+    ) -> Result<Option<Model>, Box<dyn Error>> {
+        loop {
+            let bar = bar(100, "loading {wide_bar} {percent} %");
+            let (cancelled, shown) = (stop.flag(), bar.clone());
+            let builder = more(self.builder(path, request.clone())?);
+            let loaded = builder.progress(move |done| {
+                shown.set_position((done * 100.0) as u64);
+                !cancelled.load(Relaxed)
+            });
+            let loaded = loaded.load();
+            bar.finish_and_clear();
+            if stop.end() {
+                return Ok(None);
+            }
+            match loaded {
+                // As llama.cpp's programs do it: a command line that was written for a GPU runs without one.
+                Err(LoadError::Plan(plan::Error::NoGpu { .. })) if request.gpu_layers != GpuLayers::Auto => {
+                    note("no usable GPU found: --ngl is left out");
+                    request.gpu_layers = GpuLayers::Auto;
+                }
+                Err(error) => return Err(error.into()),
+                Ok(model) => {
+                    let plan = model.placement();
+                    note(summary(&plan));
+                    // The first one is why it is this placement, which `/placement` says.
+                    plan.notes.iter().skip(1).for_each(note);
+                    return Ok(Some(model));
+                }
+            }
+        }
+    }
+
+    fn builder(&self, path: &Path, request: Request) -> Result<ModelBuilder, Box<dyn Error>> {
+        let mut builder = self.devices.load(Model::builder(path), request)?;
+        if let Some(file) = &self.plan {
+            builder = builder.follow(SavedPlan::read(file)?);
+        }
+        builder = self.threads.into_iter().fold(builder, ModelBuilder::n_threads);
+        builder = self.threads_batch.into_iter().fold(builder, ModelBuilder::n_threads_batch);
+        builder = self.lora.iter().fold(builder, |builder, file| builder.lora(file, 1.0));
+        builder = self.lora_scaled.iter().fold(builder, |builder, (file, scale)| builder.lora(file, *scale));
+        builder = self.rpc.iter().fold(builder, ModelBuilder::rpc);
+        Ok(if self.rpc_trusted_network { builder.rpc_trusted_network(true) } else { builder })
+    }
+}
+
+/// As common/arg.cpp reads `--lora-scaled`; a path of Windows has a colon too.
+fn scaled(text: &str) -> Result<(PathBuf, f32), String> {
+    let split = text.rsplit_once(':').and_then(|(file, scale)| Some((file.into(), scale.parse().ok()?)));
+    split.ok_or_else(|| format!("`{text}` is no FILE:SCALE, such as style.gguf:0.5"))
+}
+
+/// Where the model is, in a line.
+pub(super) fn summary(plan: &Plan) -> String {
+    let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
+    let layers = match gpus.is_empty() {
+        true => format!("all {} layers on the host", plan.layers()),
+        false => format!("{} of {} layers on {}", plan.n_gpu_layers, plan.layers(), gpus.join(" and ")),
+    };
+    let bytes = plan.placements.iter().map(|it| it.footprint.total()).sum();
+    let speed = plan.speed.as_ref().map(|it| format!(", about {:.1} tok/s", it.tokens_per_second));
+    format!("{}: {layers}, {}{}", plan.model.name, Bytes(bytes), speed.unwrap_or_default())
+}

@@ -1,0 +1,180 @@
+//! How tokens are chosen, under llama.cpp's names.
+
+use autoplace::generate::{Mirostat, SamplerKind, Sampling};
+use clap::value_parser;
+
+/// Parameters of sampling; what is not said is the model's own, or llama.cpp's default.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Sampling")]
+pub(super) struct SamplingArgs {
+    /// Divides what decides about a token; 0 always takes the likeliest [default: the model's own, or 0.8]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    temp: Option<f32>,
+    /// Seed of the random choice: the same seed gives the same text [default: another one each time]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..i64::from(u32::MAX)))]
+    seed: Option<u32>,
+    /// Keeps the K likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    top_k: Option<u32>,
+    /// Keeps the likeliest tokens whose probabilities add up to P
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Keeps tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Keeps the tokens that are about as surprising as is to be expected, up to P
+    #[arg(long, value_name = "P")]
+    typical_p: Option<f32>,
+    /// Keeps tokens at most N standard deviations below the likeliest
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    top_n_sigma: Option<f32>,
+    /// How far the temperature goes below and above
+    #[arg(long, value_name = "T")]
+    dynatemp_range: Option<f32>,
+    /// The power of the entropy that decides how far
+    #[arg(long, value_name = "F")]
+    dynatemp_exp: Option<f32>,
+    /// How often the likeliest tokens are dropped (XTC)
+    #[arg(long, value_name = "P")]
+    xtc_probability: Option<f32>,
+    /// From which probability on XTC drops a token
+    #[arg(long, value_name = "P")]
+    xtc_threshold: Option<f32>,
+    /// Divides the logits of recent tokens; 1 is off
+    #[arg(long, value_name = "F")]
+    repeat_penalty: Option<f32>,
+    /// How many recent tokens the penalties look at; -1 is the whole context
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = last_n)]
+    repeat_last_n: Option<u32>,
+    /// Is subtracted once from the logit of a recent token
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    presence_penalty: Option<f32>,
+    /// Is subtracted from the logit of a recent token for each time that it came
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    frequency_penalty: Option<f32>,
+    /// Punishes tokens that go on with a repetition (DRY); 0 is off
+    #[arg(long, value_name = "F")]
+    dry_multiplier: Option<f32>,
+    /// How much more for each token that a repetition is longer
+    #[arg(long, value_name = "F")]
+    dry_base: Option<f32>,
+    /// Repetitions of so many tokens cost nothing
+    #[arg(long, value_name = "N")]
+    dry_allowed_length: Option<u32>,
+    /// Among how many recent tokens repetitions are looked for; -1 is the whole context
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = last_n)]
+    dry_penalty_last_n: Option<u32>,
+    /// What repetitions do not reach over, instead of llama.cpp's list; `none` is nothing; several times for several
+    #[arg(long, value_name = "TEXT")]
+    dry_sequence_breaker: Vec<String>,
+    /// Keeps the surprise of a text at a level: 0 is off, 1 and 2 are the versions of Mirostat
+    #[arg(long, value_name = "0|1|2", value_parser = mirostat)]
+    mirostat: Option<Mirostat>,
+    /// The level, in bits per token
+    #[arg(long, value_name = "F")]
+    mirostat_ent: Option<f32>,
+    /// How fast Mirostat learns
+    #[arg(long, value_name = "F")]
+    mirostat_lr: Option<f32>,
+    /// The probability of tokens that is preferred (adaptive-p); below 0 none is
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    adaptive_target: Option<f32>,
+    /// How long adaptive-p remembers, 0 to 0.99
+    #[arg(long, value_name = "F")]
+    adaptive_decay: Option<f32>,
+    /// Which samplers apply, in this order: `top_k;top_p;temperature`
+    #[arg(long, value_name = "NAME;...", value_parser = samplers)]
+    samplers: Option<Samplers>,
+    /// Is added to the logit of a token: `15043+1`, `15043-1`; several times for several
+    #[arg(long, value_name = "TOKEN+BIAS", allow_hyphen_values = true, value_parser = logit_bias)]
+    logit_bias: Vec<(i32, f32)>,
+}
+
+#[derive(Debug, Clone)]
+struct Samplers(Vec<SamplerKind>);
+
+impl SamplingArgs {
+    /// What is said here, over the model's own parameters.
+    pub(super) fn over(&self, mut own: Sampling) -> Sampling {
+        macro_rules! set {
+            ($($field:ident = $said:ident),* $(,)?) => {
+                $(if let Some(said) = self.$said { own.$field = said; })*
+            };
+        }
+        set! {
+            top_k = top_k, top_p = top_p, min_p = min_p, typical_p = typical_p, top_n_sigma = top_n_sigma,
+            dynatemp_range = dynatemp_range, dynatemp_exponent = dynatemp_exp,
+            xtc_probability = xtc_probability, xtc_threshold = xtc_threshold,
+            repeat_penalty = repeat_penalty, repeat_last_n = repeat_last_n,
+            presence_penalty = presence_penalty, frequency_penalty = frequency_penalty,
+            dry_multiplier = dry_multiplier, dry_base = dry_base, dry_allowed_length = dry_allowed_length,
+            dry_penalty_last_n = dry_penalty_last_n,
+            mirostat = mirostat, mirostat_tau = mirostat_ent, mirostat_eta = mirostat_lr,
+            adaptive_target = adaptive_target, adaptive_decay = adaptive_decay,
+        }
+        // common/arg.cpp lets no temperature be negative.
+        own.temperature = self.temp.map_or(own.temperature, |temp| temp.max(0.0));
+        own.seed = self.seed.or(own.seed);
+        if let Some(Samplers(kinds)) = &self.samplers {
+            own.samplers.clone_from(kinds);
+        }
+        if self.adaptive_target.is_some_and(|target| target >= 0.0) && !own.samplers.contains(&SamplerKind::AdaptiveP) {
+            own.samplers.push(SamplerKind::AdaptiveP);
+        }
+        if !self.dry_sequence_breaker.is_empty() {
+            own.dry_sequence_breakers =
+                self.dry_sequence_breaker.iter().filter(|breaker| *breaker != "none").cloned().collect();
+        }
+        own.logit_bias.extend(&self.logit_bias);
+        own
+    }
+}
+
+/// -1 is the whole context, for which any number that is large enough stands.
+fn last_n(text: &str) -> Result<u32, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(i32::MAX as u32),
+        Ok(tokens) if (0..=i64::from(i32::MAX)).contains(&tokens) => Ok(tokens as u32),
+        _ => Err("a number of tokens, or -1 for the whole context".to_owned()),
+    }
+}
+
+fn mirostat(text: &str) -> Result<Mirostat, String> {
+    match text {
+        "0" => Ok(Mirostat::Off),
+        "1" => Ok(Mirostat::V1),
+        "2" => Ok(Mirostat::V2),
+        _ => Err("0, 1 or 2 can be".to_owned()),
+    }
+}
+
+fn samplers(text: &str) -> Result<Samplers, String> {
+    let kind = |name: &str| SamplerKind::from_name(name).ok_or_else(|| format!("`{name}` is no sampler"));
+    text.split(';').filter(|name| !name.trim().is_empty()).map(kind).collect::<Result<_, _>>().map(Samplers)
+}
+
+/// As common/arg.cpp reads `--logit-bias`.
+fn logit_bias(text: &str) -> Result<(i32, f32), String> {
+    let wrong = || format!("`{text}` is no token and its bias, such as 15043+1");
+    let at = text.find(['+', '-']).filter(|&at| at > 0).ok_or_else(wrong)?;
+    match (text[..at].trim().parse(), text[at..].parse()) {
+        (Ok(token), Ok(bias)) => Ok((token, bias)),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{logit_bias, samplers};
+    use autoplace::generate::SamplerKind;
+
+    #[test]
+    fn biases_and_samplers_are_read_as_llama_cpp_reads_them() {
+        assert_eq!(logit_bias("15043+1"), Ok((15043, 1.0)));
+        assert_eq!(logit_bias("15043-1.5"), Ok((15043, -1.5)));
+        assert!(logit_bias("-15043").is_err() && logit_bias("hello+1").is_err() && logit_bias("7+").is_err());
+        let read = samplers("top_k;min-p;temp").unwrap().0;
+        assert_eq!(read, [SamplerKind::TopK, SamplerKind::MinP, SamplerKind::Temperature]);
+        assert!(samplers("top_k;best").unwrap_err().contains("best"));
+    }
+}

@@ -1,0 +1,179 @@
+//! Prompts, and what becomes of answers, under llama.cpp's names.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use autoplace::chat::ReplyFormat;
+use autoplace::generate::{Chat, Constraint, Generate};
+use serde_json::{Map, Value};
+
+use crate::in_file;
+
+/// What is said to the model, and how its answers are read.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Texts")]
+pub(super) struct TextArgs {
+    /// The prompt; of a chat the first message. `\n`, `\t`, `\xHH` and so on are characters, as in llama.cpp
+    #[arg(long = "prompt", value_name = "TEXT", conflicts_with = "file")]
+    pub(super) said: Option<String>,
+    /// A file with the prompt, in the same way
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Leaves `\n` and so on in --prompt, --file and --stop as they are
+    #[arg(long)]
+    no_escape: bool,
+    /// A file with the system message
+    #[arg(long, value_name = "FILE")]
+    system_file: Option<PathBuf>,
+    /// Goes on with the prompt as it is, without a chat template
+    #[arg(long)]
+    pub(super) raw: bool,
+    /// Ends after one answer
+    #[arg(long)]
+    pub(super) single_turn: bool,
+    /// Ends an answer before this text; several times for several
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Writes control tokens out
+    #[arg(long)]
+    special: bool,
+    /// Goes on where the model would end an answer, for measurements
+    #[arg(long)]
+    ignore_eos: bool,
+    /// Variables of the chat template as a JSON object: `{"enable_thinking": false}`; several times for several
+    #[arg(long, value_name = "JSON", value_parser = object)]
+    template_kwargs: Vec<Map<String, Value>>,
+    /// Reads neither reasoning nor calls out of answers
+    #[arg(long)]
+    plain: bool,
+    /// Holds answers to a JSON schema
+    #[arg(long, value_name = "JSON", value_parser = json, conflicts_with = "json_schema_file")]
+    json_schema: Option<Value>,
+    /// Holds answers to the JSON schema in a file
+    #[arg(long, value_name = "FILE", value_parser = json_of_file)]
+    json_schema_file: Option<Value>,
+}
+
+impl TextArgs {
+    /// The prompt that is said, or in a file.
+    pub(super) fn prompt(&self) -> Result<Option<String>, Box<dyn Error>> {
+        let text = match &self.file {
+            Some(file) => Some(text_of(file)?),
+            None => self.said.clone(),
+        };
+        Ok(text.map(|text| self.escaped(&text)))
+    }
+
+    pub(super) fn system(&self) -> Result<Option<String>, Box<dyn Error>> {
+        Ok(self.system_file.as_ref().map(text_of).transpose()?)
+    }
+
+    pub(super) fn generated(&self, mut generate: Generate) -> Generate {
+        for stop in self.stop.iter().filter(|stop| !stop.is_empty()) {
+            generate = generate.stop(self.escaped(stop));
+        }
+        if self.special {
+            generate = generate.special(true);
+        }
+        if self.ignore_eos {
+            generate = generate.ignore_eos();
+        }
+        match self.json_schema.as_ref().or(self.json_schema_file.as_ref()) {
+            Some(schema) => generate.constraint(Constraint::json_schema(schema.clone())),
+            None => generate,
+        }
+    }
+
+    /// The same chat with its template's variables, and answers that are read so.
+    pub(super) fn answered(&self, mut chat: Chat) -> Chat {
+        for (name, value) in self.template_kwargs.iter().flatten() {
+            chat = chat.variable(name, value.clone());
+        }
+        // Control tokens that are asked for are no marks.
+        if self.plain || self.special { chat.reply_format(ReplyFormat::plain()) } else { chat }
+    }
+
+    fn escaped(&self, text: &str) -> String {
+        if self.no_escape { text.to_owned() } else { escaped(text) }
+    }
+}
+
+/// A file's text without the byte order mark and the last line break.
+fn text_of(file: &PathBuf) -> Result<String, String> {
+    let text = crate::read(file)?;
+    let text = without_byte_order_mark(&text);
+    Ok(text.strip_suffix('\n').unwrap_or(text).to_owned())
+}
+
+/// A text without the mark that some programs put before it (U+FEFF): it is no character of a prompt.
+pub(super) fn without_byte_order_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// As common/common.cpp has it (`string_process_escapes`): `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`; what else
+/// follows a `\` stays, and so does the `\`.
+fn escaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let (byte, taken) = match (first, behind) {
+            (b'\\', [b'n', ..]) => (b'\n', 2),
+            (b'\\', [b'r', ..]) => (b'\r', 2),
+            (b'\\', [b't', ..]) => (b'\t', 2),
+            (b'\\', [mark @ (b'\'' | b'"' | b'\\'), ..]) => (*mark, 2),
+            (b'\\', [b'x', digits @ ..]) => match hexadecimal(digits) {
+                Some(byte) => (byte, 4),
+                None => (b'\\', 1),
+            },
+            _ => (*first, 1),
+        };
+        bytes.push(byte);
+        rest = &rest[taken..];
+    }
+    // Bytes that are no text can come of `\xHH` alone: then it stays as it was written.
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+/// The byte of two hexadecimal digits.
+fn hexadecimal(digits: &[u8]) -> Option<u8> {
+    let digits = std::str::from_utf8(digits.get(..2)?).ok()?;
+    let is_plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u8::from_str_radix(digits, 16).ok().filter(|_| is_plain)
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    text.parse().map_err(|error| format!("it is no JSON: {error}"))
+}
+
+fn json_of_file(file: &str) -> Result<Value, String> {
+    json(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    match json(text)? {
+        Value::Object(object) => Ok(object),
+        _ => Err("a JSON object can be, such as {\"enable_thinking\": false}".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{escaped, without_byte_order_mark};
+
+    #[test]
+    fn escapes_of_a_prompt_are_llama_cpps() {
+        for (text, read) in [
+            (r"a\nb\tc", "a\nb\tc"),
+            (r#"\"\'\\n"#, "\"'\\n"),
+            (r"\x41\x7a\xg1\x4", r"Az\xg1\x4"),
+            (r"\d\", r"\d\"),
+            // Half of a character is none.
+            (r"\xe2", r"\xe2"),
+            (r"\xe2\x82\xac", "€"),
+            ("ä\\nö", "ä\nö"),
+        ] {
+            assert_eq!(escaped(text), read, "{text}");
+        }
+        assert_eq!(without_byte_order_mark("\u{feff}a\u{feff}"), "a\u{feff}");
+    }
+}

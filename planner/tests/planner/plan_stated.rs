@@ -1,0 +1,69 @@
+//! A placement that the request states: overrides and proportions, as `--override-tensor`, `--n-cpu-moe` and
+//! `--tensor-split` of llama.cpp say them.
+
+use autoplace_planner::machine::gib;
+use autoplace_planner::memory::{Error as MemoryError, Place, TensorOverride};
+use autoplace_planner::plan::{Error, GpuLayers, Request};
+
+use crate::shapes::{LLAMA_8B, QWEN3_30B_A3B};
+use crate::{machine, plan};
+
+/// `--cpu-moe`.
+fn experts_on_the_host() -> TensorOverride {
+    TensorOverride::new(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", Place::Host)
+}
+
+#[test]
+fn stated_overrides_are_the_plans_and_take_what_they_move_off_the_gpu() {
+    let (profile, machine) = (QWEN3_30B_A3B.profile(), machine(gib(64), &[gib(8)]));
+    let request = Request::new().n_gpu_layers(GpuLayers::All).n_ctx(4096);
+    let without = plan(&profile, &machine, &request);
+    assert!(matches!(without, Err(Error::DoesNotFit { .. })), "{without:?}");
+    let stated = plan(&profile, &machine, &request.clone().overrides([experts_on_the_host()])).unwrap();
+    assert_eq!(stated.overrides, [experts_on_the_host()]);
+    assert_eq!((stated.n_gpu_layers, stated.parted_blocks), (stated.layers(), stated.model.blocks));
+    assert!(!stated.full_offload);
+    assert!(stated.notes[0].contains("the overrides that were asked for"), "{stated}");
+    let experts: u64 =
+        profile.weights.blocks.iter().flatten().filter(|it| it.name.contains("_exps")).map(|it| it.bytes).sum();
+    assert!(stated.host().unwrap().footprint.weights >= experts, "{stated}");
+    assert!(stated.gpus().next().unwrap().footprint.weights < gib(3), "{stated}");
+}
+
+#[test]
+fn the_first_blocks_alone_may_be_stated_and_the_number_of_layers_left_open() {
+    let (profile, machine) = (QWEN3_30B_A3B.profile(), machine(gib(64), &[gib(12)]));
+    let first = TensorOverride::new(r"blk\.(0|1|2)\.ffn_(up|down|gate|gate_up)_(ch|)exps", Place::Host);
+    let stated = plan(&profile, &machine, &Request::new().n_ctx(4096).overrides([first])).unwrap();
+    assert!(stated.n_gpu_layers > 0 && stated.n_gpu_layers < stated.layers(), "{stated}");
+    // One layer more does not fit.
+    let more = GpuLayers::Exactly(stated.n_gpu_layers + 1);
+    let more = Request::new().n_ctx(4096).overrides(stated.overrides.clone()).n_gpu_layers(more);
+    let more = plan(&profile, &machine, &more);
+    assert!(matches!(more, Err(Error::DoesNotFit { .. })), "{more:?}");
+}
+
+#[test]
+fn stated_proportions_share_the_layers_as_llama_cpp_does() {
+    let (profile, machine) = (LLAMA_8B.profile(), machine(gib(64), &[gib(20), gib(20)]));
+    let split = |shares: &[f32]| plan(&profile, &machine, &Request::new().n_ctx(4096).tensor_split(shares));
+    let layers = |shares: &[f32]| split(shares).unwrap().gpus().map(|gpu| gpu.layers).collect::<Vec<_>>();
+    assert_eq!(layers(&[3.0, 1.0]), [25, 8]);
+    assert_eq!(layers(&[1.0, 1.0]), [17, 16]);
+    // A GPU without a part holds nothing, and is none of the plan.
+    assert_eq!(layers(&[0.0, 1.0]), [33]);
+    let many = split(&[1.0, 1.0, 1.0]);
+    assert!(matches!(many, Err(Error::Memory(MemoryError::TensorSplit { index: 2, .. }))), "{many:?}");
+    let experts = TensorOverride::new("ffn_up", Place::Gpu(0));
+    let elsewhere = plan(&profile, &machine, &Request::new().tensor_split([0.0, 1.0]).overrides([experts]));
+    assert!(matches!(elsewhere, Err(Error::Memory(MemoryError::Override { .. }))), "{elsewhere:?}");
+}
+
+#[test]
+fn without_a_gpu_stated_layers_are_an_error_and_stated_overrides_change_nothing() {
+    let (profile, machine) = (LLAMA_8B.profile(), machine(gib(64), &[]));
+    let overrides = Request::new().overrides([experts_on_the_host()]);
+    assert_eq!(plan(&profile, &machine, &overrides).unwrap().n_gpu_layers, 0);
+    let layers = plan(&profile, &machine, &overrides.n_gpu_layers(GpuLayers::Exactly(3)));
+    assert!(matches!(layers, Err(Error::NoGpu { n_gpu_layers: 3 })), "{layers:?}");
+}
