@@ -44,6 +44,8 @@ pub struct ModelProfile {
     pub file_type: Option<&'static str>,
     /// Bytes of all shards together.
     pub file_bytes: u64,
+    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); of several shards the least.
+    pub alignment: u32,
     /// The numbers that shape memory: layers, widths, heads, experts, vocabulary.
     pub hparams: Hyperparameters,
     /// The weights, arranged by where llama.cpp puts them.
@@ -77,6 +79,7 @@ impl ModelProfile {
             name,
             file_type,
             file_bytes: header.file_bytes(),
+            alignment: header.alignment(),
             architecture,
             hparams,
             weights,

@@ -42,7 +42,7 @@ use super::{Error, native};
 use crate::gguf::Header;
 use crate::lock;
 use crate::machine::{Gpu, Host, mib};
-use crate::memory::{ContextParams, Footprints, Place, Split};
+use crate::memory::{ContextParams, FileFacts, Footprints, Place, Split};
 use crate::plan::{NoRoom, Probe};
 
 pub use self::breakdown::{Breakdown, BufferBytes};
@@ -91,8 +91,7 @@ impl NativeProbe {
     /// [`Error::DeviceGone`] for a GPU that this process does not have; [`Error::Native`] when llama.cpp refuses the
     /// model or the parameters, or a GPU has no room for the state of a recurrent model.
     pub fn breakdown(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Result<Breakdown, Error> {
-        let gpus = gpus.iter();
-        let devices = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
+        let devices = by_name(gpus.iter().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
         let load = ModelParams {
             n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.clone()),
@@ -120,7 +119,9 @@ impl NativeProbe {
             }
             Ok::<_, llama_sys::Error>((model, breakdown, copies))
         })?;
-        let mapped = maps(params, &devices).then(|| mapped(&self.header, &model.tensor_places()));
+        let file = FileFacts::of_header(&self.header);
+        let mapped = maps(&params.clone().mapped_for(file, gpus), &self.header, &devices)
+            .then(|| mapped(&self.header, &model.tensor_places()));
         let mut rows = rows(&breakdown, &devices);
         if let Some((_, span)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
@@ -190,9 +191,9 @@ fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
     Ok(())
 }
 
-fn maps(params: &ContextParams, devices: &[Device]) -> bool {
+fn maps(params: &ContextParams, header: &Header, devices: &[Device]) -> bool {
     let backends: Vec<String> = devices.iter().map(Device::backend).collect();
-    let mode = native::load_mode(params, backends.iter().map(String::as_str));
+    let mode = native::load_mode(params, header, backends.iter().map(String::as_str));
     mode == LoadMode::Auto && devices.iter().all(Device::lets_files_be_mapped)
 }
 
