@@ -35,7 +35,7 @@ use std::sync::Mutex;
 use llama_sys::{Context, Device, LoadMode, LoraAdapter, MemoryBreakdown, Model, ModelParams};
 
 use self::breakdown::MAPPED;
-use self::file::SkeletonFile;
+pub(super) use self::file::SkeletonFile;
 use self::mapped::mapped;
 use super::devices::by_name;
 use super::{Error, native};
@@ -118,7 +118,8 @@ impl NativeProbe {
                 breakdown.add_context(&Context::new(&model, native::heads(params))?.memory_breakdown()?);
             }
             Ok::<_, llama_sys::Error>((model, breakdown, copies))
-        })?;
+        })
+        .map_err(|error| of_model(error, &self.header))?;
         let file = FileFacts::of_header(&self.header);
         let mapped = maps(&params.clone().mapped_for(file, gpus), &self.header, &devices)
             .then(|| mapped(&self.header, &model.tensor_places()));
@@ -135,6 +136,16 @@ impl NativeProbe {
             rows.push(BufferBytes { buffer_type, place, model: span, context: 0, compute: 0, output: 0 });
         }
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
+    }
+}
+
+/// The error of a file that stands for the model of this header, with the model's own path.
+pub(super) fn of_model(error: llama_sys::Error, header: &Header) -> llama_sys::Error {
+    match error {
+        llama_sys::Error::ModelLoad { failure, .. } => {
+            llama_sys::Error::ModelLoad { path: header.path().to_owned(), failure }
+        }
+        error => error,
     }
 }
 
