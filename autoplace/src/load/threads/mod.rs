@@ -91,8 +91,9 @@ impl Threads {
 /// on the same core only waits for the same memory.
 pub(super) fn cores(host: &Host) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    // The standard library rounds a limit on the time down, and one core and a half to a single one.
-    let allowed = allowed.max(host.cpu_limit.as_ref().map_or(1, CpuLimit::threads));
+    // The standard library rounds a limit on the time down: one core and a half to a single one.
+    let rounded_down = |limit: &&CpuLimit| u64::from(allowed) == (limit.quota_us / limit.period_us.max(1)).max(1);
+    let allowed = host.cpu_limit.as_ref().filter(rounded_down).map_or(allowed, CpuLimit::threads);
     host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
 }
 
