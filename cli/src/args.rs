@@ -58,6 +58,8 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: RuntimeVerb,
     },
+    /// Writes the model alone of a file that holds its projector too, as Ollama's own files do
+    Extract(ExtractArgs),
     /// Prints what a model would see of a conversation: the prompt that its chat template makes
     Template(TemplateArgs),
     /// Prints a script that makes a shell complete these arguments
@@ -101,6 +103,15 @@ pub(crate) struct ListArgs {
     /// Prints JSON, all sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The arguments of `extract`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExtractArgs {
+    /// GGUF file, or a blob of Ollama
+    pub(crate) model: PathBuf,
+    /// The file to write, which is not there yet
+    pub(crate) to: PathBuf,
 }
 
 /// The arguments of `template`.

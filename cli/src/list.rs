@@ -21,7 +21,12 @@ pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
     let request = Request::new();
     let row = |model: &LocalModel| -> Result<Row, String> {
         let contender = model.contender().map_err(|error| error.to_string())?;
-        Ok(Row::of(&contender, &machine, &request))
+        let row = Row::of(&contender, &machine, &request);
+        // What it would be loaded with is the last to be asked.
+        if row.placed().is_some() {
+            load::check(&contender.header).map_err(|error| error.to_string())?;
+        }
+        Ok(row)
     };
     let rows: Vec<Result<Row, String>> = found.models.iter().map(row).collect();
     let same = found.duplicates();

@@ -3,7 +3,7 @@
 //! Arguments flow in ([`args`], with [`settings`], [`sizes`], [`flags`] and [`gpu`] for what they are made of, and
 //! [`llama_cpp`] for llama.cpp's own flags), a verb does its work
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
-//! [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an
+//! [`extract`], [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an
 //! answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is the doctor's,
 //! where something is wrong, 130 a program that Ctrl-C has ended.
 
@@ -11,6 +11,7 @@ mod args;
 mod devices;
 mod doctor;
 mod emit;
+mod extract;
 mod flags;
 mod gpu;
 mod json;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         Verb::Devices(args) => devices::run(args),
         Verb::List(args) => list::run(args),
         Verb::Runtime { verb } => runtime::run(verb),
+        Verb::Extract(args) => extract::run(args),
         Verb::Template(args) => template::run(args),
         Verb::Completions { shell } => Ok(args::completions(*shell)),
         #[cfg(feature = "man")]

@@ -57,6 +57,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         (planner.plan().map_err(advised)?, None)
     } else {
         let probe = Timed::new(&header, args)?;
+        load::check_vocabulary(&header)?;
         let plan = planner.plan_probed(&probe).map_err(advised)?;
         (plan, Some(probe.spent.get()))
     };

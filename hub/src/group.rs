@@ -26,11 +26,20 @@ const DRAFTS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
 /// Groups the GGUF files among these by their names, which have `/` between folders, in the order of those; each comes
 /// with whatever the caller knows of it.
 pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Vec<Group<T>> {
+    group_where(files, |_| false)
+}
+
+/// The same where a file that is named as a shard may be a whole model: then it is one by itself.
+pub(crate) fn group_where<T>(
+    files: impl IntoIterator<Item = (String, T)>,
+    is_whole: impl Fn(&T) -> bool,
+) -> Vec<Group<T>> {
     // By the beginning of their names and the number of shards.
     let mut stems: BTreeMap<(String, u16), BTreeMap<u16, (String, T)>> = BTreeMap::new();
     for file in files {
         let Some(whole) = without_extension(&file.0) else { continue };
-        let (stem, index, count) = shard_of_name(&file.0).unwrap_or((whole, 0, 1));
+        let shard = shard_of_name(&file.0).filter(|_| !is_whole(&file.1));
+        let (stem, index, count) = shard.unwrap_or((whole, 0, 1));
         // `a.gguf` beside `a.GGUF` is another model.
         let stem = if file.0.ends_with(".gguf") { stem } else { &file.0 };
         stems.entry((stem.to_owned(), count)).or_default().insert(index, file);

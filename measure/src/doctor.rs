@@ -37,8 +37,8 @@ pub enum Cause {
     /// The system reads memory back from swap, or writes it there.
     #[error("the system is swapping")]
     Swapping,
-    /// A limit on the process keeps it from memory that the machine has.
-    #[error("a limit on this process keeps it from the machine's memory")]
+    /// A limit on the process keeps it from memory, or from time on processors, that the machine has.
+    #[error("a limit on this process keeps it from what the machine has")]
     Limited,
     /// Clocks are held down.
     #[error("a GPU runs below its clocks")]
@@ -87,8 +87,15 @@ impl Evidence {
     /// What is wrong, the worst first; empty if nothing is.
     pub fn diagnose(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.unused_cards().chain(self.links()).collect();
-        let rules =
-            [Self::spilled, Self::swapping, Self::limited, Self::throttled, Self::processor, Self::instructions];
+        let rules = [
+            Self::spilled,
+            Self::swapping,
+            Self::limited,
+            Self::limited_processors,
+            Self::throttled,
+            Self::processor,
+            Self::instructions,
+        ];
         findings.extend(rules.iter().filter_map(|rule| rule(self)));
         findings.extend(self.other_programs());
         if let Some(model) = &self.model {
@@ -160,6 +167,7 @@ impl Evidence {
         let host = &self.machine.host;
         let (bytes, remedy) = match &host.limit {
             HostLimit::Cgroup { bytes, .. } => (*bytes, "docker update --memory SIZE CONTAINER"),
+            HostLimit::MemoryNodes { bytes, .. } => (*bytes, "docker update --cpuset-mems NODES CONTAINER"),
             HostLimit::AddressSpace { bytes } => (*bytes, "ulimit -v unlimited"),
             HostLimit::DataSegment { bytes } => (*bytes, "ulimit -d unlimited"),
             _ => return None,
@@ -169,6 +177,16 @@ impl Evidence {
         let matters = self.model.as_ref().is_none_or(|it| it.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
         (is_less && matters).then(|| mended(Cause::Limited, evidence, remedy))
+    }
+
+    /// Fewer processors than there are, by a limit on their time or on their number.
+    fn limited_processors(&self) -> Option<Finding> {
+        let host = &self.machine.host;
+        let cores = host.usable_cores.or(host.physical_cores)?;
+        let limit = host.cpu_limit.as_ref().filter(|limit| limit.cpus() < f64::from(cores))?;
+        let evidence = format!("{limit}, of the machine's {cores}");
+        let remedy = "docker update --cpus NUMBER CONTAINER";
+        self.uses_host().then(|| mended(Cause::Limited, evidence, remedy))
     }
 
     fn throttled(&self) -> Option<Finding> {
@@ -213,6 +231,10 @@ impl Evidence {
     }
 
     fn processor(&self) -> Option<Finding> {
+        // Threads that a limit holds wait for a core too, as the kernel counts.
+        if self.limited_processors().is_some() {
+            return None;
+        }
         let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY && self.uses_host())?;
         let evidence = format!("threads waited for a core in {pressure:.0} % of ten seconds");
         Some(mended(Cause::Processor, evidence, "top    # what computes beside it"))

@@ -269,6 +269,9 @@ pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, Str
     if let HostLimit::Cgroup { file, .. } = &mut machine.host.limit {
         "a control group".clone_into(file);
     }
+    if let Some(limit) = &mut machine.host.cpu_limit {
+        "a control group".clone_into(&mut limit.file);
+    }
     machine.notes.clear();
     names.retain(|(name, _)| !name.is_empty());
     for unused in &mut machine.unused_gpus {

@@ -177,6 +177,7 @@ impl Step<'_> {
 
     /// Sets the threads of the batch, which holds tokens of prompts unless it `generates`.
     fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
+        self.model.pulse().follow_processors();
         let Some(pacer) = &*self.model.pulse().pacer() else {
             return Ok(());
         };

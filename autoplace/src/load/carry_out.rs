@@ -69,7 +69,7 @@ impl Recipe {
             devices: Some(devices.to_owned()),
             tensor_split: plan.tensor_split.clone(),
             overrides: native::overrides(&plan.split(), header, devices).map_err(Failure::at(Stage::Weights))?,
-            load_mode: native::load_mode(&plan.context, plan.gpus().map(|gpu| gpu.backend.as_str())),
+            load_mode: native::load_mode(&plan.context, header, plan.gpus().map(|gpu| gpu.backend.as_str())),
             use_extra_bufts: plan.context.repack,
             progress: progress.callback(),
             load_mtp: plan.context.mtp,

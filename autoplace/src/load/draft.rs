@@ -75,7 +75,7 @@ impl Recipe {
             ModelParams {
                 n_gpu_layers: if devices.is_empty() { 0 } else { i32::MAX },
                 devices: Some(devices.clone()),
-                load_mode: native::load_mode(&context, backends.iter().map(String::as_str)),
+                load_mode: native::load_mode(&context, &header, backends.iter().map(String::as_str)),
                 use_extra_bufts: context.repack,
                 progress: progress.callback(),
                 ..ModelParams::default()

@@ -8,6 +8,7 @@ use llama_sys::{ModelParams, Vocab};
 
 use super::builder::ModelBuilder;
 use super::carry_out::Loaded;
+use super::check::check_vocabulary;
 use super::contract::{Contract, First};
 use super::lease::Leases;
 use super::placed::Placed;
@@ -256,7 +257,9 @@ impl Recipe {
     pub(crate) fn only_plan(mut self) -> Result<Plan, Error> {
         // A plan takes no memory, so it need not wait for others.
         self.leases = Leases::none();
-        let mut contract = Contract::new(&self, self.read()?, First::Fresh, Progress::default())?;
+        let (header, profile) = self.read()?;
+        check_vocabulary(&header)?;
+        let mut contract = Contract::new(&self, (header, profile), First::Fresh, Progress::default())?;
         let (prepared, _lease) = contract.prepare()?;
         Ok(prepared.plan)
     }

@@ -5,7 +5,10 @@ use llama_sys::{Backend, Device, DeviceKind, LoadMode, Model, ModelParams};
 use super::Error;
 use crate::gguf::{Header, Tensor};
 use crate::memory::backend::Family;
-use crate::memory::{ContextParams, FlashAttention, KvType, Place, Pooling, Rope, RopeScaling, Split, TensorOverride};
+use crate::memory::{
+    ContextParams, FileFacts, FlashAttention, KvType, NotMapped, Place, Pooling, Rope, RopeScaling, Split,
+    TensorOverride,
+};
 use crate::plan;
 
 /// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
@@ -61,13 +64,18 @@ pub(super) fn load(header: &Header, params: ModelParams) -> Result<Model, Error>
     Ok(loaded?)
 }
 
-/// How the file is read for GPUs of these backends.
+/// How the file of this header is read for GPUs of these backends.
 ///
-/// Metal maps a GPU's weights by the span of the file from the first to the last of them, those of the host in between
-/// included (llama-model.cpp, `load_tensors`), which no probe sees: there the file is read instead, so that what was
-/// planned is what is taken.
-pub(crate) fn load_mode<'a>(params: &ContextParams, mut backends: impl Iterator<Item = &'a str>) -> LoadMode {
-    if params.mmap && !backends.any(|backend| Family::of(backend) == Family::Metal) {
+/// A plan says whether the file is mapped. What would end the process is not believed of any plan, and a plan of an
+/// earlier version says it of Metal too ([`NotMapped`]).
+pub(crate) fn load_mode<'a>(
+    params: &ContextParams,
+    header: &Header,
+    mut backends: impl Iterator<Item = &'a str>,
+) -> LoadMode {
+    let file = FileFacts::of_header(header);
+    let is_mapped = params.mmap && NotMapped::of_file(file).is_none();
+    if is_mapped && !backends.any(|backend| Family::of(backend) == Family::Metal) {
         LoadMode::Auto
     } else {
         LoadMode::None

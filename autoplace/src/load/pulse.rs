@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::threads::{Pacer, Threads};
+use super::threads::{Follower, Pacer, Threads};
 use crate::lock;
 
 /// Running totals of what was generated one token at a time, prompts not counted.
@@ -33,12 +33,22 @@ pub(crate) struct Pulse {
     begun: AtomicU64,
     done: AtomicU64,
     pacer: Mutex<Option<Pacer>>,
+    follower: Mutex<Option<Follower>>,
 }
 
 impl Pulse {
     /// Begins with the threads that a load has chosen.
     pub(super) fn paced_by(&self, threads: &Threads) {
         *self.pacer() = Some(Pacer::new(threads));
+        *lock(&self.follower) = Some(Follower::new(threads));
+    }
+
+    /// Begins again with other threads where the processors that this process may use have changed.
+    pub(crate) fn follow_processors(&self) {
+        let threads = lock(&self.follower).as_mut().and_then(|follower| follower.look(Instant::now()));
+        if let Some(threads) = threads {
+            *self.pacer() = Some(Pacer::new(&threads));
+        }
     }
 
     /// What decides how many threads compute; `None` for a model in a worker. Never locked for longer than it takes to

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use autoplace::machine::{
-    Gpu, GpuKind, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedGpu, UnusedReason,
-    gib, mib,
+    CpuLimit, Gpu, GpuKind, GpuProcess, Host, HostLimit, Machine, PcieLink, PcieRate, ThrottleReason, UnusedGpu,
+    UnusedReason, gib, mib,
 };
 use autoplace::memory::KvType;
 use autoplace::plan::Request;
@@ -178,6 +178,12 @@ fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usua
         but(evidence, |it: &mut Evidence| it.machine.gpus[0].pcie = Some(link))
     };
     let busy = |evidence, percent| but(evidence, |it: &mut Evidence| it.conditions.cpu_pressure = Some(percent));
+    let cores = |evidence, quota| {
+        but(evidence, |it: &mut Evidence| {
+            it.machine.host.physical_cores = Some(8);
+            it.machine.host.cpu_limit = Some(CpuLimit::new("/sys/fs/cgroup/job/cpu.max", quota, 100_000));
+        })
+    };
     let unused = |evidence| but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()]);
     for (cause, case, near_miss) in [
         (Cause::Spilled, on_host(gib(1)), on_host(mib(100))),
@@ -187,6 +193,10 @@ fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usua
         (Cause::Swapping, pages(1), pages(0)),
         (Cause::Limited, limited(parted(), gib(40)), limited(parted(), gib(60))),
         (Cause::Limited, limited(parted(), gib(40)), limited(whole(), gib(40))),
+        (Cause::Limited, cores(parted(), 50_000), cores(parted(), 800_000)),
+        (Cause::Limited, cores(parted(), 50_000), cores(whole(), 50_000)),
+        // Threads that a limit holds wait for a core, and no other program is to blame.
+        (Cause::Limited, busy(cores(parted(), 150_000), 60.0), busy(cores(parted(), 800_000), 5.0)),
         // A power limit is how busy cards run.
         (Cause::Throttled, held(ThrottleReason::Heat), held(ThrottleReason::PowerLimit)),
         // A lower generation is an idle card.
@@ -199,6 +209,8 @@ fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usua
     ] {
         finds(cause, &case, &near_miss);
     }
+    let blamed = busy(cores(parted(), 150_000), 60.0).diagnose();
+    assert!(!blamed.iter().any(|finding| finding.cause == Cause::Processor), "{blamed:?}");
 }
 
 #[test]

@@ -69,10 +69,14 @@ fn a_load_says_how_many_threads_it_begins_with_and_why() {
     let model = Model::builder(demo_path()).n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     let report = model.report();
     let threads = &report.threads;
-    assert_eq!(threads.basis, ThreadBasis::PerCore, "{report}");
+    let host = &model.machine().host;
+    let is_limited = host.compute_threads() < host.usable_cores;
+    let basis = if is_limited { ThreadBasis::TimeLimit } else { ThreadBasis::PerCore };
+    assert_eq!(threads.basis, basis, "{report}");
     let cores = model.machine().host.physical_cores.unwrap_or(u32::MAX);
     assert!(threads.generation == threads.prompt && threads.prompt <= cores, "{report}");
-    assert!(report.to_string().contains(&format!("threads: {} to generate, one per core", threads.generation)));
+    let said = format!("threads: {} to generate, {basis}; {} for prompts", threads.generation, threads.prompt);
+    assert!(report.to_string().contains(&said), "{report}");
 }
 
 #[test]

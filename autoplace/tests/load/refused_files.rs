@@ -139,3 +139,19 @@ fn a_missing_tensor_is_llama_cpps_error_with_its_name() {
     let error = Model::load(&path).unwrap_err();
     assert!(error.to_string().contains("blk.1.ffn_up"), "{error}");
 }
+
+#[test]
+fn a_file_whose_data_is_aligned_to_less_than_ggml_maps_is_read_and_the_plan_says_so() {
+    for alignment in [1_u32, 8, 16] {
+        let model = load(&tiny_llama().u32("general.alignment", alignment)).unwrap();
+        let plan = model.placement();
+        assert!(!plan.context.mmap, "{alignment}");
+        let said = format!("its data is aligned to {alignment} bytes, and ggml maps from 32 on");
+        assert!(plan.notes.iter().any(|note| note.contains(&said)), "{plan}");
+        model.generate("word1").max_tokens(3).temp(0.0).text().unwrap();
+    }
+    for alignment in [32_u32, 64] {
+        let plan = load(&tiny_llama().u32("general.alignment", alignment)).unwrap().placement().clone();
+        assert!(plan.context.mmap && !plan.to_string().contains("aligned"), "{alignment}: {plan}");
+    }
+}

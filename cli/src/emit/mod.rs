@@ -96,7 +96,7 @@ fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String
     Some(format!("{tool} puts layers on every GPU that it sees, and the plan has one: with others beside it, {how}"))
 }
 
-/// Whether the file is mapped: as the load does it, never for Metal (`ContextParams::load_mode`).
+/// Whether the file is mapped, as the load does it. Plans of earlier versions say it of Metal, too.
 fn mapped(plan: &Plan) -> bool {
     plan.context.mmap && !plan.gpus().any(|gpu| Family::of(&gpu.backend) == Family::Metal)
 }

@@ -7,6 +7,7 @@ mod process;
 mod tools;
 
 use std::fmt;
+use std::net::TcpStream;
 use std::path::PathBuf;
 
 use autoplace::machine::{Machine, gib};
@@ -71,8 +72,7 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
         Some(pid) => process::program(&processes, pid)?,
         None => process::only(&processes)?,
     };
-    let url = process.url(program);
-    let http = Http::new(&url, process.key());
+    let (url, http) = address(process, program);
     let seen = match program {
         Program::LlamaServer => tools::llama_server(process, &http),
         Program::Ollama => tools::ollama(process, &http),
@@ -83,6 +83,27 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
         seen.notes.push(unknown.to_owned());
     }
     Ok(Found { program, pid: process.pid, family: process.family(&processes), seen })
+}
+
+/// The address at which it answers: of several the first where a server of its kind does, else where anybody listens.
+fn address(process: &Process, program: Program) -> (String, Http) {
+    answering(process.urls(program), process)
+}
+
+fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
+    let http = |url: &str| Http::new(url, process.key());
+    let listens = |url: &String| TcpStream::connect(url.trim_start_matches("http://")).is_ok();
+    let at = match urls.len() {
+        1 => 0,
+        _ => {
+            let answers = urls.iter().position(|url| tools::is_llama_server(process, &http(url)));
+            // One that loads its model answers with an error.
+            answers.or_else(|| urls.iter().position(listens)).unwrap_or(0)
+        }
+    };
+    let url = urls.swap_remove(at);
+    let http = http(&url);
+    (url, http)
 }
 
 /// Memory that a driver uses of a card for itself, at most: what is taken beyond the programs' bytes is somebody's.
@@ -114,5 +135,50 @@ impl Found {
             held = held.saturating_add(bytes);
         }
         (held > 0 || all_report).then_some(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::answering;
+    use super::process::Process;
+
+    /// The address of a server that answers everything so.
+    fn server(answer: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answers = move |mut stream: TcpStream| {
+            let _ = stream.read(&mut [0; 4096]);
+            let length = answer.len();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
+            let _ = write!(stream, "{head}Content-Length: {length}\r\n\r\n{answer}");
+        };
+        std::thread::spawn(move || listener.incoming().flatten().for_each(answers));
+        url
+    }
+
+    #[test]
+    fn of_two_default_ports_the_one_is_taken_at_which_this_server_answers() {
+        let own = server(r#"{"build_info": "b1", "model_path": "/models/a.gguf"}"#);
+        let others = server(r#"{"build_info": "b1", "model_path": "/models/b.gguf"}"#);
+        let another_program = server(r#"{"hello": true}"#);
+        // A port that nobody listens at.
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let nobody = format!("http://{}", closed.local_addr().unwrap());
+        drop(closed);
+        let process = Process::started("llama-server -m a.gguf");
+        for (urls, expected) in [
+            ([&nobody, &own], &own),
+            ([&own, &nobody], &own),
+            ([&others, &own], &own),
+            ([&another_program, &own], &own),
+            // Nothing that answers is this server: one that loads its model may be.
+            ([&nobody, &another_program], &another_program),
+        ] {
+            assert_eq!(&answering(urls.map(Clone::clone).into(), &process).0, expected, "{urls:?}");
+        }
     }
 }

@@ -10,6 +10,10 @@ use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 use super::Program;
 use super::tools::file_name;
 
+/// The default ports of llama-server: it announces 9931 for 8080 (ggml-org/llama.cpp#26508), and no version says which
+/// of them it has.
+const LLAMA_SERVER_PORTS: [&str; 2] = ["9931", "8080"];
+
 /// A process, as far as this user may see it: of another user's, neither its environment nor its folder.
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -88,6 +92,12 @@ impl Process {
         processes.collect()
     }
 
+    /// One that was started so, for tests.
+    #[cfg(test)]
+    pub(super) fn started(line: &str) -> Self {
+        Self { pid: 7, parent: None, words: shlex::split(line).unwrap(), environment: Vec::new(), folder: None }
+    }
+
     /// What it is called, without control characters: `llama-server` of `C:\llama\llama-server.exe`.
     pub(super) fn name(&self) -> String {
         let file = file_name(self.words.first().map_or("", String::as_str));
@@ -128,13 +138,10 @@ impl Process {
         variables.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// Where it serves.
-    pub(super) fn url(&self, program: Program) -> String {
-        let usual = match program {
-            Program::Ollama => "11434",
-            Program::LlamaServer => "8080",
-        };
+    /// Where it serves: at one of these addresses, of which there are several where nothing says its port.
+    pub(super) fn urls(&self, program: Program) -> Vec<String> {
         let (host, port) = if program == Program::Ollama {
+            let usual = "11434";
             // As Ollama reads it (envconfig.Host); what serves has no TLS, whatever the scheme.
             let said = self.variable("OLLAMA_HOST").unwrap_or_default().trim();
             let (usual, said) = match said.split_once("://") {
@@ -144,21 +151,24 @@ impl Process {
                 None => (usual, said),
             };
             let said = said.split('/').next().unwrap_or_default();
-            match said.trim_matches(['[', ']']).parse::<IpAddr>() {
+            let (host, port) = match said.trim_matches(['[', ']']).parse::<IpAddr>() {
                 Ok(_) => (said, usual),
                 Err(_) => said.rsplit_once(':').unwrap_or((said, usual)),
-            }
+            };
+            (host, Some(port))
         } else {
             let said = |flag, variable| self.value(&[flag]).or(self.variable(variable));
             let host = said("--host", "LLAMA_ARG_HOST").unwrap_or_default();
-            (host, said("--port", "LLAMA_ARG_PORT").unwrap_or(usual))
+            (host, said("--port", "LLAMA_ARG_PORT"))
         };
-        match host.trim_matches(['[', ']']) {
+        let host = match host.trim_matches(['[', ']']) {
             // One that listens everywhere listens here.
-            "" | "0.0.0.0" | "::" => format!("http://127.0.0.1:{port}"),
-            host if host.contains(':') => format!("http://[{host}]:{port}"),
-            host => format!("http://{host}:{port}"),
-        }
+            "" | "0.0.0.0" | "::" => "127.0.0.1".to_owned(),
+            host if host.contains(':') => format!("[{host}]"),
+            host => host.to_owned(),
+        };
+        let ports = port.map_or(LLAMA_SERVER_PORTS.to_vec(), |port| vec![port]);
+        ports.into_iter().map(|port| format!("http://{host}:{port}")).collect()
     }
 
     /// What llama-server asks of who reads its slots.
@@ -202,13 +212,8 @@ mod tests {
     use super::{Process, only, program};
 
     fn process(line: &str, environment: &[&str]) -> Process {
-        Process {
-            pid: 7,
-            parent: None,
-            words: shlex::split(line).unwrap(),
-            environment: environment.iter().map(|&it| it.to_owned()).collect(),
-            folder: None,
-        }
+        let environment = environment.iter().map(|&it| it.to_owned()).collect();
+        Process { environment, ..Process::started(line) }
     }
 
     #[test]
@@ -229,12 +234,13 @@ mod tests {
 
     #[test]
     fn where_it_serves_is_said_by_flags_or_variables_or_is_the_usual_place() {
-        let url = |tool, line, environment: &[&str]| process(line, environment).url(tool);
-        assert_eq!(url(Program::LlamaServer, "llama-server", &[]), "http://127.0.0.1:8080");
+        let url = |tool, line, environment: &[&str]| process(line, environment).urls(tool).join(" ");
+        let either = "http://127.0.0.1:9931 http://127.0.0.1:8080";
+        assert_eq!(url(Program::LlamaServer, "llama-server", &[]), either);
         let said = url(Program::LlamaServer, "llama-server --host 0.0.0.0 --port 81", &["LLAMA_ARG_PORT=82"]);
         assert_eq!(said, "http://127.0.0.1:81");
         assert_eq!(url(Program::LlamaServer, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
-        assert_eq!(url(Program::LlamaServer, "llama-server --host ::1", &[]), "http://[::1]:8080");
+        assert_eq!(url(Program::LlamaServer, "llama-server --host ::1", &[]), "http://[::1]:9931 http://[::1]:8080");
         assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
         for (said, meant) in [
             ("gpu", "gpu:11434"),

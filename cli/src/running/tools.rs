@@ -56,6 +56,13 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     Ok(seen)
 }
 
+/// Whether a llama-server answers, and runs the model that this one was started with.
+pub(super) fn is_llama_server(process: &Process, http: &Http) -> bool {
+    let flags = Flags::of_server(&process.words, |it| process.variable(it));
+    let is_one = |props: &Value| ["build_info", "default_generation_settings"].iter().any(|key| !props[key].is_null());
+    http.get("/props").is_ok_and(|props| is_one(&props) && is_same(&props, &flags))
+}
+
 /// Whether this is said by the server that was started so: a container has ports of its own, and another server may
 /// have the same here.
 fn is_same(props: &Value, flags: &Flags) -> bool {

@@ -28,3 +28,18 @@ fn models_of_a_folder_are_listed_with_layers_and_speed_and_copies_are_marked() {
     assert_eq!(json["skipped"][0]["problem"], true);
     user.fails(&["list", &format!("{folder}/gone")], 1, &["gone", "cannot be read"]);
 }
+
+#[test]
+fn a_whole_model_that_is_named_like_a_shard_is_listed_as_one() {
+    let user = User::new();
+    let folder = user.path("models");
+    fs::create_dir_all(&folder).unwrap();
+    for file in ["demo-00001-of-00002.gguf", "other-00002-of-00002.gguf"] {
+        fs::copy(demo(), folder.join(file)).unwrap();
+    }
+    let json = user.json(&["list", folder.to_str().unwrap()]);
+    let names = json["models"].as_array().unwrap().iter().map(|model| model["name"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["demo-00001-of-00002", "other-00002-of-00002"]);
+    assert!(json["models"][0]["placed"]["layers"].as_u64().unwrap() > 1, "{json}");
+    assert_eq!(json["skipped"], serde_json::json!([]));
+}

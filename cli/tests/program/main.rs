@@ -34,6 +34,7 @@ mod cli_plan;
 mod cli_talk;
 #[cfg(unix)]
 mod cli_terminal;
+mod odd_files;
 mod serve;
 mod serve_client;
 mod serve_hostile;

@@ -1,5 +1,6 @@
 //! Which models this machine has: the folders of other tools flow in, models flow out. Nothing is written, and of a
-//! model nothing is read but its first bytes until [`LocalModel::header`] is asked for.
+//! model nothing is read but its first bytes until [`LocalModel::header`] is asked for; of one that is named as a shard
+//! the header, which alone says whether it is one.
 
 mod duplicates;
 pub(crate) mod files;

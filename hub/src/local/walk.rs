@@ -7,7 +7,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::group::{Group, group};
+use autoplace_planner::gguf::Header;
+
+use crate::group::{Group, group_where};
 
 use super::files::{self, Id};
 use super::{LocalModel, Models, Place, Skipped, Store, Why};
@@ -108,7 +110,7 @@ impl Finder {
                     models.push((format!("{name}/{file}"), path));
                 }
             }
-            for model in group(models) {
+            for model in group_where(models, |path| is_whole(path)) {
                 let name = match (repository, store) {
                     (Some(repository), _) => repository.to_owned(),
                     (None, Store::LmStudio) => in_lm_studio(root, &folder).unwrap_or_else(|| own_name(&model)),
@@ -186,6 +188,11 @@ impl Finder {
         found.sort();
         found
     }
+}
+
+/// Whether a file that is named as a shard is a whole model: its header says so, not its name.
+fn is_whole(path: &Path) -> bool {
+    Header::open(path).is_ok_and(|header| header.shards().len() == 1)
 }
 
 fn is_half(name: &str) -> bool {

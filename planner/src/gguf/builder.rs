@@ -114,6 +114,12 @@ impl Builder {
         self.set_array(key, ValueType::Str, count, &bytes)
     }
 
+    /// Removes a key, if it is there.
+    pub fn without(mut self, key: &str) -> Self {
+        self.metadata.retain(|(known, _)| known != key);
+        self
+    }
+
     /// Adds a tensor after the others: its name, type, and elements per dimension, the innermost first.
     pub fn tensor(mut self, name: &str, ty: TensorType, shape: &[u64]) -> Self {
         self.tensors.push(NewTensor { name: name.to_owned(), ty, shape: shape.to_owned() });
@@ -207,6 +213,11 @@ impl Builder {
         self
     }
 
+    /// Adds a key that is not there yet, with its value as a file holds it: type, then value.
+    pub(super) fn push(&mut self, key: &str, encoded: Vec<u8>) {
+        self.metadata.push((key.to_owned(), encoded));
+    }
+
     fn set_array(self, key: &str, ty: ValueType, count: u64, elements: &[u8]) -> Self {
         let mut encoded = ty.id().to_le_bytes().to_vec();
         encoded.extend(count.to_le_bytes());
@@ -216,7 +227,7 @@ impl Builder {
 }
 
 /// A value as a file holds it: type, then value.
-fn bytes_of(value: Value<'_>) -> Result<Vec<u8>, Error> {
+pub(super) fn bytes_of(value: Value<'_>) -> Result<Vec<u8>, Error> {
     let bytes = value.bytes()?;
     let mut out = value.ty().id().to_le_bytes().to_vec();
     match value {
@@ -259,7 +270,7 @@ impl Header {
                 || key.starts_with("split.");
             if !left_out {
                 // No two are the same, and there may be a million.
-                skeleton.metadata.push((key.to_owned(), bytes_of(value)?));
+                skeleton.push(key, bytes_of(value)?);
             }
         }
         if let Some(tokens) = self.array("tokenizer.ggml.tokens")? {

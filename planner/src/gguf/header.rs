@@ -119,6 +119,12 @@ impl Header {
         self.inner.shards.iter().map(Shard::file_bytes).fold(0, u64::saturating_add)
     }
 
+    /// The alignment of the tensors' data in bytes, a power of two: that of the file, of several shards the least.
+    #[doc(alias = "general.alignment")]
+    pub fn alignment(&self) -> u32 {
+        self.inner.shards.iter().map(Shard::alignment).min().unwrap_or(DEFAULT_ALIGNMENT)
+    }
+
     /// Checks that every file of the model is still the one whose header was read. Call it before and after the files
     /// are opened again, for example by llama.cpp.
     ///
@@ -166,7 +172,7 @@ pub(super) fn read(source: &Source) -> Result<(Metadata, Vec<Tensor>), Error> {
     let tensor_count = read_count(&mut cursor, "tensors", MIN_INFO)?;
     let key_count = read_count(&mut cursor, "keys", MIN_ENTRY)?;
     let metadata = Metadata::read(&mut cursor, key_count)?;
-    let alignment = alignment(&metadata)?;
+    let alignment = alignment(&metadata)?.into();
     let mut tensors = Vec::new();
     for index in 0..tensor_count {
         tensors.push(Tensor::read(&mut cursor, index)?);
@@ -210,12 +216,12 @@ fn read_count(cursor: &mut Cursor<'_>, things: &str, least: u64) -> Result<u64, 
     Err(cursor.source().malformed(at, problem))
 }
 
-fn alignment(metadata: &Metadata) -> Result<u64, Error> {
+pub(super) fn alignment(metadata: &Metadata) -> Result<u32, Error> {
     let key = "general.alignment";
     let stated = metadata.typed(key, ValueType::U32)?;
     let alignment = stated.map_or(DEFAULT_ALIGNMENT, |value| value.bits() as u32);
     if alignment.is_power_of_two() {
-        return Ok(alignment.into());
+        return Ok(alignment);
     }
     let problem = format_args!("{key} is {alignment}, not a power of two");
     Err(metadata.source.malformed(metadata.offset_of(key), problem))

@@ -21,15 +21,18 @@ mod error;
 mod getters;
 mod header;
 mod metadata;
+mod part;
 mod shards;
 mod source;
 mod tensor;
 mod tensor_type;
 mod value;
+mod vocabulary;
 
 pub use builder::Builder;
 pub use error::Error;
 pub use header::Header;
+pub use part::Part;
 pub use shards::{Shard, shard_name, shard_of_name};
 pub use tensor::Tensor;
 pub use tensor_type::TensorType;

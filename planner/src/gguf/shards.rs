@@ -24,13 +24,14 @@ const SPLIT_TENSORS: &str = "split.tensors.count";
 pub struct Shard {
     path: Arc<Path>,
     file_bytes: u64,
+    alignment: u32,
     /// What the system said of the file when it was opened; `None` in memory.
     opened: Option<Metadata>,
 }
 
 impl Shard {
-    fn of(source: &Source) -> Shard {
-        Shard { path: source.path.clone(), file_bytes: source.len, opened: source.opened().cloned() }
+    fn of(source: &Source, alignment: u32) -> Shard {
+        Shard { path: source.path.clone(), file_bytes: source.len, alignment, opened: source.opened().cloned() }
     }
 
     /// The file.
@@ -41,6 +42,11 @@ impl Shard {
     /// The length of the file, in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
+    }
+
+    /// The alignment of its tensors' data, in bytes.
+    pub fn alignment(&self) -> u32 {
+        self.alignment
     }
 
     pub(super) fn check_unchanged(&self) -> Result<(), Error> {
@@ -54,7 +60,7 @@ impl Shard {
 /// Reads the first shard, then those that it names, which `open` gives by index (from 1) and count.
 pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<Source, Error>) -> Result<Inner, Error> {
     let (metadata, mut tensors) = header::read(&first)?;
-    let mut shards = vec![Shard::of(&first)];
+    let mut shards = vec![Shard::of(&first, header::alignment(&metadata)?)];
     let count = metadata.typed(SPLIT_COUNT, ValueType::U16)?.map_or(0, |value| value.bits() as u16);
     if count > 1 {
         let index = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
@@ -67,8 +73,8 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
         }
         for index in 1..count {
             let source = open(index, count)?;
-            let own = read_later(&source, index, count)?;
-            shards.push(Shard::of(&source));
+            let (alignment, own) = read_later(&source, index, count)?;
+            shards.push(Shard::of(&source, alignment));
             // So that many shards are no way around the limit of one file.
             let all = tensors.len() + own.len();
             if all as u64 > MAX_COUNT {
@@ -92,8 +98,8 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
 
 /// Checks one file that may be any shard of a model.
 pub(super) fn check_one(source: &Source) -> Result<(), Error> {
-    let (_, tensors) = header::read(source)?;
-    by_name(&[Shard::of(source)], &tensors).map(drop)
+    let (metadata, tensors) = header::read(source)?;
+    by_name(&[Shard::of(source, header::alignment(&metadata)?)], &tensors).map(drop)
 }
 
 /// The other shards' files, beside the first.
@@ -134,8 +140,8 @@ pub(super) fn wrong(path: &Path, problem: String) -> Error {
     Error::Shards { path: path.to_owned(), problem }
 }
 
-/// Reads the tensors of a shard after the first and checks that it is the one it should be.
-fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Error> {
+/// Reads the alignment and the tensors of a shard after the first and checks that it is the one it should be.
+fn read_later(source: &Source, index: u16, count: u16) -> Result<(u32, Vec<Tensor>), Error> {
     let (metadata, tensors) = header::read(source)?;
     let no = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
     // llama.cpp does not look at a later shard's count; one that says something else is from another model.
@@ -147,7 +153,7 @@ fn read_later(source: &Source, index: u16, count: u16) -> Result<Vec<Tensor>, Er
             return Err(wrong(&source.path, problem));
         }
     }
-    Ok(tensors)
+    Ok((header::alignment(&metadata)?, tensors))
 }
 
 /// The index of each tensor of all shards by its name, which no two have.

@@ -113,14 +113,51 @@ impl TensorType {
     }
 
     /// What is wrong with an id that is no type's (ggml/src/ggml.c, `type_traits`: the ids that llama.cpp has removed).
-    pub(super) const fn why_unknown(id: u32) -> &'static str {
+    pub(super) fn why_unknown(id: u32) -> String {
+        if let Some(name) = in_ik_llama_cpp(id) {
+            return format!(
+                "{name} of ik_llama.cpp, which llama.cpp does not have: take the model in a type of llama.cpp's"
+            );
+        }
         match id {
             4 | 5 | 31..=33 | 36..=38 => {
                 "removed from llama.cpp: take the model as Q4_0 or IQ4_NL, which is repacked when it is loaded"
             }
             _ => "unknown: the file is newer than this llama.cpp, or damaged",
         }
+        .to_owned()
     }
+}
+
+/// The name of a type that ik_llama.cpp alone has (its ggml/include/ggml.h, `enum ggml_type`).
+fn in_ik_llama_cpp(id: u32) -> Option<String> {
+    // Types of which four, eight or sixteen rows are interleaved have the plain type's number and 200 more.
+    if let Some(plain) = id.checked_sub(200).filter(|plain| *plain < 200) {
+        let name = TensorType::from_id(plain).map(|ty| ty.name().to_owned()).or_else(|| in_ik_llama_cpp(plain))?;
+        return Some(format!("{name} with interleaved rows"));
+    }
+    let name = match id {
+        133 => "Q6_0",
+        134 => "IQ1_BN",
+        135 => "IQ2_BN",
+        137 => "IQ2_K",
+        138 => "IQ3_K",
+        139 => "IQ4_K",
+        140 => "IQ5_K",
+        141 => "IQ6_K",
+        144 => "IQ4_KS",
+        145 => "IQ2_KS",
+        146 => "IQ4_KSS",
+        152 => "IQ5_KS",
+        153 => "IQ2_KT",
+        154 => "IQ3_KT",
+        155 => "IQ4_KT",
+        156 => "IQ3_KS",
+        157 => "IQ2_KL",
+        158 => "IQ1_KT",
+        _ => return None,
+    };
+    Some(name.to_owned())
 }
 
 impl fmt::Display for TensorType {
@@ -146,6 +183,19 @@ mod tests {
         assert_eq!(TensorType::from_id(COUNT), None);
         assert_eq!(TensorType::from_id(u32::MAX), None);
         assert_eq!(TensorType::ALL.len() + 8, COUNT as usize);
+    }
+
+    #[test]
+    fn types_of_ik_llama_cpp_are_named() {
+        for (id, name) in
+            [(139, "IQ4_K of"), (152, "IQ5_KS of"), (212, "Q4_K with interleaved rows of"), (339, "IQ4_K with")]
+        {
+            let why = TensorType::why_unknown(id);
+            assert!(why.starts_with(name) && why.contains("ik_llama.cpp"), "{id}: {why}");
+        }
+        for id in [43, 136, 160, 199, 200 + 99, 400] {
+            assert!(TensorType::why_unknown(id).starts_with("unknown"), "{id}");
+        }
     }
 
     #[test]

@@ -11,11 +11,16 @@ use super::measured::MeasuredRates;
 use super::tree::{Note, Notes, Tree};
 
 mod cgroup;
+mod cpu_limit;
+mod cpu_watch;
 mod linux;
 #[cfg(not(target_os = "linux"))]
 mod other;
 
-/// The computer's main memory, as far as this process may use it.
+pub use cpu_limit::CpuLimit;
+pub use cpu_watch::CpuWatch;
+
+/// The computer's main memory and processors, as far as this process may use it.
 ///
 /// Swap does not count: weights in swap are read back for every token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +49,10 @@ pub struct Host {
     /// operation: one on an efficiency core holds up the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
+    /// The limit on its processors' time, where a control group around this process has one (a container started with
+    /// `--cpus`, a batch job): threads beyond it wait for each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<CpuLimit>,
     /// How fast all its cores together read its memory, where somebody has stated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
@@ -68,6 +77,9 @@ pub enum HostLimit {
     /// A control group around the process (a container, a systemd slice, a batch job), of which others may use a part.
     #[error("limited to {} by {file}", Bytes(*bytes))]
     Cgroup { file: String, bytes: u64 },
+    /// The memory nodes that the process may use (`cpuset.mems`, `numactl --membind`), with what they have in all.
+    #[error("limited to {} of memory nodes {nodes}", Bytes(*bytes))]
+    MemoryNodes { nodes: String, bytes: u64 },
     /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`), of which it already uses a part.
     #[error("address space limited to {} (ulimit -v)", Bytes(*bytes))]
     AddressSpace { bytes: u64 },
@@ -100,11 +112,21 @@ impl Host {
         return other::detect().0;
     }
 
+    /// This computer's processors alone, as far as this process may use them now: its cores and the limit on their time.
+    /// The memory is 0.
+    pub fn detect_processors() -> Self {
+        #[cfg(target_os = "linux")]
+        return linux::processors_under(Tree(Path::new("/")), &mut Notes::default());
+        #[cfg(not(target_os = "linux"))]
+        return other::detect().0;
+    }
+
     /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on what could not be seen.
     ///
     /// What `/proc/meminfo` calls available, bounded by the memory limit of every control group around the process
-    /// (both versions, from the process's own group to the top of what is mounted) and by its limits on address space
-    /// and data segment. Page cache that can be dropped counts as free throughout.
+    /// (both versions, from the process's own group to the top of what is mounted), by the memory nodes that it may use
+    /// and by its limits on address space and data segment. Page cache that can be dropped counts as free throughout.
+    /// The groups limit its processors too: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number (`cpuset`).
     pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
         let mut notes = Notes::default();
         let host = linux::detect_under(Tree(root), &mut notes);
@@ -123,6 +145,21 @@ impl Host {
         self
     }
 
+    /// Threads to compute with: one for each usable core, and no more than the limit on their time keeps busy. `None`
+    /// where the system does not report its cores.
+    ///
+    /// A limit that is no whole number is rounded up: of one core and a half, two threads get more done than one.
+    pub fn compute_threads(&self) -> Option<u32> {
+        let cores = self.usable_cores.or(self.physical_cores);
+        let limit = self.cpu_limit.as_ref().map(CpuLimit::threads);
+        cores.into_iter().chain(limit).min().map(|threads| threads.max(1))
+    }
+
+    /// The share of the time that so many threads may compute under the limit on the processors' time; 1 without one.
+    pub fn share_of_time(&self, threads: u32) -> f64 {
+        self.cpu_limit.as_ref().map_or(1.0, |limit| (limit.cpus() / f64::from(threads.max(1))).min(1.0))
+    }
+
     /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so
     /// in their release, unless built by somebody else, and in their version.
     pub(super) fn is_wsl(root: &Path) -> bool {
@@ -137,6 +174,8 @@ impl Host {
     setters! {
         /// Sets the number of physical cores.
         physical_cores(cores: u32) physical_cores = Some(cores);
+        /// Sets the limit on its processors' time.
+        cpu_limit(limit: CpuLimit) cpu_limit = Some(limit);
         /// Sets how fast its memory is read, in bytes per second, as a stated figure.
         bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
     }
@@ -164,6 +203,10 @@ impl fmt::Display for Host {
                 let system = Bytes(self.system_available);
                 write!(f, " ({limit}; the system has {system} free)")
             }
+        }?;
+        match &self.cpu_limit {
+            Some(limit) => write!(f, "; {limit}"),
+            None => Ok(()),
         }
     }
 }

@@ -39,6 +39,21 @@ pub struct MeasuredRates {
 }
 
 impl MeasuredRates {
+    /// The same figures for a device that computes for this share of the time and stands still for the rest.
+    pub(crate) fn for_share_of_time(&self, share: f64) -> Self {
+        // A figure of 0 was not measured, and one that was stays above it.
+        let less = |rate: u64| if rate == 0 { 0 } else { ((rate as f64 * share) as u64).max(1) };
+        let longer = |ns: u64| (ns as f64 / share) as u64;
+        let mut all = self.clone();
+        all.weights.iter_mut().for_each(|it| it.bytes_per_second = less(it.bytes_per_second));
+        all.attention.iter_mut().for_each(|it| it.bytes_per_second = less(it.bytes_per_second));
+        all.prompts.iter_mut().for_each(|it| it.flops = less(it.flops));
+        all.prompt_attention.iter_mut().for_each(|it| it.flops = less(it.flops));
+        all.activations_per_second = less(all.activations_per_second);
+        (all.layer_ns, all.routing_ns) = (longer(all.layer_ns), longer(all.routing_ns));
+        all
+    }
+
     /// Adds what was measured later: of one thing the later figure stays, of others each.
     pub fn merge(&mut self, later: Self) {
         self.threads = later.threads.or(self.threads);

@@ -48,7 +48,7 @@ pub use catalogue::CatalogueError;
 pub use detect::Detector;
 pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
-pub use host::{Host, HostLimit};
+pub use host::{CpuLimit, CpuWatch, Host, HostLimit};
 pub use measured::{
     AttentionRate, LearnedHeadroom, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
 };

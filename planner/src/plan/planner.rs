@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::machine::{Machine, UnusedGpu, UnusedReason};
 use crate::memory;
-use crate::memory::{Companion, ContextParams, MOST_TAKEN_BACK};
+use crate::memory::{Companion, ContextParams, FileFacts, MOST_TAKEN_BACK, NotMapped};
 use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
@@ -241,6 +241,10 @@ impl<'a> Planner<'a> {
         let windows = profile.state.windows();
         let placements = chosen.room.placements(&chosen.levels, &chosen.counts, layers - n);
         notes.extend(reasons::carried(&self.machine, &placements));
+        let context = chosen.params.clone().mapped_for(FileFacts::of(profile), &chosen.room.gpus);
+        if context.mmap != chosen.params.mmap {
+            notes.extend(NotMapped::of(FileFacts::of(profile), &chosen.room.gpus).as_ref().map(NotMapped::to_string));
+        }
         Ok(Plan {
             model: ModelSummary {
                 path: profile.path.clone(),
@@ -258,7 +262,7 @@ impl<'a> Planner<'a> {
             full_offload: n == layers && chosen.parted_blocks == 0,
             parted_blocks: chosen.parted_blocks,
             placements,
-            context: chosen.params,
+            context,
             confidence: chosen.confidence,
             companions: Vec::new(),
             speed,

@@ -12,6 +12,12 @@ pub enum Error {
     /// The header itself could not be read as it claims to be, or lacks a key that llama.cpp requires.
     #[error(transparent)]
     Header(#[from] gguf::Error),
+    /// It holds a projector's tensors, of pictures or sound, beside the model's: llama.cpp takes either alone.
+    #[error(
+        "{file}: {count} tensors of a projector are in the model's file, such as `{first}`, as Ollama's own files have \
+         them: llama.cpp takes a model and its projector (mmproj) from two files; `autoplace extract` writes the model alone"
+    )]
+    Projector { file: String, count: usize, first: String },
     /// A key holds a value that llama.cpp does not take: most of them end its process.
     #[error("{file}: `{key}` is {value}, but {limit}")]
     Value { file: String, key: String, value: String, limit: String },

@@ -16,7 +16,7 @@ mod weights;
 
 use std::path::PathBuf;
 
-use crate::gguf::Header;
+use crate::gguf::{Header, Tensor};
 
 use hparams::Keys;
 
@@ -44,6 +44,8 @@ pub struct ModelProfile {
     pub file_type: Option<&'static str>,
     /// Bytes of all shards together.
     pub file_bytes: u64,
+    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); of several shards the least.
+    pub alignment: u32,
     /// The numbers that shape memory: layers, widths, heads, experts, vocabulary.
     pub hparams: Hyperparameters,
     /// The weights, arranged by where llama.cpp puts them.
@@ -56,6 +58,30 @@ pub struct ModelProfile {
     mtp: bool,
 }
 
+/// What the names of a projector's tensors begin with (tools/mtmd/clip-impl.h); no model of llama.cpp's has such a name
+/// (llama-arch.cpp, `LLM_TENSOR_NAMES`).
+const PROJECTOR: [&str; 3] = ["v.", "a.", "mm."];
+
+/// Whether a tensor of this name belongs to a projector of pictures or sound, and not to a model.
+pub fn is_of_projector(name: &str) -> bool {
+    PROJECTOR.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Refuses a model with a projector in its file: llama.cpp refuses tensors that it does not use (`wrong number of
+/// tensors`, llama-model-loader.cpp, `done_getting_tensors`).
+fn check_projector(keys: &Keys<'_>) -> Result<(), Error> {
+    let mut of_projector = keys.header.tensors().map(Tensor::name).filter(|name| is_of_projector(name));
+    match of_projector.next() {
+        // It is nothing but a projector.
+        Some(first) if keys.architecture != "clip" => Err(Error::Projector {
+            file: keys.header.path().display().to_string(),
+            first: first.to_owned(),
+            count: 1 + of_projector.count(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 impl ModelProfile {
     /// Reads the profile out of a header.
     ///
@@ -66,6 +92,7 @@ impl ModelProfile {
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let architecture = header.architecture()?.to_owned();
         let keys = Keys { header, architecture: &architecture };
+        check_projector(&keys)?;
         let hparams = Hyperparameters::read(&keys)?;
         let state = StateLaw::of(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
@@ -77,6 +104,7 @@ impl ModelProfile {
             name,
             file_type,
             file_bytes: header.file_bytes(),
+            alignment: header.alignment(),
             architecture,
             hparams,
             weights,

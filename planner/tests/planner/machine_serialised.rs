@@ -13,6 +13,7 @@ fn a_machine_of_which_everything_is_known_is_written_as_it_was_read() {
         json!({ "bound": "cgroup", "file": "memory.max", "bytes": 5 }),
         json!({ "bound": "address_space", "bytes": 5 }),
         json!({ "bound": "data_segment", "bytes": 5 }),
+        json!({ "bound": "memory_nodes", "nodes": "0", "bytes": 5 }),
         json!({ "bound": "unknown" }),
     ] {
         let mut json = complete.clone();

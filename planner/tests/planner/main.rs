@@ -11,6 +11,9 @@ mod folder;
 mod gguf_support;
 #[path = "../support/lora_support/mod.rs"]
 mod lora_support;
+#[cfg(target_os = "linux")]
+#[path = "../support/real_group/mod.rs"]
+mod real_group;
 #[path = "../support/nvml/mod.rs"]
 mod scripted;
 #[path = "../support/shapes/mod.rs"]
@@ -35,6 +38,8 @@ mod machine_cores;
 #[cfg(target_os = "linux")]
 mod machine_detect;
 mod machine_host;
+#[cfg(target_os = "linux")]
+mod machine_limits;
 #[cfg(unix)]
 mod machine_links;
 #[cfg(target_os = "linux")]

@@ -64,3 +64,20 @@ fn a_card_that_the_build_cannot_drive_is_named() {
     assert!(text.contains("RTX 4090 is not used: this build has no backend for it"), "{text}");
     assert!(!text.contains("same hardware"), "{text}");
 }
+
+#[test]
+fn a_plan_says_why_a_file_is_read_and_not_mapped() {
+    let machine = host(gib(32)).with_gpu(rtx_4090(gib(22)));
+    let mut profile = LLAMA_8B.profile();
+    let mapped = plan(&profile, &machine, &Request::new()).unwrap();
+    assert!(mapped.context.mmap && !mapped.to_string().contains("not mapped"), "{mapped}");
+    profile.alignment = 16;
+    let read = plan(&profile, &machine, &Request::new()).unwrap();
+    let said = "the file is read, not mapped: its data is aligned to 16 bytes, and ggml maps from 32 on";
+    assert!(!read.context.mmap && read.to_string().contains(said), "{read}");
+    // Whoever asks for it knows.
+    let mut asked = Request::new();
+    asked.params.mmap = false;
+    let asked = plan(&profile, &machine, &asked).unwrap();
+    assert!(!asked.context.mmap && !asked.to_string().contains("not mapped"), "{asked}");
+}

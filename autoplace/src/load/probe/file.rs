@@ -10,7 +10,7 @@ use crate::gguf::{self, Builder};
 
 /// A skeleton's file, gone when dropped.
 #[derive(Debug)]
-pub(super) enum SkeletonFile {
+pub(in crate::load) enum SkeletonFile {
     /// An anonymous one in memory, reached through its descriptor.
     Memory(PathBuf, #[expect(dead_code, reason = "held open")] File),
     Temporary(PathBuf),
@@ -26,7 +26,7 @@ impl Drop for SkeletonFile {
 
 impl SkeletonFile {
     /// Writes `skeleton`. `model` is the model's path, for errors.
-    pub(super) fn write(skeleton: &Builder, model: &Path) -> Result<Self, gguf::Error> {
+    pub(in crate::load) fn write(skeleton: &Builder, model: &Path) -> Result<Self, gguf::Error> {
         let (_, bytes) = skeleton.encoded()?;
         // It is as long as the model, though it holds nothing. Beyond the limit the kernel would answer with a signal.
         if let Some(limit) = llama_sys::longest_file().filter(|&limit| bytes > limit) {
@@ -59,7 +59,7 @@ impl SkeletonFile {
         Ok(file)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::load) fn path(&self) -> &Path {
         match self {
             Self::Memory(path, _) | Self::Temporary(path) => path,
         }

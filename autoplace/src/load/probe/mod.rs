@@ -35,14 +35,14 @@ use std::sync::Mutex;
 use llama_sys::{Context, Device, LoadMode, LoraAdapter, MemoryBreakdown, Model, ModelParams};
 
 use self::breakdown::MAPPED;
-use self::file::SkeletonFile;
+pub(super) use self::file::SkeletonFile;
 use self::mapped::mapped;
 use super::devices::by_name;
 use super::{Error, native};
 use crate::gguf::Header;
 use crate::lock;
 use crate::machine::{Gpu, Host, mib};
-use crate::memory::{ContextParams, Footprints, Place, Split};
+use crate::memory::{ContextParams, FileFacts, Footprints, Place, Split};
 use crate::plan::{NoRoom, Probe};
 
 pub use self::breakdown::{Breakdown, BufferBytes};
@@ -91,8 +91,7 @@ impl NativeProbe {
     /// [`Error::DeviceGone`] for a GPU that this process does not have; [`Error::Native`] when llama.cpp refuses the
     /// model or the parameters, or a GPU has no room for the state of a recurrent model.
     pub fn breakdown(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Result<Breakdown, Error> {
-        let gpus = gpus.iter();
-        let devices = by_name(gpus.map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
+        let devices = by_name(gpus.iter().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
         let load = ModelParams {
             n_gpu_layers: split.n_gpu_layers.try_into().unwrap_or(i32::MAX),
             devices: Some(devices.clone()),
@@ -119,8 +118,11 @@ impl NativeProbe {
                 breakdown.add_context(&Context::new(&model, native::heads(params))?.memory_breakdown()?);
             }
             Ok::<_, llama_sys::Error>((model, breakdown, copies))
-        })?;
-        let mapped = maps(params, &devices).then(|| mapped(&self.header, &model.tensor_places()));
+        })
+        .map_err(|error| of_model(error, &self.header))?;
+        let file = FileFacts::of_header(&self.header);
+        let mapped = maps(&params.clone().mapped_for(file, gpus), &self.header, &devices)
+            .then(|| mapped(&self.header, &model.tensor_places()));
         let mut rows = rows(&breakdown, &devices);
         if let Some((_, span)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
@@ -134,6 +136,16 @@ impl NativeProbe {
             rows.push(BufferBytes { buffer_type, place, model: span, context: 0, compute: 0, output: 0 });
         }
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
+    }
+}
+
+/// The error of a file that stands for the model of this header, with the model's own path.
+pub(super) fn of_model(error: llama_sys::Error, header: &Header) -> llama_sys::Error {
+    match error {
+        llama_sys::Error::ModelLoad { failure, .. } => {
+            llama_sys::Error::ModelLoad { path: header.path().to_owned(), failure }
+        }
+        error => error,
     }
 }
 
@@ -190,9 +202,9 @@ fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
     Ok(())
 }
 
-fn maps(params: &ContextParams, devices: &[Device]) -> bool {
+fn maps(params: &ContextParams, header: &Header, devices: &[Device]) -> bool {
     let backends: Vec<String> = devices.iter().map(Device::backend).collect();
-    let mode = native::load_mode(params, backends.iter().map(String::as_str));
+    let mode = native::load_mode(params, header, backends.iter().map(String::as_str));
     mode == LoadMode::Auto && devices.iter().all(Device::lets_files_be_mapped)
 }
 

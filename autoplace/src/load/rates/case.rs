@@ -70,6 +70,17 @@ impl Scale {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
 
+    /// Of a host whose time on processors is limited to a share: short enough that what is computed at once ends before
+    /// the limit holds it. The lower quartile of several is then as fast as without a limit, which plans count with
+    /// (`MeasuredRates::for_share_of_time`).
+    pub(super) fn for_share_of_time(self, share: f64) -> Self {
+        if share >= 1.0 {
+            return self;
+        }
+        let flops = self.flops >> 3;
+        Self { working_set: self.working_set.min(32 << 20), flops, most_flops: flops }
+    }
+
     /// Rows of a matrix, so that two of it fit in the working set.
     fn rows(&self, most: u32, row_bytes: u64, flops_per_row: u64) -> u32 {
         let room = self.working_set / 2 / row_bytes.max(1);

@@ -5,13 +5,15 @@
 //!
 //! ggml's threads wait for each other after every operation: one that has to share its core holds up all the others.
 
+mod follow;
 mod pace;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Host;
+use crate::machine::{CpuLimit, Host};
 use crate::plan::Plan;
 
+pub(super) use self::follow::Follower;
 pub(crate) use self::pace::Pacer;
 
 /// Threads that generate where every layer is on a GPU, and the CPU looks tokens up and does what a backend cannot.
@@ -32,6 +34,9 @@ pub struct Threads {
     pub prompt: u32,
     /// Why so many generate.
     pub basis: ThreadBasis,
+    /// Whether somebody asked for the threads that compute prompts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) prompt_is_asked: bool,
 }
 
 /// Why so many threads generate.
@@ -48,25 +53,48 @@ pub enum ThreadBasis {
     /// One per physical core.
     #[error("one per core")]
     PerCore,
+    /// As many as the limit on the processors' time keeps busy.
+    #[error("as many as the limit on processor time keeps busy")]
+    TimeLimit,
 }
 
 impl Threads {
     pub(super) fn new((asked, for_prompts): (Option<u32>, Option<u32>), host: &Host, plan: &Plan) -> Self {
-        let cores = cores(host);
-        let (generation, basis) = match asked {
-            Some(asked) => (asked, ThreadBasis::Asked),
+        let prompt_asked = for_prompts.or(asked);
+        let basis = match asked {
+            Some(_) => ThreadBasis::Asked,
             // The CPU computes no layer, nor attention.
-            None if plan.full_offload && plan.context.offload_kqv => (cores.min(BESIDE_GPUS), ThreadBasis::FullOffload),
-            None => (cores, ThreadBasis::PerCore),
+            None if plan.full_offload && plan.context.offload_kqv => ThreadBasis::FullOffload,
+            None if host.share_of_time(host.usable_cores.or(host.physical_cores).unwrap_or(1)) < 1.0 => {
+                ThreadBasis::TimeLimit
+            }
+            None => ThreadBasis::PerCore,
         };
-        Self { generation, prompt: for_prompts.or(asked).unwrap_or(cores), basis }
+        let [generation, prompt] = [asked, prompt_asked].map(Option::unwrap_or_default);
+        let threads = Self { generation, prompt, basis, prompt_is_asked: prompt_asked.is_some() };
+        threads.on(cores(host))
+    }
+
+    /// The same on a process that may use so many cores; what was asked for stays.
+    fn on(self, cores: u32) -> Self {
+        let generation = match self.basis {
+            ThreadBasis::Asked => self.generation,
+            ThreadBasis::FullOffload => cores.min(BESIDE_GPUS),
+            ThreadBasis::PerCore | ThreadBasis::TimeLimit => cores,
+        };
+        let prompt = if self.prompt_is_asked { self.prompt } else { cores };
+        Self { generation, prompt, ..self }
     }
 }
 
-/// One thread per physical core to compute with: a second one on the same core only waits for the same memory.
+/// One thread per physical core to compute with, as far as the time on processors is not limited to less: a second one
+/// on the same core only waits for the same memory.
 pub(super) fn cores(host: &Host) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    host.usable_cores.or(host.physical_cores).unwrap_or(allowed).min(allowed).max(1)
+    // The standard library rounds a limit on the time down: one core and a half to a single one.
+    let rounded_down = |limit: &&CpuLimit| u64::from(allowed) == (limit.quota_us / limit.period_us.max(1)).max(1);
+    let allowed = host.cpu_limit.as_ref().filter(rounded_down).map_or(allowed, CpuLimit::threads);
+    host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
 }
 
 /// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a

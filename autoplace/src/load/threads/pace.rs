@@ -110,10 +110,10 @@ impl Trial {
 
 impl Pacer {
     pub(in crate::load) fn new(chosen: &Threads) -> Self {
-        let Threads { generation, prompt, basis } = *chosen;
+        let Threads { generation, prompt, basis, .. } = *chosen;
         let rungs = match basis {
             ThreadBasis::Asked => vec![generation],
-            ThreadBasis::FullOffload | ThreadBasis::PerCore => ladder(generation),
+            ThreadBasis::FullOffload | ThreadBasis::PerCore | ThreadBasis::TimeLimit => ladder(generation),
         };
         Self { prompt, rungs, ..Self::default() }
     }

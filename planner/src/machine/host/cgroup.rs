@@ -1,25 +1,18 @@
-//! Control groups: the memory limits of containers, systemd slices and batch jobs.
+//! Control groups: the limits of containers, systemd slices and batch jobs.
 //!
 //! In flows where the process stands (`/proc/self/cgroup`) and where the hierarchies are mounted
-//! (`/proc/self/mountinfo`); out flows one [`Bound`] per limit, from the process's own group up to the top of what is
-//! visible. A limit anywhere above the process holds for it, so the tightest may sit in the middle.
+//! (`/proc/self/mountinfo`); out flow the folders of the process's own group and of those above it, up to the top of
+//! what is visible. A limit anywhere above the process holds for it, so the tightest may sit in the middle.
 //!
-//! Page cache that the kernel can drop is charged to the group and does not count as used here: a group that has just
-//! read a model file looks full and is not (Ollama #15474).
-//!
-//! What is *not* visible: groups above the root of a cgroup namespace. Version 1 reports their tightest limit
-//! (`hierarchical_memory_limit`), version 2 reports nothing.
+//! What is *not* visible: groups above the root of a cgroup namespace.
+
+pub(super) mod cpu;
+pub(super) mod memory;
 
 use std::cmp::Reverse;
 use std::path::{Component, Path};
 
-use super::HostLimit;
-use super::linux::Bound;
-use crate::machine::tree::{Notes, Tree, field};
-
-/// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less
-/// with larger ones.
-const V1_NO_LIMIT: u64 = 1 << 62;
+use crate::machine::tree::{Notes, Tree};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -27,44 +20,62 @@ enum Version {
     V2,
 }
 
-/// A mounted hierarchy with the memory controller.
+/// A mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     version: Version,
+    /// The options of a version 1 mount, its controllers among them. Version 2 has all controllers in one hierarchy.
+    options: Vec<String>,
     /// The group that is mounted: `/`, or a container's own group.
     root: String,
     /// Where it is mounted.
     point: String,
 }
 
-/// Every memory limit of control groups around this process, with the bytes each one leaves.
-pub(super) fn bounds(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
-    let Some(memberships) = tree.read("/proc/self/cgroup", notes) else {
-        return Vec::new();
-    };
-    let mounts = tree.read("/proc/self/mountinfo", notes).unwrap_or_default();
-    let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-    let mut bounds = Vec::new();
-    // On a hybrid system both are there, and the memory controller is in one of them: the other has no such files.
-    for version in [Version::V2, Version::V1] {
-        let Some(group) = membership(&memberships, version) else {
-            continue;
+/// The groups around this process, in every hierarchy.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    memberships: String,
+    mounts: Vec<Mount>,
+}
+
+impl Groups {
+    pub(super) fn read(tree: Tree<'_>, notes: &mut Notes) -> Self {
+        let Some(memberships) = tree.read("/proc/self/cgroup", notes) else {
+            return Self::default();
         };
-        for folder in folders(version, &group, &mounts, notes) {
-            // A group passes its limit on to those below it: always so since Linux 5.11, unless it said 0 before.
-            bounds.extend(bounds_of(version, tree, &folder, notes));
-        }
+        let mounts = tree.read("/proc/self/mountinfo", notes).unwrap_or_default();
+        Self { memberships, mounts: mounts.lines().filter_map(Mount::parse).collect() }
     }
-    bounds
+
+    /// The folders with the files of a controller, whatever cannot be seen.
+    pub(super) fn folder_names(&self, controller: &str) -> impl Iterator<Item = String> {
+        self.folders(controller, &mut Notes::default()).into_iter().map(|(_, folder)| folder)
+    }
+
+    /// The folders with the files of a controller (`memory`, `cpu`, `cpuset`), the process's own group first.
+    ///
+    /// On a hybrid system both versions are there, and the controller is in one of them: the other's folders have no
+    /// such files.
+    fn folders(&self, controller: &str, notes: &mut Notes) -> Vec<(Version, String)> {
+        let mut all = Vec::new();
+        for version in [Version::V2, Version::V1] {
+            if let Some(group) = membership(&self.memberships, version, controller) {
+                let mounts = self.mounts.iter().filter(|mount| mount.has(version, controller));
+                all.extend(folders(&group, mounts, notes).into_iter().map(|folder| (version, folder)));
+            }
+        }
+        all
+    }
 }
 
 /// The process's group in a hierarchy. Lines read `4:memory:/path` in version 1 and `0::/path` in version 2.
-fn membership(text: &str, version: Version) -> Option<String> {
+fn membership(text: &str, version: Version, controller: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let found = match version {
-            Version::V1 => controllers.split(',').any(|name| name == "memory"),
+            Version::V1 => controllers.split(',').any(|name| name == controller),
             Version::V2 => id == "0" && controllers.is_empty(),
         };
         (found && path.starts_with('/')).then(|| path.to_owned())
@@ -72,18 +83,23 @@ fn membership(text: &str, version: Version) -> Option<String> {
 }
 
 impl Mount {
-    /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)), where it is a hierarchy of memory.
+    /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)), where it is a hierarchy of control groups.
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
         let mut after = after.split(' ');
         let version = match after.next()? {
             "cgroup2" => Version::V2,
-            "cgroup" if after.nth(1)?.split(',').any(|option| option == "memory") => Version::V1,
+            "cgroup" => Version::V1,
             _ => return None,
         };
+        let options = after.nth(1).unwrap_or_default().split(',').map(str::to_owned).collect();
         let mut unescaped = || Some(unescape(before.next()?));
-        Some(Self { version, root: unescaped()?, point: unescaped()? })
+        Some(Self { version, options, root: unescaped()?, point: unescaped()? })
+    }
+
+    fn has(&self, version: Version, controller: &str) -> bool {
+        self.version == version && (version == Version::V2 || self.options.iter().any(|option| option == controller))
     }
 }
 
@@ -93,9 +109,8 @@ fn unescape(text: &str) -> String {
 }
 
 /// The folders of the process's group and of all groups above it that are visible, innermost first.
-fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -> Vec<String> {
-    let candidates = mounts.iter().filter(|mount| mount.version == version);
-    let Some(first) = candidates.clone().next() else {
+fn folders<'a>(group: &str, mounts: impl Iterator<Item = &'a Mount> + Clone, notes: &mut Notes) -> Vec<String> {
+    let Some(first) = mounts.clone().next() else {
         if group != "/" {
             let text = format!("the process is in {group}, but its limits are not visible here");
             notes.add("control groups", text);
@@ -109,7 +124,7 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
     };
     // Of several mounts of one hierarchy, the one that shows least above the group is the container's own.
     let best =
-        candidates.filter_map(|mount| Some((mount, inside(mount)?))).min_by_key(|(mount, _)| Reverse(mount.root.len()));
+        mounts.filter_map(|mount| Some((mount, inside(mount)?))).min_by_key(|(mount, _)| Reverse(mount.root.len()));
     let Some((mount, below)) = best else {
         // Seen from another namespace: the group is not below any mount. What is mounted is the best guess.
         let point = &first.point;
@@ -122,68 +137,4 @@ fn folders(version: Version, group: &str, mounts: &[Mount], notes: &mut Notes) -
         folders.insert(0, format!("{}/{part}", folders[0]));
     }
     folders
-}
-
-/// The limits of one group, with what each leaves.
-///
-/// Version 2 has `memory.max`, above which the kernel kills, and `memory.high`, above which it slows the group down by
-/// reclaiming without end: both end the promise. Version 1 has one limit, and reports the tightest above it where
-/// those groups are not visible.
-fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
-    let (files, usage): (&[_], _) = match version {
-        Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
-        Version::V2 => (&["memory.max", "memory.high"], "memory.current"),
-    };
-    let own = files.iter().filter_map(|name| limit_in(tree, format!("{folder}/{name}"), notes));
-    let own = own.min_by_key(|(bytes, _)| *bytes);
-    if own.is_none() && version == Version::V2 {
-        return Vec::new();
-    }
-    let stat_file = format!("{folder}/memory.stat");
-    let stat = tree.read(&stat_file, notes).unwrap_or_default();
-    let above = field(&stat, "hierarchical_memory_limit").map(|bytes| (bytes, stat_file));
-    let mut limits = own.into_iter().chain(above).filter(|(bytes, _)| *bytes < V1_NO_LIMIT).peekable();
-    if limits.peek().is_none() {
-        return Vec::new();
-    }
-    // Version 1's total_ lines count the groups below as well, as the usage does.
-    let cache = match stat_sum(&stat, ["total_inactive_file", "total_active_file"]) {
-        0 => stat_sum(&stat, ["inactive_file", "active_file"]),
-        cache => cache,
-    };
-    let held = usage_in(tree, &format!("{folder}/{usage}"), notes).saturating_sub(cache);
-    let bound = |(bytes, file): (u64, String)| Bound {
-        available: bytes.saturating_sub(held),
-        limit: HostLimit::Cgroup { file: file.replace(char::is_control, " "), bytes },
-    };
-    limits.map(bound).collect()
-}
-
-fn stat_sum(stat: &str, keys: [&str; 2]) -> u64 {
-    keys.iter().filter_map(|key| field(stat, key)).fold(0, u64::saturating_add)
-}
-
-/// The limit that a file holds, in bytes, with the file's name; `None` for no file and for no limit.
-fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, String)> {
-    let text = tree.read(&file, notes)?;
-    let number = text.trim();
-    if matches!(number, "max" | "-1") {
-        return None;
-    }
-    let Ok(bytes) = number.parse() else {
-        let text = format!("holds {number:?}, which is no limit that is known: not counted");
-        notes.add(file, text);
-        return None;
-    };
-    Some((bytes, file))
-}
-
-/// The bytes that a group uses. Unreadable counts as nothing used, and is said.
-fn usage_in(tree: Tree<'_>, file: &str, notes: &mut Notes) -> u64 {
-    let used = tree.read(file, notes).and_then(|text| text.trim().parse().ok());
-    used.unwrap_or_else(|| {
-        let text = "does not say how much the group uses: its limit is taken whole";
-        notes.add(file, text);
-        0
-    })
 }

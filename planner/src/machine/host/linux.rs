@@ -5,8 +5,14 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use super::{Host, HostLimit, cgroup};
+use super::cgroup::{self, Groups};
+use super::{Host, HostLimit};
 use crate::machine::tree::{Notes, Tree, field};
+
+/// What the kernel says of this process.
+pub(super) const STATUS: &str = "/proc/self/status";
+/// The line of it with the processors that the process may run on.
+pub(super) const CPUS_ALLOWED: &str = "Cpus_allowed_list:";
 
 /// One limit on this process, and the bytes that it still leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,18 +22,36 @@ pub(super) struct Bound {
 }
 
 pub(super) fn detect_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
-    let mut host = memory_under(tree, notes);
-    (host.physical_cores, host.usable_cores) = cores(tree, notes);
+    let groups = Groups::read(tree, notes);
+    let mut host = memory(tree, &groups, notes);
+    set_processors(&mut host, tree, &groups, notes);
     host.cpu = cpu(tree, notes);
     host
 }
 
 /// Its memory alone: a few small files.
 pub(super) fn memory_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
+    memory(tree, &Groups::read(tree, notes), notes)
+}
+
+/// Its processors alone: some small files for each.
+pub(super) fn processors_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
+    let mut host = Host::default();
+    set_processors(&mut host, tree, &Groups::read(tree, notes), notes);
+    host
+}
+
+fn set_processors(host: &mut Host, tree: Tree<'_>, groups: &Groups, notes: &mut Notes) {
+    (host.physical_cores, host.usable_cores) = cores(tree, groups, notes);
+    host.cpu_limit = cgroup::cpu::limit(groups, tree, notes);
+}
+
+fn memory(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Host {
     let (total, system_available) = system_memory(tree, notes);
     let mut host = Host::new(total).available(system_available);
     host.limit = if total == 0 { HostLimit::Unknown } else { HostLimit::System };
-    let mut bounds = cgroup::bounds(tree, notes);
+    let mut bounds = cgroup::memory::bounds(groups, tree, notes);
+    bounds.extend(memory_nodes(tree, groups, notes));
     bounds.extend(process_limits(tree, notes));
     for bound in bounds {
         if bound.available < host.available {
@@ -66,7 +90,7 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let Some(limits) = tree.read("/proc/self/limits", notes) else {
         return Vec::new();
     };
-    let status = tree.read("/proc/self/status", notes).unwrap_or_default();
+    let status = tree.read(STATUS, notes).unwrap_or_default();
     let bound = |row: &str, used, limit: fn(u64) -> HostLimit| {
         // The soft limit, in the row's unit; no number where it is unlimited.
         let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
@@ -81,29 +105,70 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     bounds.into_iter().flatten().collect()
 }
 
+/// What the memory nodes leave that this process may use, where it may not use all of them.
+///
+/// The kernel takes memory from the nodes of the process's cpuset alone and ends the process where they have none left
+/// (cpuset(7), `cpuset.mems`). A node reports no available memory of its own: what is free counts, and page cache that
+/// can be dropped.
+fn memory_nodes(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Option<Bound> {
+    let status = tree.read(STATUS, notes).unwrap_or_default();
+    let files: [&[&str]; 2] = [&["cpuset.effective_mems", "cpuset.mems"], &["cpuset.mems.effective", "cpuset.mems"]];
+    let mut sets = cgroup::cpu::sets(groups, tree, files, notes);
+    sets.extend(listed_in(&status, "Mems_allowed_list:"));
+    let (mut bytes, mut available, mut is_less) = (0_u64, 0_u64, false);
+    let mut nodes = Vec::new();
+    for (number, folder) in numbered(tree, "/sys/devices/system/node", "node") {
+        let text = fs::read_to_string(folder.join("meminfo")).unwrap_or_default();
+        // `Node 0 MemTotal: 8 kB`
+        let prefix = format!("Node {number} ");
+        let text: Vec<&str> = text.lines().map(|line| line.strip_prefix(&prefix).unwrap_or(line)).collect();
+        let text = text.join("\n");
+        let of = |key| field(&text, key).unwrap_or(0);
+        let total = of("MemTotal");
+        if !sets.iter().all(|set| is_listed(set, number)) {
+            is_less |= total > 0;
+        } else if total > 0 {
+            nodes.push(number);
+            bytes = bytes.saturating_add(total);
+            available =
+                ["MemFree", "Active(file)", "Inactive(file)"].map(of).into_iter().fold(available, u64::saturating_add);
+        }
+    }
+    nodes.sort_unstable();
+    let nodes = nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    (is_less && !nodes.is_empty()).then_some(Bound { available, limit: HostLimit::MemoryNodes { nodes, bytes } })
+}
+
+/// The list of numbers in a line of `/proc/self/status`.
+pub(super) fn listed_in(status: &str, name: &str) -> Option<String> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+}
+
+/// Whether a list such as `0-3,8` has this number.
+fn is_listed(list: &str, number: u32) -> bool {
+    list.trim().split(',').filter_map(range).any(|range| range.contains(&number))
+}
+
 /// The physical cores of the processors that are online, and those of them to compute with.
 ///
 /// Each (package, cluster, core) once, of the processors that are online: threads share a core, ARM's clusters number
-/// theirs from 0. To compute with are those in the process's affinity, which control groups (cpuset) narrow too; of an
+/// theirs from 0. To compute with are those in the process's affinity and in the cpuset of every group around it; of an
 /// Intel processor with two kinds of cores the performance cores, as in llama.cpp's tools (`common_cpu_get_num_math`).
-fn cores(tree: Tree<'_>, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
-    let listed = |text: &str| -> Vec<_> { text.trim().split(',').filter_map(range).collect() };
-    let status = tree.read("/proc/self/status", notes).unwrap_or_default();
-    let mut lines = status.lines();
-    let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(listed);
-    let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok().as_deref().map(listed);
+fn cores(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
+    let status = tree.read(STATUS, notes).unwrap_or_default();
+    let files: [&[&str]; 2] = [&["cpuset.effective_cpus", "cpuset.cpus"], &["cpuset.cpus.effective", "cpuset.cpus"]];
+    let mut allowed = cgroup::cpu::sets(groups, tree, files, notes);
+    allowed.extend(listed_in(&status, CPUS_ALLOWED));
+    let performance = fs::read_to_string(tree.locate("/sys/devices/cpu_core/cpus")).ok();
     let [mut physical, mut usable, mut quick] = [const { Vec::new() }; 3];
     for (number, folder) in processors(tree) {
         let read = |name: &str| number_in(&folder.join("topology").join(name));
         let [Some(package), cluster, Some(core)] = ["physical_package_id", "cluster_id", "core_id"].map(read) else {
             continue;
         };
-        let is_in = |list: &Option<Vec<RangeInclusive<u32>>>| {
-            list.as_ref().is_none_or(|list| list.iter().any(|range| range.contains(&number)))
-        };
         let core = (package, cluster, core);
-        let is_usable = is_in(&allowed);
-        let is_quick = is_usable && is_in(&performance);
+        let is_usable = allowed.iter().all(|list| is_listed(list, number));
+        let is_quick = is_usable && performance.as_ref().is_none_or(|list| is_listed(list, number));
         for (cores, is_one) in [(&mut physical, true), (&mut usable, is_usable), (&mut quick, is_quick)] {
             if is_one && !cores.contains(&core) {
                 cores.push(core);
@@ -149,10 +214,15 @@ fn cpu(tree: Tree<'_>, notes: &mut Notes) -> Option<String> {
 
 /// The numbers and folders of the processors.
 fn processors(tree: Tree<'_>) -> Vec<(u32, PathBuf)> {
-    let Ok(entries) = fs::read_dir(tree.locate("/sys/devices/system/cpu")) else {
+    numbered(tree, "/sys/devices/system/cpu", "cpu")
+}
+
+/// The numbers and paths of a folder's entries that are this name and a number.
+fn numbered(tree: Tree<'_>, folder: &str, name: &str) -> Vec<(u32, PathBuf)> {
+    let Ok(entries) = fs::read_dir(tree.locate(folder)) else {
         return Vec::new();
     };
-    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.strip_prefix("cpu")?.parse().ok();
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.strip_prefix(name)?.parse().ok();
     entries.flatten().filter_map(|entry| Some((number(&entry)?, entry.path()))).collect()
 }
 

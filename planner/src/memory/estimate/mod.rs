@@ -25,7 +25,7 @@ use self::kv::KvTable;
 use self::weights::WeightTable;
 use super::backend::{BackendRules, Family};
 use super::pattern::OverrideRules;
-use super::{ContextParams, ContextSizes, Error, FlashAttention, Footprints, TensorOverride};
+use super::{ContextParams, ContextSizes, Error, FileFacts, FlashAttention, Footprints, TensorOverride};
 
 pub use assignment::{Assignment, Place, split_points};
 pub(crate) use kv::full_windows;
@@ -85,7 +85,7 @@ impl Estimate {
         params: &ContextParams,
         weights: Option<WeightTable>,
     ) -> Result<Self, Error> {
-        let mut params = params.clone();
+        let mut params = params.clone().mapped_for(FileFacts::of(profile), gpus);
         if profile.architecture == "grok" {
             // llama.cpp fuses none of its attention (llama-context.cpp, `llama_init_from_model`).
             params.flash_attn = FlashAttention::Off;

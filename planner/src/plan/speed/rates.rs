@@ -130,8 +130,14 @@ pub struct Rates {
 impl Rates {
     /// The rates of these GPUs and of the host.
     pub fn of(gpus: &[&Gpu], host: &Host) -> Self {
-        let host = Rate::of_host(host);
-        Self { gpus: gpus.iter().map(|gpu| Rate::of_gpu(gpu, &host)).collect(), host }
+        // A GPU in the host's memory reads it at full speed, whatever time the process gets on processors.
+        let memory = Rate::of_host(host, |_| 1.0);
+        let gpus = gpus.iter().map(|gpu| Rate::of_gpu(gpu, &memory)).collect();
+        let host = match &host.cpu_limit {
+            None => memory,
+            Some(_) => Rate::of_host(host, |threads| host.share_of_time(threads)),
+        };
+        Self { gpus, host }
     }
 
     /// Rates that are stated.
@@ -158,18 +164,25 @@ impl Rate {
         }
     }
 
-    fn of_host(host: &Host) -> Self {
+    /// `share_of_time` is the share of the time that so many threads may compute. Rates of all cores go down with the
+    /// processors that are left, which for the memory's is a lower bound: a few cores may read as fast as all.
+    fn of_host(host: &Host, share_of_time: impl Fn(u32) -> f64) -> Self {
         let (bytes_per_second, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
-        let cores = f64::from(host.usable_cores.or(host.physical_cores).unwrap_or(UNKNOWN_CORES).max(1));
+        let cores = host.usable_cores.or(host.physical_cores).unwrap_or(UNKNOWN_CORES).max(1);
+        let (share, cores) = (share_of_time(cores), f64::from(cores));
+        let measured = host.rates.as_ref().map(|rates| {
+            let threads = rates.threads.or(host.compute_threads()).unwrap_or(UNKNOWN_CORES);
+            rates.for_share_of_time(share_of_time(threads))
+        });
         Self {
-            attention: Some(cores * CORE_ATTENTION),
-            flops: cores * CORE_FLOPS,
+            attention: Some(cores * share * CORE_ATTENTION),
+            flops: cores * share * CORE_FLOPS,
             half_speed: 0.0,
             basis,
-            seconds_per_layer: HOST_LAYER,
-            ..Self::new(bytes_per_second)
+            seconds_per_layer: HOST_LAYER / share,
+            ..Self::new(bytes_per_second * share)
         }
-        .by(host.rates.as_ref())
+        .by(measured.as_ref())
     }
 
     fn of_gpu(gpu: &Gpu, host: &Self) -> Self {

@@ -32,7 +32,7 @@ struct Rig {
 impl Rig {
     /// After a load that chose so many threads.
     fn on(cores: u32, basis: ThreadBasis) -> Self {
-        let chosen = Threads { generation: cores, prompt: cores, basis };
+        let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
         Self { pacer: Pacer::new(&chosen), changes: Vec::new(), last: None, steps, clock: Duration::ZERO }
     }

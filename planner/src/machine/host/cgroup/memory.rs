@@ -1,0 +1,87 @@
+//! The memory limits of the groups around this process: folders flow in, one [`Bound`] per limit flows out.
+//!
+//! Page cache that the kernel can drop is charged to the group and does not count as used here: a group that has just
+//! read a model file looks full and is not (Ollama #15474).
+//!
+//! Of groups above the root of a cgroup namespace version 1 reports the tightest limit (`hierarchical_memory_limit`),
+//! version 2 reports nothing.
+
+use super::super::HostLimit;
+use super::super::linux::Bound;
+use super::{Groups, Version};
+use crate::machine::tree::{Notes, Tree, field};
+
+/// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less
+/// with larger ones.
+const V1_NO_LIMIT: u64 = 1 << 62;
+
+/// Every memory limit of control groups around this process, with the bytes each one leaves.
+pub(in super::super) fn bounds(groups: &Groups, tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
+    let folders = groups.folders("memory", notes);
+    // A group passes its limit on to those below it: always so since Linux 5.11, unless it said 0 before.
+    folders.iter().flat_map(|(version, folder)| bounds_of(*version, tree, folder, notes)).collect()
+}
+
+/// The limits of one group, with what each leaves.
+///
+/// Version 2 has `memory.max`, above which the kernel kills, and `memory.high`, above which it slows the group down by
+/// reclaiming without end: both end the promise. Version 1 has one limit, and reports the tightest above it where
+/// those groups are not visible.
+fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
+    let (files, usage): (&[_], _) = match version {
+        Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
+        Version::V2 => (&["memory.max", "memory.high"], "memory.current"),
+    };
+    let own = files.iter().filter_map(|name| limit_in(tree, format!("{folder}/{name}"), notes));
+    let own = own.min_by_key(|(bytes, _)| *bytes);
+    if own.is_none() && version == Version::V2 {
+        return Vec::new();
+    }
+    let stat_file = format!("{folder}/memory.stat");
+    let stat = tree.read(&stat_file, notes).unwrap_or_default();
+    let above = field(&stat, "hierarchical_memory_limit").map(|bytes| (bytes, stat_file));
+    let mut limits = own.into_iter().chain(above).filter(|(bytes, _)| *bytes < V1_NO_LIMIT).peekable();
+    if limits.peek().is_none() {
+        return Vec::new();
+    }
+    // Version 1's total_ lines count the groups below as well, as the usage does.
+    let cache = match stat_sum(&stat, ["total_inactive_file", "total_active_file"]) {
+        0 => stat_sum(&stat, ["inactive_file", "active_file"]),
+        cache => cache,
+    };
+    let held = usage_in(tree, &format!("{folder}/{usage}"), notes).saturating_sub(cache);
+    let bound = |(bytes, file): (u64, String)| Bound {
+        available: bytes.saturating_sub(held),
+        limit: HostLimit::Cgroup { file: file.replace(char::is_control, " "), bytes },
+    };
+    limits.map(bound).collect()
+}
+
+fn stat_sum(stat: &str, keys: [&str; 2]) -> u64 {
+    keys.iter().filter_map(|key| field(stat, key)).fold(0, u64::saturating_add)
+}
+
+/// The limit that a file holds, in bytes, with the file's name; `None` for no file and for no limit.
+fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, String)> {
+    let text = tree.read(&file, notes)?;
+    let number = text.trim();
+    if matches!(number, "max" | "-1") {
+        return None;
+    }
+    let Ok(bytes) = number.parse() else {
+        let text = format!("holds {number:?}, which is no limit that is known: not counted");
+        notes.add(file, text);
+        return None;
+    };
+    Some((bytes, file))
+}
+
+/// The bytes that a group uses. Unreadable counts as nothing used, and is said.
+fn usage_in(tree: Tree<'_>, file: &str, notes: &mut Notes) -> u64 {
+    let used = tree.read(file, notes).and_then(|text| text.trim().parse().ok());
+    used.unwrap_or_else(|| {
+        let text = "does not say how much the group uses: its limit is taken whole";
+        notes.add(file, text);
+        0
+    })
+}
