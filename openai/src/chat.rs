@@ -50,12 +50,15 @@ impl ChatRequest {
         let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;
         let (shown, tools, choice) = tools(&body)?;
         let source = template.source_for(!tools.is_empty()).unwrap_or_default();
-        let messages = messages(&body, source.contains("developer"))?;
+        let (messages, parts) = messages(&body, source.contains("developer"))?;
         let context = model.placement().context.n_ctx_seq();
         // Rendering takes several times their size.
         check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
+        for (index, parts) in parts {
+            conversation = conversation.parts(index, parts);
+        }
         if !shown.is_empty() {
             conversation = conversation.tools_json(shown);
         }
@@ -78,7 +81,7 @@ impl ChatRequest {
                 return Err(ApiError::unsupported("response_format", message));
             }
             (None, Some(constraint)) => (Some(constraint), ReplyFormat::plain()),
-            (None, None) => (None, ReplyFormat::of_template(source)),
+            (None, None) => (None, template.reply_format(!tools.is_empty())),
         };
         // A form has no room for a thought: a model that would begin with one is told so.
         if constraint.is_some() || chat.reasoning_effort.as_deref() == Some("none") {

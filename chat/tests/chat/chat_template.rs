@@ -71,7 +71,7 @@ fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
 }
 
 #[test]
-fn tools_that_a_template_does_not_show_are_an_error() {
+fn tools_that_a_template_does_not_show_are_an_error_where_they_are_not_to_be_described() {
     let names = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}";
     let after_system = format!("{{% if messages[0].role == 'system' %}}{names}{{% endif %}}");
     let refuses = "{{ raise_exception('no') }}";
@@ -89,9 +89,11 @@ fn tools_that_a_template_does_not_show_are_an_error() {
     }
     let tool = Tool::new("now", "The time.", json!({}));
     for family in FAMILIES {
-        let template = ChatTemplate::family(family).unwrap();
+        let template = ChatTemplate::family(family).unwrap().describe_tools(false);
         let error = template.render(&user("x").tools(std::slice::from_ref(&tool))).unwrap_err();
         assert!(matches!(error, Error::ToolsNotShown { tools: 1 }), "{error}");
+        let said = error.to_string();
+        assert!(["chat_with", "--template", "Qwen 2.5"].iter().all(|way| said.contains(way)), "{said}");
         assert!(template.render(&user("x").tools(&[])).is_ok(), "{family}");
     }
 }

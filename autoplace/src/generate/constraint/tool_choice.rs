@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Constraint;
 use super::schema::subschemas_mut;
-use crate::chat::{ReplyFormat, Tool, ToolCallFormat};
+use crate::chat::{ReplyFormat, Tool};
 use crate::generate::error::Error;
 
 /// Whether an answer has to call a tool: OpenAI's `tool_choice`, but for `none`, which is to give no tools.
@@ -47,8 +47,7 @@ impl ToolChoice {
             return Err(Error::Constraint { constraint: "choice of a tool".into(), reason });
         }
         let calls: Vec<Value> = (0..).zip(called).map(|(index, tool)| call(tool, index)).collect();
-        let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
-        Ok(Some((Constraint::json_schema(json!({"anyOf": calls})), format)))
+        Ok(Some((Constraint::json_schema(json!({"anyOf": calls})), ReplyFormat::forced_call())))
     }
 }
 
