@@ -135,3 +135,31 @@ impl From<&Rendered> for Prompt {
         Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use llama_sys::{Model, ModelParams};
+
+    use super::*;
+    use crate::chat::{ChatTemplate, Conversation, Message};
+
+    #[test]
+    fn a_rendered_prompt_begins_with_one_bos_whoever_writes_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+        let vocab = Model::load(path, ModelParams::default()).unwrap().vocab();
+        let bos = vocab.added_tokens().bos.expect("the vocabulary puts BOS before texts");
+        let written = String::from_utf8(vocab.piece(bos, true).unwrap()).unwrap();
+        let prompt = |source: &str| {
+            let template = ChatTemplate::new(source, [("bos_token".to_owned(), written.clone())].into()).unwrap();
+            let rendered = template.render(&Conversation::new(&[Message::user("the king")])).unwrap();
+            Prompt::from(&rendered).tokenize(&vocab).unwrap()
+        };
+        let text = vocab.tokenize("the king", true, false).unwrap();
+        assert_eq!(text.iter().filter(|token| **token == bos).count(), 1);
+        for source in ["", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"] {
+            assert_eq!(prompt(&format!("{source}{{{{ messages[0].content }}}}")), text, "{source}");
+        }
+        // What an application writes itself is as it is.
+        assert_ne!(Prompt::markup("the king").tokenize(&vocab).unwrap()[0], bos);
+    }
+}

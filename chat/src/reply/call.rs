@@ -196,15 +196,16 @@ impl Head {
 /// case. Kimi's `functions.NAME:N` comes with other prefixes and separators too, and with none.
 fn named_in<'a>(id: &str, tools: &'a [Tool]) -> Option<&'a str> {
     let is_word = |text: &str, at: usize, length: usize| {
-        let is_name = |c: char| c.is_alphanumeric();
-        let before = text[..at].chars().next_back();
-        let behind = text[at + length..].chars().next();
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        let before = &text[..at];
+        let prefix = before.trim_end_matches('_');
+        let begins = !before.ends_with(is_name) || prefix.ends_with("function") || prefix.ends_with("functions");
         // A number may stand behind a name without anything between.
-        let ends = behind.is_none_or(|c| !is_name(c) || c.is_ascii_digit());
-        (before.is_none_or(|c| !is_name(c)), ends)
+        let behind = text[at + length..].trim_start_matches('_').chars().next();
+        begins && behind.is_none_or(|c| !is_name(c) || c.is_ascii_digit())
     };
     let stands_in = |text: &str, name: &str| {
-        !name.is_empty() && text.match_indices(name).any(|(at, _)| is_word(text, at, name.len()) == (true, true))
+        !name.is_empty() && text.match_indices(name).any(|(at, _)| is_word(text, at, name.len()))
     };
     let exact = tools.iter().map(|tool| tool.name.as_str()).filter(|name| stands_in(id, name));
     let folded = id.to_lowercase();

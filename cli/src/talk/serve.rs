@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use autoplace::chat::ChatTemplate;
 use autoplace::generate::Engine;
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
@@ -20,6 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::LoadArgs;
+use super::screen::note;
 use crate::stop::Stop;
 use crate::template;
 
