@@ -122,8 +122,8 @@ fn tools_that_a_template_does_not_show_are_described_in_the_system_s_message() {
     assert_eq!(template.reply_format(true).tool_calls(), Some(ToolCallFormat::Hermes));
     assert_eq!(template.reply_format(false).tool_calls(), None);
     // Without a system's message there is one now, also as transformers takes messages.
-    let user = json!({"role": "user", "content": "x"});
-    for conversation in [user("x"), Conversation::from_json(vec![user])] {
+    let message = json!({"role": "user", "content": "x"});
+    for conversation in [user("x"), Conversation::from_json(vec![message])] {
         let text = prompt(&template, &conversation.tools(std::slice::from_ref(&tool)));
         assert!(text.starts_with("<|im_start|>system\n# Tools"), "{text}");
     }
