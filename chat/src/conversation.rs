@@ -25,6 +25,8 @@ pub struct Conversation {
     pub(super) continue_final_message: bool,
     pub(super) variables: Map<String, Value>,
     pub(super) now: Option<LocalTime>,
+    /// Contents that were given in parts, by the number of their message: see [`parts`](Self::parts).
+    pub(super) parts: Vec<(usize, Vec<Value>)>,
 }
 
 impl Conversation {
@@ -37,9 +39,13 @@ impl Conversation {
         Self { typed: true, ..Self::from_json(messages) }
     }
 
-    /// Messages as transformers takes them, unchanged: objects with `role`, `content` (a text, or a list of parts such
-    /// as `{"type": "text", "text": "..."}`) and whatever else the template knows.
-    pub fn from_json(messages: Vec<Value>) -> Self {
+    /// Messages as transformers takes them: objects with `role`, `content` (a text, or a list of parts such as
+    /// `{"type": "text", "text": "..."}`) and whatever else the template knows. As in transformers from 5.23 on, a key
+    /// of a message whose value is null is left out (`chat_template_utils.py`, `_normalize_chat_messages`).
+    pub fn from_json(mut messages: Vec<Value>) -> Self {
+        for fields in messages.iter_mut().filter_map(Value::as_object_mut) {
+            fields.retain(|_, value| !value.is_null());
+        }
         Self {
             messages,
             typed: false,
@@ -49,7 +55,16 @@ impl Conversation {
             continue_final_message: false,
             variables: Map::new(),
             now: None,
+            parts: Vec::new(),
         }
+    }
+
+    /// The content of message number `index` of [`new`](Self::new), in the parts that it was given in. Templates that
+    /// name one of the parts' own keys (TranslateGemma's `source_lang_code`) are shown the parts; others the
+    /// message's text.
+    pub fn parts(mut self, index: usize, parts: Vec<Value>) -> Self {
+        self.parts.push((index, parts));
+        self
     }
 
     /// Tools that the model may call.

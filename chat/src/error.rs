@@ -41,10 +41,14 @@ pub enum Error {
     /// The template takes more than it may: see [`Limits`](super::Limits).
     #[error("the chat template was stopped at {limit} (line {line})")]
     Limit { limit: Limit, line: u32 },
-    /// There are tools, and the template shows the model none: it could not know of them.
+    /// There are tools, the template shows the model none, and they are not to be described in a message
+    /// ([`describe_tools`](super::ChatTemplate::describe_tools)): the model could not know of them.
     #[error(
-        "the chat template shows no tools, so the model would not know of the {tools} given: leave them out, describe them in a message, \
-         or use a model whose template has them"
+        "the chat template shows no tools, so the model would not know of the {tools} given: let them be described in the system's message \
+         (`describe_tools`, the default), use another template of the model's (`chat_with`, `--template FILE`) or a model whose own template \
+         shows tools (Qwen 2.5 and 3, Llama 3.1 and later, Mistral Small 3, gpt-oss, Granite 3 and 4), or leave the tools out; of the built-in \
+         families ({}) none shows any",
+        super::FAMILIES.join(", ")
     )]
     ToolsNotShown { tools: usize },
     /// The last message is to be continued, and the template does not show it as it is.

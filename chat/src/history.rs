@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::conversation::Conversation;
 use super::jinja::LocalTime;
-use super::message::{Message, Role};
+use super::message::{Message, Role, no_parameters};
 
 /// The messages with an id for each call that has none, of its number from 1, and with the ids of the calls that they
 /// answer at the results: that of a name is the next call of it, another the next call.
@@ -38,9 +38,20 @@ pub fn with_ids(messages: &[Message], id: impl Fn(usize) -> String) -> Vec<Messa
     messages
 }
 
-/// The conversation as the template of this source wants it. `takes_system` says whether it shows a system's message.
-pub(super) fn shaped(conversation: &Conversation, source: &str, takes_system: impl FnOnce() -> bool) -> Conversation {
+/// What [`shaped`] has to know of a template.
+pub(super) struct Wants<'a> {
+    pub(super) source: &'a str,
+    /// Whether the template shows a system's message.
+    pub(super) takes_system: &'a dyn Fn() -> bool,
+    /// Whether the template shows messages of all these roles, and one of the user behind them.
+    pub(super) takes_all: &'a dyn Fn(&[Role]) -> bool,
+}
+
+/// The conversation as a template wants it.
+pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversation {
     let mut shaped = conversation.clone();
+    let source = wants.source;
+    with_own_parts(&mut shaped, source);
     // Templates that are not told write a date of their own: `common_chat_extra_context`.
     let now = *shaped.now.get_or_insert_with(LocalTime::now);
     for (name, format) in [("datetime", "%b %d %Y"), ("date_string", "%d %b %Y")] {
@@ -63,10 +74,106 @@ pub(super) fn shaped(conversation: &Conversation, source: &str, takes_system: im
     if has("<|tool_call>call:") && has("tool_responses") && !has("{#- OpenAI Chat Completions:") {
         with_results_within(messages);
     }
-    if messages.iter().any(|it| it["role"] == "system") && !takes_system() {
+    if messages.iter().any(|it| it["role"] == "system") && !(wants.takes_system)() {
         without_system(messages);
+    } else {
+        with_one_system(messages, wants.takes_all);
     }
     shaped
+}
+
+/// Parts instead of texts, where the template names one of the parts' own keys.
+fn with_own_parts(conversation: &mut Conversation, source: &str) {
+    for (index, parts) in mem::take(&mut conversation.parts) {
+        let fields = parts.iter().filter_map(Value::as_object).flatten();
+        let mut own = fields.map(|(key, _)| key).filter(|key| !["type", "text"].contains(&key.as_str()));
+        let is_named = own.any(|key| source.contains(key.as_str()));
+        if let Some(message) = conversation.messages.get_mut(index).filter(|_| is_named) {
+            message["content"] = parts.into();
+        }
+    }
+}
+
+/// Several instructions at the beginning become the first one, where the template refuses the others or leaves them
+/// out. Later ones stay where they are.
+fn with_one_system(messages: &mut Vec<Value>, takes_all: &dyn Fn(&[Role]) -> bool) {
+    let role = |message: &Value| {
+        let role = message["role"].as_str().filter(|role| ["system", "developer"].contains(role));
+        role.map(Role::new)
+    };
+    let roles: Vec<Role> = messages.iter().map_while(role).collect();
+    if roles.len() < 2 || takes_all(&roles) {
+        return;
+    }
+    let texts: Vec<&str> = messages[..roles.len()].iter().filter_map(|it| it["content"].as_str()).collect();
+    messages[0]["content"] = texts.join("\n\n").into();
+    messages.drain(1..roles.len());
+}
+
+/// Puts a text before or behind a content, which is a text or a list of parts.
+pub(super) fn add_text(content: &mut Value, text: &str, is_first: bool) {
+    match content {
+        Value::Array(parts) => {
+            let at = if is_first { 0 } else { parts.len() };
+            parts.insert(at, json!({"type": "text", "text": text}));
+        }
+        content => {
+            let said = content.as_str().unwrap_or_default();
+            *content = if is_first { [text, said].concat() } else { [said, text].concat() }.into();
+        }
+    }
+}
+
+/// The arguments of calls as JSON in a text, for templates that add them to other texts (functionary 3.2). `false`:
+/// there are no others.
+pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
+    let mut is_changed = false;
+    for message in messages {
+        for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
+            if let Some(arguments) = call.pointer_mut("/function/arguments").filter(|it| !it.is_string()) {
+                *arguments = arguments.to_string().into();
+                is_changed = true;
+            }
+        }
+    }
+    is_changed
+}
+
+/// An empty description and a schema of no arguments for each tool that says nothing of them: templates that show both
+/// fail without. `false`: all tools have both.
+pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
+    let mut is_changed = false;
+    for tool in tools {
+        // A tool is also known by its function alone.
+        let tool = match tool.get("function").is_some_and(Value::is_object) {
+            true => &mut tool["function"],
+            false => tool,
+        };
+        let Some(fields) = tool.as_object_mut() else { continue };
+        for (name, default) in [("description", "".into()), ("parameters", no_parameters())] {
+            if fields.get(name).is_none_or(Value::is_null) {
+                fields.insert(name.to_owned(), default);
+                is_changed = true;
+            }
+        }
+        // `{}` stands for any arguments: templates look for its properties.
+        if let Some(Value::Object(schema)) = fields.get_mut("parameters")
+            && !schema.contains_key("properties")
+        {
+            schema.entry("type").or_insert("object".into());
+            schema.insert("properties".to_owned(), json!({}));
+            is_changed = true;
+        }
+    }
+    is_changed
+}
+
+/// A content's text: itself, or that of its parts.
+pub(super) fn text_of(content: &Value) -> String {
+    match content {
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        content => content.as_str().unwrap_or_default().to_owned(),
+    }
 }
 
 fn is_text(value: &Value) -> bool {
@@ -107,16 +214,15 @@ fn with_results_within(messages: &mut Vec<Value>) {
 }
 
 /// A system's message becomes the beginning of the next one of the user.
-fn without_system(messages: &mut Vec<Value>) {
+pub(super) fn without_system(messages: &mut Vec<Value>) {
     let mut system = String::new();
     for mut message in mem::take(messages) {
-        let text = message["content"].as_str().unwrap_or_default();
         if message["role"] == "system" {
-            system = system + text + "\n\n";
+            system = system + &text_of(&message["content"]) + "\n\n";
             continue;
         }
-        if message["role"] == "user" {
-            message["content"] = (mem::take(&mut system) + text).into();
+        if message["role"] == "user" && !system.is_empty() {
+            add_text(&mut message["content"], &mem::take(&mut system), true);
         }
         messages.push(message);
     }

@@ -14,6 +14,7 @@ mod control;
 mod conversation;
 mod error;
 mod family;
+mod generic;
 mod history;
 mod jinja;
 mod message;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Who says something. Templates know the roles that their models were trained with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -104,8 +104,14 @@ pub struct Tool {
     /// What it does, for the model to read.
     #[serde(default)]
     pub description: String,
-    /// Its arguments, as a JSON schema of an object.
+    /// Its arguments, as a JSON schema of an object. Default: an object without properties.
+    #[serde(default = "no_parameters")]
     pub parameters: Value,
+}
+
+/// The schema of the arguments of a tool that says nothing of them, as llama.cpp has it.
+pub(crate) fn no_parameters() -> Value {
+    json!({"type": "object", "properties": {}})
 }
 
 impl Tool {
@@ -123,7 +129,8 @@ pub struct ToolCall {
     pub id: Option<String>,
     /// The tool.
     pub name: String,
-    /// Its arguments: an object.
+    /// Its arguments: an object. Of a call that the answer was held to be and that a limit cut, the text so far, if that
+    /// is no whole object.
     pub arguments: Value,
 }
 

@@ -11,10 +11,11 @@ use super::control::ControlTokens;
 use super::conversation::Conversation;
 use super::error::Error;
 use super::jinja::{Limits, Template};
-use super::message::{Message, Tool};
+use super::message::{Message, Role, Tool};
 use super::rendered::Rendered;
+use super::reply::{ReplyFormat, ToolCallFormat};
 use super::special::{self, SpecialTokens};
-use super::{continuing, family, history};
+use super::{continuing, family, generic, history};
 
 const KEY: &str = "tokenizer.chat_template";
 
@@ -46,6 +47,8 @@ pub struct ChatTemplate {
     special: SpecialTokens,
     control: ControlTokens,
     limits: Limits,
+    /// Whether tools are described in a message where the template shows none.
+    describes_tools: bool,
 }
 
 #[derive(Debug)]
@@ -144,6 +147,7 @@ impl ChatTemplate {
             control: special.values().cloned().collect(),
             special,
             limits,
+            describes_tools: true,
         })
     }
 
@@ -199,9 +203,27 @@ impl ChatTemplate {
         }
     }
 
-    /// Whether the model is shown the tools that it may call. None of the [`FAMILIES`](super::FAMILIES) shows any.
+    /// Whether the template itself shows the model the tools that it may call. None of the
+    /// [`FAMILIES`](super::FAMILIES) shows any.
     pub fn supports_tools(&self) -> bool {
         self.pick(true).is_ok_and(|variant| self.shows_tools(variant))
+    }
+
+    /// Whether tools are described in the system's message where the template [shows none](Self::supports_tools), with
+    /// calls in the format of Hermes. Default: yes. Otherwise such tools are [`Error::ToolsNotShown`].
+    pub fn describe_tools(mut self, describe: bool) -> Self {
+        self.describes_tools = describe;
+        self
+    }
+
+    /// How answers to a conversation with or without tools are read: as [`ReplyFormat::of_template`] says, and with
+    /// calls in the format that [described](Self::describe_tools) tools are called in.
+    pub fn reply_format(&self, with_tools: bool) -> ReplyFormat {
+        let format = self.source_for(with_tools).map_or_else(ReplyFormat::plain, ReplyFormat::of_template);
+        match with_tools && self.describes_tools && !self.supports_tools() {
+            true => format.with_tool_calls(ToolCallFormat::Hermes),
+            false => format,
+        }
     }
 
     /// Whether a tool's name is in what the template makes of a short conversation. One that refuses all of them is
@@ -236,6 +258,17 @@ impl ChatTemplate {
         *variant.takes_system.get_or_init(look)
     }
 
+    /// Whether it shows messages of all these roles, and one of the user behind them.
+    fn takes_all(&self, variant: &Variant, roles: &[Role]) -> bool {
+        let shown = |last: usize| {
+            let content = |index| if index == last { NEEDLE } else { "Hello!" };
+            let messages = (0..).zip(roles).map(|(index, role)| Message::new(role.clone(), content(index)));
+            let messages: Vec<Message> = messages.chain([Message::user("Hello!")]).collect();
+            self.shows_needle(variant, &Conversation::new(&messages)) == Some(true)
+        };
+        (0..roles.len()).all(shown)
+    }
+
     /// Whether the needle is in what becomes of a conversation; `None` where nothing does.
     fn shows_needle(&self, variant: &Variant, conversation: &Conversation) -> Option<bool> {
         // Enough steps for any template that means to show one message.
@@ -258,7 +291,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`Error::ToolsNotShown`] if there are tools and the template [shows none](Self::supports_tools),
+    /// [`Error::ToolsNotShown`] if there are tools, the template [shows none](Self::supports_tools), and they are [not to
+    /// be described](Self::describe_tools) either,
     /// [`Error::Refused`] if the template says that it cannot render this (a role that it does not know, say),
     /// [`Error::Failed`] if it goes wrong, [`Error::Limit`] if it takes too much, [`Error::Continue`], and
     /// [`Error::NoVariant`] of a model that ships other variants only.
@@ -266,19 +300,50 @@ impl ChatTemplate {
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
         let variant = self.pick(conversation.tools.is_some())?;
         let tools = conversation.tools.as_ref().map_or(0, Vec::len);
-        if tools > 0 && !self.shows_tools(variant) {
-            return Err(Error::ToolsNotShown { tools });
-        }
-        if !conversation.typed {
-            return self.render_as(variant, conversation);
-        }
-        let mut shaped = history::shaped(conversation, &variant.source, || self.takes_system(variant));
-        match self.render_as(variant, &shaped) {
-            Err(Error::Refused { .. }) if history::with_calls_apart(&mut shaped.messages) => {
-                self.render_as(variant, &shaped)
+        let mut shaped = Cow::Borrowed(conversation);
+        let is_described = tools > 0 && !self.shows_tools(variant);
+        if is_described {
+            if !self.describes_tools {
+                return Err(Error::ToolsNotShown { tools });
             }
-            rendered => rendered,
+            shaped = Cow::Owned(generic::described(conversation));
         }
+        if conversation.typed {
+            let wants = history::Wants {
+                source: &variant.source,
+                takes_system: &|| self.takes_system(variant),
+                takes_all: &|roles| self.takes_all(variant, roles),
+            };
+            shaped = Cow::Owned(history::shaped(&shaped, &wants));
+        } else if is_described && !self.takes_system(variant) {
+            history::without_system(&mut shaped.to_mut().messages);
+        }
+        self.render_as(variant, &shaped).or_else(|error| self.render_otherwise(variant, &shaped, error))
+    }
+
+    /// Renders what a template refuses or fails on in other shapes, as few of them as it takes. No shape is tried that
+    /// changes nothing. Where none helps, the error is the first one.
+    fn render_otherwise(&self, variant: &Variant, given: &Conversation, error: Error) -> Result<Rendered, Error> {
+        if !matches!(error, Error::Refused { .. } | Error::Failed { .. }) {
+            return Err(error);
+        }
+        type Shape = fn(&mut Conversation) -> bool;
+        let whole_tools: Shape = |it| it.tools.as_mut().is_some_and(|tools| history::with_whole_tools(tools));
+        let as_text: Shape = |it| it.typed && history::with_arguments_as_text(&mut it.messages);
+        let calls_apart: Shape = |it| it.typed && history::with_calls_apart(&mut it.messages);
+        let shapes = [whole_tools, as_text, calls_apart];
+        let mut sets: Vec<u32> = (1..1 << shapes.len()).collect();
+        sets.sort_by_key(|set| set.count_ones());
+        for set in sets {
+            let mut shaped = given.clone();
+            let mut chosen = (0..).zip(shapes).filter(|(bit, _)| set & (1 << bit) != 0);
+            if chosen.all(|(_, shape)| shape(&mut shaped))
+                && let Ok(rendered) = self.render_as(variant, &shaped)
+            {
+                return Ok(rendered);
+            }
+        }
+        Err(error)
     }
 
     fn render_as(&self, variant: &Variant, conversation: &Conversation) -> Result<Rendered, Error> {

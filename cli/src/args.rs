@@ -134,6 +134,9 @@ pub(crate) struct TemplateArgs {
     /// Leaves out what begins an answer
     #[arg(long)]
     pub(crate) no_generation_prompt: bool,
+    /// Refuses tools that the template does not show, instead of describing them in the system's message
+    #[arg(long)]
+    pub(crate) no_tool_descriptions: bool,
 }
 
 /// What a plan is asked for.

@@ -19,6 +19,7 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     if let Some(name) = &args.name {
         template = template.variant(name)?;
     }
+    template = template.describe_tools(!args.no_tool_descriptions);
     let messages = match &args.messages {
         Some(file) => read(file)?,
         None => vec![
@@ -31,6 +32,9 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     let mut conversation = Conversation::from_json(messages).add_generation_prompt(!args.no_generation_prompt);
     if let Some(tools) = &args.tools {
         conversation = conversation.tools_json(read(tools)?);
+        if !args.no_tool_descriptions && !template.supports_tools() {
+            eprintln!("the template shows no tools: they are described in the system's message");
+        }
     }
     for (name, value) in &args.set {
         conversation = conversation.variable(name, value.clone());
@@ -38,10 +42,17 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     Ok(template.render(&conversation)?.into_string())
 }
 
+/// Bytes of `GGUF`, with which such a file begins.
+const GGUF_MAGIC_BYTES: u64 = 4;
+
 /// The template that a model ships, or that a text file is.
 fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
     let source = match Header::open(path) {
         Err(gguf::Error::NotGguf { .. }) => crate::read(path)?,
+        // No GGUF file is shorter than its magic, and a template can be.
+        Err(_) if std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < GGUF_MAGIC_BYTES) => {
+            crate::read(path)?
+        }
         header => {
             return ChatTemplate::from_header(&header?).map_err(|error| match error {
                 chat::Error::NoTemplate { file } => format!("{file} ships no chat template").into(),

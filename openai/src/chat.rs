@@ -65,12 +65,15 @@ impl ChatRequest {
         let template = template.map_err(|error| ApiError::of_template(error, "messages"))?;
         let tools = tools(body)?;
         let source = template.source_for(!tools.typed.is_empty()).unwrap_or_default();
-        let messages = messages(body, source.contains("developer"))?;
+        let (messages, parts) = messages(body, source.contains("developer"))?;
         let context = model.placement().context.n_ctx_seq();
         // Rendering takes several times their size.
         check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
+        for (index, parts) in parts {
+            conversation = conversation.parts(index, parts);
+        }
         if !tools.shown.is_empty() {
             conversation = conversation.tools_json(tools.shown.clone());
         }
@@ -80,7 +83,7 @@ impl ChatRequest {
         if let Some(add) = chat.add_generation_prompt {
             conversation = conversation.add_generation_prompt(add);
         }
-        let own = ReplyFormat::of_template(source);
+        let own = template.reply_format(!tools.typed.is_empty());
         let Plan { constraint, format, is_either, may_think, unenforced } =
             called::plan(&tools, options.constraint.take(), own, form::is_open(body)?)?;
         // A form has no room for a thought: a model that would begin with one is told so.

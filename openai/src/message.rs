@@ -1,6 +1,9 @@
 //! Messages and tools, from the API's shape to the one that templates know.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -77,8 +80,12 @@ pub(super) struct Tools {
     pub(super) choice: ToolChoice,
 }
 
-/// The messages of a request. `knows_developers`: whether the template has that role; else it is the system's.
-pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<Vec<Message>, ApiError> {
+/// Contents in parts with keys of their own, by the number of their message.
+type OwnParts = Vec<(usize, Vec<Value>)>;
+
+/// The messages of a request, and the contents of which a template may want to see more than their texts.
+/// `knows_developers`: whether the template has that role; else it is the system's.
+pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Vec<Message>, OwnParts), ApiError> {
     let missing = || ApiError::invalid("messages", "`messages` is missing");
     let given = request.get("messages").ok_or_else(missing)?;
     let List::<MessageBody<'_>, MOST_MESSAGES>(bodies) = reading::value(given, "messages")?;
@@ -86,7 +93,11 @@ pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<Vec
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     }
     let mut messages: Vec<Message> = Vec::with_capacity(bodies.len());
+    let mut parts = Vec::new();
     for (index, body) in bodies.into_iter().enumerate() {
+        if let Some(content) = body.content.filter(|content| has_own_keys(content)) {
+            parts.push((index, request.counted(content, &format!("messages[{index}].content"))?));
+        }
         let message = body.into_message(request, index, &messages)?;
         messages.push(message);
     }
@@ -96,7 +107,16 @@ pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<Vec
             message.role = Role::SYSTEM;
         }
     }
-    Ok(messages)
+    Ok((messages, parts))
+}
+
+/// Whether a content is a list of parts of which one has a key that the API does not know.
+fn has_own_keys(content: &RawValue) -> bool {
+    const KNOWN: [&str; 5] = ["type", "text", "refusal", "annotations", "cache_control"];
+    type Keys = BTreeMap<String, IgnoredAny>;
+    let parts =
+        reading::value::<List<Keys, MOST_PARTS>>(content, "content").map_or_else(|_| Vec::new(), |parts| parts.0);
+    parts.iter().flat_map(BTreeMap::keys).any(|key| !KNOWN.contains(&key.as_str()))
 }
 
 impl<'a> MessageBody<'a> {
@@ -210,7 +230,7 @@ mod tests {
 
     fn read(messages: &Value, knows_developers: bool) -> Result<Vec<Message>, ApiError> {
         let body = json!({"messages": messages}).to_string();
-        super::messages(&reading::object(body.as_bytes()).unwrap(), knows_developers)
+        Ok(super::messages(&reading::object(body.as_bytes()).unwrap(), knows_developers)?.0)
     }
 
     #[test]

@@ -93,9 +93,11 @@ fn call_id(answer: &str, index: usize) -> String {
 /// `answer`: a name that no other answer has.
 fn call(call: &ToolCall, answer: &str, index: usize) -> Value {
     let id = call.id.clone().unwrap_or_else(|| call_id(answer, index));
+    // What there is of arguments that a limit cut is a text.
+    let arguments = call.arguments.as_str().map_or_else(|| call.arguments.to_string(), str::to_owned);
     json!({
         "id": id, "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments.to_string()},
+        "function": {"name": call.name, "arguments": arguments},
     })
 }
 

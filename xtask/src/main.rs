@@ -95,6 +95,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("semver", []) => semver::semver(&workspace),
         ("soak", _) => soak::soak(&workspace, rest),
         ("templates", [flag]) if flag == "--fixtures" => templates::fixtures(&workspace),
+        ("templates", [flag]) if flag == "--published" => templates::published(&workspace),
         ("templates", [folder]) => templates::compare(&workspace, Path::new(folder)),
         ("vulkan", _) => vulkan::vulkan(&mut workspace, rest),
         ("help" | "--help" | "-h", _) => {
@@ -135,6 +136,7 @@ cargo xtask schemas MODEL [--write] the JSON-Schema-Test-Suite with the vocabula
 cargo xtask semver                  compares the libraries' interfaces with those of the last release's tag, if there is one
 cargo xtask soak [TOKENS]           a million tokens, and whether memory, open files or threads grow (Linux)
 cargo xtask templates DIR           renders the chat templates of a folder here and in Hugging Face's transformers, and compares
+cargo xtask templates --published   the same with the templates that npm's @huggingface/ollama-utils has (needs npm)
 cargo xtask templates --fixtures    writes what transformers makes of the tests' own templates
 cargo xtask vulkan [CHECK...]       the checks of a card on Mesa's software driver (Debian and Ubuntu; compiles ggml's shaders)
 cargo xtask help                    this text

@@ -36,6 +36,58 @@ pub(crate) fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     run(test.env("AUTOPLACE_TEMPLATES", folder).env("AUTOPLACE_TEMPLATES_RENDERED", rendered))
 }
 
+/// The package that has published templates, which stay where they are: their licences are their models'.
+const PUBLISHED: &str = "@huggingface/ollama-utils@0.0.18";
+
+/// Compares the templates of a published package, each once.
+pub(crate) fn published(workspace: &Workspace) -> Result<()> {
+    let folder = workspace.target.join("templates");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let npm = if cfg!(windows) { "npm.cmd" } else { "npm" };
+    let packed = Command::new(npm).args(["pack", "--silent", PUBLISHED]).current_dir(&folder).output();
+    let packed = packed.context("cannot start npm")?;
+    ensure!(packed.status.success(), "npm pack: {}", String::from_utf8_lossy(&packed.stderr));
+    let archive = String::from_utf8(packed.stdout)?;
+    run(Command::new("tar").args(["-xzf", archive.trim()]).current_dir(&folder))?;
+    let source = fs::read_to_string(folder.join("package/src/chat-template-automap.ts"))?;
+    let mut seen = Vec::new();
+    for entry in source.split("gguf:").skip(1) {
+        let text = literal(entry.trim_start()).context("a template that is no literal")?;
+        if !seen.contains(&text) {
+            fs::write(folder.join(format!("{:03}.jinja", seen.len())), &text)?;
+            seen.push(text);
+        }
+    }
+    println!("{} templates of {PUBLISHED}", seen.len());
+    compare(workspace, &folder)
+}
+
+/// The text that a literal of JavaScript's is, with which `source` begins.
+fn literal(source: &str) -> Option<String> {
+    let mut chars = source.chars();
+    let quote = chars.next().filter(|quote| "\"'`".contains(*quote))?;
+    let mut text = String::new();
+    loop {
+        match chars.next()? {
+            c if c == quote => return Some(text),
+            '\\' => match chars.next()? {
+                'n' => text.push('\n'),
+                't' => text.push('\t'),
+                'r' => text.push('\r'),
+                'u' => {
+                    let digits: String = chars.by_ref().take(4).collect();
+                    text.push(char::from_u32(u32::from_str_radix(&digits, 16).ok()?)?);
+                }
+                c => text.push(c),
+            },
+            c => text.push(c),
+        }
+    }
+}
+
 /// Writes what the tests compare with.
 pub(crate) fn fixtures(workspace: &Workspace) -> Result<()> {
     let root = workspace.root.join(FIXTURES);

@@ -7,6 +7,7 @@ import datetime
 import json
 import sys
 
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import chat_template_utils
 
 
@@ -23,21 +24,26 @@ class Clock(datetime.datetime):
 chat_template_utils.datetime = Clock
 
 
+class Tokenizer(PreTrainedTokenizerBase):
+    """A tokenizer that knows its special tokens and a template: all that `apply_chat_template` asks for."""
+
+
 def render(request):
     Clock.shown = request.get("now") or Clock.shown
-    variables = {**request.get("special_tokens", {}), **request.get("variables", {})}
-    rendered, _ = chat_template_utils.render_jinja_template(
-        conversations=[request["messages"]],
+    tokenizer = Tokenizer(**request.get("special_tokens", {}))
+    rendered = tokenizer.apply_chat_template(
+        request["messages"],
         tools=request.get("tools"),
         documents=request.get("documents"),
         chat_template=request["template"],
         add_generation_prompt=request.get("add_generation_prompt", False),
         continue_final_message=request.get("continue_final_message", False),
-        **variables,
+        tokenize=False,
+        **request.get("variables", {}),
     )
     # Half a surrogate pair is no text.
-    rendered[0].encode()
-    return rendered[0]
+    rendered.encode()
+    return rendered
 
 
 def main():

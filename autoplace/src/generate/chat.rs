@@ -240,15 +240,15 @@ impl Chat {
     }
 
     fn ask(&self) -> Result<Asked, Error> {
+        if !self.tools.is_empty() && !self.template.supports_tools() {
+            tracing::info!("the chat template shows no tools: they are described in the system's message");
+        }
         let rendered = self.rendered()?;
         let (constraint, format) = match (self.forced()?, &self.format) {
             (Some((constraint, format)), _) => (Some(constraint), format),
             (None, Some(format)) => (None, format.clone()),
             (None, None) if self.generate.spec.constraint.is_some() => (None, ReplyFormat::plain()),
-            (None, None) => {
-                let source = self.template.source_for(!self.tools.is_empty());
-                (None, source.map_or_else(ReplyFormat::plain, ReplyFormat::of_template))
-            }
+            (None, None) => (None, self.template.reply_format(!self.tools.is_empty())),
         };
         let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
         let tokens = self.tokens(&rendered)?;

@@ -20,8 +20,19 @@ use crate::chat::{self, Rendered};
 #[must_use]
 pub struct Prompt {
     parts: Vec<Part>,
-    /// With what the vocabulary puts before a text, such as BOS.
-    add_special: bool,
+    begin: Begin,
+}
+
+/// What stands before a prompt's parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Begin {
+    /// Nothing.
+    Nothing,
+    /// What the vocabulary puts before a text, such as BOS.
+    Special,
+    /// One BOS token, where the vocabulary puts one before a text, whether the parts begin with it or not.
+    OneBos,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,25 +44,24 @@ enum Part {
 }
 
 impl Prompt {
-    fn of(part: Part, add_special: bool) -> Self {
-        Self { parts: vec![part], add_special }
+    fn of(part: Part, begin: Begin) -> Self {
+        Self { parts: vec![part], begin }
     }
 
     /// Plain text: control tokens written in it are not read as such. The vocabulary's BOS token is put before it,
     /// where the model asks for one.
     pub fn text(text: impl Into<String>) -> Self {
-        Self::of(Part::Text(text.into()), true)
+        Self::of(Part::Text(text.into()), Begin::Special)
     }
 
-    /// Text in which control tokens are read as such, as a chat template writes it. Nothing is put before it: templates
-    /// write the BOS token themselves.
+    /// Text in which control tokens are read as such. Nothing is put before it.
     pub fn markup(text: impl Into<String>) -> Self {
-        Self::of(Part::Markup(text.into()), false)
+        Self::of(Part::Markup(text.into()), Begin::Nothing)
     }
 
     /// Tokens, as they are.
     pub fn tokens(tokens: impl Into<Vec<Token>>) -> Self {
-        Self::of(Part::Tokens(tokens.into()), false)
+        Self::of(Part::Tokens(tokens.into()), Begin::Nothing)
     }
 
     setters! {
@@ -62,7 +72,7 @@ impl Prompt {
         /// Goes on with tokens.
         then_tokens(tokens: impl Into<Vec<Token>>) parts.push(Part::Tokens(tokens.into()));
         /// Whether what the vocabulary puts before a text, such as BOS, is put before this one.
-        add_special(add: bool) add_special = add;
+        add_special(add: bool) begin = if add { Begin::Special } else { Begin::Nothing };
     }
 
     /// Goes on with what a template has made, after its first `skip` bytes. What users wrote in it is plain text.
@@ -80,7 +90,7 @@ impl Prompt {
     /// Its tokens: at least one.
     pub(super) fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
         let mut tokens = Vec::new();
-        let mut add_special = self.add_special;
+        let mut add_special = self.begin == Begin::Special;
         for part in &self.parts {
             let before = tokens.last().copied();
             match part {
@@ -94,6 +104,10 @@ impl Prompt {
                 }
             }
             add_special = false;
+        }
+        if let (Begin::OneBos, Some(bos)) = (self.begin, vocab.added_tokens().bos) {
+            let written = tokens.iter().take_while(|token| **token == bos).count();
+            tokens.splice(..written, [bos]);
         }
         if tokens.is_empty() {
             tokens.push(vocab.bos().ok_or(Error::EmptyPrompt)?);
@@ -114,9 +128,38 @@ macro_rules! from {
 
 from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
 
-/// What users wrote in a conversation is never read as control tokens.
+/// What users wrote in a conversation is never read as control tokens. Where the vocabulary puts a BOS token before a
+/// text, the prompt begins with exactly one, whether the template wrote it or not (llama.cpp's rule).
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
-        Self::markup("").then_rendered(rendered, 0)
+        Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use llama_sys::{Model, ModelParams};
+
+    use super::*;
+    use crate::chat::{ChatTemplate, Conversation, Message};
+
+    #[test]
+    fn a_rendered_prompt_begins_with_one_bos_whoever_writes_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+        let vocab = Model::load(path, ModelParams::default()).unwrap().vocab();
+        let bos = vocab.added_tokens().bos.expect("the vocabulary puts BOS before texts");
+        let written = String::from_utf8(vocab.piece(bos, true).unwrap()).unwrap();
+        let prompt = |source: &str| {
+            let template = ChatTemplate::new(source, [("bos_token".to_owned(), written.clone())].into()).unwrap();
+            let rendered = template.render(&Conversation::new(&[Message::user("the king")])).unwrap();
+            Prompt::from(&rendered).tokenize(&vocab).unwrap()
+        };
+        let text = vocab.tokenize("the king", true, false).unwrap();
+        assert_eq!(text.iter().filter(|token| **token == bos).count(), 1);
+        for source in ["", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"] {
+            assert_eq!(prompt(&format!("{source}{{{{ messages[0].content }}}}")), text, "{source}");
+        }
+        // What an application writes itself is as it is.
+        assert_ne!(Prompt::markup("the king").tokenize(&vocab).unwrap()[0], bos);
     }
 }

@@ -119,7 +119,7 @@ impl Body {
             Self::Json | Self::BareJson => json::calls(text),
             Self::JsonByName => json::calls_by_name(text),
             Self::Arguments => with_arguments(tool.unwrap_or_default(), text),
-            Self::Named(head) => head.call(text).map(|call| vec![call]),
+            Self::Named(head) => head.call(text, tools).map(|call| vec![call]),
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
             // LFM2 can be asked to write JSON there.
@@ -148,9 +148,13 @@ pub(super) enum Head {
 
 impl Head {
     /// The call that `text` is.
-    fn call(self, text: &str) -> Result<ToolCall, CallError> {
+    fn call(self, text: &str, tools: &[Tool]) -> Result<ToolCall, CallError> {
         let (head, json) = text.split_at(text.find('{').unwrap_or(text.len()));
         let (id, name) = self.id_and_name(head.trim());
+        let name = match (self, id) {
+            (Self::KimiK2, Some(id)) => named_in(id, tools).unwrap_or(name),
+            _ => name,
+        };
         Ok(ToolCall { id: id.map(str::to_owned), name: arguments::tool_name(name)?, arguments: json::arguments(json)? })
     }
 
@@ -186,6 +190,27 @@ impl Head {
             Self::Functionary => (None, head),
         }
     }
+}
+
+/// The tool that an id names: the longest name that stands in it as a word, with letters as they are or else in any
+/// case. Kimi's `functions.NAME:N` comes with other prefixes and separators too, and with none.
+fn named_in<'a>(id: &str, tools: &'a [Tool]) -> Option<&'a str> {
+    let is_word = |text: &str, at: usize, length: usize| {
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        let before = &text[..at];
+        let prefix = before.trim_end_matches('_');
+        let begins = !before.ends_with(is_name) || prefix.ends_with("function") || prefix.ends_with("functions");
+        // A number may stand behind a name without anything between.
+        let behind = text[at + length..].trim_start_matches('_').chars().next();
+        begins && behind.is_none_or(|c| !is_name(c) || c.is_ascii_digit())
+    };
+    let stands_in = |text: &str, name: &str| {
+        !name.is_empty() && text.match_indices(name).any(|(at, _)| is_word(text, at, name.len()))
+    };
+    let exact = tools.iter().map(|tool| tool.name.as_str()).filter(|name| stands_in(id, name));
+    let folded = id.to_lowercase();
+    let any_case = tools.iter().map(|tool| tool.name.as_str()).filter(|name| stands_in(&folded, &name.to_lowercase()));
+    exact.max_by_key(|name| name.len()).or_else(|| any_case.max_by_key(|name| name.len()))
 }
 
 /// The tool that runs what a model writes as a program, as models and templates call it.

@@ -19,12 +19,20 @@ pub struct ReplyFormat {
     tool_calls: Option<ToolCallFormat>,
     /// Marks around the answer itself.
     pub(super) frames: Vec<&'static str>,
+    /// Whether the answer is held to be a call, so that its beginning is the beginning of one.
+    pub(super) forced_call: bool,
 }
 
 impl ReplyFormat {
     /// Text without any marks.
     pub fn plain() -> Self {
         Self::default()
+    }
+
+    /// An answer that is held to be one call, `{"name": .., "arguments": {..}}`, and nothing else. Where a limit cuts it,
+    /// what there is of it is the call: see [`ToolCall::arguments`](crate::ToolCall::arguments).
+    pub fn forced_call() -> Self {
+        Self { forced_call: true, ..Self::plain().with_tool_calls(ToolCallFormat::Llama3) }
     }
 
     /// The format that a chat template teaches, by the marks in its source. A template that knows none
@@ -38,6 +46,7 @@ impl ReplyFormat {
             reasoning: ReasoningMarks::of_template(source),
             tool_calls,
             frames: frames.flat_map(|(_, marks)| *marks).copied().collect(),
+            forced_call: false,
         };
         // Channels say what is reasoning; other marks in such a template are about something else.
         if format.family().channels.is_some() {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::reader::{Reader, each};
 use super::{CallError, arguments};
-use crate::ToolCall;
+use crate::{Tool, ToolCall};
 
 /// What models call a call's parts.
 const NAME: &[&str] = &["name", "tool_name", "function"];
@@ -84,6 +84,33 @@ fn call(mut object: Map<String, Value>) -> Result<ToolCall, CallError> {
         }
         _ => Err(CallError::NoName),
     }
+}
+
+/// What there is of a call, `{"name": .., "arguments": {..}}`, whose text ends anywhere. `None`: not even its name, of
+/// which one of the `tools` alone has the beginning.
+pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
+    let mut reader = Reader(text);
+    if !reader.next_is("{") || !reader.next_is("\"name\"") || !reader.next_is(":") {
+        return only(tools, "");
+    }
+    reader.next_is("");
+    let mut values = serde_json::Deserializer::from_str(reader.0).into_iter::<String>();
+    let Some(Ok(name)) = values.next() else {
+        return only(tools, reader.0.strip_prefix('"').unwrap_or_default());
+    };
+    reader.take(values.byte_offset());
+    let has_arguments = reader.next_is(",") && reader.next_is("\"arguments\"") && reader.next_is(":");
+    let so_far = if has_arguments { reader.0.trim_start() } else { "" };
+    // They are whole where only the end of the call is missing.
+    let whole = serde_json::from_str(so_far).ok().filter(Value::is_object);
+    Some(ToolCall::of(name, whole.unwrap_or_else(|| so_far.into())))
+}
+
+/// A call without arguments of the one tool whose name begins so.
+fn only(tools: &[Tool], beginning: &str) -> Option<ToolCall> {
+    let mut named = tools.iter().filter(|tool| tool.name.starts_with(beginning));
+    let tool = named.next()?;
+    named.next().is_none().then(|| ToolCall::of(tool.name.as_str(), "".into()))
 }
 
 /// Follows JSON byte by byte: where its strings are, and where its values end.

@@ -39,6 +39,10 @@ pub struct ReplyParser {
     seen: usize,
     state: State,
     section: Section,
+    /// The marks that ended the call before, while nothing else has come since.
+    closed_by: &'static [&'static str],
+    /// Whether the answer is held to be a call.
+    is_forced: bool,
 }
 
 /// What a mark does.
@@ -90,6 +94,8 @@ struct Call {
     /// What it is, once its beginning says so.
     body: Option<&'static Body>,
     follow: Option<Follow>,
+    /// Where a mark that ends calls stands within a value, and ends, if the value is not closed behind it.
+    unclosed: Option<(usize, usize)>,
 }
 
 impl ReplyParser {
@@ -128,6 +134,8 @@ impl ReplyParser {
             seen: 0,
             state: State::Text,
             section: Section::default(),
+            closed_by: &[],
+            is_forced: format.forced_call,
         };
         if family.channels.is_some() {
             parser.state = State::Header(0);

@@ -72,6 +72,8 @@ pub(super) fn calls(text: &str, tags: &Tags, tools: &[Tool]) -> Result<Vec<ToolC
             return reader.end();
         }
         calls.push(call(reader, tags, tools)?);
+        // Models at times write a closing tag twice.
+        while tags.next_is_close(reader) {}
         Ok(())
     })
 }
@@ -88,22 +90,85 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
     let schema = Schema::of(tools, &name);
     let mut object = Map::new();
     while reader.next_is(key) {
-        let header = reader.until(key_end)?;
+        let header = match reader.0.find(value).filter(|_| !value.is_empty()) {
+            // The name's own closing tag was forgotten.
+            Some(at) if !reader.0[..at].contains(key_end) => reader.take(at),
+            _ => reader.until(key_end)?,
+        };
         if !value.is_empty() {
+            while reader.next_is(key_end) {}
             reader.expect(value)?;
         }
         let name = attribute(header);
-        let is_cdata = reader.0.starts_with(CDATA);
-        let text = reader.until(if is_cdata { "]]></param>" } else { value_end })?;
+        let text = if reader.0.starts_with(CDATA) {
+            reader.until("]]></param>")?
+        } else {
+            let is_argument = |other: &str| {
+                let is_known = schema.is_none_or(|it| it.property(other).is_some());
+                is_known && other != name && !object.contains_key(other)
+            };
+            let text = reader.take(tags.value_end(reader.0, is_argument));
+            while reader.next_is(value_end) {}
+            text
+        };
         let text = text.strip_prefix(CDATA).unwrap_or(text);
         let value = read_value(text, header, tags, schema.and_then(|it| it.property(name)));
         object.insert(name.to_owned(), value);
     }
-    if !reader.0.is_empty() {
+    let is_next_call = !open.is_empty() && reader.0.starts_with(open);
+    if !reader.0.is_empty() && !is_next_call {
         reader.expect(if close.is_empty() { key } else { close })?;
     }
     Ok(ToolCall::of(name, object.into()))
 }
+
+impl Tags {
+    /// Reads a closing tag of a value or of a call, if one is next.
+    fn next_is_close(&self, reader: &mut Reader<'_>) -> bool {
+        [self.value[1], self.call[2]].iter().any(|close| !close.is_empty() && reader.next_is(close))
+    }
+
+    /// Where a value ends that `text` begins with. Tags within a value are its text where they are closed there too;
+    /// where a closing tag is missing, the value ends at the next argument's or the call's.
+    fn value_end(&self, text: &str, is_argument: impl Fn(&str) -> bool) -> usize {
+        let ([key, key_end], close, [_, value_end]) = (self.key, self.call[2], self.value);
+        // The name in a tag that opens an argument: on one line, and no longer than names are.
+        let opens = |text: &str| {
+            let header = text.strip_prefix(key)?;
+            let end = header.find(key_end).filter(|end| *end <= LONGEST_HEADER)?;
+            let name = attribute(&header[..end]);
+            (!name.is_empty() && !name.contains(['\n', '<']) && is_argument(name)).then_some(())
+        };
+        let (mut depth, mut next_argument) = (1, None);
+        for (at, _) in text.match_indices(['<', ']']) {
+            let rest = &text[at..];
+            if rest.starts_with(value_end) {
+                depth -= 1;
+                if depth == 0 {
+                    return at;
+                }
+            } else if opens(rest).is_some() {
+                depth += 1;
+                next_argument = next_argument.or(Some(at));
+            } else if !close.is_empty() && rest.starts_with(close) {
+                let behind = rest[close.len()..].trim_start();
+                let is_end = behind.is_empty() || behind.starts_with(close) || self.begins_call(behind);
+                if is_end {
+                    return next_argument.unwrap_or(at);
+                }
+            }
+        }
+        next_argument.unwrap_or(text.len())
+    }
+
+    fn begins_call(&self, text: &str) -> bool {
+        let open = self.call[0];
+        !open.is_empty() && text.starts_with(open)
+    }
+}
+
+/// Bytes of a tag that opens an argument at most.
+const LONGEST_HEADER: usize = 256;
 
 fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<Schema<'_>>) -> Value {
     let mut text = text;
@@ -149,31 +214,50 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
         let name = tag.strip_prefix("invoke name=\"").and_then(|name| name.strip_suffix('"'));
         let name = name.ok_or_else(|| CallError::unexpected("invoke", tag))?;
         let name = arguments::tool_name(name)?;
-        let value = inner(reader, Schema::of(tools, &name), DEPTH)?;
+        let value = inner(reader, Schema::of(tools, &name), Around { schema: None, tag: "invoke" }, DEPTH)?;
         calls.push(ToolCall::of(name, arguments::object(value)?));
-        close(reader, "invoke")
+        close(reader, "invoke", "")
     })
 }
 
+/// The value that another one is within.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    schema: Option<Schema<'a>>,
+    /// The tag of the inner value.
+    tag: &'a str,
+}
+
 /// What is within a tag: other tags, or text.
-fn inner(reader: &mut Reader<'_>, schema: Option<Schema<'_>>, depth: u8) -> Result<Value, CallError> {
+fn inner(
+    reader: &mut Reader<'_>,
+    schema: Option<Schema<'_>>,
+    around: Around<'_>,
+    depth: u8,
+) -> Result<Value, CallError> {
     let Some(depth) = depth.checked_sub(1) else {
         return Err(reader.unexpected("a value less deep"));
     };
-    let opens = |reader: &Reader<'_>| {
-        let tag = reader.0.trim_start().strip_prefix(OPEN);
-        tag.is_some_and(|tag| !tag.starts_with('/'))
+    let opened = |reader: &Reader<'_>| {
+        let tag = reader.0.trim_start().strip_prefix(OPEN)?;
+        let name = &tag[..tag.find('>').unwrap_or(tag.len())];
+        (!name.starts_with('/')).then(|| name.to_owned())
     };
-    if !opens(reader) {
+    if opened(reader).is_none() {
         let end = reader.0.find(TOKEN).ok_or_else(|| reader.unexpected(TOKEN))?;
         return Ok(arguments::value(reader.take(end), schema));
     }
     let mut entries = Vec::new();
-    while opens(reader) {
+    while let Some(next) = opened(reader) {
+        let has = |schema: Option<Schema<'_>>| schema.is_some_and(|it| it.property(&next).is_some());
+        // What the value has no place for, and the one around it has: a closing tag was forgotten.
+        if next.starts_with("invoke name=") || (!has(schema) && has(around.schema)) {
+            break;
+        }
         let tag = open(reader)?;
-        let schema = schema.and_then(|it| it.property(tag).or_else(|| it.items().filter(|_| tag == ITEM)));
-        entries.push((tag.to_owned(), inner(reader, schema, depth)?));
-        close(reader, tag)?;
+        let within = schema.and_then(|it| it.property(tag).or_else(|| it.items().filter(|_| tag == ITEM)));
+        entries.push((tag.to_owned(), inner(reader, within, Around { schema, tag }, depth)?));
+        close(reader, tag, around.tag)?;
     }
     Ok(if entries.iter().all(|(tag, _)| tag == ITEM) {
         entries.into_iter().map(|(_, value)| value).collect()
@@ -187,6 +271,17 @@ fn open<'a>(reader: &mut Reader<'a>) -> Result<&'a str, CallError> {
     reader.until(">")
 }
 
-fn close(reader: &mut Reader<'_>, tag: &str) -> Result<(), CallError> {
-    reader.expect(&format!("{TOKEN}</{tag}>"))
+/// Reads the closing tag, as often as it is there. It was forgotten where nothing, another tag, or the closing one of
+/// the value `around` follows.
+fn close(reader: &mut Reader<'_>, tag: &str, around: &str) -> Result<(), CallError> {
+    let close = format!("{TOKEN}</{tag}>");
+    if reader.next_is(&close) {
+        while reader.next_is(&close) {}
+        return Ok(());
+    }
+    let opens = reader.0.starts_with(OPEN) && !reader.0.starts_with(&format!("{OPEN}/"));
+    match reader.0.is_empty() || opens || reader.0.starts_with(&format!("{TOKEN}</{around}>")) {
+        true => Ok(()),
+        false => Err(reader.unexpected(&close)),
+    }
 }

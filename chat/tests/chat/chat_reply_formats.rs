@@ -130,3 +130,55 @@ fn a_header_says_what_its_message_is() {
         assert_eq!(read(format, text, json!({})).content, text);
     }
 }
+
+#[test]
+fn kimi_s_ids_name_the_tool_that_exists() {
+    let tools = [Tool::new("get_weather", "", json!({})), Tool::new("weather", "", json!({}))];
+    for id in [
+        "functions.get_weather:0",
+        "functions.get_weather",
+        "get_weather:0",
+        "function.get_weather:3",
+        "functions:get_weather:0",
+        "functions.functions.get_weather:0",
+        "functions.get_weather.0",
+        "functions.get_weather0",
+        "functions_get_weather:0",
+        "functions.Get_Weather:0",
+    ] {
+        let text = format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{{}}<|tool_call_end|>");
+        let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::KimiK2);
+        let mut parser = ReplyParser::new(&format).with_tools(&tools);
+        parser.push(&text).for_each(drop);
+        let reply = parser.finish();
+        assert_eq!(reply.tool_calls.len(), 1, "{id}: {reply:?}");
+        assert_eq!(reply.tool_calls[0].name, "get_weather", "{id}");
+    }
+}
+
+#[test]
+fn a_forced_call_that_is_cut_anywhere_is_a_call_and_never_content() {
+    let tools = [Tool::new("get_weather", "", json!({})), Tool::new("note", "", json!({}))];
+    let whole = r#"{"name": "get_weather", "arguments": {"city": "Bonn"}}"#;
+    for end in 0..=whole.len() {
+        for length in [1, whole.len()] {
+            let mut parser = ReplyParser::new(&ReplyFormat::forced_call()).with_tools(&tools);
+            let text = whole[..end].as_bytes();
+            text.chunks(length).for_each(|piece| parser.push(std::str::from_utf8(piece).unwrap()).for_each(drop));
+            let reply = parser.finish();
+            assert_eq!((reply.content.as_str(), reply.malformed.len()), ("", 0), "{}", &whole[..end]);
+            let begins = r#"{"name": "g"#.len();
+            assert_eq!(reply.tool_calls.len(), usize::from(end >= begins), "{}", &whole[..end]);
+            let arguments = whole.find(r#"{"city"#).unwrap();
+            if let Some(call) = reply.tool_calls.first() {
+                assert_eq!(call.name, "get_weather");
+                let expected = match end {
+                    // Only the end of the call is missing.
+                    _ if end >= whole.len() - 1 => json!({"city": "Bonn"}),
+                    _ => json!(whole.get(arguments..end.max(arguments)).unwrap()),
+                };
+                assert_eq!(call.arguments, expected, "{}", &whole[..end]);
+            }
+        }
+    }
+}

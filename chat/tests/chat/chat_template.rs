@@ -1,6 +1,8 @@
 //! What an application meets of chat templates: where they come from, what they refuse, what of a prompt users wrote.
 
-use autoplace_chat::{ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, Part, Role, Tool, ToolCall};
+use autoplace_chat::{
+    ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, Part, Role, Tool, ToolCall, ToolCallFormat,
+};
 use autoplace_planner::gguf::Builder;
 use proptest::prelude::*;
 use serde_json::json;
@@ -71,7 +73,7 @@ fn the_variant_for_tools_is_taken_by_itself_and_others_by_name() {
 }
 
 #[test]
-fn tools_that_a_template_does_not_show_are_an_error() {
+fn tools_that_a_template_does_not_show_are_an_error_where_they_are_not_to_be_described() {
     let names = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}";
     let after_system = format!("{{% if messages[0].role == 'system' %}}{names}{{% endif %}}");
     let refuses = "{{ raise_exception('no') }}";
@@ -89,11 +91,98 @@ fn tools_that_a_template_does_not_show_are_an_error() {
     }
     let tool = Tool::new("now", "The time.", json!({}));
     for family in FAMILIES {
-        let template = ChatTemplate::family(family).unwrap();
+        let template = ChatTemplate::family(family).unwrap().describe_tools(false);
         let error = template.render(&user("x").tools(std::slice::from_ref(&tool))).unwrap_err();
         assert!(matches!(error, Error::ToolsNotShown { tools: 1 }), "{error}");
+        let said = error.to_string();
+        assert!(["chat_with", "--template", "Qwen 2.5"].iter().all(|way| said.contains(way)), "{said}");
         assert!(template.render(&user("x").tools(&[])).is_ok(), "{family}");
     }
+}
+
+#[test]
+fn tools_that_a_template_does_not_show_are_described_in_the_system_s_message() {
+    let template = ChatTemplate::family("chatml").unwrap();
+    let tool = Tool::new("now", "The time.", json!({"type": "object", "properties": {}}));
+    let call = ToolCall { id: None, name: "now".to_owned(), arguments: json!({"zone": "UTC"}) };
+    let mut calling = Message::assistant("");
+    calling.tool_calls = vec![call.clone()];
+    let turns =
+        [Message::system("Be brief."), Message::user("What time is it?"), calling, Message::tool(&call, "noon")];
+    let conversation = Conversation::new(&turns).tools(std::slice::from_ref(&tool));
+    let text = prompt(&template, &conversation);
+    assert!(text.starts_with("<|im_start|>system\nBe brief.\n\n# Tools"), "{text}");
+    assert!(
+        text.contains(r#"{"name":"now","description":"The time.","parameters":{"type":"object","properties":{}}}"#),
+        "{text}"
+    );
+    let call = "<|im_start|>assistant\n<tool_call>\n{\"name\":\"now\",\"arguments\":{\"zone\":\"UTC\"}}\n</tool_call><|im_end|>";
+    assert!(text.contains(call), "{text}");
+    assert!(text.contains("<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>"), "{text}");
+    assert_eq!(template.reply_format(true).tool_calls(), Some(ToolCallFormat::Hermes));
+    assert_eq!(template.reply_format(false).tool_calls(), None);
+    // Without a system's message there is one now, also as transformers takes messages.
+    let message = json!({"role": "user", "content": "x"});
+    for conversation in [user("x"), Conversation::from_json(vec![message])] {
+        let text = prompt(&template, &conversation.tools(std::slice::from_ref(&tool)));
+        assert!(text.starts_with("<|im_start|>system\n# Tools"), "{text}");
+    }
+}
+
+#[test]
+fn keys_of_messages_that_are_null_are_left_out_as_in_transformers() {
+    let source = "{% for m in messages %}[{{ m.content }}]{% if m.tool_calls is defined %}calls{% endif %}{% endfor %}";
+    let message = json!({"role": "assistant", "content": null, "tool_calls": null});
+    assert_eq!(prompt(&template(source), &Conversation::from_json(vec![message])), "[]");
+    // What is null within a value stays.
+    let message = json!({"role": "user", "content": "x", "own": {"a": null}});
+    let rendered = prompt(&template("{{ messages[0] }}"), &Conversation::from_json(vec![message]));
+    assert_eq!(rendered, "{'role': 'user', 'content': 'x', 'own': {'a': None}}");
+}
+
+#[test]
+fn a_tool_that_lacks_a_part_gets_it_where_the_template_fails_without() {
+    let bare = json!({"type": "function", "function": {"name": "f"}});
+    let strict = "{% for t in tools %}{{ t.function.name + ': ' + t.function.description }}{{ t.function.parameters.properties | tojson }}{% endfor %}";
+    let shown = |source: &str| prompt(&template(source), &user("x").tools_json(vec![bare.clone()]));
+    assert_eq!(shown(strict), "f: {}");
+    assert_eq!(shown("{{ tools | tojson }}"), r#"[{"type": "function", "function": {"name": "f"}}]"#);
+}
+
+#[test]
+fn several_system_messages_at_the_beginning_are_one_where_the_template_takes_one() {
+    let turns = |late: &[Message]| {
+        let first = [Message::system("A"), Message::system("B"), Message::user("Q")];
+        Conversation::new(&[&first[..], late].concat())
+    };
+    let refuses = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}[{{ m.content }}]{% endfor %}";
+    let leaves_out =
+        "[{{ messages[0].content }}]{% for m in messages if m.role != 'system' %}[{{ m.content }}]{% endfor %}";
+    for source in [refuses, leaves_out] {
+        assert_eq!(prompt(&template(source), &turns(&[])), "[A\n\nB][Q]");
+    }
+    let shows_all = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    assert_eq!(prompt(&template(shows_all), &turns(&[])), "[A][B][Q]");
+    let late = template(refuses).render(&turns(&[Message::system("C")])).unwrap_err();
+    assert!(matches!(late, Error::Refused { .. }), "{late}");
+}
+
+#[test]
+fn arguments_are_a_text_for_a_template_that_adds_them_to_one() {
+    let mut calling = Message::assistant("");
+    calling.tool_calls = vec![ToolCall { id: None, name: "f".to_owned(), arguments: json!({"a": 1}) }];
+    let source =
+        "{% for c in messages[0].tool_calls %}{{ '>>>' + c.function.name + c.function.arguments }}{% endfor %}";
+    assert_eq!(prompt(&template(source), &Conversation::new(&[calling])), ">>>f{\"a\":1}");
+}
+
+#[test]
+fn parts_keep_their_own_keys_for_a_template_that_names_one() {
+    let parts = vec![json!({"type": "text", "text": "Hallo", "source_lang_code": "de"})];
+    let conversation = user("Hallo").parts(0, parts);
+    let source = "{{ messages[0].content[0].source_lang_code }}: {{ messages[0].content[0].text }}";
+    assert_eq!(prompt(&template(source), &conversation), "de: Hallo");
+    assert_eq!(prompt(&template("{{ messages[0].content }}"), &conversation), "Hallo");
 }
 
 #[test]

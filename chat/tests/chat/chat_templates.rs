@@ -46,7 +46,8 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
 fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Error> {
     let special =
         [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, token)| (name.to_owned(), token.to_owned()));
-    let template = ChatTemplate::new(source, special.into())?.with_control_tokens(Vec::<String>::new());
+    let template =
+        ChatTemplate::new(source, special.into())?.with_control_tokens(Vec::<String>::new()).describe_tools(false);
     let rendered = match template.render(&conversation(history, tools)) {
         Err(Error::ToolsNotShown { .. }) => {
             let mut without = history.clone();
@@ -72,7 +73,10 @@ fn compare(folder: &Path, theirs: &Value) -> [usize; 4] {
             let column = match (by_history[what]["text"].as_str(), rendered(&source, history, &tools)) {
                 (Some(theirs), Ok(ours)) if theirs == ours => 0,
                 (None, Err(_)) => 1,
-                (None, Ok(_)) => 2,
+                (None, Ok(ours)) => {
+                    println!("{name} with `{what}`, which transformers refuses:\n  autoplace    {ours:?}");
+                    2
+                }
                 (theirs, ours) => {
                     println!("{name} with `{what}`:\n  transformers {theirs:?}\n  autoplace    {ours:?}");
                     3

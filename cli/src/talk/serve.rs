@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use autoplace::chat::ChatTemplate;
 use autoplace::generate::Engine;
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
@@ -21,6 +22,7 @@ use tokio::time::sleep;
 
 use super::load::LoadArgs;
 use super::sampling::SamplingArgs;
+use super::screen::note;
 use crate::stop::Stop;
 use crate::template;
 
@@ -48,6 +50,9 @@ pub(crate) struct ServeArgs {
     /// Family of the chat template, or a file with one [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     template: Option<String>,
+    /// Refuses tools that the chat template does not show, instead of describing them in the system's message
+    #[arg(long)]
+    no_tool_descriptions: bool,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
@@ -102,8 +107,18 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let engine = Engine::builder(&model).queue(args.queue).ahead(256).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling()));
-    if let Some(template) = template {
-        api = api.template(template);
+    // A model without a template answers prompts, and says so where a chat is asked for.
+    if let Some(template) = template.or_else(|| ChatTemplate::from_header(model.header().ok()?).ok()) {
+        if !template.supports_tools() {
+            note(match args.no_tool_descriptions {
+                true => "the chat template shows no tools: requests with tools are refused",
+                false => {
+                    "the chat template shows no tools: they are described in the system's message, and called by \
+                     <tool_call>{..}</tool_call>"
+                }
+            });
+        }
+        api = api.template(template.describe_tools(!args.no_tool_descriptions));
     }
     let timeout = Duration::from_secs(args.timeout);
     let mut server = Server::new(api).timeout(timeout);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::schema::subschemas_mut;
 use super::{Constraint, Kind};
-use crate::chat::{ReplyFormat, Tool, ToolCallFormat};
+use crate::chat::{ReplyFormat, Tool};
 use crate::generate::error::Error;
 
 /// Whether an answer has to call a tool: OpenAI's `tool_choice`, but for `none`, which is to give no tools.
@@ -50,8 +50,7 @@ impl ToolChoice {
             let place = String::new();
             return Err(Error::Constraint { constraint: "choice of a tool".into(), place, reason });
         }
-        let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Llama3);
-        Ok(Some((calls(&called), format)))
+        Ok(Some((calls(&called), ReplyFormat::forced_call())))
     }
 }
 

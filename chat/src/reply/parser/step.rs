@@ -5,6 +5,7 @@ use std::{mem, slice};
 use super::super::CallError;
 use super::super::call::{Body, CallSyntax, End};
 use super::super::channel::{self, LONGEST_HEADER, Message};
+use super::super::json;
 use super::super::marks::{At, Marks};
 use super::super::section::Kind;
 use super::super::tags::Tags;
@@ -53,6 +54,9 @@ impl ReplyParser {
     }
 
     fn text(&mut self, last: bool) -> bool {
+        if let Some(waits) = self.doubled_close(last) {
+            return waits;
+        }
         if let Some(bare) = self.bare()
             && self.section.kind == Kind::Content
             && !self.section.has_begun()
@@ -77,6 +81,25 @@ impl ReplyParser {
         self.seen = at + length;
         self.mark(mark, at);
         true
+    }
+
+    /// Passes over the mark of a call's end where it stands behind the call once more. `None`: it does not.
+    fn doubled_close(&mut self, last: bool) -> Option<bool> {
+        let text = self.raw[self.seen..].trim_start();
+        let marks = self.closed_by;
+        if marks.is_empty() {
+            return None;
+        }
+        if let Some(mark) = marks.iter().find(|mark| text.starts_with(**mark)) {
+            self.seen = self.raw.len() - text.len() + mark.len();
+            self.section.begin(Kind::Content, self.seen);
+            return Some(true);
+        }
+        if !last && marks.iter().any(|mark| mark.starts_with(text)) {
+            return Some(false);
+        }
+        self.closed_by = &[];
+        None
     }
 
     /// The text up to there is of the section.
@@ -159,7 +182,17 @@ impl ReplyParser {
             ends.add(self.thought_end(), Within::Other);
         }
         ends.add(self.family.silent, Within::Other);
-        self.state = State::Call(Call { start, inside, syntax, ends, in_value: false, tool, body: None, follow: None });
+        self.state = State::Call(Call {
+            start,
+            inside,
+            syntax,
+            ends,
+            in_value: false,
+            tool,
+            body: None,
+            follow: None,
+            unclosed: None,
+        });
     }
 
     /// The mark that would close the reasoning, if that is being read.
@@ -227,6 +260,14 @@ impl ReplyParser {
             Some(body) => body.read(text, call.tool.as_deref(), &self.tools, cut_off),
             None => Err(CallError::CutOff),
         };
+        if self.is_forced && cut_off {
+            if let Some(called) = json::cut_off(text, &self.tools) {
+                self.section.call(called);
+            }
+            self.section.begin(Kind::Content, behind);
+            self.seen = behind;
+            return;
+        }
         // Without a mark, only what names a tool was meant as a call.
         let is_tool = |name: &str| self.tools.iter().any(|tool| tool.name == name);
         let has_name = |name: &str| text.contains(&format!("\"{name}\""));
@@ -246,6 +287,11 @@ impl ReplyParser {
             _ => self.say(behind),
         }
         self.seen = behind;
+        if let End::Mark(marks) = call.syntax.end
+            && behind > end
+        {
+            self.closed_by = marks;
+        }
         if call.tool.is_some() {
             self.state = State::Header(behind);
         }
@@ -265,6 +311,9 @@ impl Call {
                 let end = match self.ends.at(&raw[*seen..], last) {
                     At::Mark(Within::Value(begins), _) => {
                         self.in_value = begins;
+                        if !begins {
+                            self.unclosed = None;
+                        }
                         None
                     }
                     At::Mark(Within::Close, length) => Some((*seen, *seen + length)),
@@ -272,6 +321,19 @@ impl Call {
                     At::Undecided => return None,
                     At::Nothing => None,
                 };
+                // A value whose closing tag was forgotten ends with the call. That is certain where another call follows.
+                if self.in_value
+                    && let Some((_, behind)) = end.filter(|(end, behind)| behind > end)
+                {
+                    let unclosed = *self.unclosed.get_or_insert((*seen, behind));
+                    let rest = raw[behind..].trim_ascii_start();
+                    match self.ends.at(rest, last) {
+                        At::Undecided => return None,
+                        At::Nothing if rest.is_empty() && !last => return None,
+                        At::Mark(Within::Other | Within::Close, _) => return Some(unclosed),
+                        _ => {}
+                    }
+                }
                 // Behind its last tag, a call ends also where that of a value was forgotten.
                 let is_closed = |tags: &Tags| {
                     let close = tags.call[2].as_bytes();
@@ -288,6 +350,7 @@ impl Call {
                 return Some((*seen, *seen));
             }
         }
-        None
+        // The answer has ended, and no value's closing tag came behind the call's.
+        self.unclosed.filter(|_| last)
     }
 }
