@@ -230,7 +230,7 @@ fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
     let (_folder, _, cache) = empty();
     let host = Host::new(gib(64));
     let quiet = |at| conditions(at, 3);
-    let busy = |at, others| conditions(at, others);
+    let busy = conditions;
     let kept = || {
         let rates = cache.host_rates(&host, BUILD).unwrap();
         (rates.weights[0].bytes_per_second, rates.layer_ns)

@@ -9,7 +9,7 @@ use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, proptest};
 
 use crate::shapes::any::shape;
-use crate::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B};
+use crate::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
 
 /// Bytes that a token reads: its seconds on a host that reads one in a second.
 fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
@@ -203,14 +203,19 @@ fn a_plan_says_that_its_rates_were_measured_beside_other_work_or_shown_by_real_u
 
 #[test]
 fn small_matrices_have_rates_of_their_own() {
+    let tiny = Shape { n_layer: 8, n_embd: 512, n_ff: 1536, n_head: 8, n_head_kv: 2, head_dim: 64, ..LLAMA_8B };
+    let weights = |shape: &Shape, host: &Host| {
+        let (model, assignment) = on_host(&shape.profile(), host);
+        model.token_seconds(&assignment, 0)
+    };
     let mut host = measured_host(20_000_000_000, 60_000_000_000, &RateConditions::default());
-    let (large, _) = on_host(&LLAMA_8B.profile(), &host);
-    let all = Assignment::by_counts(LLAMA_8B.profile().n_layer(), &[]);
-    let before = large.token_seconds(&all, 0);
+    let before = [&LLAMA_8B, &tiny].map(|shape| weights(shape, &host));
     let small: WeightRate = serde_json::from_str(
         r#"{"type": "Q4_K", "shape": {"n_in": 576, "n_out": 1536}, "bytes_per_second": 1000000000}"#,
     )
     .unwrap();
     host.rates.as_mut().unwrap().weights.push(small);
-    assert_eq!(on_host(&LLAMA_8B.profile(), &host).0.token_seconds(&all, 0), before);
+    let after = [&LLAMA_8B, &tiny].map(|shape| weights(shape, &host));
+    assert_eq!(after[0], before[0]);
+    assert!(after[1] > 1.5 * before[1], "{before:?} {after:?}");
 }

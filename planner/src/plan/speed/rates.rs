@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gguf::TensorType;
 use crate::machine::{
-    AttentionRate, Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MeasuredRates, PromptRate, WeightRate,
+    AttentionRate, Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MatrixShape, MeasuredRates, PromptRate, WeightRate,
 };
 use crate::memory::KvType;
 
@@ -211,10 +211,15 @@ impl Rate {
         let Some(measured) = measured else {
             return self;
         };
-        let weights = measured.weights.iter().filter(|rate| !rate.experts).map(|rate| rate.rate() as f64);
-        let count = weights.clone().count();
-        if count > 0 {
-            self.bytes_per_second = (weights.sum::<f64>() / count as f64).max(1.0);
+        let mean = |is_large: bool| {
+            let all = measured.weights.iter().filter(|rate| !rate.experts);
+            let all = all.filter(|rate| (rate.shape == MatrixShape::default()) == is_large);
+            let rates: Vec<f64> = all.map(|rate| rate.rate() as f64).collect();
+            (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+        };
+        // For types that were not measured: of large matrices, where any were.
+        if let Some(mean) = mean(true).or_else(|| mean(false)) {
+            self.bytes_per_second = mean.max(1.0);
             self.basis = Basis::Measured;
         }
         if measured.layer_ns > 0 {
