@@ -4,7 +4,8 @@
 //!
 //! The files are made here: true widths, few blocks, random weights.
 //! `cargo bench -p autoplace-benches --bench prediction` prints the table of docs/speed-model.md; without `--bench`, as
-//! in `cargo test`, the same is done once with models of some megabytes.
+//! in `cargo test`, the same is done once with models of some megabytes. `-- MODEL.gguf...` compares what a load of
+//! these files would say, with the rates that the user's cache has or that the load measures.
 
 #[path = "../autoplace/tests/support/random_weights/mod.rs"]
 mod random_weights;
@@ -15,17 +16,18 @@ mod synthetic;
 mod weights;
 
 use std::ffi::CString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use autoplace::Model;
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::{Backend, attach_threads, raw};
 use autoplace::load::{RatesRequest, measure_rates};
 use autoplace::machine::Machine;
 use autoplace::memory::estimate::Assignment;
 use autoplace::memory::{ContextParams, KvType};
-use autoplace::plan::Workload;
 use autoplace::plan::speed::{Rates, SpeedModel};
+use autoplace::plan::{Request, Workload};
 use autoplace::profile::ModelProfile;
 
 use synthetic::block::{Better, Block, Feed, QkNorms};
@@ -70,6 +72,13 @@ fn main() {
         Shape { caches: &[KvType::F16], depths: &[16], prompt: 32, rounds: 1, each, working_set }
     };
     Backend::init().expect("llama.cpp starts");
+    let files: Vec<PathBuf> = std::env::args().skip(1).filter(|it| !it.starts_with('-')).map(PathBuf::from).collect();
+    if files.iter().any(|file| file.is_file()) {
+        println!("| model | | predicted | measured | predicted / measured |");
+        println!("|---|---|--:|--:|--:|");
+        files.iter().for_each(|file| compare_real(file));
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder for the models");
     println!("| model | cache | | predicted | measured | predicted / measured |");
     println!("|---|---|---|--:|--:|--:|");
@@ -149,6 +158,29 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
             (model.tokens_per_second(&host, depth), measured)
         });
     }
+}
+
+/// The same of a model of somebody else's: what a load's plan says, beside llama.cpp's own loop.
+fn compare_real(path: &Path) {
+    const DEPTHS: [u32; 4] = [64, 512, 2048, 4096];
+    let request = Request::new().n_ctx(8192).n_gpu_layers(0).n_ubatch(512).at(DEPTHS).workload(Workload::new(512, 64));
+    let plan = Model::builder(path).request(request).plan().expect("a plan");
+    let speed = plan.speed.expect("a prediction");
+    let threads = Machine::detect().host.usable_cores.unwrap_or(1);
+    let mut plain = Plain::load(path, &plan.context, threads);
+    let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let line = |what: String, predicted: f64, measured: f64| {
+        println!("| {name} | {what} | {predicted:.1} | {measured:.1} | {:.2} |", predicted / measured);
+    };
+    let prompt = 512.0 / median((0..ROUNDS).map(|_| plain.prompt(512)).collect());
+    line("prompt of 512".to_owned(), speed.prompt.tokens_per_second, prompt);
+    plain.forget_after(0);
+    for at in &speed.generation {
+        let measured = 1.0 / plain.token_after(at.depth);
+        plain.forget_after(at.depth);
+        line(format!("after {}", at.depth), at.tokens_per_second, measured);
+    }
+    println!("(by {})", speed.basis);
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

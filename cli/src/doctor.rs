@@ -72,7 +72,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
     let findings = evidence.diagnose();
     let healthy = findings.is_empty();
     let text = if args.json {
-        format!("{:#}", json!({"healthy": healthy, "findings": findings, "evidence": evidence}))
+        format!(
+            "{:#}",
+            json!({
+                "healthy": healthy, "findings": findings, "stale_rates": evidence.stale_rates(), "evidence": evidence
+            })
+        )
     } else if args.report {
         let evidence = evidence.anonymous();
         let words = words(&evidence, &evidence.diagnose());
@@ -121,6 +126,7 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     }
     lines.extend(evidence.machine.gpus.iter().map(ToString::to_string));
     lines.push(evidence.machine.host.to_string());
+    lines.extend(evidence.stale_rates());
     lines.join("\n")
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use autoplace::load::{self, RatesRequest, build_name, measure_rates};
-use autoplace::machine::{Machine, MeasuredRates, MeasurementCache};
+use autoplace::machine::{Machine, MatrixShape, MeasuredRates, MeasurementCache};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::devices::fact;
@@ -30,7 +30,8 @@ pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
     ProgressStyle::with_template(template).into_iter().fold(bar, ProgressBar::with_style)
 }
 
-/// What decides how fast a device generates: bytes of weights per second, by their type. The rest is in the JSON.
+/// What decides how fast a device generates: bytes of weights per second, by their type, each with its day and its
+/// conditions; of the other figures how many were measured when, and how. Their values are in the JSON.
 pub(crate) fn describe(rates: &MeasuredRates) -> impl Iterator<Item = String> {
     let how = match rates.threads {
         Some(1) => "with 1 thread".to_owned(),
@@ -39,8 +40,25 @@ pub(crate) fn describe(rates: &MeasuredRates) -> impl Iterator<Item = String> {
     };
     let weights = rates.weights.iter().map(|rate| {
         let experts = if rate.experts { ", experts" } else { "" };
-        let giga = rate.bytes_per_second as f64 / 1e9;
-        format!("      {}{experts}: {giga:.1} GB/s of weights", rate.tensor_type)
+        let MatrixShape { n_in, n_out } = rate.shape;
+        let shape = if n_in > 0 { format!(" {n_in} x {n_out}") } else { String::new() };
+        let giga = |bytes: u64| bytes as f64 / 1e9;
+        let used = rate.used.map(|used| format!(", {:.1} in use", giga(used.per_second))).unwrap_or_default();
+        let taken = rate.conditions.as_ref().map(|taken| format!(", {taken}")).unwrap_or_default();
+        let measured = giga(rate.bytes_per_second);
+        format!("      {}{experts}{shape}: {measured:.1} GB/s of weights{used}{taken}", rate.tensor_type)
     });
-    [fact("measured", how)].into_iter().chain(weights)
+    let mut others: Vec<(String, usize)> = Vec::new();
+    for taken in rates.all_conditions().skip(rates.weights.len()).flatten() {
+        let taken = taken.to_string();
+        match others.iter_mut().find(|(known, _)| *known == taken) {
+            Some((_, count)) => *count += 1,
+            None => others.push((taken, 1)),
+        }
+    }
+    let others = others.into_iter().map(|(taken, count)| {
+        let s = if count == 1 { "" } else { "s" };
+        format!("      {count} figure{s} of attention, prompts and links: {taken}")
+    });
+    [fact("measured", how)].into_iter().chain(weights).chain(others)
 }

@@ -1,11 +1,11 @@
 //! The evidence of a diagnosis: the machine as it is, and a model on it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use autoplace::gguf::Header;
 use autoplace::load::{self, build_name};
-use autoplace::machine::Machine;
+use autoplace::machine::{Machine, MeasuredRates, RateConditions};
 use autoplace::plan::{self, Advice, ChangeKind, Plan, Planner, Request};
 use autoplace::profile::ModelProfile;
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,11 @@ pub struct Running {
     /// What is unknown, or not taken into account.
     pub notes: Vec<String>,
 }
+
+/// Seconds of a day.
+const DAY: u64 = 24 * 60 * 60;
+/// Rates are measured again by hand after half a year: drivers, cooling and settings change.
+const STALE: u64 = 180 * DAY;
 
 impl Evidence {
     /// The version that this crate writes.
@@ -172,6 +177,30 @@ impl Evidence {
             self.machine = measured.machine;
         }
         Ok(self)
+    }
+
+    /// Rates of this machine that predictions should not rest on any more: measured beside other work, or long ago. A
+    /// line for each device, with what to do.
+    pub fn stale_rates(&self) -> Vec<String> {
+        let now = SystemTime::now();
+        let host = self.machine.host.rates.as_ref().map(|rates| ("host", rates));
+        let gpus = self.machine.gpus.iter().filter_map(|gpu| Some((gpu.name.as_str(), gpu.rates.as_ref()?)));
+        let of_device = |(name, rates): (&str, &MeasuredRates)| {
+            let all: Vec<_> = rates.all_conditions().collect();
+            let known = || all.iter().copied().flatten();
+            let disturbed: Vec<_> = known().filter(|it| !it.is_quiet()).collect();
+            let old = |it: &&RateConditions| it.age(now).is_some_and(|seconds| seconds > STALE);
+            let n_old = known().filter(old).count();
+            let worst = disturbed.iter().max_by_key(|it| it.disturbance());
+            let why = match (worst, n_old) {
+                (Some(worst), _) => format!("{} of {} were measured {worst}", disturbed.len(), all.len()),
+                (None, 0) => return None,
+                (None, n) => format!("{n} of {} are older than {} days", all.len(), STALE / DAY),
+            };
+            let remedy = "`autoplace devices --measure` while nothing else computes";
+            Some(format!("{name}: its rates are stale: {why}; {remedy}"))
+        };
+        host.into_iter().chain(gpus).filter_map(of_device).collect()
     }
 
     /// The same without what identifies the machine's owner.

@@ -83,6 +83,7 @@ impl Step<'_> {
         if self.sequences.is_empty() {
             return Ok(());
         }
+        let begins = self.begins_prompt();
         let begun = Instant::now();
         let Computed { is_steady, generated } = self.compute()?;
         let computed = begun.elapsed();
@@ -98,9 +99,43 @@ impl Step<'_> {
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
             let took = only.statistics.generation_time.saturating_sub(before);
             self.model.pulse().token(took, depth);
+            let threads = only.statistics.threads;
+            let refuted = self.model.pulse().meter().as_mut().and_then(|meter| meter.token(took, depth, threads));
+            if let Some(refuted) = refuted {
+                self.model.refute(refuted);
+            }
         }
+        self.meter_prompt(begins);
         self.let_ended_go();
         Ok(())
+    }
+
+    /// Whether the prompt of the only text is not done yet.
+    fn begins_prompt(&self) -> bool {
+        let pulse = self.model.pulse();
+        match (&**self.sequences, &mut *pulse.meter()) {
+            (_, None) => false,
+            ([only], Some(meter)) => {
+                let Statistics { first_token_latency, prompt_time, .. } = only.statistics;
+                if first_token_latency.is_none() && prompt_time.is_zero() {
+                    meter.prompt_begins();
+                }
+                first_token_latency.is_none()
+            }
+            (_, Some(meter)) => {
+                meter.has_company();
+                false
+            }
+        }
+    }
+
+    /// Notes down what a prompt took, if the step has ended it.
+    fn meter_prompt(&self, began: bool) {
+        let ([only], true) = (&**self.sequences, began) else { return };
+        let Statistics { prompt_tokens, cached_tokens, prompt_time, first_token_latency, .. } = only.statistics;
+        if let (Some(_), Some(meter)) = (first_token_latency, &mut *self.model.pulse().meter()) {
+            meter.prompt(cached_tokens, prompt_tokens.saturating_sub(cached_tokens), prompt_time);
+        }
     }
 
     /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not

@@ -11,6 +11,7 @@ use super::devices;
 use super::draft::{Drafts, Heads};
 use super::error::Stage;
 use super::headroom::Reading;
+use super::in_use::UseMeter;
 use super::placed::{Placed, Prepared};
 use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe};
@@ -28,6 +29,8 @@ pub(super) struct Loaded {
     pub(super) context: Context,
     pub(super) drafts: Drafts,
     pub(super) placed: Placed,
+    /// Corrects the rates that it was planned with, where they were measured.
+    pub(super) meter: Option<UseMeter>,
 }
 
 /// Why a plan could not be carried out, and how far it came.
@@ -96,6 +99,7 @@ impl Recipe {
             context,
             drafts: Drafts { model: None, heads },
             placed,
+            meter: None,
         })
     }
 }

@@ -8,6 +8,7 @@ use llama_sys::Cause;
 use super::carry_out::{Failure, Loaded};
 use super::error::{Attempt, AttemptFailure, Stage};
 use super::headroom::Work;
+use super::in_use::UseMeter;
 use super::lease::Lease;
 use super::placed::Prepared;
 use super::progress::Progress;
@@ -231,6 +232,8 @@ impl<'a> Contract<'a> {
         report.attempts = self.tried;
         report.unleased.clone_from(&lease.unleased);
         say(&report.plan);
+        let (plan, machine) = (&loaded.placed.plan, &loaded.placed.machine);
+        loaded.meter = UseMeter::of(self.recipe, &self.profile, plan, machine);
         loaded
     }
 }

@@ -26,6 +26,7 @@ mod error;
 mod headroom;
 #[cfg(feature = "hub")]
 mod hub;
+mod in_use;
 mod lease;
 mod lent;
 mod model;
@@ -57,6 +58,7 @@ pub use devices::{build_name, detect};
 pub(crate) use devices::{gpu_of, memory, named, worker_build};
 pub(crate) use draft::{Draft, Drafts, Followed, Heads};
 pub use error::{Attempt, AttemptFailure, Error, Stage};
+pub use in_use::speed_model;
 pub use lease::Leases;
 pub(crate) use lent::LentWorker;
 pub use model::Model;

@@ -10,6 +10,7 @@ use super::builder::ModelBuilder;
 use super::carry_out::Loaded;
 use super::check::check_vocabulary;
 use super::contract::{Contract, First};
+use super::in_use::Refuted;
 use super::lease::Leases;
 use super::placed::Placed;
 use super::progress::Progress;
@@ -203,6 +204,18 @@ impl Model {
         self.pulse().count_placement();
     }
 
+    /// Shows the speed that real use has shown instead of the predicted one, which it has refuted.
+    pub(crate) fn refute(&self, refuted: Refuted) {
+        let mut placed = self.inner.placed.write().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = Plan::clone(&placed.plan);
+        let Some(speed) = plan.speed.take() else { return };
+        let predicted = speed.tokens_per_second;
+        let speed = speed.corrected(refuted.generation, refuted.prompt);
+        tracing::info!("{:.1} tokens per second instead of the predicted {predicted:.1}", speed.tokens_per_second);
+        plan.speed = Some(speed);
+        *placed = Arc::new(Placed { plan: Arc::new(plan), ..Placed::clone(&placed) });
+    }
+
     /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of
     /// it.
     pub(crate) fn checkpoints(&self) -> u64 {
@@ -246,10 +259,11 @@ impl Recipe {
     /// Loads the model in this process.
     pub(crate) fn load(self, progress: Progress) -> Result<Model, Error> {
         let loaded = Contract::new(&self, self.read()?, First::Fresh, progress)?.load()?;
-        let Loaded { native, context, drafts, placed } = loaded;
+        let Loaded { native, context, drafts, placed, meter } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, slot, None, Arc::new(placed));
         model.pulse().paced_by(&model.report().threads);
+        model.pulse().metered_by(meter);
         Ok(model)
     }
 

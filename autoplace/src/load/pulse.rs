@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::in_use::UseMeter;
 use super::threads::{Follower, Pacer, Threads};
 use crate::lock;
 
@@ -34,6 +35,7 @@ pub(crate) struct Pulse {
     done: AtomicU64,
     pacer: Mutex<Option<Pacer>>,
     follower: Mutex<Option<Follower>>,
+    meter: Mutex<Option<UseMeter>>,
 }
 
 impl Pulse {
@@ -55,6 +57,17 @@ impl Pulse {
     /// note a step down.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         lock(&self.pacer)
+    }
+
+    /// Has this correct the rates of the devices by what the model does.
+    pub(super) fn metered_by(&self, meter: Option<UseMeter>) {
+        // Dropped without the lock: it may write a file.
+        drop(std::mem::replace(&mut *lock(&self.meter), meter));
+    }
+
+    /// What corrects rates; `None` where they were not measured, and for a model in a worker.
+    pub(crate) fn meter(&self) -> MutexGuard<'_, Option<UseMeter>> {
+        lock(&self.meter)
     }
 
     /// Adds a token of one sequence: the time that computing and choosing it took, and the tokens before it. What comes

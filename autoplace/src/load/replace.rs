@@ -160,9 +160,10 @@ impl Model {
         let read = self.read_again()?;
         let recipe = self.recipe().with_room_for(tokens);
         let contract = Contract::new(&recipe, read, First::Again(plan.map(Box::new)), Progress::default())?;
-        let Loaded { native, context, drafts, placed } = contract.load()?;
+        let Loaded { native, context, drafts, placed, meter } = contract.load()?;
         slot.refill(native, drafts);
         self.pulse().paced_by(&placed.report.threads);
+        self.pulse().metered_by(meter);
         self.set_placed(Arc::new(placed));
         Ok(context)
     }

@@ -1,10 +1,8 @@
 //! How much longer a token takes the more are before it, so that a long text is not taken for a slow model.
 
-use crate::load::gpu_of;
-use crate::machine::{Gpu, Machine};
-use crate::memory::estimate::{Assignment, split_points};
+use crate::load::speed_model;
+use crate::machine::Machine;
 use crate::plan::Plan;
-use crate::plan::speed::{Basis, Rate, Rates, SpeedModel};
 use crate::profile::ModelProfile;
 
 /// Depths at which the speed model is asked: between them it is linear but for sliding windows, which end early.
@@ -55,22 +53,6 @@ impl DepthCost {
             (None, None) => 1.0,
         }
     }
-}
-
-/// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and where its layers are; `None` where
-/// a rate would be a guess.
-pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
-    let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
-    let rates = Rates::of(&gpus?, &machine.host);
-    let is_guess = |rate: &Rate| rate.basis == Basis::Guess;
-    if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
-        return None;
-    }
-    let points = if rates.gpus.len() > 1 { split_points(&plan.tensor_split).ok()? } else { vec![1.0] };
-    let n_gpu_layers = if rates.gpus.is_empty() { 0 } else { plan.n_gpu_layers };
-    let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
-    let model = SpeedModel::new(profile, &plan.context, rates);
-    Some((model.overrides(profile, &plan.overrides).ok()?, assignment))
 }
 
 #[cfg(test)]

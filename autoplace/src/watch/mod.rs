@@ -26,11 +26,11 @@ mod rules;
 mod sample;
 mod sentinel;
 
-pub use depth::{DepthCost, speed_model};
+pub use depth::DepthCost;
 pub use event::{Cause, Event};
 pub use model::ModelSource;
 pub use sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};
 
-pub use crate::load::Generated;
+pub use crate::load::{Generated, speed_model};
 pub use crate::machine::HostSample;

@@ -247,3 +247,33 @@ fn a_report_names_nobody() {
     }
     assert!(report.contains("\"model.gguf\""), "{report}");
 }
+
+#[test]
+fn rates_that_were_measured_beside_other_work_or_long_ago_are_called_stale_and_are_no_cause() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let with_rates = |conditions: String| {
+        let mut machine = machine("RTX 4090");
+        let text = format!(
+            r#"{{"weights": [{{"type": "Q4_K", "bytes_per_second": 1{conditions}}},
+                {{"type": "Q6_K", "bytes_per_second": 1}}]}}"#
+        );
+        machine.host.rates = serde_json::from_str(&text).unwrap();
+        Evidence::of(machine)
+    };
+    let taken = |at: u64, others: u32| format!(r#", "conditions": {{"at": {at}, "others": {others}}}"#);
+    const DAY: u64 = 24 * 60 * 60;
+    for fresh in [String::new(), taken(now, 5), taken(now - 100 * DAY, 5)] {
+        assert_eq!(with_rates(fresh).stale_rates(), [""; 0]);
+    }
+    for (stale, word) in [
+        (taken(now, 190), "1 of 2 were measured 20"),
+        (taken(now, 190), "beside other work (other programs used 1.9 cores)"),
+        (taken(now - 200 * DAY, 5), "1 of 2 are older than 180 days"),
+        (taken(now, 190), "`autoplace devices --measure`"),
+    ] {
+        let evidence = with_rates(stale);
+        let lines = evidence.stale_rates();
+        assert!(lines.len() == 1 && lines[0].starts_with("host: ") && lines[0].contains(word), "{lines:?}");
+        assert!(evidence.diagnose().is_empty());
+    }
+}

@@ -8,7 +8,7 @@ use crate::sim_support::{card, fits_whatever_is_free};
 use autoplace::Model;
 use autoplace::gguf::TensorType;
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
-use autoplace::machine::{MeasuredRates, mib};
+use autoplace::machine::{MatrixShape, MeasuredRates, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{HostParts, Request};
 
@@ -32,7 +32,12 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     machine.host.rates = None;
     let name = card.device().name();
     (machine.gpus).retain(|gpu| gpu.device.as_ref() == Some(&name));
-    let matrix = |experts, n_tokens| RateCase::Matrix { tensor_type: TensorType::Q4_K, experts, n_tokens };
+    let matrix = |experts, n_tokens| RateCase::Matrix {
+        tensor_type: TensorType::Q4_K,
+        experts,
+        shape: MatrixShape::default(),
+        n_tokens,
+    };
     let attention = |n_gqa, n_tokens| RateCase::Attention { kv_type: TensorType::F16, head_size: 64, n_gqa, n_tokens };
     let mut cases = vec![matrix(false, 1), matrix(true, 1), matrix(false, 32), attention(4, 1), attention(4, 32)];
     cases.extend([RateCase::Layer, RateCase::Routing, RateCase::Link]);

@@ -5,8 +5,8 @@ use std::fs;
 use crate::cli_support::{User, demo};
 use autoplace::gguf::TensorType;
 use autoplace::machine::{
-    Gpu, GpuProcess, Host, LearnedHeadroom, Machine, MeasuredRates, PciId, PcieLink, PcieRate, Reading, WeightRate,
-    gib, mib,
+    Gpu, GpuProcess, Host, LearnedHeadroom, Machine, MatrixShape, MeasuredRates, PciId, PcieLink, PcieRate, Reading,
+    WeightRate, gib, mib,
 };
 use serde_json::json;
 
@@ -69,8 +69,14 @@ fn a_machine_from_a_file_is_described_with_all_that_is_known_of_it_and_written_a
     let mut machine = elsewhere();
     let mut rates = MeasuredRates::default();
     rates.threads = Some(16);
-    rates.weights =
-        vec![WeightRate { tensor_type: TensorType::Q4_K, experts: false, bytes_per_second: 41_500_000_000 }];
+    rates.weights = vec![WeightRate::new(TensorType::Q4_K, false, 41_500_000_000)];
+    let mut small = WeightRate::new(TensorType::Q4_1, false, 900_000_000);
+    small.shape = MatrixShape::new(576, 1536);
+    small.used = serde_json::from_value(json!({"per_second": 9_250_000_000_u64, "tokens": 80, "at": 5})).unwrap();
+    small.conditions = serde_json::from_value(json!({"at": 1_795_824_000, "others": 190, "waited": 45})).unwrap();
+    rates.weights.push(small);
+    rates.layer_ns = 20_000;
+    rates.conditions.layer = serde_json::from_value(json!({"at": 1_795_910_400, "others": 2})).unwrap();
     machine.host.rates = Some(rates);
     machine.host.cpu = Some("AMD Ryzen 9 7950X".to_owned());
     (machine.host.usable_cores, machine.host.physical_cores, machine.wsl) = (Some(8), Some(16), true);
@@ -105,6 +111,9 @@ host: 512.0 GiB free of 512.0 GiB
     memory    400 GB/s as stated
     measured  with 16 threads
       Q4_K: 41.5 GB/s of weights
+      Q4_1 576 x 1536: 0.9 GB/s of weights, 9.2 in use, 2026-11-28, beside other work (other programs used 1.9 cores; \
+its threads waited for a core 45 % of the time)
+      1 figure of attention, prompts and links: 2026-11-29
 Linux inside of Windows (WSL): Windows hands out the GPU's memory
 "
     );

@@ -1,11 +1,13 @@
 //! What was measured of a device: what ggml's own operations do on it, by which placements are compared, and what a GPU
 //! took beside the buffers that llama.cpp counts. Integers throughout, so that a machine file reads back as it was
-//! written. When it was measured is the time at which the cache's file was written.
+//! written. Each figure has the conditions that it was measured under, and what real use has shown since.
 
 use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
+use super::conditions::{RateConditions, disturbance};
 use crate::gguf::TensorType;
+use crate::json::is_default;
 
 /// What one device was measured to do; by default nothing yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +38,38 @@ pub struct MeasuredRates {
     /// The way between the host's memory and the device; `None` for the host itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
+    /// The conditions of the figures that are single numbers.
+    #[serde(skip_serializing_if = "is_default")]
+    pub conditions: SingleConditions,
+}
+
+/// The conditions under which the figures of [`MeasuredRates`] that are single numbers were measured; `None` where that
+/// was not kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the fields are those of MeasuredRates")]
+pub struct SingleConditions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer: Option<RateConditions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routing: Option<RateConditions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activations: Option<RateConditions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<RateConditions>,
+}
+
+/// What real use has shown of a rate: texts that were generated, or prompts that were computed, on an undisturbed
+/// machine. It counts instead of the measured figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UsedRate {
+    /// In the unit of the figure that it corrects.
+    pub per_second: u64,
+    /// Tokens that it was seen with, at most those of the last corrections.
+    pub tokens: u64,
+    /// When it was seen last, in seconds since 1970 (UTC).
+    pub at: u64,
 }
 
 impl MeasuredRates {
@@ -45,6 +79,10 @@ impl MeasuredRates {
         let less = |rate: u64| if rate == 0 { 0 } else { ((rate as f64 * share) as u64).max(1) };
         let longer = |ns: u64| (ns as f64 / share) as u64;
         let mut all = self.clone();
+        let used = all.weights.iter_mut().map(|it| &mut it.used);
+        let used = used.chain(all.attention.iter_mut().map(|it| &mut it.used));
+        let used = used.chain(all.prompts.iter_mut().map(|it| &mut it.used));
+        used.flatten().for_each(|it| it.per_second = less(it.per_second));
         all.weights.iter_mut().for_each(|it| it.bytes_per_second = less(it.bytes_per_second));
         all.attention.iter_mut().for_each(|it| it.bytes_per_second = less(it.bytes_per_second));
         all.prompts.iter_mut().for_each(|it| it.flops = less(it.flops));
@@ -54,30 +92,99 @@ impl MeasuredRates {
         all
     }
 
-    /// Adds what was measured later: of one thing the later figure stays, of others each.
+    /// Adds what was measured later. Of one thing the less disturbed figure stays, of equals the later one; what real
+    /// use has shown of it stays beside it.
     pub fn merge(&mut self, later: Self) {
         self.threads = later.threads.or(self.threads);
-        update(&mut self.weights, later.weights, |rate| (rate.tensor_type, rate.experts));
-        update(&mut self.attention, later.attention, |rate| (rate.kv_type, rate.head_size, rate.n_gqa));
-        update(&mut self.prompts, later.prompts, |rate| (rate.tensor_type, rate.experts, rate.n_tokens));
-        update(&mut self.prompt_attention, later.prompt_attention, |rate| {
-            (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_tokens)
-        });
+        update(&mut self.weights, later.weights);
+        update(&mut self.attention, later.attention);
+        update(&mut self.prompts, later.prompts);
+        update(&mut self.prompt_attention, later.prompt_attention);
+        let (mine, theirs) = (&mut self.conditions, later.conditions);
         // 0: not measured.
-        let measured = |later: u64, mine: u64| if later > 0 { later } else { mine };
-        self.layer_ns = measured(later.layer_ns, self.layer_ns);
-        self.routing_ns = measured(later.routing_ns, self.routing_ns);
-        self.activations_per_second = measured(later.activations_per_second, self.activations_per_second);
-        self.link = later.link.or(self.link);
+        let single = |mine: &mut u64, conditions: &mut Option<RateConditions>, later: u64, under| {
+            if later > 0 && (*mine == 0 || !is_worse(&under, conditions)) {
+                (*mine, *conditions) = (later, under);
+            }
+        };
+        single(&mut self.layer_ns, &mut mine.layer, later.layer_ns, theirs.layer);
+        single(&mut self.routing_ns, &mut mine.routing, later.routing_ns, theirs.routing);
+        let activations = later.activations_per_second;
+        single(&mut self.activations_per_second, &mut mine.activations, activations, theirs.activations);
+        if later.link.is_some() && (self.link.is_none() || !is_worse(&theirs.link, &mine.link)) {
+            (self.link, mine.link) = (later.link, theirs.link);
+        }
+    }
+
+    /// The same with these conditions for every figure that has none yet.
+    #[must_use]
+    pub fn taken_under(mut self, conditions: &RateConditions) -> Self {
+        let weights = self.weights.iter_mut().map(|it| &mut it.conditions);
+        let attention = self.attention.iter_mut().map(|it| &mut it.conditions);
+        let prompts = self.prompts.iter_mut().map(|it| &mut it.conditions);
+        let prompt_attention = self.prompt_attention.iter_mut().map(|it| &mut it.conditions);
+        let SingleConditions { layer, routing, activations, link } = &mut self.conditions;
+        let singles = [
+            (layer, self.layer_ns > 0),
+            (routing, self.routing_ns > 0),
+            (activations, self.activations_per_second > 0),
+            (link, self.link.is_some()),
+        ];
+        let singles = singles.into_iter().filter_map(|(conditions, is_there)| is_there.then_some(conditions));
+        for kept in weights.chain(attention).chain(prompts).chain(prompt_attention).chain(singles) {
+            kept.get_or_insert_with(|| conditions.clone());
+        }
+        self
+    }
+
+    /// The conditions of every figure; `None` for one whose conditions were not kept.
+    pub fn all_conditions(&self) -> impl Iterator<Item = Option<&RateConditions>> {
+        let weights = self.weights.iter().map(|it| it.conditions.as_ref());
+        let attention = self.attention.iter().map(|it| it.conditions.as_ref());
+        let prompts = self.prompts.iter().map(|it| it.conditions.as_ref());
+        let prompt_attention = self.prompt_attention.iter().map(|it| it.conditions.as_ref());
+        let SingleConditions { layer, routing, activations, link } = &self.conditions;
+        let singles = [
+            (self.layer_ns > 0).then_some(layer.as_ref()),
+            (self.routing_ns > 0).then_some(routing.as_ref()),
+            (self.activations_per_second > 0).then_some(activations.as_ref()),
+            self.link.map(|_| link.as_ref()),
+        ];
+        weights.chain(attention).chain(prompts).chain(prompt_attention).chain(singles.into_iter().flatten())
     }
 }
 
-/// Puts the later figures in the place of those with the same key, or behind all.
-fn update<T, K: PartialEq>(figures: &mut Vec<T>, later: Vec<T>, key: impl Fn(&T) -> K) {
-    for figure in later {
-        match figures.iter_mut().find(|old| key(old) == key(&figure)) {
-            Some(old) => *old = figure,
-            None => figures.push(figure),
+/// Whether a figure with the later conditions is more disturbed than one with the earlier.
+fn is_worse(later: &Option<RateConditions>, earlier: &Option<RateConditions>) -> bool {
+    disturbance(later.as_ref()) > disturbance(earlier.as_ref())
+}
+
+/// A figure of a list.
+trait Figure {
+    type Key: PartialEq;
+
+    /// What it is a figure of.
+    fn key(&self) -> Self::Key;
+
+    fn conditions(&self) -> &Option<RateConditions>;
+
+    fn used(&mut self) -> Option<&mut Option<UsedRate>>;
+}
+
+/// Puts the later figures in the place of those with the same key that are not better, or behind all.
+fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
+    for mut figure in later {
+        let Some(old) = figures.iter_mut().find(|old| old.key() == figure.key()) else {
+            figures.push(figure);
+            continue;
+        };
+        let seen = [old.used().and_then(|it| *it), figure.used().and_then(|it| *it)];
+        let latest = seen.into_iter().flatten().max_by_key(|used| used.at);
+        if !is_worse(figure.conditions(), old.conditions()) {
+            *old = figure;
+        }
+        if let Some(used) = old.used() {
+            *used = latest;
         }
     }
 }
@@ -91,8 +198,74 @@ pub struct WeightRate {
     /// Whether they are experts.
     #[serde(default)]
     pub experts: bool,
+    /// Elements of a row and rows of the matrix, where it is a small one: its rows are short, and more of its time
+    /// goes to starting it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub shape: MatrixShape,
     /// Bytes of weights per second.
     pub bytes_per_second: u64,
+    /// The conditions that it was measured under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<RateConditions>,
+    /// What real use has shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<UsedRate>,
+}
+
+/// The size of a matrix that a figure is of. All large matrices have one rate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MatrixShape {
+    /// Elements of a row; 0 for a large matrix.
+    pub n_in: u32,
+    /// Rows; 0 for a large matrix.
+    pub n_out: u32,
+}
+
+impl MatrixShape {
+    /// From so many elements on a row counts as long, and a matrix as one with many rows.
+    pub const LARGE: u32 = 2048;
+
+    /// Of a matrix with so many elements in a row, and so many rows.
+    pub const fn new(n_in: u32, n_out: u32) -> Self {
+        if n_in >= Self::LARGE && n_out >= Self::LARGE { Self { n_in: 0, n_out: 0 } } else { Self { n_in, n_out } }
+    }
+
+    /// How far another shape is from this one: the logarithms of the ratios of their sides. Sides beyond
+    /// [`LARGE`](Self::LARGE) do not differ.
+    pub(crate) fn unlike(self, other: Self) -> f64 {
+        let side = |n: u32| f64::from(if n == 0 { Self::LARGE } else { n.min(Self::LARGE) });
+        let apart = |a: u32, b: u32| (side(a) / side(b)).ln().abs();
+        apart(self.n_in, other.n_in) + apart(self.n_out, other.n_out)
+    }
+}
+
+impl WeightRate {
+    /// So many bytes per second of large matrices of this type.
+    pub const fn new(tensor_type: TensorType, experts: bool, bytes_per_second: u64) -> Self {
+        let shape = MatrixShape { n_in: 0, n_out: 0 };
+        Self { tensor_type, experts, shape, bytes_per_second, conditions: None, used: None }
+    }
+
+    /// Bytes per second that plans count with.
+    pub fn rate(&self) -> u64 {
+        self.used.map_or(self.bytes_per_second, |used| used.per_second)
+    }
+}
+
+impl Figure for WeightRate {
+    type Key = (TensorType, bool, MatrixShape);
+
+    fn key(&self) -> Self::Key {
+        (self.tensor_type, self.experts, self.shape)
+    }
+
+    fn conditions(&self) -> &Option<RateConditions> {
+        &self.conditions
+    }
+
+    fn used(&mut self) -> Option<&mut Option<UsedRate>> {
+        Some(&mut self.used)
+    }
 }
 
 /// One token's fused attention (`FLASH_ATTN_EXT`).
@@ -107,6 +280,35 @@ pub struct AttentionRate {
     pub n_gqa: u32,
     /// Bytes of keys and values per second.
     pub bytes_per_second: u64,
+    /// The conditions that it was measured under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<RateConditions>,
+    /// What real use has shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<UsedRate>,
+}
+
+impl AttentionRate {
+    /// Bytes per second that plans count with.
+    pub fn rate(&self) -> u64 {
+        self.used.map_or(self.bytes_per_second, |used| used.per_second)
+    }
+}
+
+impl Figure for AttentionRate {
+    type Key = (TensorType, u32, u32);
+
+    fn key(&self) -> Self::Key {
+        (self.kv_type, self.head_size, self.n_gqa)
+    }
+
+    fn conditions(&self) -> &Option<RateConditions> {
+        &self.conditions
+    }
+
+    fn used(&mut self) -> Option<&mut Option<UsedRate>> {
+        Some(&mut self.used)
+    }
 }
 
 /// Many tokens through a matrix.
@@ -118,10 +320,42 @@ pub struct PromptRate {
     /// Whether they are experts.
     #[serde(default)]
     pub experts: bool,
+    /// Elements of a row and rows of the matrix, where it is a small one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub shape: MatrixShape,
     /// Tokens computed at once.
     pub n_tokens: u32,
     /// Floating-point operations per second: two for each weight and token.
     pub flops: u64,
+    /// The conditions that it was measured under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<RateConditions>,
+    /// What real use has shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<UsedRate>,
+}
+
+impl PromptRate {
+    /// Operations per second that plans count with.
+    pub fn rate(&self) -> u64 {
+        self.used.map_or(self.flops, |used| used.per_second)
+    }
+}
+
+impl Figure for PromptRate {
+    type Key = (TensorType, bool, MatrixShape, u32);
+
+    fn key(&self) -> Self::Key {
+        (self.tensor_type, self.experts, self.shape, self.n_tokens)
+    }
+
+    fn conditions(&self) -> &Option<RateConditions> {
+        &self.conditions
+    }
+
+    fn used(&mut self) -> Option<&mut Option<UsedRate>> {
+        Some(&mut self.used)
+    }
 }
 
 /// The fused attention of many tokens.
@@ -138,6 +372,25 @@ pub struct PromptAttentionRate {
     pub n_tokens: u32,
     /// Floating-point operations per second: four for each element of a query head, token and cell.
     pub flops: u64,
+    /// The conditions that it was measured under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<RateConditions>,
+}
+
+impl Figure for PromptAttentionRate {
+    type Key = (TensorType, u32, u32, u32);
+
+    fn key(&self) -> Self::Key {
+        (self.kv_type, self.head_size, self.n_gqa, self.n_tokens)
+    }
+
+    fn conditions(&self) -> &Option<RateConditions> {
+        &self.conditions
+    }
+
+    fn used(&mut self) -> Option<&mut Option<UsedRate>> {
+        None
+    }
 }
 
 /// The way between the host's memory and a device's.

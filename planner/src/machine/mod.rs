@@ -20,6 +20,7 @@ pub mod bytes;
 mod cache;
 mod cards;
 mod catalogue;
+mod conditions;
 mod detect;
 mod file;
 mod gpu;
@@ -45,12 +46,14 @@ pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
 pub use cards::GpuProcess;
 pub use catalogue::CatalogueError;
+pub use conditions::{ConditionsWatch, RateConditions, looks_quiet};
 pub use detect::Detector;
 pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
 pub use host::{CpuLimit, CpuWatch, Host, HostLimit};
 pub use measured::{
-    AttentionRate, LearnedHeadroom, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate,
+    AttentionRate, LearnedHeadroom, LinkRate, MatrixShape, MeasuredRates, PromptAttentionRate, PromptRate,
+    SingleConditions, UsedRate, WeightRate,
 };
 pub use merge::{GgmlDevice, GgmlKind};
 pub use nvidia::ThrottleReason;

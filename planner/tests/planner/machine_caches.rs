@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::folder::{Fake, device};
 use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::{
-    Detector, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, PciId, WeightRate, gib,
-    mib,
+    Detector, Gpu, GpuKind, Host, LearnedHeadroom, Machine, MeasuredRates, MeasurementCache, PciId, RateConditions,
+    WeightRate, gib, mib,
 };
 use proptest::prelude::{any, prop_assert, proptest};
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ fn learned(driver: u64, growth: u64) -> LearnedHeadroom {
 fn rates(threads: Option<u32>, weights: &[(TensorType, u64)]) -> MeasuredRates {
     let mut rates = MeasuredRates::default();
     rates.threads = threads;
-    let weight = |&(tensor_type, bytes_per_second)| WeightRate { tensor_type, experts: false, bytes_per_second };
+    let weight = |&(tensor_type, bytes_per_second)| WeightRate::new(tensor_type, false, bytes_per_second);
     rates.weights = weights.iter().map(weight).collect();
     rates
 }
@@ -216,4 +216,68 @@ proptest! {
             prop_assert!(found.is_none_or(|learned| learned.total() <= card().total));
         }
     }
+}
+
+/// Conditions of a measurement at this time; `others`: percent of a core that other programs used.
+fn conditions(at: u64, others: u32) -> RateConditions {
+    let mut conditions = RateConditions::default();
+    (conditions.at, conditions.others) = (at, Some(others));
+    conditions
+}
+
+#[test]
+fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
+    let (_folder, _, cache) = empty();
+    let host = Host::new(gib(64));
+    let quiet = |at| conditions(at, 3);
+    let busy = conditions;
+    let kept = || {
+        let rates = cache.host_rates(&host, BUILD).unwrap();
+        (rates.weights[0].bytes_per_second, rates.layer_ns)
+    };
+    for (taken, bytes, layer_ns, expected) in [
+        // The first is kept, however disturbed, with what disturbed it.
+        (busy(1, 190), 10, 900, (10, 900)),
+        // Of two disturbed ones the less disturbed, of equals the later.
+        (busy(2, 195), 9, 950, (10, 900)),
+        (busy(3, 60), 30, 500, (30, 500)),
+        (busy(4, 60), 32, 480, (32, 480)),
+        (quiet(5), 50, 300, (50, 300)),
+        (busy(6, 195), 8, 990, (50, 300)),
+        (quiet(7), 48, 310, (48, 310)),
+    ] {
+        let mut measured = rates(Some(2), &[(TensorType::Q4_K, bytes)]);
+        measured.layer_ns = layer_ns;
+        put_rates(&cache, &host, measured.taken_under(&taken));
+        assert_eq!(kept(), expected, "{taken:?}");
+    }
+    let rates = cache.host_rates(&host, BUILD).unwrap();
+    assert!(rates.all_conditions().all(|taken| taken.is_some_and(|taken| taken.at == 7)));
+}
+
+#[test]
+fn a_figure_without_conditions_is_read_and_replaced_by_any_that_was_measured_quietly() {
+    let (_folder, path, cache) = empty();
+    let host = Host::new(gib(64));
+    // As a release before this one wrote it.
+    put_rates(&cache, &host, rates(Some(2), &[(TensorType::Q4_K, 10)]));
+    let text = fs::read_to_string(only(&path)).unwrap();
+    assert!(!text.contains("conditions") && !text.contains("shape") && !text.contains("used"), "{text}");
+    let old = cache.host_rates(&host, BUILD).unwrap();
+    assert_eq!(old.all_conditions().collect::<Vec<_>>(), [None]);
+    put_rates(&cache, &host, rates(Some(2), &[(TensorType::Q4_K, 20)]).taken_under(&conditions(1, 0)));
+    assert_eq!(cache.host_rates(&host, BUILD).unwrap().weights[0].bytes_per_second, 20);
+}
+
+#[test]
+fn what_real_use_has_shown_outlives_a_later_measurement() {
+    let (_folder, _, cache) = empty();
+    let host = Host::new(gib(64));
+    let mut seen = rates(Some(2), &[(TensorType::Q4_K, 10)]);
+    let used = r#"{"per_second": 15, "tokens": 200, "at": 5}"#;
+    seen.weights[0].used = serde_json::from_str(used).unwrap();
+    put_rates(&cache, &host, seen);
+    put_rates(&cache, &host, rates(Some(2), &[(TensorType::Q4_K, 12)]));
+    let kept = cache.host_rates(&host, BUILD).unwrap();
+    assert_eq!((kept.weights[0].bytes_per_second, kept.weights[0].rate()), (12, 15));
 }

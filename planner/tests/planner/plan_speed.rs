@@ -1,14 +1,15 @@
 //! The predicted speed, against a published sweep and against what must hold of any.
 
+use autoplace_planner::machine::{Gpu, Host, Machine, MeasuredRates, RateConditions, WeightRate, gib};
 use autoplace_planner::memory::ContextParams;
 use autoplace_planner::memory::estimate::Assignment;
-use autoplace_planner::plan::Workload;
-use autoplace_planner::plan::speed::{Rate, Rates, SpeedModel};
+use autoplace_planner::plan::speed::{Basis, InUse, Rate, Rates, SpeedModel};
+use autoplace_planner::plan::{Planner, Workload};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, proptest};
 
 use crate::shapes::any::shape;
-use crate::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B};
+use crate::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
 
 /// Bytes that a token reads: its seconds on a host that reads one in a second.
 fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
@@ -94,4 +95,127 @@ proptest! {
             prop_assert!(speed(n) > speed(n - 1));
         }
     }
+}
+
+/// A host whose rates were measured like this: bytes of Q4_K per second, and operations per second of prompts.
+fn measured_host(weights: u64, flops: u64, taken: &RateConditions) -> Host {
+    let mut host = Host::new(gib(64));
+    let text = format!(
+        r#"{{"threads": 2, "weights": [{{"type": "Q4_K", "bytes_per_second": {weights}}},
+            {{"type": "Q6_K", "bytes_per_second": {weights}}}],
+            "attention": [{{"type": "F16", "head_size": 128, "n_gqa": 4, "bytes_per_second": 4000000000}}],
+            "prompts": [{{"type": "Q4_K", "n_tokens": 512, "flops": {flops}}}], "layer_ns": 20000}}"#
+    );
+    let rates: MeasuredRates = serde_json::from_str(&text).unwrap();
+    host.rates = Some(rates.taken_under(taken));
+    host
+}
+
+fn on_host(profile: &ModelProfile, host: &Host) -> (SpeedModel, Assignment) {
+    let model = SpeedModel::new(profile, &ContextParams::default(), Rates::of(&[], host));
+    (model, Assignment::by_counts(profile.n_layer(), &[]))
+}
+
+#[test]
+fn real_use_corrects_the_rates_so_that_what_was_seen_is_predicted() {
+    let profile = LLAMA_8B.profile();
+    let quiet = RateConditions::default();
+    let workload = Workload::new(512, 0);
+    // Three times too slow and a third too fast; at a deep context attention is the larger part.
+    for factor in [3.0, 0.75] {
+        for depth in [100, 60_000] {
+            let mut host = measured_host(20_000_000_000, 60_000_000_000, &quiet);
+            let (model, assignment) = on_host(&profile, &host);
+            let predicted = model.token_seconds(&assignment, depth);
+            let prompt = model.prompt_seconds(&assignment, &workload);
+            let seen = [
+                InUse::Generation { depth, seconds: predicted / factor },
+                InUse::Prompt { workload, seconds: prompt / factor },
+            ];
+            for seen in seen {
+                let correction = seen.correction(&model, &assignment).unwrap();
+                correction.apply(&model, host.rates.as_mut().unwrap(), 500, 1, false);
+                let (corrected, _) = on_host(&profile, &host);
+                let error = seen.predicted(&corrected, &assignment) / seen.seconds() - 1.0;
+                assert!(error.abs() < 0.01, "{seen:?}: {error}");
+            }
+            // The time of a shallow token, which nobody has seen, stays where attention was wrong.
+            let shallow = |host: &Host| on_host(&profile, host).0.token_seconds(&assignment, 0);
+            let before = shallow(&measured_host(20_000_000_000, 60_000_000_000, &quiet));
+            let is_same = (shallow(&host) / before - 1.0).abs() < 0.01;
+            assert_eq!(is_same, depth > 1000, "{depth}");
+        }
+    }
+}
+
+#[test]
+fn earlier_use_is_weighed_by_its_tokens_and_gives_way_where_it_is_refuted() {
+    let profile = LLAMA_8B.profile();
+    let mut host = measured_host(20_000_000_000, 60_000_000_000, &RateConditions::default());
+    let mut see = |times_as_fast: f64, tokens, refutes| {
+        let (model, assignment) = on_host(&profile, &host);
+        let seconds = model.token_seconds(&assignment, 100) / times_as_fast;
+        let correction = InUse::Generation { depth: 100, seconds }.correction(&model, &assignment).unwrap();
+        correction.apply(&model, host.rates.as_mut().unwrap(), tokens, 1, refutes);
+        let (corrected, _) = on_host(&profile, &host);
+        seconds / corrected.token_seconds(&assignment, 100)
+    };
+    assert!((see(2.0, 1000, false) - 1.0).abs() < 0.01);
+    // A few tokens that took twice as long move it a little, and a refutation at once.
+    assert!((0.45..0.6).contains(&(1.0 / see(0.5, 20, false))));
+    assert!((see(0.5, 20, true) - 1.0).abs() < 0.01);
+}
+
+#[test]
+fn no_rate_is_corrected_by_what_cannot_be_put_down_to_one_device() {
+    let profile = LLAMA_8B.profile();
+    let host = measured_host(20_000_000_000, 60_000_000_000, &RateConditions::default());
+    let mut gpu = Gpu::new("card").total(gib(8));
+    gpu.rates = serde_json::from_str(r#"{"weights": [{"type": "Q4_K", "bytes_per_second": 20000000000}]}"#).unwrap();
+    let model = SpeedModel::new(&profile, &ContextParams::default(), Rates::of(&[&gpu], &host));
+    let half = one_gpu(&profile, 16);
+    let seconds = 2.0 * model.token_seconds(&half, 100);
+    assert_eq!(InUse::Generation { depth: 100, seconds }.correction(&model, &half), None);
+    for seconds in [0.0, f64::NAN, f64::INFINITY] {
+        assert_eq!(InUse::Generation { depth: 100, seconds }.correction(&model, &half), None);
+    }
+}
+
+#[test]
+fn a_plan_says_that_its_rates_were_measured_beside_other_work_or_shown_by_real_use() {
+    let profile = LLAMA_8B.profile();
+    let said = |host: &Host| {
+        let plan = Planner::new(&profile, &Machine::new(host.clone())).plan().unwrap();
+        (plan.speed.as_ref().unwrap().basis, plan.to_string())
+    };
+    let mut busy = RateConditions::default();
+    busy.waited = Some(45);
+    let (basis, text) = said(&measured_host(1_000_000_000, 60_000_000_000, &busy));
+    assert_eq!(basis, Basis::Disturbed);
+    assert!(text.contains("by rates measured beside other work"), "{text}");
+    let mut host = measured_host(1_000_000_000, 60_000_000_000, &RateConditions::default());
+    assert_eq!(said(&host).0, Basis::Measured);
+    for rate in &mut host.rates.as_mut().unwrap().weights {
+        rate.used = serde_json::from_str(r#"{"per_second": 2000000000, "tokens": 9, "at": 1}"#).unwrap();
+    }
+    assert_eq!(said(&host).0, Basis::Used);
+}
+
+#[test]
+fn small_matrices_have_rates_of_their_own() {
+    let tiny = Shape { n_layer: 8, n_embd: 512, n_ff: 1536, n_head: 8, n_head_kv: 2, head_dim: 64, ..LLAMA_8B };
+    let weights = |shape: &Shape, host: &Host| {
+        let (model, assignment) = on_host(&shape.profile(), host);
+        model.token_seconds(&assignment, 0)
+    };
+    let mut host = measured_host(20_000_000_000, 60_000_000_000, &RateConditions::default());
+    let before = [&LLAMA_8B, &tiny].map(|shape| weights(shape, &host));
+    let small: WeightRate = serde_json::from_str(
+        r#"{"type": "Q4_K", "shape": {"n_in": 576, "n_out": 1536}, "bytes_per_second": 1000000000}"#,
+    )
+    .unwrap();
+    host.rates.as_mut().unwrap().weights.push(small);
+    let after = [&LLAMA_8B, &tiny].map(|shape| weights(shape, &host));
+    assert_eq!(after[0], before[0]);
+    assert!(after[1] > 1.5 * before[1], "{before:?} {after:?}");
 }

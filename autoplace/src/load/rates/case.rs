@@ -6,15 +6,18 @@ use llama_sys::{Bench, Operation};
 
 use crate::gguf::TensorType;
 use crate::load::Error;
-use crate::machine::{AttentionRate, LinkRate, MeasuredRates, PromptAttentionRate, PromptRate, WeightRate};
+use crate::machine::{
+    AttentionRate, LinkRate, MatrixShape, MeasuredRates, PromptAttentionRate, PromptRate, RateConditions, WeightRate,
+};
 
 /// One figure of [`MeasuredRates`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the fields are those of the figures")]
 #[non_exhaustive]
 pub enum RateCase {
-    /// A [`WeightRate`] of one token, a [`PromptRate`] of more.
-    Matrix { tensor_type: TensorType, experts: bool, n_tokens: u32 },
+    /// A [`WeightRate`] of one token, a [`PromptRate`] of more. The default shape is that of a large matrix; experts
+    /// have no other.
+    Matrix { tensor_type: TensorType, experts: bool, shape: MatrixShape, n_tokens: u32 },
     /// An [`AttentionRate`] of one token, a [`PromptAttentionRate`] of more.
     Attention { kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32 },
     /// [`MeasuredRates::layer_ns`].
@@ -52,6 +55,8 @@ const N_USED: u32 = 8;
 const N_KV: u32 = 4096;
 /// Tokens of a prompt that are computed at once.
 const N_PROMPT: u32 = 512;
+/// Small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
+const MOST_SMALL: u32 = 360;
 /// Blocks in one graph.
 const N_BLOCKS: u32 = 32;
 
@@ -102,8 +107,9 @@ impl Scale {
 struct Work(Operation, u32, u64);
 
 impl RateCase {
+    /// Of large matrices.
     pub(super) fn matrix((tensor_type, experts): (TensorType, bool), n_tokens: u32) -> Self {
-        Self::Matrix { tensor_type, experts, n_tokens }
+        Self::Matrix { tensor_type, experts, shape: MatrixShape::default(), n_tokens }
     }
 
     /// `head_size` and `n_gqa` are those of the heads.
@@ -113,18 +119,44 @@ impl RateCase {
 
     /// Whether it was measured.
     pub fn is_in(&self, rates: &MeasuredRates) -> bool {
-        let weights = rates.weights.iter().map(|it| Self::matrix((it.tensor_type, it.experts), 1));
-        let prompts = rates.prompts.iter().map(|it| Self::matrix((it.tensor_type, it.experts), it.n_tokens));
-        let one = rates.attention.iter().map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), 1));
-        let many = rates.prompt_attention.iter();
-        let many = many.map(|it| Self::attention(it.kv_type, (it.head_size, it.n_gqa), it.n_tokens));
-        match self {
-            Self::Matrix { .. } => weights.chain(prompts).any(|known| known == *self),
-            Self::Attention { .. } => one.chain(many).any(|known| known == *self),
-            Self::Layer => rates.layer_ns > 0,
-            Self::Routing => rates.routing_ns > 0,
-            Self::Activations => rates.activations_per_second > 0,
-            Self::Link => rates.link.is_some(),
+        self.conditions_in(rates).is_some()
+    }
+
+    /// Whether it was measured while nothing disturbed it.
+    pub fn is_quiet_in(&self, rates: &MeasuredRates) -> bool {
+        let conditions = self.conditions_in(rates);
+        conditions.flatten().is_some_and(RateConditions::is_quiet)
+    }
+
+    /// The conditions that its figure was measured under, where they were kept; `None` where there is no figure.
+    fn conditions_in<'r>(&self, rates: &'r MeasuredRates) -> Option<Option<&'r RateConditions>> {
+        let single = |is_there: bool, conditions: &'r Option<RateConditions>| is_there.then_some(conditions.as_ref());
+        let of = &rates.conditions;
+        match *self {
+            Self::Matrix { tensor_type, experts, shape, n_tokens: 1 } => {
+                let is_it = |it: &&WeightRate| (it.tensor_type, it.experts, it.shape) == (tensor_type, experts, shape);
+                rates.weights.iter().find(is_it).map(|it| it.conditions.as_ref())
+            }
+            Self::Matrix { tensor_type, experts, shape, n_tokens } => {
+                let is_it = |it: &&PromptRate| {
+                    (it.tensor_type, it.experts, it.shape, it.n_tokens) == (tensor_type, experts, shape, n_tokens)
+                };
+                rates.prompts.iter().find(is_it).map(|it| it.conditions.as_ref())
+            }
+            Self::Attention { kv_type, head_size, n_gqa, n_tokens: 1 } => {
+                let is_it = |it: &&AttentionRate| (it.kv_type, it.head_size, it.n_gqa) == (kv_type, head_size, n_gqa);
+                rates.attention.iter().find(is_it).map(|it| it.conditions.as_ref())
+            }
+            Self::Attention { kv_type, head_size, n_gqa, n_tokens } => {
+                let is_it = |it: &&PromptAttentionRate| {
+                    (it.kv_type, it.head_size, it.n_gqa, it.n_tokens) == (kv_type, head_size, n_gqa, n_tokens)
+                };
+                rates.prompt_attention.iter().find(is_it).map(|it| it.conditions.as_ref())
+            }
+            Self::Layer => single(rates.layer_ns > 0, &of.layer),
+            Self::Routing => single(rates.routing_ns > 0, &of.routing),
+            Self::Activations => single(rates.activations_per_second > 0, &of.activations),
+            Self::Link => single(rates.link.is_some(), &of.link),
         }
     }
 
@@ -153,18 +185,22 @@ impl RateCase {
         let counted = per_second(count.saturating_mul(n_repeat.into()), timing.graph);
         let each = (nanoseconds(timing.graph) / u64::from(n_repeat.max(1))).max(1);
         match *self {
-            Self::Matrix { tensor_type, experts, n_tokens } if n_tokens > 1 => {
-                rates.prompts.push(PromptRate { tensor_type, experts, n_tokens, flops: counted });
+            Self::Matrix { tensor_type, experts, shape, n_tokens } if n_tokens > 1 => {
+                let (flops, conditions, used) = (counted, None, None);
+                rates.prompts.push(PromptRate { tensor_type, experts, shape, n_tokens, flops, conditions, used });
             }
-            Self::Matrix { tensor_type, experts, .. } => {
-                rates.weights.push(WeightRate { tensor_type, experts, bytes_per_second });
+            Self::Matrix { tensor_type, experts, shape, .. } => {
+                rates.weights.push(WeightRate { shape, ..WeightRate::new(tensor_type, experts, bytes_per_second) });
             }
             Self::Attention { kv_type, head_size, n_gqa, n_tokens } if n_tokens > 1 => {
-                let rate = PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops: counted };
+                let rate =
+                    PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops: counted, conditions: None };
                 rates.prompt_attention.push(rate);
             }
             Self::Attention { kv_type, head_size, n_gqa, .. } => {
-                rates.attention.push(AttentionRate { kv_type, head_size, n_gqa, bytes_per_second });
+                let (conditions, used) = (None, None);
+                let rate = AttentionRate { kv_type, head_size, n_gqa, bytes_per_second, conditions, used };
+                rates.attention.push(rate);
             }
             Self::Layer => rates.layer_ns = each,
             Self::Routing => rates.routing_ns = each,
@@ -177,7 +213,9 @@ impl RateCase {
     /// What a graph computes for it; `None` for the link.
     fn work(&self, scale: &Scale) -> Option<Work> {
         let work = match *self {
-            Self::Matrix { tensor_type, experts: false, n_tokens } => matrix(tensor_type, n_tokens, scale),
+            Self::Matrix { tensor_type, experts: false, shape, n_tokens } => {
+                matrix(tensor_type, shape, n_tokens, scale)
+            }
             Self::Matrix { tensor_type, n_tokens, .. } => experts(tensor_type, n_tokens, scale),
             Self::Attention { kv_type, head_size, n_gqa, n_tokens } => {
                 attention(kv_type, head_size, n_gqa, n_tokens, scale)
@@ -212,15 +250,21 @@ fn block(n_tokens: u32) -> Operation {
     }
 }
 
-fn matrix(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
-    let row_bytes = tensor_type.row_bytes(N_EMBD.into());
-    let flops = 2 * u64::from(N_EMBD) * u64::from(n_tokens);
-    let n_out = scale.rows(N_FF, row_bytes, flops);
+fn matrix(tensor_type: TensorType, shape: MatrixShape, n_tokens: u32, scale: &Scale) -> Work {
+    let is_large = shape == MatrixShape::default();
+    let (n_in, most_rows) = if is_large { (N_EMBD, N_FF) } else { (shape.n_in, shape.n_out) };
+    let row_bytes = tensor_type.row_bytes(n_in.into());
+    let flops = 2 * u64::from(n_in) * u64::from(n_tokens);
+    let n_out = scale.rows(most_rows.max(64), row_bytes, flops);
     let bytes = row_bytes * u64::from(n_out);
-    let operation = Operation::Matrix { type_id: tensor_type.id(), n_in: N_EMBD, n_out, n_tokens };
+    let operation = Operation::Matrix { type_id: tensor_type.id(), n_in, n_out, n_tokens };
     // Weights are read once for all tokens: of many they are no matter.
-    let most = if n_tokens == 1 { 16 } else { 4 };
-    let most = if n_tokens > 32 { 1 } else { most };
+    let most = match n_tokens {
+        1 if is_large => 16,
+        1 => MOST_SMALL,
+        2..=32 => 4,
+        _ => 1,
+    };
     Work(operation, scale.repeats(bytes, most), flops * u64::from(n_out))
 }
 

@@ -15,11 +15,11 @@ use case::Scale;
 use llama_sys::{Backend, Bench, Device, DeviceKind};
 
 use super::devices::{bounded_by_now, build_name, is_simulated, named};
-use super::lease::Folder;
 use super::recipe::Recipe;
 use super::{Error, threads};
 use crate::gguf::Header;
-use crate::machine::{GpuKind, Host, HostSample, Machine, MeasuredRates};
+use crate::machine::nvidia::Driver;
+use crate::machine::{ConditionsWatch, GpuKind, Host, Machine, MeasuredRates, PciId, RateConditions, looks_quiet};
 use crate::profile::ModelProfile;
 
 /// How far a measurement is.
@@ -39,7 +39,8 @@ const LEAST_WORKING_SET: u64 = 16 << 20;
 
 /// Measures the GPUs and the host of this machine, and adds the figures to its [`rates`](crate::machine::Gpu::rates).
 /// What was measured before is measured again, unless the request is for what is missing. `threads` are those that
-/// compute on the host; `None` takes as many as a load would.
+/// compute on the host; `None` takes as many as a load would. Each figure keeps the conditions that it was measured
+/// under; a figure that other work disturbed does not replace one that was measured quietly.
 ///
 /// Takes memory while it measures, at most an eighth of what is free on a device, and gives all of it back. Nothing is
 /// kept for the next time: see [`MeasurementCache`](crate::machine::MeasurementCache).
@@ -58,6 +59,7 @@ pub fn measure_rates(
     let repacked = repacks(machine, &devices);
     let beyond_caches = Host::beyond_caches();
     let mut jobs = Vec::new();
+    let driver = machine.gpus.iter().any(|gpu| gpu.nvml.is_some()).then(|| Driver::open(None)).flatten();
     for gpu in &mut machine.gpus {
         let Some(device) = named(&devices, gpu.device.as_deref()) else { continue };
         let scale = if is_simulated(&device.name()) {
@@ -72,6 +74,7 @@ pub fn measure_rates(
         if gpu.kind == GpuKind::Remote {
             job.within = job.within.map(|_| REMOTE_WITHIN);
         }
+        job.card = gpu.pci_id.filter(|_| gpu.nvml.is_some());
         jobs.push(job);
     }
     if let Some(device) = devices.iter().find(|device| device.kind() == DeviceKind::Cpu) {
@@ -84,7 +87,7 @@ pub fn measure_rates(
     let mut done = 0;
     for job in &mut jobs {
         let device = job.device.name();
-        job.run(request.each, threads, || {
+        job.run(request.each, threads, driver.as_ref(), || {
             done += 1;
             progress(RatesProgress { device: &device, done, total });
         })?;
@@ -105,6 +108,8 @@ struct Job<'a> {
     within: Option<Duration>,
     /// On the host: threads, and whether weights are rearranged.
     way: (Option<u32>, bool),
+    /// A card that NVIDIA's driver knows.
+    card: Option<PciId>,
     rates: &'a mut Option<MeasuredRates>,
 }
 
@@ -120,7 +125,10 @@ impl<'a> Job<'a> {
         let _ = rates.take_if(|rates| (rates.threads, rates.repacked) != way);
         let mut cases = request.cases.clone();
         cases.retain(|case| {
-            let is_known = rates.as_ref().is_some_and(|rates| case.is_in(rates));
+            let is_known = rates.as_ref().is_some_and(|rates| match request.disturbed {
+                true => case.is_quiet_in(rates),
+                false => case.is_in(rates),
+            });
             let has_link = way.0.is_none();
             !(request.missing && is_known) && (has_link || *case != RateCase::Link)
         });
@@ -130,21 +138,39 @@ impl<'a> Job<'a> {
             tracing::debug!(device = device.name(), "too little memory is free to measure it");
             cases.clear();
         }
-        Self { device, cases, scale, within: request.within, way, rates }
+        Self { device, cases, scale, within: request.within, way, card: None, rates }
     }
 
-    fn run(&mut self, each: Duration, threads: u32, mut done: impl FnMut()) -> Result<(), Error> {
+    fn run(
+        &mut self,
+        each: Duration,
+        threads: u32,
+        driver: Option<&Driver>,
+        mut done: impl FnMut(),
+    ) -> Result<(), Error> {
         if self.cases.is_empty() {
             return Ok(());
         }
         let begin = Instant::now();
-        let mut rates = MeasuredRates::default();
-        (rates.threads, rates.repacked) = self.way;
-        let mut bench = Bench::new(self.device, threads, rates.repacked)?;
+        let mut empty = MeasuredRates::default();
+        (empty.threads, empty.repacked) = self.way;
+        let mut rates = empty.clone();
+        let mut bench = Bench::new(self.device, threads, self.way.1)?;
+        // Cases are judged together until the counters of the system say something.
+        let (mut watch, mut watched_since) = (ConditionsWatch::begin(), Instant::now());
+        let mut together = empty.clone();
+        let last = self.cases.len() - 1;
         for (index, case) in self.cases.iter().enumerate() {
             let is_time = self.within.is_none_or(|within| begin.elapsed() < within);
             if index == 0 || is_time {
-                case.measure(&mut bench, &mut self.scale, each, &mut rates)?;
+                case.measure(&mut bench, &mut self.scale, each, &mut together)?;
+            }
+            if index == last || watched_since.elapsed() >= JUDGED_TOGETHER {
+                let mut conditions = watch.so_far();
+                self.add_card(&mut conditions, driver);
+                let judged = std::mem::replace(&mut together, empty.clone());
+                rates.merge(judged.taken_under(&conditions));
+                (watch, watched_since) = (ConditionsWatch::begin(), Instant::now());
             }
             done();
         }
@@ -157,13 +183,26 @@ impl<'a> Job<'a> {
         }
         Ok(())
     }
+
+    /// Adds what a card's driver says of it.
+    fn add_card(&self, conditions: &mut RateConditions, driver: Option<&Driver>) {
+        let Some((card, driver)) = self.card.zip(driver) else { return };
+        let state = driver.state(card);
+        conditions.throttle = state.throttle.unwrap_or_default();
+        conditions.temperature = state.temperature;
+        conditions.clock_mhz = state.clock_mhz;
+    }
 }
 
+/// The conditions of cases are looked at once for all that were measured within this time: the system counts in
+/// hundredths of a second.
+const JUDGED_TOGETHER: Duration = Duration::from_millis(200);
+
 /// Of a smaller model every placement is fast.
-const LEAST_MODEL: u64 = 64 << 20;
+pub(super) const LEAST_MODEL: u64 = 64 << 20;
 
 /// No further case of a device is begun after this time: what is left out is measured by a later load.
-const WITHIN: Duration = Duration::from_millis(250);
+const WITHIN: Duration = Duration::from_millis(500);
 
 /// The same of another machine, to which what it computes with is carried first.
 const REMOTE_WITHIN: Duration = Duration::from_secs(3);
@@ -174,13 +213,11 @@ const WORKING_SET: u64 = 256 << 20;
 /// Each case; a computation under way is waited for.
 const EACH: Duration = Duration::from_millis(15);
 
-/// Percent of ten seconds in which threads wait for a core, from which on others compute here as well.
-const BUSY: f32 = 50.0;
-
 impl Recipe {
     /// This machine with what was measured of its devices with as many threads as this load takes. What is missing for
-    /// this model is measured now and kept, unless nothing is to be learned, the model is small, the machine was
-    /// described by somebody, or it has simulated GPUs.
+    /// this model is measured now and kept, with the conditions of now, unless nothing is to be learned, the model is
+    /// small, the machine was described by somebody, or it has simulated GPUs. What was measured beside other work is
+    /// measured again if there is none now.
     pub(super) fn measured(&self, mut machine: Machine, header: &Header, profile: &ModelProfile) -> Machine {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
@@ -203,8 +240,10 @@ impl Recipe {
         let request = RatesRequest {
             each: EACH,
             within: Some(WITHIN),
-            working_set: Some(WORKING_SET),
+            // A small model is read from the caches in part, and so are as many bytes of its matrices.
+            working_set: Some(WORKING_SET.min(profile.file_bytes)),
             missing: true,
+            disturbed: looks_quiet(),
             ..RatesRequest::of_model(header, profile, &kv)
         };
         let before = machine.clone();
@@ -214,11 +253,7 @@ impl Recipe {
         if machine == before {
             return machine;
         }
-        // Beside other programs the figures are theirs too: a later load measures again. Who named a folder wants them.
-        let pressure = HostSample::now().cpu_pressure.filter(|_| self.learn == Folder::User);
-        if pressure.is_none_or(|percent| percent < BUSY) {
-            cache.put_rates(&machine, &build);
-        }
+        cache.put_rates(&machine, &build);
         // A driver may keep some of what it took for its kernels.
         bounded_by_now(machine).unwrap_or(before)
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::RateCase;
 use crate::gguf::{Header, TensorType, TensorType as T};
+use crate::machine::MatrixShape;
 use crate::memory::KvType;
 use crate::profile::ModelProfile;
 
@@ -20,6 +21,8 @@ pub struct RatesRequest {
     pub within: Option<Duration>,
     /// Whether only what was not measured before is measured.
     pub missing: bool,
+    /// Whether what was measured beside other work counts as missing.
+    pub disturbed: bool,
     /// At most so many bytes are read by a case, instead of more than the caches hold: less time, and figures
     /// that may be wrong.
     pub working_set: Option<u64>,
@@ -36,7 +39,14 @@ const KV_TYPES: [T; 3] = [T::F16, T::Q8_0, T::Q4_0];
 impl RatesRequest {
     /// These cases, measured for 60 milliseconds each.
     pub const fn new(cases: Vec<RateCase>) -> Self {
-        Self { cases, each: Duration::from_millis(60), within: None, missing: false, working_set: None }
+        Self {
+            cases,
+            each: Duration::from_millis(60),
+            within: None,
+            missing: false,
+            disturbed: false,
+            working_set: None,
+        }
     }
 
     /// All that plans commonly need, what a token needs first: some ten seconds per device.
@@ -64,9 +74,13 @@ impl RatesRequest {
     /// more, the largest first. What matters most comes first.
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
-        let mut cases: Vec<RateCase> = weights.iter().map(|&kind| RateCase::matrix(kind, 1)).collect();
+        let case = |kind: &WeightKind, n_tokens| {
+            let (tensor_type, experts, shape) = (kind.tensor_type, kind.experts, kind.shape);
+            RateCase::Matrix { tensor_type, experts, shape, n_tokens }
+        };
+        let mut cases: Vec<RateCase> = weights.iter().map(|kind| case(kind, 1)).collect();
         cases.extend([RateCase::Layer, RateCase::Link]);
-        if weights.iter().any(|&(_, experts)| experts) {
+        if weights.iter().any(|kind| kind.experts) {
             cases.push(RateCase::Routing);
         }
         let heads = heads(profile);
@@ -76,7 +90,8 @@ impl RatesRequest {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, 1)));
         }
         let n_tokens = 512;
-        cases.extend(weights.iter().map(|&kind| RateCase::matrix(kind, n_tokens)));
+        // Of a prompt the last token alone passes the output matrix.
+        cases.extend(weights.iter().filter(|kind| kind.of_blocks).map(|kind| case(kind, n_tokens)));
         cases.push(RateCase::Activations);
         for &kv_type in &kv_types {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, n_tokens)));
@@ -85,22 +100,59 @@ impl RatesRequest {
     }
 }
 
-/// The types of a twentieth of the matrices or more, and whether they are experts; the largest first.
-fn weight_types(header: &Header) -> Vec<(TensorType, bool)> {
-    let mut types: BTreeMap<(TensorType, bool), u64> = BTreeMap::new();
-    for tensor in header.tensors() {
-        let shape = tensor.shape();
-        if shape[1] > 1 && !tensor.name().starts_with("token_embd") {
-            let rows: u64 = shape[1..].iter().product();
-            let size = tensor.ty().row_bytes(shape[0]).saturating_mul(rows);
-            let sum = types.entry((tensor.ty(), tensor.name().contains("_exps."))).or_default();
-            *sum = sum.saturating_add(size);
-        }
+/// Weights of one type.
+struct WeightKind {
+    tensor_type: TensorType,
+    experts: bool,
+    /// The size of matrix that most of them have.
+    shape: MatrixShape,
+    /// Whether a twentieth of the blocks' weights or more is of this type.
+    of_blocks: bool,
+}
+
+/// The types of a twentieth of the matrices or more; the largest first. The embedding counts where it is the output
+/// matrix too: there it is read whole for each token.
+fn weight_types(header: &Header) -> Vec<WeightKind> {
+    #[derive(Default)]
+    struct Sum {
+        bytes: u64,
+        in_blocks: u64,
+        by_shape: BTreeMap<(u32, u32), u64>,
     }
-    let all = types.values().fold(0, |all: u64, bytes| all.saturating_add(*bytes));
-    let mut types: Vec<_> = types.into_iter().filter(|(_, bytes)| *bytes >= all / 20).collect();
-    types.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    types.into_iter().map(|(kind, _)| kind).collect()
+    let mut types: BTreeMap<(TensorType, bool), Sum> = BTreeMap::new();
+    let is_tied = header.tensor("output.weight").is_none();
+    for tensor in header.tensors() {
+        let (shape, name) = (tensor.shape(), tensor.name());
+        let is_embedding = name.starts_with("token_embd");
+        // Those that are looked up, not multiplied.
+        if shape[1] <= 1 || is_embedding && !(is_tied && name == "token_embd.weight") {
+            continue;
+        }
+        let rows: u64 = shape[1..].iter().product();
+        let size = tensor.ty().row_bytes(shape[0]).saturating_mul(rows);
+        let sum = types.entry((tensor.ty(), name.contains("_exps."))).or_default();
+        sum.bytes = sum.bytes.saturating_add(size);
+        if name.starts_with("blk.") {
+            sum.in_blocks = sum.in_blocks.saturating_add(size);
+        }
+        let side = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let of_shape = sum.by_shape.entry((side(shape[0]), side(shape[1]))).or_default();
+        *of_shape = of_shape.saturating_add(size);
+    }
+    let all = types.values().fold(0, |all: u64, sum| all.saturating_add(sum.bytes));
+    let in_blocks = types.values().fold(0, |all: u64, sum| all.saturating_add(sum.in_blocks));
+    let mut types: Vec<_> = types.into_iter().filter(|(_, sum)| sum.bytes >= all / 20).collect();
+    types.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
+    let kinds = types.into_iter().map(|((tensor_type, experts), sum)| {
+        let usual = sum.by_shape.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(shape, _)| shape);
+        // Experts are measured in one size.
+        let shape = usual
+            .filter(|_| !experts)
+            .map_or(MatrixShape::default(), |(n_in, n_out)| MatrixShape::new(n_in.max(1), n_out.max(1)));
+        let of_blocks = sum.in_blocks > 0 && sum.in_blocks >= in_blocks / 20;
+        WeightKind { tensor_type, experts, shape, of_blocks }
+    });
+    kinds.collect()
 }
 
 /// Elements of a head of keys, and query heads that share one, of the block that shares the least; `None` where no

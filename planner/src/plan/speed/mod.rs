@@ -5,6 +5,7 @@
 //! GPU's speed, its attention slower still, and no layer more on the GPU makes that part shorter. `docs/speed-model.md`
 //! compares it with measurements.
 
+mod in_use;
 mod model;
 mod rates;
 mod work;
@@ -17,6 +18,7 @@ use crate::profile::ModelProfile;
 
 use super::Workload;
 
+pub use in_use::{Correction, InUse};
 pub use model::SpeedModel;
 pub use rates::{Basis, Rate, Rates};
 pub(super) use work::{Matrices, matrices};
@@ -85,8 +87,8 @@ impl Speed {
         let n_gpus = rates.gpus.len();
         let on_host = assignment.layers().any(|place| place == Place::Host);
         let on_host = (on_host || !split.overrides.is_empty()).then_some(&rates.host);
-        let basis = rates.gpus.iter().chain(on_host).map(|rate| rate.basis).max();
-        let basis = basis.unwrap_or(rates.host.basis);
+        let basis = rates.gpus.iter().chain(on_host).map(|rate| rate.basis_of(plain.work())).max();
+        let basis = basis.unwrap_or_else(|| rates.host.basis_of(plain.work()));
         let depth = workload.depth();
         // By the plan's own shares.
         let mut points = split_points(&split.tensor_split).unwrap_or_default();
@@ -122,6 +124,18 @@ impl Speed {
             gpu_rates,
             host_rate,
         })
+    }
+
+    /// The same as real use has shown it, so many times as fast as predicted: generation, and prompts.
+    #[must_use]
+    pub fn corrected(mut self, generation: f64, prompt: f64) -> Self {
+        for at in &mut self.generation {
+            at.tokens_per_second = rounded(at.tokens_per_second * generation);
+        }
+        self.tokens_per_second = rounded(self.tokens_per_second * generation);
+        self.prompt.tokens_per_second = rounded(self.prompt.tokens_per_second * prompt);
+        self.basis = Basis::Used;
+        self
     }
 
     /// Seconds of the workload.

@@ -23,11 +23,11 @@ pub struct SpeedModel {
     /// Of the blocks, and of the output layer.
     work: Arc<[LayerWork]>,
     pub(super) rates: Rates,
-    n_ubatch: u32,
+    pub(super) n_ubatch: u32,
     kv_on_host: bool,
     op_offload: bool,
     /// Of each layer, what lies elsewhere.
-    moved: Vec<Vec<(Place, Vec<Matrices>)>>,
+    pub(super) moved: Vec<Vec<(Place, Vec<Matrices>)>>,
 }
 
 impl SpeedModel {
@@ -51,6 +51,12 @@ impl SpeedModel {
             op_offload: params.op_offload,
             moved: Vec::new(),
         }
+    }
+
+    /// The same on devices with other rates.
+    pub fn with_rates(mut self, rates: Rates) -> Self {
+        self.rates = rates;
+        self
     }
 
     /// Puts weights of this model elsewhere than their layer. Only those of blocks count: what else there is
@@ -218,7 +224,7 @@ impl SpeedModel {
     }
 
     /// Seconds in which so many tokens pass these weights, carried over first where a GPU borrows them from the host.
-    fn compute(&self, matrices: &[Matrices], place: Place, first: Option<usize>, n_tokens: u32) -> f64 {
+    pub(super) fn compute(&self, matrices: &[Matrices], place: Place, first: Option<usize>, n_tokens: u32) -> f64 {
         let borrower = self.borrower(place, first, n_tokens);
         let all = matrices.iter().filter(|it| !it.last_token);
         all.map(|it| match borrower {
@@ -257,6 +263,11 @@ impl SpeedModel {
     /// Computations that a prompt takes.
     pub(in crate::plan) fn computations(&self, workload: &Workload) -> f64 {
         f64::from(workload.prompt.div_ceil(self.n_ubatch))
+    }
+
+    /// What each layer is asked for, the output layer last.
+    pub(super) fn work(&self) -> impl Iterator<Item = &LayerWork> {
+        self.work.iter()
     }
 
     /// Layers of the model, the output layer counted.

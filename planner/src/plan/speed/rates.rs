@@ -6,7 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::TensorType;
-use crate::machine::{Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MeasuredRates};
+use crate::machine::{
+    AttentionRate, Bandwidth, BandwidthSource, Gpu, GpuKind, Host, MatrixShape, MeasuredRates, PromptRate, WeightRate,
+};
 use crate::memory::KvType;
 
 use super::work::{Cache, LayerWork, Matrices};
@@ -56,14 +58,23 @@ const CORE_FLOPS: f64 = 80e9;
 /// 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
+/// How much more a figure's size of matrix counts than its number of tokens, where neither is the one asked for.
+const SIZE_BEFORE_TOKENS: f64 = 4.0;
+
 /// The source of a device's speed, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Basis {
+    /// What real use has shown of this kind of model on it.
+    #[error("rates of real use")]
+    Used,
     /// ggml's own operations, measured on it.
     #[error("measured rates")]
     Measured,
+    /// The same, while other work shared the device: they may be too low, and the next quiet load measures again.
+    #[error("rates measured beside other work")]
+    Disturbed,
     /// Its driver's peak bandwidth; the rest by ratios.
     #[error("the driver's bandwidth")]
     Driver,
@@ -102,7 +113,7 @@ pub struct Rate {
     pub crossing: f64,
     /// Who says so.
     pub basis: Basis,
-    measured: Option<MeasuredRates>,
+    pub(super) measured: Option<MeasuredRates>,
 }
 
 /// The rates of a machine's devices that plans are made by.
@@ -213,10 +224,15 @@ impl Rate {
         let Some(measured) = measured else {
             return self;
         };
-        let weights = measured.weights.iter().filter(|rate| !rate.experts).map(|rate| rate.bytes_per_second as f64);
-        let count = weights.clone().count();
-        if count > 0 {
-            self.bytes_per_second = (weights.sum::<f64>() / count as f64).max(1.0);
+        let mean = |is_large: bool| {
+            let all = measured.weights.iter().filter(|rate| !rate.experts);
+            let all = all.filter(|rate| (rate.shape == MatrixShape::default()) == is_large);
+            let rates: Vec<f64> = all.map(|rate| rate.rate() as f64).collect();
+            (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
+        };
+        // For types that were not measured: of large matrices, where any were.
+        if let Some(mean) = mean(true).or_else(|| mean(false)) {
+            self.bytes_per_second = mean.max(1.0);
             self.basis = Basis::Measured;
         }
         if measured.layer_ns > 0 {
@@ -242,14 +258,33 @@ impl Rate {
     /// Seconds in which a token passes these weights.
     pub(super) fn token(&self, matrices: &Matrices) -> f64 {
         let bytes = matrices.token_bytes() as f64;
-        let of_type = |experts: bool| {
-            let mut rates = self.measured.iter().flat_map(|it| &it.weights);
-            let found = rates.find(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
-            found.map(|rate| rate.bytes_per_second.max(1) as f64)
-        };
-        let experts = matrices.experts.is_some();
-        let rate = of_type(experts).or_else(|| of_type(false));
+        let rate = self.weight_rate(matrices).map(|rate| rate.rate().max(1) as f64);
         bytes / rate.unwrap_or(self.bytes_per_second)
+    }
+
+    /// The measured figure for these weights: of their type, of matrices that are most like them.
+    pub(super) fn weight_rate(&self, matrices: &Matrices) -> Option<&WeightRate> {
+        let of_type = |experts: bool| {
+            let all = self.measured.iter().flat_map(|it| &it.weights);
+            let of_type = all.filter(|rate| rate.experts == experts && rate.tensor_type == matrices.tensor_type);
+            nearest(of_type, |rate| matrices.shape().unlike(rate.shape))
+        };
+        of_type(matrices.experts.is_some()).or_else(|| of_type(false))
+    }
+
+    /// The source of what this device is taken to do with this work: real use where that has shown every rate of its
+    /// weights, and beside other work where one of them was measured so.
+    pub(super) fn basis_of<'w>(&self, work: impl Iterator<Item = &'w LayerWork>) -> Basis {
+        if self.basis != Basis::Measured {
+            return self.basis;
+        }
+        let rates = work.flat_map(|layer| &layer.matrices).filter_map(|it| self.weight_rate(it));
+        let basis_of = |rate: &WeightRate| match (&rate.used, &rate.conditions) {
+            (Some(_), _) => Basis::Used,
+            (None, Some(conditions)) if !conditions.is_quiet() => Basis::Disturbed,
+            (None, _) => Basis::Measured,
+        };
+        rates.map(basis_of).max().unwrap_or(Basis::Measured)
     }
 
     /// Seconds in which a token attends to a cache.
@@ -276,12 +311,15 @@ impl Rate {
     /// Multiplications per second of attention like this that was measured. The nearest figure counts: of as many query
     /// heads for each head of keys where keys are read once for all of them, else of as long a head.
     fn attention_rate(&self, kv_type: TensorType, cache: &Cache) -> Option<f64> {
-        let all = self.measured.iter().flat_map(|it| &it.attention);
-        let of_type = all.filter(|rate| rate.kv_type == kv_type);
-        let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa))?;
+        let nearest = self.nearest_attention(kv_type, cache)?;
         let row = kv_type.row_bytes(u64::from(nearest.head_size)).max(1);
-        let elements = nearest.bytes_per_second as f64 * f64::from(nearest.head_size) / row as f64;
+        let elements = nearest.rate() as f64 * f64::from(nearest.head_size) / row as f64;
         Some((elements * f64::from(nearest.n_gqa)).max(1.0))
+    }
+
+    pub(super) fn nearest_attention(&self, kv_type: TensorType, cache: &Cache) -> Option<&AttentionRate> {
+        let all = self.measured.iter().flat_map(|it| &it.attention);
+        nearest(all.filter(|rate| rate.kv_type == kv_type), |rate| cache.unlike(rate.head_size, rate.n_gqa))
     }
 
     /// Seconds that so many tokens at once take in a layer beside its matrices and its attention, where that was
@@ -301,14 +339,22 @@ impl Rate {
         (operations / flops).max(matrices.bytes(n_tokens) / self.bytes_per_second)
     }
 
-    /// The measured figure of a type for so many tokens: the nearest in tokens.
+    /// Operations per second that were measured of these weights and so many tokens.
     fn prompt_flops(&self, matrices: &Matrices, n_tokens: u32) -> Option<f64> {
+        self.prompt_rate(matrices, n_tokens).map(|rate| rate.rate().max(1) as f64)
+    }
+
+    /// The measured figure of a type for so many tokens: the nearest in size, and of those the nearest in tokens.
+    pub(super) fn prompt_rate(&self, matrices: &Matrices, n_tokens: u32) -> Option<&PromptRate> {
         let experts = matrices.experts.is_some();
         let of = |tensor_type: Option<TensorType>, experts: bool| {
             let all = self.measured.iter().flat_map(|it| &it.prompts);
             let of_type =
                 all.filter(|rate| tensor_type.is_none_or(|ty| rate.tensor_type == ty) && rate.experts == experts);
-            nearest(of_type, |rate| unlike(rate.n_tokens, n_tokens)).map(|rate| rate.flops.max(1) as f64)
+            let apart = |rate: &&PromptRate| {
+                SIZE_BEFORE_TOKENS * matrices.shape().unlike(rate.shape) + unlike(rate.n_tokens, n_tokens)
+            };
+            nearest(of_type, apart)
         };
         let ty = Some(matrices.tensor_type);
         of(ty, experts).or_else(|| of(ty, false)).or_else(|| of(None, false))

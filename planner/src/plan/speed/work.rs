@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::gguf::TensorType;
+use crate::machine::MatrixShape;
 use crate::memory::{ContextParams, KvType};
 use crate::profile::{BlockState, ModelProfile, Part, Role, Rows, Weight};
 
@@ -34,6 +35,8 @@ pub(in crate::plan) struct Matrices {
     pub(super) multiplications: f64,
     /// Elements that they make of one token.
     pub(super) outputs: f64,
+    /// Tensors.
+    tensors: u32,
     /// What follows attention in the last block: of a prompt only the token that has logits gets so far (`inp_out_ids`
     /// in llama.cpp's graphs).
     pub(super) last_token: bool,
@@ -119,6 +122,7 @@ pub(in crate::plan) fn matrices<'w>(
                 known.stored = known.stored.saturating_add(weight.bytes);
                 known.multiplications += multiplications;
                 known.outputs += outputs;
+                known.tensors += 1;
             }
             None => all.push(Matrices {
                 tensor_type: weight.ty,
@@ -126,6 +130,7 @@ pub(in crate::plan) fn matrices<'w>(
                 stored: weight.bytes,
                 multiplications,
                 outputs,
+                tensors: 1,
                 last_token,
             }),
         }
@@ -134,6 +139,14 @@ pub(in crate::plan) fn matrices<'w>(
 }
 
 impl Matrices {
+    /// The mean size of one of them.
+    pub(super) fn shape(&self) -> MatrixShape {
+        let (used, _) = self.experts.unwrap_or((1, 1));
+        let n_in = self.multiplications / self.outputs.max(1.0);
+        let n_out = self.outputs / (f64::from(self.tensors) * f64::from(used)).max(1.0);
+        MatrixShape::new(n_in.round().max(1.0) as u32, n_out.round().max(1.0) as u32)
+    }
+
     /// Bytes that one token reads.
     pub(super) fn token_bytes(&self) -> u64 {
         let (used, count) = self.experts.unwrap_or((1, 1));

@@ -1,0 +1,250 @@
+//! What a loaded model really does corrects the rates that it was planned with.
+//!
+//! In: the time of each token of a text that generates alone, and of each prompt that is computed alone. Out: the rates
+//! of the device, corrected and kept ([`UsedRate`](crate::machine::UsedRate)); and where real use refutes what was
+//! predicted, the speed to show instead. Times during which other work shared the processor say nothing, and neither
+//! does a single odd window: of a use the median counts.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::rates::LEAST_MODEL;
+use super::recipe::Recipe;
+use super::{build_name, devices, gpu_of};
+use crate::machine::{ConditionsWatch, Gpu, Machine, MeasuredRates, MeasurementCache};
+use crate::memory::Place;
+use crate::memory::estimate::{Assignment, split_points};
+use crate::plan::speed::{Basis, InUse, Rate, Rates, SpeedModel};
+use crate::plan::{Plan, Workload};
+use crate::profile::ModelProfile;
+
+/// A window of generation has so many tokens and takes so long.
+const TOKENS: u64 = 16;
+const WINDOW: Duration = Duration::from_millis(300);
+/// Shorter prompts are computed at another speed than long ones.
+const LEAST_PROMPT: usize = 128;
+/// Windows and prompts that are remembered of one load.
+const REMEMBERED: usize = 64;
+/// After so much undisturbed use a prediction that was wrong by [`WRONG`] is refuted, and the rates are kept.
+const BELIEVED: Duration = Duration::from_secs(60);
+const WRONG: f64 = 0.15;
+
+/// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and where its layers are; `None` where
+/// a rate would be a guess.
+pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
+    let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
+    let rates = Rates::of(&gpus?, &machine.host);
+    let is_guess = |rate: &Rate| rate.basis == Basis::Guess;
+    if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
+        return None;
+    }
+    let points = if rates.gpus.len() > 1 { split_points(&plan.tensor_split).ok()? } else { vec![1.0] };
+    let n_gpu_layers = if rates.gpus.is_empty() { 0 } else { plan.n_gpu_layers };
+    let assignment = Assignment::new(profile.n_layer(), n_gpu_layers, &points);
+    let model = SpeedModel::new(profile, &plan.context, rates);
+    Some((model.overrides(profile, &plan.overrides).ok()?, assignment))
+}
+
+/// Collects what a loaded model does, and corrects the rates of its devices by it.
+#[derive(Debug)]
+pub(crate) struct UseMeter {
+    model: SpeedModel,
+    assignment: Assignment,
+    /// The machine, with the GPUs of the plan first, in its order.
+    machine: Machine,
+    /// Threads that the host's rates were measured with; `None` where the host computes no layer.
+    threads: Option<u32>,
+    cache: Option<MeasurementCache>,
+    watch: Option<ConditionsWatch>,
+    window: Window,
+    generation: Seen,
+    prompts: Seen,
+    prompt: Option<ConditionsWatch>,
+    /// Undisturbed time of generation that the last decision did not have.
+    since: Duration,
+}
+
+/// A run of tokens.
+#[derive(Debug, Clone, Copy, Default)]
+struct Window {
+    tokens: u64,
+    time: Duration,
+    depths: u64,
+}
+
+/// What was seen of one kind of work.
+#[derive(Debug, Default)]
+struct Seen {
+    all: Vec<(InUse, f64)>,
+    tokens: u64,
+}
+
+/// How many times as fast as predicted a model is, where that is not what was shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Refuted {
+    pub(crate) generation: f64,
+    pub(crate) prompt: f64,
+}
+
+impl Seen {
+    /// Adds what was seen; `ratio`: how many times as long it took as predicted.
+    fn add(&mut self, seen: InUse, ratio: f64, tokens: u64) {
+        if self.all.len() == REMEMBERED {
+            self.all.remove(0);
+        }
+        self.all.push((seen, ratio));
+        self.tokens += tokens;
+    }
+
+    /// The one in the middle: what took unusually long, or was unusually short, does not count.
+    fn median(&self) -> Option<(InUse, f64)> {
+        let mut all: Vec<&(InUse, f64)> = self.all.iter().collect();
+        all.sort_by(|a, b| a.1.total_cmp(&b.1));
+        all.get(all.len() / 2).map(|it| **it)
+    }
+}
+
+impl UseMeter {
+    /// For a load by this plan; `None` where its speed was not predicted by measured rates, or nothing is learned.
+    pub(super) fn of(recipe: &Recipe, profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
+        let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
+        let is_real = recipe.machine.is_none() && !devices.any(devices::is_simulated);
+        let cache = recipe.learn.cache(false).filter(|_| is_real && profile.file_bytes >= LEAST_MODEL)?;
+        Self::new(profile, plan, machine, Some(cache))
+    }
+
+    fn new(profile: &ModelProfile, plan: &Plan, machine: &Machine, cache: Option<MeasurementCache>) -> Option<Self> {
+        plan.speed.as_ref()?;
+        let (model, assignment) = speed_model(profile, plan, machine)?;
+        let mut machine = machine.clone();
+        machine.gpus = plan.gpus().filter_map(|gpu| gpu_of(&machine, gpu).cloned()).collect();
+        let threads = match plan.full_offload && plan.context.offload_kqv {
+            true => None,
+            false => Some(machine.host.rates.as_ref()?.threads?),
+        };
+        // Kept rates are those of a host without a quota.
+        if threads.is_some_and(|threads| machine.host.share_of_time(threads) < 1.0) {
+            return None;
+        }
+        Some(Self {
+            model,
+            assignment,
+            machine,
+            threads,
+            cache,
+            watch: None,
+            window: Window::default(),
+            generation: Seen::default(),
+            prompts: Seen::default(),
+            prompt: None,
+            since: Duration::ZERO,
+        })
+    }
+
+    /// Adds a generated token of a text that generates alone: the time that it took with so many threads, and the
+    /// tokens before it. Returns what it refutes.
+    pub(crate) fn token(&mut self, took: Duration, depth: usize, threads: u32) -> Option<Refuted> {
+        if self.threads.is_some_and(|usual| usual != threads) {
+            // What fewer threads do says nothing of all.
+            (self.watch, self.window) = (None, Window::default());
+            return None;
+        }
+        let Some(watch) = &self.watch else {
+            self.watch = Some(ConditionsWatch::begin());
+            return None;
+        };
+        self.window.tokens += 1;
+        self.window.time += took;
+        self.window.depths += depth as u64;
+        if self.window.tokens < TOKENS || self.window.time < WINDOW {
+            return None;
+        }
+        let is_quiet = watch.so_far().is_quiet();
+        (self.watch, self.prompt) = (Some(ConditionsWatch::begin()), None);
+        let window = std::mem::take(&mut self.window);
+        self.generated(window, is_quiet)
+    }
+
+    fn generated(&mut self, window: Window, is_quiet: bool) -> Option<Refuted> {
+        if !is_quiet {
+            return None;
+        }
+        let depth = u32::try_from(window.depths / window.tokens.max(1)).unwrap_or(u32::MAX);
+        let seen = InUse::Generation { depth, seconds: window.time.as_secs_f64() / window.tokens as f64 };
+        let ratio = seen.seconds() / seen.predicted(&self.model, &self.assignment);
+        self.generation.add(seen, ratio, window.tokens);
+        self.since += window.time;
+        (self.since >= BELIEVED).then(|| self.decide(true)).flatten()
+    }
+
+    /// A prompt of the only text is begun.
+    pub(crate) fn prompt_begins(&mut self) {
+        self.prompt = Some(ConditionsWatch::begin());
+    }
+
+    /// Other texts compute in the same steps.
+    pub(crate) fn has_company(&mut self) {
+        (self.prompt, self.watch, self.window) = (None, None, Window::default());
+    }
+
+    /// A prompt is done: the tokens that the context held before it, those that were computed, and their time.
+    pub(crate) fn prompt(&mut self, before: usize, tokens: usize, took: Duration) {
+        let Some(watch) = self.prompt.take().filter(|_| tokens >= LEAST_PROMPT) else { return };
+        let is_quiet = watch.so_far().is_quiet();
+        self.computed(before, tokens, took, is_quiet);
+    }
+
+    fn computed(&mut self, before: usize, tokens: usize, took: Duration, is_quiet: bool) {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let workload = Workload::new(count(tokens), 0).after(count(before));
+        let seen = InUse::Prompt { workload, seconds: took.as_secs_f64() };
+        let ratio = seen.seconds() / seen.predicted(&self.model, &self.assignment);
+        if is_quiet && ratio.is_finite() {
+            self.prompts.add(seen, ratio, tokens as u64);
+        }
+    }
+
+    /// Corrects the rates by the medians of what was seen, and keeps them. `long`: after so much use that a difference
+    /// refutes the prediction. Returns what the prediction is refuted by, and begins anew.
+    fn decide(&mut self, long: bool) -> Option<Refuted> {
+        let (generation, prompts) = (std::mem::take(&mut self.generation), std::mem::take(&mut self.prompts));
+        self.since = Duration::ZERO;
+        let is_wrong = |ratio: f64| long && (ratio - 1.0).abs() > WRONG;
+        let mut factors = [1.0, 1.0];
+        for (seen, factor) in [&generation, &prompts].into_iter().zip(&mut factors) {
+            let Some((in_use, ratio)) = seen.median() else { continue };
+            if let Some(correction) = in_use.correction(&self.model, &self.assignment) {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                if let Some(rates) = rates_of(&mut self.machine, correction.place) {
+                    correction.apply(&self.model, rates, seen.tokens, now, is_wrong(ratio));
+                }
+            }
+            *factor = if is_wrong(ratio) { 1.0 / ratio } else { 1.0 };
+        }
+        if let Some(cache) = &self.cache {
+            cache.put_rates(&self.machine, &build_name());
+        }
+        // What follows is held against the corrected rates.
+        let gpus: Vec<&Gpu> = self.machine.gpus.iter().collect();
+        self.model = self.model.clone().with_rates(Rates::of(&gpus, &self.machine.host));
+        let [generation, prompt] = factors;
+        (factors != [1.0, 1.0]).then_some(Refuted { generation, prompt })
+    }
+}
+
+impl Drop for UseMeter {
+    fn drop(&mut self) {
+        if !self.generation.all.is_empty() || !self.prompts.all.is_empty() {
+            self.decide(false);
+        }
+    }
+}
+
+fn rates_of(machine: &mut Machine, place: Place) -> Option<&mut MeasuredRates> {
+    match place {
+        Place::Host => machine.host.rates.as_mut(),
+        Place::Gpu(gpu) => machine.gpus.get_mut(gpu)?.rates.as_mut(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

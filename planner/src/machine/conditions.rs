@@ -1,0 +1,337 @@
+//! The conditions under which a rate was measured: whether other work shared the processor meanwhile.
+//!
+//! In: the counters that Linux keeps (`/proc`, `/sys`), read before and after a measurement. Out: [`RateConditions`],
+//! which is kept with each figure. The averages of `/proc/pressure/cpu` reach back ten seconds and are renewed every
+//! two, so a measurement of milliseconds is judged by counters that change at once: what the threads of this process
+//! waited for a core, and what other processes used of the cores.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use chrono::DateTime;
+use serde::{Deserialize, Serialize};
+
+use super::nvidia::ThrottleReason;
+use super::pressure::HostSample;
+use super::tree::{Notes, Tree, field};
+
+/// Percent of the time that a thread of this process waited for a core, from which on a figure counts as disturbed. On
+/// a quiet machine below 1; beside one other busy thread on two cores 30 to 50.
+const WAITED: u32 = 8;
+/// Percent of one core that other processes used, likewise. The counters of a quarter of a second are right within 15.
+const OTHERS: u32 = 40;
+/// Percent of the cores' time that the hypervisor gave to other machines, likewise.
+const STEAL: u32 = 5;
+/// Percent of the time in which a CPU quota stopped this process, likewise.
+const QUOTA: u32 = 10;
+/// Percent of the ten seconds before in which some thread waited for a core, likewise: bursts come back.
+const PRESSURE: u32 = 50;
+/// Ticks of `/proc/stat` in a second (`USER_HZ`, which is 100 on every architecture of Linux).
+const TICKS: u64 = 100;
+/// How disturbed a figure counts whose conditions are not known.
+const UNKNOWN: u32 = 50;
+
+/// How the machine was while something was measured. Shares are percent; `None`: the system does not report it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct RateConditions {
+    /// When it was measured, in seconds since 1970 (UTC).
+    pub at: u64,
+    /// The share of the ten seconds before in which some thread waited for a core (`/proc/pressure/cpu`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure_before: Option<u32>,
+    /// Threads of other work that ran or waited for a core just before (`/proc/loadavg`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_queue_before: Option<u32>,
+    /// The share of the time that the threads of this process together waited for a core (`schedstat`): 100 is one
+    /// thread that waited all the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited: Option<u32>,
+    /// What other processes used of the cores: 100 is one core (`/proc/stat`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub others: Option<u32>,
+    /// The share of the cores' time that the hypervisor gave to other machines (`/proc/stat`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steal: Option<u32>,
+    /// The share of the time in which a CPU quota stopped this process (`cpu.stat`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttled: Option<u32>,
+    /// How often the processor lowered its clock for heat meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overheated: Option<u32>,
+    /// The processor's clock in MHz after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_mhz: Option<u32>,
+    /// The processor's temperature after it, or the GPU's, in degrees Celsius.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<u32>,
+    /// What held a GPU's clocks down.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub throttle: Vec<ThrottleReason>,
+}
+
+impl RateConditions {
+    /// How disturbed a figure is, in percent: 0 where nothing disturbed it.
+    pub fn disturbance(&self) -> u32 {
+        let over = |share: Option<u32>, limit: u32| share.filter(|&share| share >= limit).unwrap_or(0);
+        let heat = u32::from(self.overheated.unwrap_or(0) > 0) * UNKNOWN;
+        let gpu = u32::from(self.throttle.iter().any(|reason| reason.is_fault())) * UNKNOWN;
+        let parts = [
+            over(self.waited, WAITED),
+            over(self.others, OTHERS),
+            over(self.steal, STEAL),
+            over(self.throttled, QUOTA),
+            // Work that was there before and rested meanwhile weighs less than work that was seen.
+            over(self.pressure_before, PRESSURE) / 10,
+            heat,
+            gpu,
+        ];
+        parts.into_iter().fold(0, u32::max)
+    }
+
+    /// Whether nothing disturbed it.
+    pub fn is_quiet(&self) -> bool {
+        self.disturbance() == 0
+    }
+
+    /// The day on which it was measured: `2026-11-28`; `None` where that is not known.
+    pub fn date(&self) -> Option<String> {
+        let seconds = i64::try_from(self.at).ok().filter(|&at| at > 0)?;
+        Some(DateTime::from_timestamp(seconds, 0)?.date_naive().to_string())
+    }
+
+    /// Seconds that have passed since.
+    pub fn age(&self, now: SystemTime) -> Option<u64> {
+        let now = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
+        (self.at > 0).then(|| now.saturating_sub(self.at))
+    }
+
+    /// What disturbed it, in words; empty where nothing did.
+    pub fn reasons(&self) -> Vec<String> {
+        let over = |share: Option<u32>, limit: u32| share.filter(|&share| share >= limit);
+        let parts = [
+            over(self.others, OTHERS).map(|it| {
+                let cores = f64::from(it) / 100.0;
+                format!("other programs used {cores:.1} cores")
+            }),
+            over(self.waited, WAITED).map(|it| format!("its threads waited for a core {it} % of the time")),
+            over(self.steal, STEAL).map(|it| format!("other virtual machines took {it} % of the cores")),
+            over(self.throttled, QUOTA).map(|it| format!("the CPU quota stopped it {it} % of the time")),
+            over(self.pressure_before, PRESSURE)
+                .map(|it| format!("threads waited for a core {it} % of the ten seconds before")),
+            self.overheated.filter(|&n| n > 0).map(|_| "the processor was too hot for its clock".to_owned()),
+        ];
+        let faults = self.throttle.iter().filter(|reason| reason.is_fault());
+        let gpu = faults.map(|reason| format!("the GPU ran below its clock ({reason})"));
+        parts.into_iter().flatten().chain(gpu).collect()
+    }
+}
+
+/// Whether no other work wants a core of this computer at the moment: a first look, which costs two milliseconds.
+pub fn looks_quiet() -> bool {
+    let tree = Tree(Path::new("/"));
+    let looks = (0..3).map(|look| {
+        if look > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        run_queue(tree)
+    });
+    // What runs once in a while is not seen three times.
+    let Some(Some(least)) = looks.min() else { return true };
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    least as usize <= cores / 16
+}
+
+impl fmt::Display for RateConditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let date = self.date();
+        write!(f, "{}", date.as_deref().unwrap_or("on an unknown day"))?;
+        let reasons = self.reasons();
+        if !reasons.is_empty() {
+            write!(f, ", beside other work ({})", reasons.join("; "))?;
+        }
+        Ok(())
+    }
+}
+
+/// How disturbed a figure with these conditions is; one whose conditions were not kept may have been.
+pub(super) fn disturbance(conditions: Option<&RateConditions>) -> u32 {
+    conditions.map_or(UNKNOWN, RateConditions::disturbance)
+}
+
+/// Looks at the machine while something is measured.
+#[derive(Debug)]
+pub struct ConditionsWatch {
+    root: PathBuf,
+    begun: Instant,
+    first: Counters,
+    before: HostSample,
+    run_queue: Option<u32>,
+}
+
+impl ConditionsWatch {
+    /// Begins to look at this computer.
+    pub fn begin() -> Self {
+        Self::begin_under(Path::new("/"))
+    }
+
+    /// Begins to look at the computer that `{root}/proc` and `{root}/sys` describe.
+    pub fn begin_under(root: &Path) -> Self {
+        let tree = Tree(root);
+        Self {
+            root: root.to_owned(),
+            begun: Instant::now(),
+            first: Counters::read(tree),
+            before: HostSample::read(&tree.locate("/proc/pressure")),
+            run_queue: run_queue(tree),
+        }
+    }
+
+    /// The conditions from the beginning until now.
+    pub fn so_far(&self) -> RateConditions {
+        self.after(self.begun.elapsed())
+    }
+
+    /// The same, after so much time.
+    pub fn after(&self, took: Duration) -> RateConditions {
+        let tree = Tree(&self.root);
+        let (first, last) = (&self.first, Counters::read(tree));
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        // Percent of the time that passed.
+        let share = |micros_of: u64| u32::try_from(micros_of.saturating_mul(100) / micros).unwrap_or(u32::MAX);
+        let gone = |first: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(first?));
+        let ticks = |ticks: u64| ticks.saturating_mul(1_000_000 / TICKS);
+        let busy = gone(first.busy, last.busy);
+        let others = busy.zip(gone(first.own, last.own)).map(|(all, own)| share(ticks(all.saturating_sub(own))));
+        let cores = u32::try_from(last.cores.max(1)).unwrap_or(u32::MAX);
+        RateConditions {
+            at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            pressure_before: self.before.cpu_pressure.map(|percent| percent as u32),
+            run_queue_before: self.run_queue,
+            waited: gone(first.waited_ns, last.waited_ns).map(|ns| share(ns / 1000)),
+            others,
+            steal: gone(first.steal, last.steal).map(|steal| share(ticks(steal)) / cores),
+            throttled: gone(first.throttled_us, last.throttled_us).map(|us| share(us).min(100)),
+            overheated: gone(first.overheated, last.overheated).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            clock_mhz: clock_mhz(tree),
+            temperature: temperature(tree),
+            throttle: Vec::new(),
+        }
+    }
+}
+
+/// Running totals, in the units of their files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counters {
+    /// Ticks that all processes used, and that the hypervisor gave away.
+    busy: Option<u64>,
+    steal: Option<u64>,
+    cores: u64,
+    /// Ticks that this process used.
+    own: Option<u64>,
+    /// Nanoseconds that the threads of this process waited for a core.
+    waited_ns: Option<u64>,
+    /// Microseconds in which a quota stopped this process.
+    throttled_us: Option<u64>,
+    overheated: Option<u64>,
+}
+
+impl Counters {
+    fn read(tree: Tree<'_>) -> Self {
+        let text = |file: &str| tree.read(file, &mut Notes::default());
+        let stat = text("/proc/stat").unwrap_or_default();
+        // proc_stat(5): user nice system idle iowait irq softirq steal; guests are counted as user time too.
+        let ticks: Option<Vec<u64>> = stat.lines().next().and_then(|line| {
+            let words = line.strip_prefix("cpu ")?.split_whitespace();
+            words.map(|word| word.parse().ok()).collect()
+        });
+        let sum = |of: &[usize]| {
+            let ticks = ticks.as_ref()?;
+            of.iter().map(|&n| ticks.get(n).copied()).sum::<Option<u64>>()
+        };
+        let is_core = |line: &&str| line.starts_with("cpu") && line.as_bytes().get(3).is_some_and(u8::is_ascii_digit);
+        // proc_pid_stat(5): utime and stime, the 12th and 13th field behind the name, which may hold anything.
+        let own = text("/proc/self/stat").and_then(|text| {
+            let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+            Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+        });
+        Self {
+            busy: sum(&[0, 1, 2, 5, 6]),
+            steal: sum(&[7]),
+            cores: stat.lines().filter(is_core).count() as u64,
+            own,
+            waited_ns: waited(tree),
+            throttled_us: throttled(tree),
+            overheated: text("/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count")
+                .and_then(|text| text.trim().parse().ok()),
+        }
+    }
+}
+
+/// Nanoseconds that the threads of this process have waited for a core (Documentation/scheduler/sched-stats.rst: the
+/// second number).
+fn waited(tree: Tree<'_>) -> Option<u64> {
+    let threads = fs::read_dir(tree.locate("/proc/self/task")).ok()?;
+    let waited = threads.filter_map(|thread| {
+        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    waited.fold(None, |sum, ns| Some(sum.unwrap_or(0_u64).saturating_add(ns)))
+}
+
+/// Microseconds in which a quota of a control group around this process has stopped it (cgroup-v2.rst: `cpu.stat`; in
+/// version 1 nanoseconds).
+fn throttled(tree: Tree<'_>) -> Option<u64> {
+    let groups = tree.read("/proc/self/cgroup", &mut Notes::default())?;
+    let mut most = None;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(id), Some(controllers), Some(group)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let is_v1 = controllers.split(',').any(|name| name == "cpu");
+        let folders: &[&str] = match (id, is_v1) {
+            ("0", _) if controllers.is_empty() => &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
+            (_, true) => &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
+            _ => continue,
+        };
+        // A group inside of a container shows its own path and is mounted as the root.
+        let groups = Path::new(group).ancestors().filter_map(Path::to_str);
+        for (folder, group) in folders.iter().flat_map(|folder| groups.clone().map(move |group| (folder, group))) {
+            let file = format!("{folder}/{}/cpu.stat", group.trim_matches('/'));
+            let Some(text) = tree.read(&file, &mut Notes::default()) else { continue };
+            let micros = field(&text, "throttled_usec").or_else(|| Some(field(&text, "throttled_time")? / 1000));
+            most = most.max(micros);
+        }
+    }
+    most
+}
+
+/// Threads that run or wait for a core, this one left out (proc_loadavg(5): `1/123`).
+fn run_queue(tree: Tree<'_>) -> Option<u32> {
+    let text = tree.read("/proc/loadavg", &mut Notes::default())?;
+    let running: u32 = text.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()?;
+    Some(running.saturating_sub(1))
+}
+
+fn clock_mhz(tree: Tree<'_>) -> Option<u32> {
+    let text = tree.read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", &mut Notes::default())?;
+    Some(text.trim().parse::<u32>().ok()? / 1000)
+}
+
+/// Of the processor, where a thermal zone is named after it (Documentation/driver-api/thermal/sysfs-api.rst).
+fn temperature(tree: Tree<'_>) -> Option<u32> {
+    let zones = (0..16).map(|n| format!("/sys/class/thermal/thermal_zone{n}"));
+    let of_cpu = zones.filter_map(|zone| {
+        let kind = tree.read(&format!("{zone}/type"), &mut Notes::default())?.to_ascii_lowercase();
+        let is_cpu = ["x86_pkg_temp", "cpu", "soc"].iter().any(|name| kind.contains(name));
+        let text = is_cpu.then(|| tree.read(&format!("{zone}/temp"), &mut Notes::default()))??;
+        let celsius = text.trim().parse::<i64>().ok()? / 1000;
+        u32::try_from(celsius).ok()
+    });
+    of_cpu.max()
+}
+
+#[cfg(test)]
+mod tests;
