@@ -39,6 +39,11 @@ pub struct MeasuredRates {
 }
 
 impl MeasuredRates {
+    /// Whether one token through a matrix of this type was measured; the second says whether it is experts' matrices.
+    pub fn has_weights(&self, (tensor_type, experts): (TensorType, bool)) -> bool {
+        self.weights.iter().any(|rate| (rate.tensor_type, rate.experts) == (tensor_type, experts))
+    }
+
     /// Adds what was measured later: of one thing the later figure stays, of others each.
     pub fn merge(&mut self, later: Self) {
         self.threads = later.threads.or(self.threads);
