@@ -1,11 +1,12 @@
 //! The verb `list`: the models on this machine flow out, each with what becomes of it here.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 
 use autoplace::load;
-use autoplace::machine::Bytes;
+use autoplace::machine::{Bytes, Machine};
 use autoplace::plan::Request;
-use autoplace_hub::{LocalModel, Models, Outcome, Row};
+use autoplace_hub::{LocalModel, Models, Outcome, Row, unmeasured};
 use serde_json::{Value, json};
 
 use crate::args::ListArgs;
@@ -18,8 +19,29 @@ const HEADS: [&str; 5] = ["model", "quantisation", "size", "layers", "tok/s"];
 pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
     let found = if args.folders.is_empty() { Models::local() } else { Models::in_folders(&args.folders)? };
     let machine = load::detect()?;
+    let rows = measured_rows(&found.models, machine);
+    let same = found.duplicates();
+    Ok(if args.json { document(&found, &rows, &same) } else { words(&found, &rows, &same) })
+}
+
+/// What becomes of each model, with this host's rates of the types of weights that would stay there: those that are
+/// missing are measured.
+fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, String>> {
     let request = Request::new();
-    let row = |model: &LocalModel| -> Result<Row, String> {
+    let mut missing = BTreeSet::new();
+    let mut row = |model: &LocalModel, machine: &Machine| -> Result<Row, String> {
+        let contender = model.contender().map_err(|error| error.to_string())?;
+        let row = Row::of(&contender, machine, &request);
+        missing.extend(unmeasured([(&contender, &row)], machine));
+        Ok(row)
+    };
+    let rows: Vec<_> = models.iter().map(|model| row(model, &machine)).collect();
+    if missing.is_empty() {
+        return rows;
+    }
+    let types: Vec<_> = missing.into_iter().collect();
+    let machine = load::with_rates_of(machine, &types);
+    let again = |model: &LocalModel| {
         let contender = model.contender().map_err(|error| error.to_string())?;
         let row = Row::of(&contender, &machine, &request);
         // What it would be loaded with is the last to be asked.
@@ -28,9 +50,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
         }
         Ok(row)
     };
-    let rows: Vec<Result<Row, String>> = found.models.iter().map(row).collect();
-    let same = found.duplicates();
-    Ok(if args.json { document(&found, &rows, &same) } else { words(&found, &rows, &same) })
+    models.iter().map(again).collect()
 }
 
 fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> String {
@@ -67,7 +87,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
         let first = same.iter().find(|group| group[1..].contains(&index)).map(|group| &found.models[group[0]]);
         let place = |model: &LocalModel| format!("{}: {}", model.store, model.files[0].display());
         let same = first.map(|first| format!(" (the same as {})", place(first)));
-        lines.push(format!("{row}  {}{}", place(model), same.unwrap_or_default()));
+        lines.push(format!("{row}  {}{}{}", place(model), also(model), same.unwrap_or_default()));
         if let Ok(Row { outcome: Outcome::Refused(why), .. }) | Err(why) = &rows[index] {
             lines.push(format!("    {why}"));
         }
@@ -83,6 +103,14 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
     // A file's name may hold anything.
     let lines = lines.iter().map(|line| line.replace(char::is_control, " "));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The other names of its file: of tags, and of repositories that share one blob.
+fn also(model: &LocalModel) -> String {
+    let mut names: Vec<&str> = model.also.iter().map(|place| &place.name[..]).collect();
+    names.retain(|name| *name != model.name);
+    names.dedup();
+    if names.is_empty() { String::new() } else { format!(" (also {})", names.join(", ")) }
 }
 
 fn cells(model: &LocalModel, row: &Result<Row, String>) -> Vec<String> {

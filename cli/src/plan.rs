@@ -44,10 +44,13 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
     let header_took = reading.elapsed();
     // The cards stay registered until the plan is there.
-    let (described, (machine, _cards)) = machines(args)?;
+    let (described, (mut machine, _cards)) = machines(args)?;
+    let request = args.devices.over(args.request(), &machine)?;
+    if described.is_none() && args.with.is_empty() {
+        machine = load::with_rates_for_advice(machine, &profile, &request);
+    }
 
     let planning = Instant::now();
-    let request = args.devices.over(args.request(), &machine)?;
     let mut planner = Planner::new(&profile, &machine).request(request.clone());
     for beside in &args.with {
         planner = planner.beside(companion(beside, args.image_max_tokens, &header)?);

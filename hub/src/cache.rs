@@ -2,13 +2,14 @@
 //! (`_hf_hub_download_to_cache_dir` in `file_download.py`), so that every tool shares what any has fetched:
 //!
 //! ```text
-//! models--OWNER--NAME/blobs/ETAG                 the bytes, and ETAG.incomplete while they arrive
+//! models--OWNER--NAME/blobs/ETAG                 the bytes, and ETAG.autoplace.part while they arrive here
 //! models--OWNER--NAME/snapshots/COMMIT/FILE      a relative link to its blob, or the file itself where links cannot be
 //! models--OWNER--NAME/refs/REVISION              the commit that a branch or a tag was, when it was last asked for
 //! .locks/models--OWNER--NAME/ETAG.lock           locked (flock) by whoever writes the blob
 //! ```
 
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 #[cfg(unix)]
 use std::os::unix::fs::symlink;
@@ -48,9 +49,18 @@ impl Folder {
         self.part("blobs").join(etag)
     }
 
-    /// As hf-hub and earlier versions of huggingface_hub name it. What they left is a beginning of the file, too.
-    pub(crate) fn incomplete(&self, etag: &str) -> PathBuf {
-        self.part("blobs").join(format!("{etag}.incomplete"))
+    /// Where bytes of a blob arrive, and stay until they are all there. No other tool uses the name: `hf cache prune`
+    /// removes every `*.incomplete`, also one that is being written.
+    pub(crate) fn arriving(&self, etag: &str) -> PathBuf {
+        self.part("blobs").join(format!("{etag}.autoplace.part"))
+    }
+
+    /// The same for this fetch alone, where another may be writing to [`arriving`](Self::arriving).
+    pub(crate) fn arriving_alone(&self, etag: &str) -> PathBuf {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        // Another machine that shares the folder may have a process of the same number.
+        let number = RandomState::new().hash_one((std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        self.part("blobs").join(format!("{etag}.{number:016x}.autoplace.part"))
     }
 
     /// The place of a file in a snapshot.
@@ -162,12 +172,24 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
     fs::create_dir_all(parent).map_err(io_error("create", parent))
 }
 
-fn is_of(path: &Path, bytes: u64) -> bool {
+/// Whether there is a file of this length.
+pub(crate) fn is_of(path: &Path, bytes: u64) -> bool {
     fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() == bytes)
 }
 
+/// Locks a file, which was opened by this path, for this process, and says whether no other process can have it locked
+/// too. Some network file systems grant every lock to everybody (Lustre, GPFS), or know none; and what another process
+/// has locked may have another name by now.
+pub(crate) fn lock_alone(file: &File, path: &Path) -> bool {
+    let is_refused = || {
+        let second = OpenOptions::new().read(true).append(true).open(path);
+        second.is_ok_and(|second| matches!(second.try_lock(), Err(TryLockError::WouldBlock)))
+    };
+    file.try_lock().is_ok() && is_at(file, path) && is_refused()
+}
+
 /// Whether a file is the one that has this name now.
-fn is_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     let id = |found: io::Result<fs::Metadata>| found.ok().and_then(|it| files::id(path, &it));
     let (ours, there) = (id(file.metadata()), id(fs::metadata(path)));
     there.is_some() && ours == there

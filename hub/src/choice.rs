@@ -2,11 +2,12 @@
 //! for each, the one that meets the wish best and the reason flow out.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use autoplace_planner::Planner;
-use autoplace_planner::gguf::Header;
+use autoplace_planner::gguf::{Header, TensorType};
 use autoplace_planner::machine::Machine;
 use autoplace_planner::plan::Request;
 use autoplace_planner::plan::speed::Basis;
@@ -194,6 +195,11 @@ impl Row {
         }
     }
 
+    /// Whether a part of it stays on the host.
+    fn is_partly_on_host(&self) -> bool {
+        self.placed().is_some_and(|placed| !placed.full_offload)
+    }
+
     /// Tokens per second; 0 where there are none.
     fn speed(&self) -> f64 {
         self.placed().and_then(|placed| placed.tokens_per_second).unwrap_or(0.0)
@@ -230,6 +236,40 @@ fn bits_per_weight(header: &Header) -> f64 {
 pub fn choose(contenders: &[Contender], machine: &Machine, request: &Request, wish: Wish) -> Choice {
     let rows = contenders.iter().map(|contender| Row::of(contender, machine, request)).collect();
     decide(rows, wish)
+}
+
+/// The same with the host's rate of each type of weights that a choice depends on. Where a contender would stay on the
+/// host in part, and the rate of one of its types was not measured there, `measure` is asked once for all of these
+/// types, each with whether they are experts' matrices: it answers with the machine and what it could measure.
+pub fn choose_measured(
+    contenders: &[Contender],
+    machine: &Machine,
+    request: &Request,
+    wish: Wish,
+    measure: impl FnOnce(Machine, &[(TensorType, bool)]) -> Machine,
+) -> Choice {
+    let choice = choose(contenders, machine, request, wish);
+    let types = unmeasured(contenders.iter().zip(&choice.rows), machine);
+    if types.is_empty() {
+        return choice;
+    }
+    choose(contenders, &measure(machine.clone(), &types), request, wish)
+}
+
+/// Of a smaller model every placement is fast, in bytes of its files.
+const LEAST_MODEL: u64 = 64 << 20;
+
+/// The types of weights of which the host's rate is not known, of contenders of which a part would stay there; each
+/// with whether they are experts' matrices. Contenders of less than 64 MiB are passed over: they are fast anyhow.
+pub fn unmeasured<'a>(
+    rows: impl IntoIterator<Item = (&'a Contender, &'a Row)>,
+    machine: &Machine,
+) -> Vec<(TensorType, bool)> {
+    let on_host = rows.into_iter().filter(|(_, row)| row.bytes >= LEAST_MODEL && row.is_partly_on_host());
+    let profiles = on_host.filter_map(|(contender, _)| ModelProfile::from_header(&contender.header).ok());
+    let types: BTreeSet<_> = profiles.flat_map(|profile| profile.weights.matrix_types()).collect();
+    let rates = machine.host.rates.as_ref();
+    types.into_iter().filter(|&kind| !rates.is_some_and(|rates| rates.has_weights(kind))).collect()
 }
 
 fn decide(rows: Vec<Row>, wish: Wish) -> Choice {
@@ -290,7 +330,21 @@ fn because(rows: &[Row], index: usize, wish: Wish, before: &[Wish]) -> String {
         Wish::FastestAtLeast { .. } => format!("{} is the fastest of {met} that each {wish}", row.label),
         _ => format!("{} has the most bits per weight of {met} that each {wish}", row.label),
     };
-    reason + &format!(": {bits:.1} bits, {speed:.1} tok/s predicted")
+    reason + &format!(": {bits:.1} bits, {speed:.1} tok/s predicted") + &smaller_but_slower(rows, row)
+}
+
+/// Slower by less is noise in the predictions.
+const NOTABLY: f64 = 1.1;
+
+/// What is said of the slowest smaller file that would be slower than the chosen one: its types take longer to decode on
+/// this host than their fewer bytes save.
+fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
+    let is_slower = |row: &&Row| row.speed() > 0.0 && row.speed() * NOTABLY <= chosen.speed();
+    let smaller = rows.iter().filter(|row| row.bytes < chosen.bytes && row.is_partly_on_host()).filter(is_slower);
+    let slowest = smaller.min_by(|a, b| a.speed().total_cmp(&b.speed()));
+    slowest.map_or_else(String::new, |row| {
+        format!("; {} would be smaller and take {:.1} times as long here", row.label, chosen.speed() / row.speed())
+    })
 }
 
 impl fmt::Display for Wish {
@@ -315,6 +369,19 @@ mod tests {
         let placed = Placed { n_gpu_layers, layers: 33, full_offload, parted_blocks, tokens_per_second, basis };
         let outcome = Outcome::Placed(placed);
         Row { label: label.to_owned(), quant: None, bytes: 1, bits_per_weight, outcome }
+    }
+
+    #[test]
+    fn a_smaller_file_that_is_slower_on_this_host_is_not_taken_and_that_is_said() {
+        let of = |label, bits, speed, bytes| Row { bytes, ..row(label, bits, speed, false) };
+        let rows = [of("Q4_K_M", 4.8, 9.0, 50), of("IQ4_XS", 4.3, 4.8, 45), of("Q4_0", 4.5, 8.9, 47)];
+        let choice = decide(rows.to_vec(), Wish::Auto);
+        assert_eq!(choice.chosen, Some(0));
+        assert!(
+            choice.reason.ends_with("tok/s predicted; IQ4_XS would be smaller and take 1.9 times as long here"),
+            "{}",
+            choice.reason
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub enum Error {
     Environment { variable: &'static str, problem: String },
 
     /// The hub may not be asked, and the cache does not have it.
-    #[error("{what} is not in the cache {cache}, and offline (HF_HUB_OFFLINE) the hub is not asked", cache = cache.display())]
+    #[error("{what} is not in the cache {cache}, and the hub is not asked: it is offline, by HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE or Hub::offline", cache = cache.display())]
     Offline { what: String, cache: PathBuf },
 
     /// The hub wants a token, another token, or that a licence is accepted.

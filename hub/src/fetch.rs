@@ -1,11 +1,12 @@
 //! A model's files into the cache: whole, verified, or not at all.
 //!
-//! A file arrives in one stream, at its `.incomplete`'s end: that is the beginning of the file at any moment, so a kill
-//! loses nothing, and other clients may go on with it. The files of a split model arrive [`AT_ONCE`] at a time; none is
-//! put into the snapshot before all are there.
+//! A file arrives in one stream, in a part file of its own, which is the beginning of the file at any moment: a kill
+//! loses nothing. A part file is renamed to a blob only by the process that alone has written to it, with the hash that
+//! the hub lists. The files of a split model arrive [`AT_ONCE`] at a time; none is put into the snapshot before all are
+//! there.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use sha1::Digest as _;
 use sha2::digest::DynDigest;
 
-use crate::cache::{Folder, create_parent, io_error};
+use crate::cache::{Folder, create_parent, io_error, is_at, is_of, lock_alone};
 use crate::error::Error;
 use crate::http::{Failure, Http, broken, cut};
 use crate::remote::Remote;
@@ -53,10 +54,11 @@ pub(crate) fn fetch(
     if let Some(http) = http {
         let missing: Vec<&RemoteFile> = absent.iter().copied().filter(|file| !folder.has_blob(file)).collect();
         check_space(folder, candidate, &missing)?;
-        let lacking = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
+        let lacking = absent.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
         let done = candidate.bytes().saturating_sub(lacking);
         let (done, cancelled) = (AtomicU64::new(done), AtomicBool::new(false));
-        Fetch { http, folder, candidate, done, cancelled }.all(&missing, progress)?;
+        // Blobs that are there are read once, for their hashes: another tool has written them.
+        Fetch { http, folder, candidate, done, cancelled }.all(&absent, progress)?;
         // The first file is what is opened: when it is there, the others are.
         // A file that was moved there meanwhile has no blob that a link could lead to.
         let mut unlinked = absent.iter().rev().filter(|file| !folder.has(commit, file));
@@ -70,7 +72,7 @@ pub(crate) fn fetch(
 }
 
 fn check_space(folder: &Folder, candidate: &Candidate, missing: &[&RemoteFile]) -> Result<(), Error> {
-    let there = |file: &RemoteFile| fs::metadata(folder.incomplete(&file.etag)).map_or(0, |it| it.len());
+    let there = |file: &RemoteFile| fs::metadata(folder.arriving(&file.etag)).map_or(0, |it| it.len());
     let needed = missing.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes.saturating_sub(there(file))));
     match folder.free_bytes() {
         Some(free) if free < needed => {
@@ -122,36 +124,52 @@ impl Fetch<'_> {
         let _lock = self.folder.lock(&file.etag, &self.cancelled)?;
         self.check_cancelled(file)?;
         let blob = self.folder.blob(&file.etag);
-        if self.folder.has_blob(file) || self.folder.has(&self.candidate.place.commit, file) {
-            // Whoever had the lock has fetched it.
-            self.done.fetch_add(file.bytes, Relaxed);
-            return Ok(());
+        let pointer = self.folder.pointer(&self.candidate.place.commit, &file.name);
+        let there = [(self.folder.has_blob(file), &blob), (is_of(&pointer, file.bytes), &pointer)];
+        if let Some((_, path)) = there.into_iter().find(|(is_there, _)| *is_there) {
+            // Another process has written it meanwhile, or had before.
+            if self.hash_at(path, file)? == file.etag {
+                self.done.fetch_add(file.bytes, Relaxed);
+                return Ok(());
+            }
+            if path == &pointer {
+                fs::remove_file(path).map_err(io_error("remove", path))?;
+            }
         }
-        let path = self.folder.incomplete(&file.etag);
-        create_parent(&path)?;
-        let mut part = Part::open(&path, file)?;
+        create_parent(&blob)?;
+        let mut part = Part::open(self.folder, file)?;
         self.done.fetch_add(part.at, Relaxed);
         self.check_cancelled(file)?;
         let resumed = part.at > 0;
         self.receive(&mut part, file)?;
-        let mut found = part.hex(file)?;
+        let mut found = part.hex()?;
         if found != file.etag && resumed {
             // What an earlier fetch had left may have been damaged, by a loss of power say.
             self.done.fetch_sub(part.at, Relaxed);
             part.restart(file)?;
             self.receive(&mut part, file)?;
-            found = part.hex(file)?;
+            found = part.hex()?;
         }
         if found != file.etag {
-            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            part.remove()?;
             let file_name = self.candidate.shown(&file.name);
             return Err(Error::Hash { file: file_name, wanted: file.etag.clone(), found });
         }
-        part.file.sync_all().map_err(io_error("write", &path))?;
-        drop(part);
-        fs::rename(&path, &blob).map_err(io_error("rename to", &blob))?;
-        sync_folder(&blob);
-        Ok(())
+        part.become_blob(self.folder, file, &blob)
+    }
+
+    /// The hash of a file that is there.
+    fn hash_at(&self, path: &Path, file: &RemoteFile) -> Result<String, Error> {
+        let mut there = File::open(path).map_err(io_error("open", path))?;
+        let (mut hash, mut buffer) = (hash_of(file), vec![0; 256 << 10]);
+        loop {
+            self.check_cancelled(file)?;
+            let read = there.read(&mut buffer).map_err(io_error("read", path))?;
+            if read == 0 {
+                return Ok(hex(&mut *hash));
+            }
+            hash.update(&buffer[..read]);
+        }
     }
 
     /// What a file lacks.
@@ -188,23 +206,29 @@ impl Fetch<'_> {
     }
 }
 
-/// The beginning of a file on the disk, and its hash so far.
+/// The beginning of a file on the disk, which no other process writes to, and its hash so far.
 struct Part {
     path: PathBuf,
     file: File,
     hash: Box<dyn DynDigest>,
     at: u64,
+    /// Whether its name is this fetch's alone. Then nobody goes on with it later.
+    is_alone: bool,
 }
 
 impl Part {
-    /// Goes on with what is there.
-    fn open(path: &Path, of: &RemoteFile) -> Result<Self, Error> {
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path);
-        let file = file.map_err(io_error("open", path))?;
-        let mut part = Self { path: path.to_owned(), file, hash: hash_of(of), at: 0 };
+    /// Goes on with what an earlier fetch has left, if no other process can be writing to it; begins anew otherwise.
+    fn open(folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
+        let path = folder.arriving(&of.etag);
+        let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
+        let file = file.map_err(io_error("open", &path))?;
+        if !lock_alone(&file, &path) {
+            return Self::alone(folder, of);
+        }
+        let mut part = Self { path, file, hash: hash_of(of), at: 0, is_alone: false };
         let mut buffer = vec![0; 256 << 10];
         while part.at <= of.bytes {
-            let n = part.file.read(&mut buffer).map_err(io_error("read", path))?;
+            let n = part.file.read(&mut buffer).map_err(io_error("read", &part.path))?;
             if n == 0 {
                 return Ok(part);
             }
@@ -215,19 +239,27 @@ impl Part {
         Ok(part)
     }
 
+    /// Begins in a file that only this fetch knows.
+    fn alone(folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
+        let path = folder.arriving_alone(&of.etag);
+        let file = OpenOptions::new().read(true).append(true).create_new(true).open(&path);
+        let file = file.map_err(io_error("create", &path))?;
+        Ok(Self { path, file, hash: hash_of(of), at: 0, is_alone: true })
+    }
+
     fn restart(&mut self, of: &RemoteFile) -> Result<(), Error> {
         self.file.set_len(0).map_err(io_error("write", &self.path))?;
         (self.hash, self.at) = (hash_of(of), 0);
         Ok(())
     }
 
-    /// The hash of all that has come, once; of what is on the disk, where somebody else has written to it: a file
-    /// system may know no locks.
-    fn hex(&mut self, of: &RemoteFile) -> Result<String, Error> {
-        if self.file.metadata().map_err(io_error("read", &self.path))?.len() != self.at {
-            self.hash = Self::open(&self.path, of)?.hash;
-        }
-        Ok(self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect())
+    /// The hash of all that has come, once.
+    fn hex(&mut self) -> Result<String, Error> {
+        let bytes = self.file.metadata().map_err(io_error("read", &self.path))?.len();
+        Ok(match bytes == self.at {
+            true => hex(&mut *self.hash),
+            false => "unknown, as another program has written to it".to_owned(),
+        })
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
@@ -236,6 +268,51 @@ impl Part {
         self.at += bytes.len() as u64;
         Ok(())
     }
+
+    /// Gives the whole file, whose hash is the hub's, the name of its blob.
+    fn become_blob(mut self, folder: &Folder, of: &RemoteFile, blob: &Path) -> Result<(), Error> {
+        if !is_at(&self.file, &self.path) {
+            // Somebody has removed it while it arrived. Its bytes are there as long as it is open.
+            self = self.copied(folder, of)?;
+        }
+        self.file.sync_all().map_err(io_error("write", &self.path))?;
+        // Nobody else may open it by its old name before it has the new one.
+        fs::rename(&self.path, blob).map_err(io_error("rename to", blob))?;
+        self.is_alone = false;
+        sync_folder(blob);
+        Ok(())
+    }
+
+    /// The same bytes in a file that has a name.
+    fn copied(mut self, folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
+        let mut copy = Self::alone(folder, of)?;
+        self.file.rewind().map_err(io_error("read", &self.path))?;
+        std::io::copy(&mut self.file, &mut copy.file).map_err(io_error("write", &copy.path))?;
+        copy.at = self.at;
+        Ok(copy)
+    }
+
+    /// Removes it.
+    fn remove(mut self) -> Result<(), Error> {
+        self.is_alone = false;
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(io_error("remove", &self.path)),
+        }
+    }
+}
+
+impl Drop for Part {
+    /// What nobody goes on with is no use.
+    fn drop(&mut self) {
+        if self.is_alone {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn hex(hash: &mut dyn DynDigest) -> String {
+    hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What the hub names a content by: a sha256, or of a file that is in git itself git's hash of a blob.

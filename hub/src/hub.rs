@@ -38,7 +38,8 @@ impl Hub {
     }
 
     /// As huggingface_hub's `constants.py` reads the environment: `HF_ENDPOINT`; `HF_HUB_CACHE`,
-    /// `HUGGINGFACE_HUB_CACHE` or `hub` in `HF_HOME` (`XDG_CACHE_HOME` or `~/.cache`, `huggingface` in it); `HF_TOKEN`,
+    /// `HUGGINGFACE_HUB_CACHE` or `hub` in `HF_HOME` (`XDG_CACHE_HOME` or `~/.cache`, `huggingface` in it), with
+    /// other variables (`$DATA`) in their values; `HF_TOKEN`,
     /// `HUGGING_FACE_HUB_TOKEN` or the file `HF_TOKEN_PATH` (`token` in `HF_HOME`), unless
     /// `HF_HUB_DISABLE_IMPLICIT_TOKEN`; `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
     ///
@@ -60,7 +61,7 @@ impl Hub {
             return Ok(hub);
         }
         let token = match get("HF_TOKEN").or_else(|| get("HUGGING_FACE_HUB_TOKEN")) {
-            None => read_token(&environment.folder("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token")))?,
+            None => read_token(&environment.expanded_folder("HF_TOKEN_PATH").unwrap_or_else(|| hf_home.join("token")))?,
             token => token,
         };
         token.iter().try_fold(hub, |hub, token| hub.token(token))
@@ -86,6 +87,11 @@ impl Hub {
     pub fn offline(mut self, offline: bool) -> Self {
         self.offline = offline;
         self
+    }
+
+    /// Whether only the cache is asked: then nothing can be fetched.
+    pub const fn is_offline(&self) -> bool {
+        self.offline
     }
 
     /// How long a connection and each next byte may take, how often to try, and how long to wait before the second
@@ -136,8 +142,9 @@ impl Hub {
         whole.then(|| folder.pointer(commit, &candidate.files[0].name))
     }
 
-    /// Fetches what the cache lacks of a model, and returns its first file there. What an earlier fetch has left
-    /// half-done is gone on with. `progress` hears every tenth of a second how many bytes are there, and how many there
+    /// Fetches what the cache lacks of a model, and returns its first file there. What an earlier fetch of this
+    /// library has left half-done is gone on with. A blob that another tool has written is read once, and fetched again
+    /// if its hash is not the hub's. `progress` hears every tenth of a second how many bytes are there, and how many there
     /// will be; it may end the fetch.
     ///
     /// # Errors

@@ -13,11 +13,12 @@ mod http;
 mod hub;
 mod local;
 mod name;
+mod null;
 mod pick;
 mod remote;
 mod repository;
 
-pub use choice::{Choice, Contender, Outcome, Placed, Row, Wish, WishError, choose};
+pub use choice::{Choice, Contender, Outcome, Placed, Row, Wish, WishError, choose, choose_measured, unmeasured};
 pub use error::Error;
 pub use hub::Hub;
 pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};

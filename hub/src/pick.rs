@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
+use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::Machine;
 use autoplace_planner::plan::Request;
 
-use crate::choice::{Choice, Contender, Wish, choose};
+use crate::choice::{Choice, Contender, Wish, choose, choose_measured};
 use crate::error::Error;
 use crate::hub::Hub;
 use crate::name::Name;
@@ -50,7 +51,28 @@ impl Hub {
     /// As [`repository`](Self::repository), and where no header can be read, the first one's. A wish that nothing meets
     /// is an error of [`Pick::chosen`].
     pub fn pick(&self, name: &Name, machine: &Machine, request: &Request, wish: Wish) -> Result<Pick, Error> {
-        let among = |repository: Repository| self.among(name, repository, |it| choose(it, machine, request, wish));
+        self.pick_by(name, |contenders| choose(contenders, machine, request, wish))
+    }
+
+    /// The same by [`choose_measured`]: where a part of a model would stay on the host, `measure` is asked for the rates
+    /// of its types of weights that are missing there.
+    ///
+    /// # Errors
+    ///
+    /// As [`pick`](Self::pick).
+    pub fn pick_measured(
+        &self,
+        name: &Name,
+        machine: &Machine,
+        request: &Request,
+        wish: Wish,
+        measure: impl Fn(Machine, &[(TensorType, bool)]) -> Machine,
+    ) -> Result<Pick, Error> {
+        self.pick_by(name, |contenders| choose_measured(contenders, machine, request, wish, &measure))
+    }
+
+    fn pick_by(&self, name: &Name, choose: impl Fn(&[Contender]) -> Choice) -> Result<Pick, Error> {
+        let among = |repository: Repository| self.among(name, repository, &choose);
         let here = self.clone().offline(true).repository(name).ok().map(|mut here| {
             here.candidates.retain(|candidate| self.cached(candidate).is_some());
             among(here).ok()

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::group::{Group, group};
 use crate::http::{Http, quoted, shown};
 use crate::name::Name;
+use crate::null;
 
 /// A repository of a hub at one commit.
 #[derive(Debug, Clone)]
@@ -81,7 +82,7 @@ impl Candidate {
 #[derive(Deserialize)]
 struct Listing {
     sha: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null::empty")]
     siblings: Vec<Sibling>,
 }
 

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use autoplace_hub::{Hub, Name, Wish};
 
+use super::rates::with_rates_of;
 use super::recipe::Recipe;
 use super::{Error, ModelBuilder, remote};
 use crate::lock;
@@ -50,13 +51,21 @@ impl Source {
         let isolation = recipe.servers.isolation(isolation.clone())?;
         // Whatever a saved plan uses, its file was chosen for all devices.
         let asked = Recipe { saved: None, ..recipe.clone() };
-        let machine = match (&recipe.machine, isolation) {
-            (Some(machine), _) => machine.clone(),
-            (None, Isolation::None) => asked.machine(false)?,
+        let (request, wish) = (&recipe.request, self.wish);
+        let pick = match (&recipe.machine, isolation) {
+            (Some(machine), _) => hub.pick(&name, machine, request, wish),
+            (None, Isolation::None) => {
+                let machine = asked.machine(false)?;
+                match recipe.learn.cache(false) {
+                    Some(_) => hub.pick_measured(&name, &machine, request, wish, with_rates_of),
+                    None => hub.pick(&name, &machine, request, wish),
+                }
+            }
             // What a look at the devices takes of them, and may end, is the worker's.
-            (None, Isolation::Process(process)) => remote::machine_in(&process, asked)?,
-        };
-        let pick = hub.pick(&name, &machine, &recipe.request, self.wish)?;
+            (None, Isolation::Process(process)) => {
+                hub.pick(&name, &remote::machine_in(&process, asked)?, request, wish)
+            }
+        }?;
         let chosen = pick.chosen()?;
         recipe.notes =
             [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|it| format!("{name}: {it}")).collect();

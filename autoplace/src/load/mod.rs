@@ -67,7 +67,7 @@ pub use probe::{Breakdown, BufferBytes, NativeProbe};
 pub(crate) use progress::Progress;
 pub use pulse::Generated;
 pub(crate) use pulse::Pulse;
-pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates};
+pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates, with_rates_for_advice, with_rates_of};
 pub(crate) use recipe::Recipe;
 pub use recipe::{OnDifference, Verify};
 pub use replace::{BetterPlan, Replacement};

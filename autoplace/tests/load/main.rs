@@ -74,6 +74,8 @@ mod mtp_memory;
 mod plan_replay;
 #[cfg(target_os = "linux")]
 mod probe_leaves_nothing;
+#[cfg(not(feature = "prebuilt-runtime"))]
+mod quantised;
 mod real_loads;
 mod refused_files;
 mod replace;

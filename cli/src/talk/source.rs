@@ -50,7 +50,7 @@ impl SourceArgs {
             hub = hub.offline(true);
         }
         note(format!("looking for {name}"));
-        let pick = hub.pick(&name, &load::detect()?, request, self.wish)?;
+        let pick = hub.pick_measured(&name, &load::detect()?, request, self.wish, load::with_rates_of)?;
         pick.left_out.iter().for_each(note);
         report(&pick.choice);
         let candidate = pick.chosen()?;
@@ -84,9 +84,14 @@ pub(crate) fn here(
     machine: impl FnOnce() -> Result<Machine, Box<dyn Error>>,
 ) -> Result<PathBuf, Box<dyn Error>> {
     let Some(name) = model.to_str().filter(|name| Name::is_meant(name)) else { return Ok(model.to_owned()) };
-    let hub = Hub::from_env()?.offline(true);
+    let hub = Hub::from_env()?;
+    let may_fetch = !hub.is_offline();
+    let hub = hub.offline(true);
     let pick = match hub.pick(&name.parse()?, &machine()?, request, Wish::Auto) {
-        Err(hub::Error::Offline { .. }) => Err(format!("{name} is not here: `autoplace run {name}` fetches it"))?,
+        Err(hub::Error::Offline { .. }) if may_fetch => {
+            Err(format!("{name} is not here: `autoplace run {name}` fetches it"))?
+        }
+        // The error says what keeps it from being fetched.
         pick => pick?,
     };
     // Where none can be placed, whoever asked says why.

@@ -133,6 +133,8 @@ pub enum Why {
     ShardsMissing(Vec<String>),
     /// A download that has not ended.
     HalfDownload,
+    /// A part of a download whose whole file is there.
+    Leftover,
     /// The first bytes, at most four, are not `GGUF`.
     NotGguf(Vec<u8>),
     /// The file that a link leads to is gone.
@@ -163,6 +165,7 @@ impl fmt::Display for Why {
                 names => write!(f, "the shard {} is missing", names.concat()),
             },
             Self::HalfDownload => f.write_str("a download that has not ended"),
+            Self::Leftover => f.write_str("left over from a download whose whole file is there: it can be removed"),
             Self::NotGguf(begins) if begins.is_empty() => f.write_str("not a GGUF file: it is empty"),
             Self::NotGguf(begins) => {
                 write!(f, "not a GGUF file: it begins with \"{}\", not \"GGUF\"", begins.escape_ascii())

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::group::quant_of;
+use crate::null;
 use crate::repository::is_hex;
 
 use super::walk::Finder;
@@ -20,9 +21,10 @@ const MODEL: &str = "application/vnd.ollama.image.model";
 /// A manifest, or a list of some for different runners (manifest/manifest.go, `Manifest`).
 #[derive(Deserialize)]
 struct Manifest {
-    #[serde(default)]
+    /// Empty of a model that runs in Ollama's cloud: it has no file here.
+    #[serde(default, deserialize_with = "null::empty")]
     layers: Vec<Layer>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null::empty")]
     manifests: Vec<Manifest>,
     /// Of one in a list: the blob that it is in.
     digest: Option<String>,

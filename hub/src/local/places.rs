@@ -51,7 +51,8 @@ impl Environment {
     }
 
     /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_TOKEN_PATH`, `XDG_CACHE_HOME`,
-    /// `XDG_CONFIG_HOME`, `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`; no other has a meaning here.
+    /// `XDG_CONFIG_HOME`, `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`. Others have a meaning where the
+    /// value of one of Hugging Face's names them: `$DATA/huggingface`.
     #[must_use]
     pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name, value.into());
@@ -72,20 +73,55 @@ impl Environment {
         }
     }
 
+    /// The same of a variable of Hugging Face's, whose client puts other variables' values into it (constants.py).
+    pub(crate) fn expanded_folder(&self, name: &str) -> Option<PathBuf> {
+        let folder = self.folder(name)?;
+        Some(folder.to_str().map(|text| PathBuf::from(self.expanded(text, System::HERE))).unwrap_or(folder))
+    }
+
+    /// A text with the values of variables in place of `$NAME` and `${NAME}`, on Windows of `%NAME%` too. What is not
+    /// set stays as it is (`os.path.expandvars` of Python).
+    fn expanded(&self, text: &str, system: System) -> String {
+        let value = |name: &str| self.get(name)?.into_string().ok();
+        let (mut expanded, mut rest) = (String::new(), text);
+        while let Some(at) = rest.find(['$', '%']) {
+            expanded.push_str(&rest[..at]);
+            let (sign, behind) = rest[at..].split_at(1);
+            let word = behind.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(behind.len());
+            let found = match (sign, behind.strip_prefix('{')) {
+                ("$", Some(braced)) => braced.find('}').map(|end| (&braced[..end], &braced[end + 1..])),
+                ("$", None) => (word > 0).then(|| behind.split_at(word)),
+                _ if system == System::Windows => behind.split_once('%'),
+                _ => None,
+            };
+            match found.and_then(|(name, behind)| Some((value(name)?, behind))) {
+                Some((value, behind)) => {
+                    expanded.push_str(&value);
+                    rest = behind;
+                }
+                None => {
+                    expanded.push_str(sign);
+                    rest = behind;
+                }
+            }
+        }
+        expanded + rest
+    }
+
     fn in_home(&self, path: &str) -> Option<PathBuf> {
         Some(self.home.as_ref()?.join(path))
     }
 
     /// Hugging Face's home: `HF_HOME`, else what it is made of (huggingface_hub, constants.py).
     pub(crate) fn hf_home(&self) -> Option<PathBuf> {
-        let cache = || self.folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache"));
-        self.folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
+        let cache = || self.expanded_folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache"));
+        self.expanded_folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
     }
 
     /// Hugging Face's cache: `HF_HUB_CACHE`, else in its home.
     pub(crate) fn hugging_face(&self) -> Option<PathBuf> {
-        self.folder("HF_HUB_CACHE")
-            .or_else(|| self.folder("HUGGINGFACE_HUB_CACHE"))
+        self.expanded_folder("HF_HUB_CACHE")
+            .or_else(|| self.expanded_folder("HUGGINGFACE_HUB_CACHE"))
             .or_else(|| Some(self.hf_home()?.join("hub")))
     }
 
@@ -156,6 +192,13 @@ mod tests {
     use crate::local::Store;
 
     #[test]
+    fn a_variable_in_percent_signs_is_one_on_windows_alone() {
+        let environment = Environment::new("/h").variable("DATA", "D:/x");
+        assert_eq!(environment.expanded("%DATA%/%UNSET%/50%", System::Windows), "D:/x/%UNSET%/50%");
+        assert_eq!(environment.expanded("%DATA%/é$DATA", System::Linux), "%DATA%/éD:/x");
+    }
+
+    #[test]
     fn each_tool_has_its_folders_in_a_home_or_where_its_variables_say() {
         use System::{Linux, Mac, Windows};
         let old = ("HUGGINGFACE_HUB_CACHE", "/old");
@@ -172,6 +215,19 @@ mod tests {
             (&[("HF_HOME", "~/f"), old], Linux, Store::HuggingFace, &["/old"]),
             (&[old, ("HF_HUB_CACHE", "/new")], Linux, Store::HuggingFace, &["/new"]),
             (&[old, ("HF_HUB_CACHE", "")], Linux, Store::HuggingFace, &["/old"]),
+            (
+                &[("HF_HOME", "$DATA/${USER}/f"), ("DATA", "/d"), ("USER", "me")],
+                Linux,
+                Store::HuggingFace,
+                &["/d/me/f/hub"],
+            ),
+            (
+                &[("HF_HUB_CACHE", "/a$UNSET/${UNSET}/$/${/b%DATA%"), ("DATA", "/d")],
+                Linux,
+                Store::HuggingFace,
+                &["/a$UNSET/${UNSET}/$/${/b%DATA%"],
+            ),
+            (&[("XDG_CACHE_HOME", "$DATA"), ("DATA", "/d")], Linux, Store::HuggingFace, &["/d/huggingface/hub"]),
             (&[("LLAMA_CACHE", "/c")], Linux, Store::LlamaCpp, &["/c"]),
             (&[("OLLAMA_MODELS", "/o")], Linux, Store::Ollama, &["/o"]),
         ] {

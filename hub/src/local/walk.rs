@@ -21,7 +21,8 @@ const DEEPEST: usize = 16;
 const MOST_ENTRIES: usize = 1 << 20;
 
 /// What the names of downloads end with until they have ended: huggingface_hub's (file_download.py,
-/// `_download_to_tmp_and_move`), llama.cpp's (common/download.cpp, `common_download_file_single_online`), browsers'.
+/// `_download_to_tmp_and_move`), llama.cpp's (common/download.cpp, `common_download_file_single_online`), ours and
+/// browsers'.
 const HALF: [&str; 5] = [".incomplete", ".downloadInProgress", ".part", ".partial", ".crdownload"];
 
 /// What has been found so far.
@@ -129,9 +130,15 @@ impl Finder {
     /// `main` comes first: what others share with it is one model.
     fn repository(&mut self, folder: &Path, store: Store, name: &str) {
         let store = if store == Store::Folder { Store::HuggingFace } else { store };
-        for (path, _) in self.entries(&folder.join("blobs")) {
-            if is_half(&path.to_string_lossy()) {
-                self.half(path);
+        let blobs = folder.join("blobs");
+        for (path, _) in self.entries(&blobs) {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            // `ETAG.incomplete`, `ETAG.RANDOM.incomplete`, `ETAG.autoplace.part`: what it is a part of comes first.
+            let whole = file.split('.').next().map(|etag| blobs.join(etag)).filter(|_| is_half(&file));
+            match whole {
+                Some(whole) if whole.is_file() => self.skip(path, Why::Leftover),
+                Some(_) => self.half(path),
+                None => {}
             }
         }
         let main = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();

@@ -1,4 +1,4 @@
-"""Hugging Face's own client beside ours: `client.py fetch|find|hold|tls ...`, on the endpoint and the cache of its environment."""
+"""Hugging Face's own client beside ours: `client.py fetch|find|prune|hold|tls ...`, on the endpoint and the cache of its environment."""
 
 import contextlib
 import os
@@ -36,6 +36,13 @@ def find(commit, *files):
     assert revision.commit_hash == commit and revision.refs == {"main"}, revision
     there = {os.path.relpath(it.file_path, revision.snapshot_path) for it in revision.files}
     assert there == set(files), there
+
+
+def prune():
+    """What `hf cache prune` removes of the cache's downloads that have not ended: their names."""
+    for file in sorted(huggingface_hub.scan_cache_dir().incomplete_files, key=lambda it: it.file_path):
+        print(file.file_path.name)
+        file.file_path.unlink()
 
 
 def hold(etag):
@@ -78,4 +85,4 @@ def tls(port):
 
 
 verb, *arguments = sys.argv[1:]
-{"fetch": fetch, "find": find, "hold": hold, "tls": tls}[verb](*arguments)
+{"fetch": fetch, "find": find, "prune": prune, "hold": hold, "tls": tls}[verb](*arguments)

@@ -1,6 +1,6 @@
 //! Files of one model, planned for a machine, and the one that meets a wish.
 
-use autoplace_hub::{Contender, Outcome, Wish, choose};
+use autoplace_hub::{Contender, Outcome, Wish, choose, choose_measured};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::Request;
@@ -19,14 +19,19 @@ pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("F16", (T::F16, T::F16, T::F16)),
 ];
 
-/// Four of them, as headers whose data is elsewhere.
-fn files() -> Vec<Contender> {
+/// Some of them, as headers whose data is elsewhere.
+fn of_quants(indices: &[usize]) -> Vec<Contender> {
     let of = |(name, types): (&str, _)| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
         let header = Header::parse_shards([(bytes.into(), file_bytes)]).unwrap();
         Contender::new(format!("llama-{name}.gguf"), Some(name.to_owned()), header)
     };
-    [0, 3, 6, 7].map(|index| of(QUANTS[index])).into()
+    indices.iter().map(|&index| of(QUANTS[index])).collect()
+}
+
+/// Four of them.
+fn files() -> Vec<Contender> {
+    of_quants(&[0, 3, 6, 7])
 }
 
 pub(crate) fn machine(card: &str, free: u64) -> Machine {
@@ -50,6 +55,36 @@ fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan_and_the_best_that
     // A large card has the best at once.
     let large = crate::choice::machine("RTX 4090", gib(22));
     assert_eq!(choose(&files(), &large, &Request::new(), Wish::Auto).chosen, Some(3));
+}
+
+/// The host with the rates of these types, in GB/s: its own where they are known.
+fn with_rates(mut machine: Machine, types: &[(T, bool)]) -> Machine {
+    let rate = |ty: T| if ty == T::IQ4_XS { 18.2e9 } else { 36.0e9 };
+    let weights = types.iter().map(|(ty, _)| serde_json::json!({ "type": ty, "bytes_per_second": rate(*ty) as u64 }));
+    let rates = serde_json::json!({ "weights": weights.collect::<Vec<_>>() });
+    machine.host.rates = serde_json::from_value(rates).unwrap();
+    machine
+}
+
+#[test]
+fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_is_chosen() {
+    let files = of_quants(&[2, 3]);
+    let host = Machine::new(Host::new(gib(64)).bandwidth(50_000_000_000));
+    let by_bytes = choose(&files, &host, &Request::new(), Wish::Auto);
+    assert_eq!(by_bytes.chosen, Some(0), "{}", by_bytes.reason);
+    let mut asked = Vec::new();
+    let measured = choose_measured(&files, &host, &Request::new(), Wish::Auto, |machine, types| {
+        asked = types.to_vec();
+        with_rates(machine, types)
+    });
+    assert!([T::IQ4_XS, T::Q4_K, T::Q6_K].iter().all(|&ty| asked.contains(&(ty, false))), "{asked:?}");
+    assert_eq!(measured.chosen, Some(1), "{}", measured.reason);
+    assert!(measured.reason.contains("; llama-IQ4_XS.gguf would be smaller and take 1."), "{}", measured.reason);
+    // What is known is not measured again, and on a card that holds all the host's rates are no matter.
+    let not_again = |_: Machine, types: &[(T, bool)]| -> Machine { panic!("{types:?} are measured") };
+    let known = with_rates(host, &asked);
+    assert_eq!(choose_measured(&files, &known, &Request::new(), Wish::Auto, not_again), measured);
+    choose_measured(&files, &machine("RTX 4090", gib(22)), &Request::new(), Wish::Auto, not_again);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::ops::ControlFlow::Continue;
+use std::ops::ControlFlow::{Break, Continue};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -99,6 +99,25 @@ fn the_official_client_finds_what_was_fetched_here_and_has_nothing_to_say_agains
     assert_eq!(world.paths(&mut world.client(&["fetch", FILE, SMALL])), found);
     let seen = world.server.seen();
     assert!(!seen.is_empty() && !seen.iter().any(fetches));
+}
+
+#[test]
+#[ignore = "wants Hugging Face's client: `cargo xtask test clients` installs it, and runs this"]
+fn what_the_official_client_prunes_is_not_ours() {
+    let data = bytes(1 << 20);
+    let content = Content::large(data.clone());
+    let world = World::new([(FILE, content.clone())]);
+    world.server.slow(Duration::from_millis(10));
+    fetch(&world.hub(), |done, _| if done > 0 { Break(()) } else { Continue(()) }).unwrap_err();
+    let theirs = format!("{}.0123abcd.incomplete", content.etag);
+    fs::write(world.part("blobs").join(&theirs), &data[..10]).unwrap();
+    let pruned = world.paths(&mut world.client(&["prune"]));
+    assert_eq!(pruned, [PathBuf::from(theirs)]);
+    world.server.slow(Duration::ZERO);
+    world.server.seen();
+    assert_eq!(fs::read(fetch(&world.hub(), |_, _| Continue(())).unwrap()).unwrap(), data);
+    let begun = world.server.seen().into_iter().filter_map(|it| it.range).all(|range| range.start > 0);
+    assert!(begun, "what had arrived was fetched again");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Models fetched from a hub into the cache: what arrives, what is refused, and what stays after each fault.
 
 use std::fs;
+use std::io::Write;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -41,6 +42,11 @@ impl World {
 
 pub(crate) fn fetch(hub: &Hub, progress: impl FnMut(u64, u64) -> ControlFlow<()>) -> Result<PathBuf, Error> {
     hub.fetch(&repository(hub)?.candidates[0], progress)
+}
+
+/// The name of the file in which a blob arrives.
+fn arriving(content: &Content) -> String {
+    format!("{}.autoplace.part", content.etag)
 }
 
 /// Bytes that repeat nowhere, so that none can stand in another's place.
@@ -119,7 +125,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
             Err(error) if !words.is_empty() => {
                 let said = format!("{error:?}");
                 assert!(words.iter().all(|word| said.contains(word)), "{faults:?}: {said}");
-                assert!(world.snapshot().is_empty() && world.blobs().iter().all(|it| it.ends_with(".incomplete")));
+                assert!(world.snapshot().is_empty() && world.blobs().iter().all(|it| it.ends_with(".autoplace.part")));
                 // Whatever is left is no obstacle.
                 while world.server.faults_left() > 0 {
                     let _ = world.fetch();
@@ -211,7 +217,7 @@ fn a_beginning_that_is_damaged_or_too_long_is_fetched_again() {
     for beginning in [vec![7; 50_000], vec![7; 100_000], vec![7; 100_001]] {
         let world = World::new([(FILE, content.clone())]);
         fs::create_dir_all(world.part("blobs")).unwrap();
-        fs::write(world.part("blobs").join(format!("{}.incomplete", content.etag)), beginning).unwrap();
+        fs::write(world.part("blobs").join(arriving(&content)), beginning).unwrap();
         assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
     }
 }
@@ -227,6 +233,70 @@ fn two_that_fetch_the_same_fetch_it_once() {
         }
     });
     assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), 1);
+}
+
+#[test]
+fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
+    let data = bytes(1 << 20);
+    let content = Content::large(data.clone());
+    let world = World::new([(FILE, content.clone())]);
+    world.server.slow(Duration::from_millis(1));
+    let mut removed = 0;
+    let path = fetch(&world.hub(), |done, _| {
+        // As `hf cache prune` does with every part that it knows.
+        if done > 0 && fs::remove_file(world.part("blobs").join(arriving(&content))).is_ok() {
+            removed += 1;
+        }
+        Continue(())
+    });
+    assert_eq!(fs::read(path.unwrap()).unwrap(), data);
+    assert_eq!((removed, world.blobs()), (1, vec![content.etag.clone()]));
+    // It arrived once.
+    assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), 1);
+}
+
+#[test]
+fn a_part_that_another_process_holds_is_left_to_it() {
+    let data = bytes(1 << 20);
+    let content = Content::large(data.clone());
+    let world = World::new([(FILE, content.clone())]);
+    fs::create_dir_all(world.part("blobs")).unwrap();
+    let held = world.part("blobs").join(arriving(&content));
+    let mut other = fs::OpenOptions::new().append(true).create(true).open(&held).unwrap();
+    other.lock().unwrap();
+    other.write_all(&data[..1000]).unwrap();
+    let path = world.fetch().unwrap();
+    // Whatever the other still writes, it is not in the blob.
+    other.write_all(b"and more").unwrap();
+    assert_eq!(fs::read(path).unwrap(), data);
+    assert_eq!(world.blobs(), [content.etag.clone(), arriving(&content)]);
+    // A fetch that ends early beside another leaves nothing that nobody goes on with.
+    fs::remove_file(world.part("blobs").join(&content.etag)).unwrap();
+    world.server.slow(Duration::from_millis(10));
+    let error = fetch(&world.hub(), |done, _| if done > 0 { Break(()) } else { Continue(()) }).unwrap_err();
+    assert!(matches!(error, Error::Cancelled { .. }), "{error}");
+    assert_eq!(world.blobs(), [arriving(&content)]);
+}
+
+#[test]
+fn a_blob_that_another_tool_has_written_is_kept_for_its_hash_alone() {
+    let data = bytes(100_000);
+    let content = Content::large(data.clone());
+    for (there, requests) in [(data.clone(), 0), (vec![7; 100_000], 1)] {
+        let world = World::new([(FILE, content.clone())]);
+        fs::create_dir_all(world.part("blobs")).unwrap();
+        fs::write(world.part("blobs").join(&content.etag), there).unwrap();
+        assert_eq!(fs::read(world.fetch().unwrap()).unwrap(), data);
+        assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), requests);
+    }
+}
+
+#[test]
+fn a_listing_may_say_null_for_no_files() {
+    let world = World::new([(FILE, Content::large(bytes(4)))]);
+    world.server.list(serde_json::json!({ "sha": COMMIT, "siblings": null }).to_string());
+    let error = world.fetch().unwrap_err();
+    assert!(matches!(error, Error::NoModel { .. }), "{error}");
 }
 
 #[test]

@@ -102,6 +102,12 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     home.file(&format!("{repository}/blobs/4.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/5.incomplete"), b"{\"json\": true}");
     home.file(&format!("{repository}/blobs/6.downloadInProgress"), b"GGUF and so on");
+    home.file(&format!("{repository}/blobs/7.0123abcd.incomplete"), b"GGUF and so on");
+    home.file(&format!("{repository}/blobs/8.autoplace.part"), b"GGUF and so on");
+    // Beside a whole blob, whatever has come of it.
+    home.file(&format!("{repository}/blobs/1.4567cdef.incomplete"), b"");
+    home.file(&format!("{repository}/blobs/2.incomplete"), b"GGUF and so on");
+    home.file(&format!("{repository}/blobs/3.autoplace.part"), b"GGUF and so on");
     for (file, blob) in [
         ("a/thing-Q4_K_M.gguf", "1"),
         ("new/thing-Q4_K_M.gguf", "2"),
@@ -119,8 +125,13 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     assert_eq!(models.models[1].files, [at("snapshots/new/thing-Q4_K_M.gguf")]);
     assert!(models.models.iter().all(|model| model.also.is_empty()));
     let expected = [
+        ("1.4567cdef.incomplete", Why::Leftover),
+        ("2.incomplete", Why::Leftover),
+        ("3.autoplace.part", Why::Leftover),
         ("4.incomplete", Why::HalfDownload),
         ("6.downloadInProgress", Why::HalfDownload),
+        ("7.0123abcd.incomplete", Why::HalfDownload),
+        ("8.autoplace.part", Why::HalfDownload),
         ("mmproj-F16.gguf", Why::Projector),
         ("thing-Q2_K.gguf", Why::BrokenLink),
     ];
@@ -154,6 +165,40 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
     }
     assert_eq!(passed.len(), 5);
     assert_eq!(listed(&home.in_folder(".ollama/models")), listed(&models));
+}
+
+#[test]
+fn a_model_of_ollamas_cloud_has_no_file_and_is_no_damage() {
+    let home = Home::new();
+    let cloud = json!({
+        "schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "config": { "mediaType": "application/vnd.docker.container.image.v1+json", "digest": "", "size": 0 },
+        "layers": null, "manifests": null,
+    });
+    home.file(".ollama/models/manifests/registry.ollama.ai/library/gpt-oss/120b-cloud", cloud.to_string());
+    fs::create_dir_all(home.path(".ollama/models/blobs")).unwrap();
+    let models = home.models();
+    assert!(models.models.is_empty() && models.skipped.is_empty(), "{:?}", models.skipped);
+}
+
+/// huggingface_hub 2.4: `CACHE/blobs/AB/HASH` holds the bytes, and each repository's blob is a link to it.
+#[test]
+#[cfg(unix)]
+fn a_blob_that_two_repositories_share_is_one_model_with_both_names() {
+    let home = Home::new();
+    let cache = ".cache/huggingface/hub";
+    home.model(&format!("{cache}/blobs/ab/{}", digest('b')), "shared");
+    home.file(&format!("{cache}/blobs/.huggingface-shared-blobs"), "1\n");
+    for name in ["other--Thing-GGUF", "some--Thing-GGUF"] {
+        let repository = format!("{cache}/models--{name}");
+        link(format!("../../blobs/ab/{}", digest('b')), home.path(&format!("{repository}/blobs/{}", digest('c'))));
+        let pointer = home.path(&format!("{repository}/snapshots/new/thing-Q8_0.gguf"));
+        link(format!("../../blobs/{}", digest('c')), pointer);
+    }
+    let models = home.models();
+    assert_eq!(listed(&models), [("some/Thing-GGUF", Some("Q8_0"), Store::HuggingFace)]);
+    let also: Vec<&str> = models.models[0].also.iter().map(|place| &place.name[..]).collect();
+    assert_eq!((also, models.skipped), (vec!["other/Thing-GGUF"], vec![]));
 }
 
 #[test]

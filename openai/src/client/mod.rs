@@ -122,7 +122,12 @@ impl Endpoint {
             ureq::Error::Timeout(_) => self.silent(),
             error => self.protocol(error),
         })?;
-        let list = body["data"].as_array().ok_or_else(|| self.protocol("/models lists no `data`"))?;
+        let list = match &body["data"] {
+            Value::Array(list) => &list[..],
+            // Go's encoder writes an empty list so, and with it Ollama without a model.
+            Value::Null if body.get("data").is_some() => &[],
+            _ => return Err(self.protocol("/models lists no `data`")),
+        };
         Ok(list.iter().filter_map(|model| model["id"].as_str()).map(str::to_owned).collect())
     }
 

@@ -252,6 +252,11 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
         send(to, "200 OK", "application/json", r#"{"data": [{"id": "a"}, {"id": "b"}]}"#);
     }));
     assert!(several.chat().unwrap_err().to_string().ends_with("has 2 models: name one of [a, b]"));
+    // As Ollama says that it has none.
+    let empty = Endpoint::new(canned(|to, _, _| {
+        send(to, "200 OK", "application/json", r#"{"object": "list", "data": null}"#);
+    }));
+    assert!(empty.models().unwrap().is_empty());
     let silent = Endpoint::new(canned(|_, _, _| thread::sleep(Duration::from_secs(120))))
         .model("m")
         .timeout(Duration::from_millis(50));

@@ -73,6 +73,11 @@ pub struct UsedRate {
 }
 
 impl MeasuredRates {
+    /// Whether one token through a matrix of this type was measured; the second says whether it is experts' matrices.
+    pub fn has_weights(&self, (tensor_type, experts): (TensorType, bool)) -> bool {
+        self.weights.iter().any(|rate| (rate.tensor_type, rate.experts) == (tensor_type, experts))
+    }
+
     /// The same figures for a device that computes for this share of the time and stands still for the rest.
     pub(crate) fn for_share_of_time(&self, share: f64) -> Self {
         // A figure of 0 was not measured, and one that was stays above it.

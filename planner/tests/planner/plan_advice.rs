@@ -1,5 +1,6 @@
 //! What a plan advises to change, held against making the change.
 
+use autoplace_planner::gguf::TensorType as T;
 use autoplace_planner::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
 use autoplace_planner::plan::{
@@ -156,6 +157,87 @@ fn the_context_is_the_longest_with_which_everything_fits() {
         crate::plan(&profile, &machine, &request.n_ctx(n_ctx)).unwrap().full_offload
     };
     assert!(full(tokens) && !full(tokens + 256), "{tokens}");
+}
+
+/// Bytes of weights per second by type, in units of 100 MB: of two threads of a server's processor.
+const HOST_RATES: [(&str, u64); 8] = [
+    ("F16", 405),
+    ("Q4_K", 368),
+    ("Q5_K", 350),
+    ("Q6_K", 337),
+    ("Q8_0", 263),
+    ("IQ4_XS", 182),
+    ("Q3_K", 164),
+    ("Q5_0", 139),
+];
+
+/// A machine whose host was measured, but for some types.
+fn measured(gpus: &[Gpu], without: &[&str]) -> Machine {
+    let known = HOST_RATES.into_iter().filter(|(name, _)| !without.contains(name));
+    let weights: Vec<_> =
+        known.map(|(name, rate)| serde_json::json!({ "type": name, "bytes_per_second": rate * 100_000_000 })).collect();
+    let mut host = Host::new(gib(64));
+    host.rates = serde_json::from_value(serde_json::json!({ "weights": weights })).unwrap();
+    gpus.iter().cloned().fold(Machine::new(host), Machine::with_gpu)
+}
+
+fn quantisations(advice: &Advice) -> Vec<(Effect, Quantisation)> {
+    let of = |change: &Change| match change.kinds[..] {
+        [ChangeKind::Quantisation { to, .. }] => Some((change.effect, to)),
+        _ => None,
+    };
+    advice.changes.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_larger_quantisation_that_the_host_reads_faster_is_advised_where_a_part_stays_there() {
+    let profile = LLAMA_8B.profile().quantised(Quantisation::IQ4_XS);
+    let card = Gpu::named("RTX 3060 12GB").unwrap();
+    for gpus in [&[][..], &[card.clone().free(mib(2500))]] {
+        let asked = (profile.clone(), measured(gpus, &[]), Request::new());
+        let advice = planner(&asked).advice().unwrap();
+        let found = quantisations(&advice);
+        assert!(found.contains(&(Effect::Faster, Quantisation::Q4_K_M)), "{advice}");
+        let change = advice.changes.iter().find(|change| change.effect == Effect::Faster).unwrap();
+        let speedup = change.speedup.unwrap();
+        assert!((1.2..2.2).contains(&speedup), "{advice}");
+        let said = format!("for speed: Q4_K_M (4.6 GiB), which would be larger and {speedup:.1} times as fast here: ");
+        assert!(change.to_string().starts_with(&said), "{change}");
+        assert_eq!(Outcome::of(&make(&asked, &advice, change).unwrap()), change.outcome);
+    }
+    // All of it on the card, the host's rates are no matter.
+    let advice = planner(&(profile, measured(&[card], &[]), Request::new())).advice().unwrap();
+    assert!(advice.changes.is_empty(), "{advice}");
+}
+
+#[test]
+fn no_quantisation_is_advised_for_a_speed_that_nobody_has_measured() {
+    let asked = (LLAMA_8B.profile().quantised(Quantisation::IQ4_XS), measured(&[], &["Q4_K"]), Request::new());
+    let planner = planner(&asked);
+    let found = quantisations(&planner.advice().unwrap());
+    let missing = planner.unmeasured();
+    assert!(missing.contains(&(T::Q4_K, false)) && !missing.contains(&(T::Q6_K, false)), "{missing:?}");
+    let has_q4 = |to: &Quantisation| to.types().0 == T::Q4_K;
+    assert!(found.iter().all(|(_, to)| !has_q4(to)), "{found:?}");
+    // Of a host of which nothing was measured, the bandwidth counts for all types alike.
+    let plain = (asked.0.clone(), Machine::new(Host::new(gib(64)).bandwidth(HOST)), Request::new());
+    assert!(advised(&plain).is_empty());
+}
+
+fn advised(asked: &Asked) -> Vec<(Effect, Quantisation)> {
+    quantisations(&planner(asked).advice().unwrap())
+}
+
+#[test]
+fn a_smaller_quantisation_is_advised_where_its_types_are_read_fast_enough_and_not_where_they_are_slow() {
+    let card = Gpu::named("RTX 3060 12GB").unwrap().free(mib(2000));
+    let asked = (LLAMA_8B.profile(), measured(&[card], &[]), Request::new());
+    for (_, to) in advised(&asked) {
+        let with = |profile: ModelProfile| crate::plan(&profile, &asked.1, &asked.2).unwrap().speed.unwrap();
+        let (after, before) = (with(asked.0.quantised(to)), with(asked.0.clone()));
+        assert!(after.tokens_per_second >= 1.09 * before.tokens_per_second, "{to}");
+        assert!(![Quantisation::IQ4_XS, Quantisation::Q3_K_L].contains(&to), "{to} takes longer on this host");
+    }
 }
 
 /// Cards of which other programs hold some.

@@ -45,6 +45,78 @@ fn quantised_a_model_has_the_bytes_of_the_published_files() {
     }
 }
 
+/// SmolLM2-135M-Instruct, whose rows of 576 elements are no whole blocks of 256.
+const SMOLLM2_135M: Shape = Shape {
+    name: "SmolLM2 135M Instruct",
+    n_layer: 30,
+    n_embd: 576,
+    n_ff: 1536,
+    n_head: 9,
+    n_head_kv: 3,
+    head_dim: 64,
+    n_vocab: 49_152,
+    tied: true,
+    rope_freqs: false,
+    types: (T::Q4_1, T::Q4_1, T::Q8_0),
+    ..LLAMA_8B
+};
+
+/// Bytes before the first tensor in its files: vocabulary and other metadata.
+const SMOLLM2_HEADER: u64 = 1_785_664;
+
+/// Bytes of the files that llama.cpp's quantiser wrote of its Q4_1 file on 2026-11-28 (the pinned source, without an
+/// importance matrix; IQ3_XS and IQ2_M want one).
+const SMOLLM2_FILES: [(Q, u64); 12] = [
+    (Q::Q8_0, 144_811_072),
+    (Q::Q6_K, 138_382_912),
+    (Q::Q5_K_M, 112_103_488),
+    (Q::Q5_K_S, 109_974_592),
+    (Q::Q4_K_M, 105_454_144),
+    (Q::Q4_K_S, 102_039_616),
+    (Q::IQ4_XS, 91_312_192),
+    (Q::Q3_K_L, 97_532_992),
+    (Q::Q3_K_M, 93_510_208),
+    (Q::IQ3_M, 90_213_184),
+    (Q::Q3_K_S, 88_201_792),
+    (Q::Q2_K, 88_201_792),
+];
+
+#[test]
+fn rows_of_no_whole_blocks_get_the_types_that_llama_cpp_falls_back_to() {
+    let mut profile = SMOLLM2_135M.profile();
+    profile.file_type = Some("Q4_1");
+    let header = profile.file_bytes - bytes(&profile);
+    for (quantisation, measured) in SMOLLM2_FILES {
+        let quantised = profile.quantised(quantisation);
+        assert_eq!(bytes(&quantised) + SMOLLM2_HEADER, measured, "{quantisation}");
+        assert_eq!(quantised.file_bytes, bytes(&quantised) + header, "{quantisation}");
+    }
+    let small = profile.quantised(Q::Q4_K_M);
+    for (name, expected) in [
+        ("token_embd.weight", T::Q8_0),
+        ("blk.5.attn_q.weight", T::Q5_0),
+        ("blk.0.attn_v.weight", T::Q8_0),
+        ("blk.5.ffn_down.weight", T::Q6_K),
+        ("blk.5.ffn_norm.weight", T::F32),
+    ] {
+        assert_eq!(ty(&small, name), expected, "{name}");
+    }
+    assert_eq!(ty(&profile.quantised(Q::Q5_K_S), "blk.9.ffn_up.weight"), T::Q5_1);
+    assert_eq!(ty(&profile.quantised(Q::Q2_K), "blk.9.attn_k.weight"), T::Q4_0);
+    assert_eq!(ty(&profile.quantised(Q::IQ4_XS), "blk.9.attn_k.weight"), T::IQ4_NL);
+}
+
+#[test]
+fn a_model_of_floats_is_quantised_but_for_what_the_quantiser_leaves() {
+    let floats = Shape { types: (T::F32, T::F32, T::F32), ..LLAMA_1B }.profile();
+    let mut floats = floats;
+    floats.file_type = Some("F32");
+    let small = floats.quantised(Q::Q8_0);
+    assert_eq!(ty(&small, "blk.0.attn_q.weight"), T::Q8_0);
+    assert_eq!(ty(&small, "blk.0.attn_norm.weight"), T::F32);
+    assert_eq!(small.weights.matrix_types(), [(T::Q8_0, false)]);
+}
+
 #[test]
 fn quantised_as_it_is_it_stays_as_it_is() {
     let profile = LLAMA_8B.profile();

@@ -5,9 +5,11 @@
 
 mod case;
 mod request;
+mod types;
 
 pub use case::RateCase;
 pub use request::RatesRequest;
+pub use types::{with_rates_for_advice, with_rates_of};
 
 use std::time::{Duration, Instant};
 

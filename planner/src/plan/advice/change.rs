@@ -58,7 +58,7 @@ pub enum ChangeKind {
         /// Bytes that it holds there.
         bytes: u64,
     },
-    /// The same model in a smaller quantisation.
+    /// The same model in another quantisation: a smaller one, or a larger one that the host reads faster.
     #[error("{to} ({})", Bytes(*file_bytes))]
     Quantisation {
         /// Which.
@@ -79,6 +79,8 @@ pub enum Effect {
     Loads,
     /// More of it is on GPUs, not all.
     More,
+    /// A larger file is faster here: a part of it stays on the host, which reads its types so much faster.
+    Faster,
 }
 
 /// A plan in short.
@@ -149,8 +151,13 @@ impl fmt::Display for Change {
             Effect::Fits => "to fit",
             Effect::Loads => "to load",
             Effect::More => "for more",
+            Effect::Faster => "for speed",
         };
         let kinds: Vec<String> = self.kinds.iter().map(ToString::to_string).collect();
-        write!(f, "{aim}: {}: {}", kinds.join(" and "), self.outcome)
+        write!(f, "{aim}: {}", kinds.join(" and "))?;
+        if let (Effect::Faster, Some(speedup)) = (self.effect, self.speedup) {
+            write!(f, ", which would be larger and {speedup:.1} times as fast here")?;
+        }
+        write!(f, ": {}", self.outcome)
     }
 }

@@ -2,9 +2,10 @@
 //! or request, and lists it only if the resulting plan is better.
 //!
 //! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they
-//! cost: what is asked differently, what is closed, another file ([`software`]).
+//! cost: what is asked differently, what is closed ([`software`]), another file ([`quantising`]).
 
 mod change;
+mod quantising;
 mod software;
 mod trials;
 
@@ -22,7 +23,7 @@ use trials::Trials;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Advice {
-    /// The changes, the cheapest for the user first; empty where everything fits.
+    /// The changes, the cheapest for the user first; empty where everything is on GPUs.
     pub changes: Vec<Change>,
     /// Set where layers on GPUs are not worth it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,9 +63,10 @@ impl Advice {
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner: planner.clone(), workload, before: plan };
-        let ways = [software::asking, software::closing, software::quantising];
+        let ways = [software::asking, software::closing, quantising::quantising];
         let changes = match plan.is_some_and(|plan| trials.is_enough(&Outcome::of(plan))) {
-            true => Vec::new(),
+            // What has to stay on the host may still be read faster there.
+            true => quantising::faster(&trials).into_iter().collect(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };
         Self { changes, pointless: plan.and_then(Pointless::of), workload }

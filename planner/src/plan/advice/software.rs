@@ -1,7 +1,6 @@
-//! What costs no hardware: asking for less, closing programs that hold a GPU's memory, a smaller quantisation.
+//! What costs no hardware and no other file: asking for less, closing programs that hold a GPU's memory.
 
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
-use crate::profile::{ModelProfile, Quantisation, Weight};
 
 use super::trials::Trials;
 use super::{Change, ChangeKind, Effect};
@@ -134,23 +133,4 @@ fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
     }
     programs.sort_by_key(|&(pid, bytes, _)| (std::cmp::Reverse(bytes), pid));
     programs.into_iter().map(|(_, _, changes)| changes).collect()
-}
-
-/// A smaller quantisation of the same model.
-pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
-    let profile = &trials.planner.profile;
-    let loaded = |profile: &ModelProfile| Weight::sum(profile.weights.loaded());
-    let now = loaded(profile);
-    let mut smaller = Vec::new();
-    for to in Quantisation::ALL {
-        let other = profile.quantised(to);
-        let bytes = loaded(&other);
-        if bytes < now {
-            smaller.push((bytes, vec![ChangeKind::Quantisation { to, file_bytes: other.file_bytes }]));
-        }
-    }
-    // Rows that are no whole blocks take other types, and the order of the names is not that of the bytes.
-    smaller.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
-    let smaller: Vec<_> = smaller.into_iter().map(|(_, change)| change).collect();
-    trials.least(&smaller).into_iter().collect()
 }

@@ -70,7 +70,7 @@ impl<'a> Trials<'a> {
     }
 
     /// The plan with these changes, whether or not it is better; `None` where it does not fit.
-    fn attempt(&self, kinds: &[ChangeKind]) -> Option<Change> {
+    pub(super) fn attempt(&self, kinds: &[ChangeKind]) -> Option<Change> {
         let planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         let outcome = Outcome::of(&planner.plan_for(self.workload)?);
         let effect = if self.is_enough(&outcome) {

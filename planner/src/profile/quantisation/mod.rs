@@ -1,6 +1,8 @@
 //! The quantisations that models are published in, and the same model in another one: other types, other bytes,
 //! nothing else.
 
+mod mixture;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::gguf::TensorType;
 
 use super::{ModelProfile, Weight, WeightBytes};
+
+use mixture::{Mixture, block_of};
 
 /// The short names of `general.file_type`, as people write them in file names (include/llama.h, `llama_ftype`), in the
 /// order of their numbers; `-` where there is none.
@@ -21,8 +25,8 @@ pub(super) fn file_type(number: u32) -> Option<&'static str> {
 }
 
 /// One line per quantisation: its name, the type of most matrices (`llama_ftype_get_default_type`), that of the output
-/// matrix and of token embeddings that serve as one, and the bits per element of a block's matrices, all together: of
-/// Llama 3.1 8B as it is published, and within half a percent of 70B's and Qwen3 30B-A3B's.
+/// matrix and of token embeddings that serve as one (`llama_tensor_get_type_impl`), and the bits per element of all
+/// blocks' matrices together in Llama 3.1 8B as it is published.
 macro_rules! quantisations {
     ($($name:ident, $default:ident, $output:ident, $bits:literal;)*) => {
         /// A quantisation of a whole model: which type each of its matrices gets. See [`ModelProfile::quantised`].
@@ -43,7 +47,8 @@ macro_rules! quantisations {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// The type of most matrices, that of the output matrix, and the bits per element of all blocks'.
+            /// The type of most matrices, that of the output matrix, and the bits per element of all blocks' matrices in a
+            /// model of 8B whose rows are whole blocks. [`ModelProfile::quantised`] has the types of a certain model.
             pub const fn types(self) -> (TensorType, TensorType, f64) {
                 match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
             }
@@ -74,40 +79,39 @@ impl fmt::Display for Quantisation {
     }
 }
 
+/// What each tensor's data in a file is padded to, in bytes (gguf.h, `GGUF_DEFAULT_ALIGNMENT`).
+const ALIGNMENT: u64 = 32;
+
 impl ModelProfile {
-    /// This model in another quantisation, about: each matrix of a block has the quantisation's bits per element, where
-    /// `llama-quantize` gives some more and some fewer. Together they are within a hundredth of published files. What
-    /// is not quantised in this file (norms, routers), or has rows of no whole blocks, stays as it is.
+    /// This model as `llama-quantize` would write it in another quantisation: each tensor with the type and the bytes
+    /// that it would have, without an importance matrix where the quantisation can do without one. Norms, routers and
+    /// other tensors that llama-quantize does not touch stay as they are in this file, and rows that are no whole
+    /// number of blocks get the type that llama-quantize falls back to (src/llama-quant.cpp, `tensor_type_fallback`).
+    ///
+    /// The bytes of tensors are exact. Those of the file leave out what its header grows or shrinks by, some bytes.
     pub fn quantised(&self, quantisation: Quantisation) -> Self {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();
         }
-        let (default, output, bits) = quantisation.types();
         let mut other = Self { file_type: Some(quantisation.name()), ..self.clone() };
-        let WeightBytes { blocks, input, output: last, rope, skipped, unplaced, .. } = &mut other.weights;
-        let all = blocks.iter_mut().flatten().chain(input).chain(last).chain(rope).chain(skipped).chain(unplaced);
-        let all: Vec<&mut Weight> = all.collect();
-        let tied = all.iter().all(|weight| &*weight.name != "output.weight");
+        let mut file_bytes = other.file_bytes;
+        let WeightBytes { blocks, input, output, rope, skipped, unplaced, .. } = &mut other.weights;
+        let all = blocks.iter_mut().flatten().chain(input).chain(output).chain(rope).chain(skipped).chain(unplaced);
+        let mut all: Vec<&mut Weight> = all.collect();
+        all.sort_by(|a, b| (block_of(&a.name), &a.name).cmp(&(block_of(&b.name), &b.name)));
+        let mut mixture = Mixture::new(quantisation, self, all.iter().map(|weight| &*weight.name));
         for weight in all {
-            let ty = match &*weight.name {
-                "output.weight" => output,
-                "token_embd.weight" if tied => output,
-                _ => default,
-            };
-            let is_kept = weight.ty == TensorType::F32 || !weight.name.ends_with(".weight");
-            if is_kept || !weight.shape[0].is_multiple_of(ty.block_size()) {
+            let ty = mixture.ty(&weight.name, weight.shape, weight.ty);
+            if ty == weight.ty {
                 continue;
             }
-            let elements = weight.shape.into_iter().fold(1, u64::saturating_mul);
-            let rows = elements / weight.shape[0].max(1);
-            let bytes = if weight.name.starts_with("blk.") {
-                (elements as f64 * bits / 8.0).ceil() as u64
-            } else {
-                ty.row_bytes(weight.shape[0]).saturating_mul(rows)
-            };
-            other.file_bytes = other.file_bytes.saturating_sub(weight.bytes).saturating_add(bytes);
+            let rows = weight.shape[1..].iter().copied().fold(1, u64::saturating_mul);
+            let bytes = ty.row_bytes(weight.shape[0]).saturating_mul(rows);
+            let padded = |bytes: u64| bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
+            file_bytes = file_bytes.saturating_sub(padded(weight.bytes)).saturating_add(padded(bytes));
             (weight.ty, weight.bytes) = (ty, bytes);
         }
+        other.file_bytes = file_bytes;
         other
     }
 }

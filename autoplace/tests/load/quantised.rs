@@ -1,0 +1,182 @@
+//! A model in another quantisation, as the planner has it, against llama.cpp's own quantiser: every tensor of every
+//! architecture gets the same type.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+
+use autoplace::gguf::Header;
+use autoplace::llama_sys::raw::{
+    ggml_log_level, llama_log_set, llama_model_quantize_default_params, llama_model_quantize_params,
+};
+use autoplace::llama_sys::{self, Backend};
+use autoplace::profile::{ModelProfile, Quantisation as Q, Weight};
+
+use crate::shapes::{LLAMA_8B, Shape};
+use crate::synthetic::dims::Experts;
+
+unsafe extern "C" {
+    /// Of llama.h. The library has no use for it, so the bindings lack it.
+    fn llama_model_quantize(from: *const c_char, to: *const c_char, params: *const llama_model_quantize_params) -> u32;
+}
+
+/// What the quantiser says.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+unsafe extern "C" fn hear(_: ggml_log_level, text: *const c_char, _: *mut c_void) {
+    // SAFETY: llama.cpp hands over a text that ends with a NUL (llama-impl.cpp, `llama_log_internal_v`).
+    let text = unsafe { CStr::from_ptr(text) };
+    SAID.lock().unwrap().push_str(&text.to_string_lossy());
+}
+
+/// The number of a quantisation (llama.h, `llama_ftype`).
+fn file_type(quantisation: Q) -> u32 {
+    match quantisation {
+        Q::Q8_0 => 7,
+        Q::Q2_K => 10,
+        Q::Q3_K_S => 11,
+        Q::Q3_K_M => 12,
+        Q::Q3_K_L => 13,
+        Q::Q4_K_S => 14,
+        Q::Q4_K_M => 15,
+        Q::Q5_K_S => 16,
+        Q::Q5_K_M => 17,
+        Q::Q6_K => 18,
+        Q::IQ3_XS => 22,
+        Q::IQ3_M => 27,
+        Q::IQ2_M => 29,
+        Q::IQ4_XS => 30,
+        other => panic!("{other} has no number here"),
+    }
+}
+
+/// The type that llama.cpp would give each tensor of a file, in small letters; `None` where it refuses.
+fn types(path: &Path, quantisation: Q) -> Option<BTreeMap<String, String>> {
+    // SAFETY: the function has no conditions.
+    let mut params = unsafe { llama_model_quantize_default_params() };
+    params.nthread = 1;
+    params.ftype = file_type(quantisation);
+    params.allow_requantize = true;
+    // It chooses, says what, and writes nothing (tools/quantize, `--dry-run`).
+    params.dry_run = true;
+    let from = CString::new(path.to_str().unwrap()).unwrap();
+    SAID.lock().unwrap().clear();
+    // SAFETY: the paths end with a NUL and outlive the call, and the parameters point to nothing else. The function
+    // returns its errors (llama-quant.cpp, `llama_model_quantize`).
+    let refused = unsafe { llama_model_quantize(from.as_ptr(), c"".as_ptr(), &raw const params) } != 0;
+    (!refused).then(|| SAID.lock().unwrap().lines().filter_map(tensor).collect())
+}
+
+/// `[   1/ 272] NAME   - [  576, 49152,     1,     1], type =   q4_1, size =    17 MiB ->    29 MiB (q8_0)`: a name, and
+/// the type at the end; the one before where nothing would change.
+fn tensor(line: &str) -> Option<(String, String)> {
+    let (name, rest) = line.strip_prefix('[')?.split_once("] ")?.1.split_once(" - [")?;
+    let now = rest.split_once("type =")?.1.split_once(',')?.0;
+    let other = line.strip_suffix(')').and_then(|line| Some(line.rsplit_once('(')?.1));
+    Some((name.trim().to_owned(), other.unwrap_or(now).trim().to_owned()))
+}
+
+/// Compares one model in all quantisations; whether llama.cpp makes any.
+fn compare(case: &str, path: &Path, faults: &mut Vec<String>) -> bool {
+    let Ok(mut profile) = ModelProfile::from_header(&Header::open(path).unwrap()) else { return false };
+    // What the file calls itself would be left as it is.
+    profile.file_type = None;
+    let mut any = false;
+    for quantisation in Q::ALL {
+        let Some(theirs) = types(path, quantisation) else { continue };
+        any = true;
+        let ours = profile.quantised(quantisation);
+        let weights: Vec<&Weight> = ours.weights.loaded().chain(&ours.weights.skipped).collect();
+        let names: BTreeSet<&str> = weights.iter().map(|weight| &*weight.name).collect();
+        assert!(names.into_iter().eq(theirs.keys()), "{case}: other tensors than llama.cpp's");
+        for weight in weights {
+            let (ours, theirs) = (weight.ty.name().to_lowercase(), &theirs[&*weight.name]);
+            if ours != *theirs {
+                faults
+                    .push(format!("{case}, {quantisation}: {} {:?}: {theirs}, not {ours}", weight.name, weight.shape));
+            }
+            let rows: u64 = weight.shape[1..].iter().product();
+            assert_eq!(weight.bytes, weight.ty.row_bytes(weight.shape[0]) * rows, "{case}: {}", weight.name);
+        }
+    }
+    any
+}
+
+/// Before anything is compared.
+fn listen() {
+    Backend::init().unwrap();
+    // SAFETY: `hear` is a plain function that needs no data, and this process is this test's own.
+    unsafe { llama_log_set(Some(hear), null_mut()) };
+}
+
+fn check(faults: &[String]) {
+    assert!(faults.is_empty(), "{} tensors differ:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// Small models of the widths that small models have, of as many blocks as decide the choice of types.
+fn shapes() -> Vec<Shape> {
+    let small = Shape { n_vocab: 96, rope_freqs: false, ..LLAMA_8B };
+    let of = |name, arch, [n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim]: [u32; 6]| Shape {
+        name,
+        arch,
+        n_layer,
+        n_embd: n_embd.into(),
+        n_ff: n_ff.into(),
+        n_head: n_head.into(),
+        n_head_kv: n_head_kv.into(),
+        head_dim: head_dim.into(),
+        ..small
+    };
+    let experts = |shape: Shape, n| Shape { experts: Some(Experts { n, used: 2, ff: 256 }), ..shape };
+    vec![
+        Shape { tied: true, ..of("SmolLM2-135M", "llama", [30, 576, 1536, 9, 3, 64]) },
+        Shape { tied: true, ..of("SmolLM2-360M", "llama", [32, 960, 2560, 15, 5, 64]) },
+        Shape { tied: true, qkv_bias: true, ..of("Qwen2.5-0.5B", "qwen2", [24, 896, 4864, 14, 2, 64]) },
+        of("width 640", "llama", [18, 640, 2048, 4, 1, 256]),
+        of("width 48", "llama", [8, 48, 80, 3, 1, 16]),
+        of("whole blocks", "llama", [17, 256, 512, 4, 4, 64]),
+        of("whole blocks, shared keys", "llama", [33, 256, 512, 4, 1, 64]),
+        of("as deep as a 70B", "llama", [80, 256, 256, 4, 2, 64]),
+        of("as deep as a 65B", "llama", [80, 256, 256, 4, 4, 64]),
+        of("as deep as Qwen's 72B", "qwen2", [80, 256, 256, 4, 4, 64]),
+        experts(of("8 experts", "llama", [9, 256, 256, 4, 2, 64]), 8),
+        experts(of("16 experts", "qwen3moe", [25, 256, 256, 4, 4, 64]), 16),
+        experts(of("3 experts, shared keys", "llama", [12, 256, 256, 4, 1, 64]), 3),
+    ]
+}
+
+#[test]
+fn every_tensor_of_the_usual_shapes_has_the_type_that_llama_cpp_gives_it() {
+    own_process!();
+    listen();
+    let folder = tempfile::tempdir().unwrap();
+    let mut faults = Vec::new();
+    for (number, shape) in shapes().iter().enumerate() {
+        let path = folder.path().join(format!("{number}.gguf"));
+        shape.builder().write_sparse(&path).unwrap();
+        assert!(compare(shape.name, &path, &mut faults), "{}: llama.cpp refuses it", shape.name);
+    }
+    check(&faults);
+}
+
+#[test]
+fn every_tensor_of_every_architecture_has_the_type_that_llama_cpp_gives_it() {
+    own_process!();
+    listen();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut faults, mut compared) = (Vec::new(), BTreeSet::new());
+    let architectures = llama_sys::architectures();
+    for blueprint in architectures.iter().flat_map(|arch| crate::blueprints::all(arch)) {
+        let Ok(model) = blueprint.make(folder.path()) else { continue };
+        let path = blueprint.write(&model, folder.path());
+        drop(model);
+        if compare(&blueprint.title(), &path, &mut faults) {
+            compared.insert(blueprint.arch.clone());
+        }
+    }
+    check(&faults);
+    let missing: Vec<&String> = architectures.iter().filter(|arch| !compared.contains(*arch)).collect();
+    assert!(missing.len() <= 3, "llama.cpp quantises no model of {missing:?}");
+}

@@ -1,0 +1,110 @@
+//! Another quantisation of the same model: a smaller one, of which more is on GPUs, or a larger one that this host reads
+//! faster.
+//!
+//! What stays on the host is priced by the rates that were measured for each type there: a type of fewer bits often
+//! takes longer to decode than it saves to read. A quantisation with a type whose rate is not known is not recommended
+//! for its speed where other types' rates are: [`Planner::unmeasured`] says what is to be measured first.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::gguf::TensorType;
+use crate::machine::MeasuredRates;
+use crate::plan::Planner;
+use crate::profile::{ModelProfile, Quantisation, Weight};
+
+use super::trials::Trials;
+use super::{Change, ChangeKind, Effect, WORTH};
+
+/// The model in another quantisation, as a change.
+struct Candidate {
+    bytes: u64,
+    profile: ModelProfile,
+    change: Vec<ChangeKind>,
+}
+
+/// Bytes of all weights that are loaded.
+fn loaded(profile: &ModelProfile) -> u64 {
+    Weight::sum(profile.weights.loaded())
+}
+
+/// All quantisations but the one that the model has, the largest first. The order of their names is not that of their
+/// bytes where rows are no whole blocks.
+fn candidates(model: &ModelProfile) -> Vec<Candidate> {
+    let others = Quantisation::ALL.into_iter().filter(|to| model.file_type != Some(to.name()));
+    let mut all: Vec<Candidate> = others
+        .map(|to| {
+            let profile = model.quantised(to);
+            let change = vec![ChangeKind::Quantisation { to, file_bytes: profile.file_bytes }];
+            Candidate { bytes: loaded(&profile), profile, change }
+        })
+        .collect();
+    all.sort_by_key(|candidate| Reverse(candidate.bytes));
+    all
+}
+
+/// Whether the host's rate of each of a model's types was measured; `None` where none at all was.
+fn are_measured(rates: Option<&MeasuredRates>, profile: &ModelProfile) -> Option<bool> {
+    let rates = rates.filter(|rates| !rates.weights.is_empty())?;
+    Some(profile.weights.matrix_types().into_iter().all(|kind| rates.has_weights(kind)))
+}
+
+/// A smaller quantisation with which more of the model is on GPUs; else, where a part of it stays on the host, a larger
+/// one that is faster for that.
+pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
+    let smaller = smaller(trials);
+    match smaller {
+        Some(change) if change.effect == Effect::Fits => vec![change],
+        smaller => smaller.into_iter().chain(faster(trials)).collect(),
+    }
+}
+
+fn smaller(trials: &Trials<'_>) -> Option<Change> {
+    let profile = &trials.planner.profile;
+    let now = loaded(profile);
+    let all: Vec<Candidate> = candidates(profile).into_iter().filter(|candidate| candidate.bytes < now).collect();
+    let changes = |all: &[Candidate]| -> Vec<Vec<ChangeKind>> { all.iter().map(|it| it.change.clone()).collect() };
+    if trials.before.is_none() {
+        return trials.least(&changes(&all));
+    }
+    // On GPUs alone the host's rates do not matter.
+    trials.first_that_fits(&changes(&all)).or_else(|| {
+        let rates = trials.planner.machine.host.rates.as_ref();
+        let mut known = all.iter().filter(|candidate| are_measured(rates, &candidate.profile) != Some(false));
+        known.find_map(|candidate| trials.worthwhile(&candidate.change))
+    })
+}
+
+/// A larger quantisation that is worth its bytes, where the host computes a part of the model at rates that were
+/// measured for each type: of those that are about as fast as the fastest, the largest, which answers best.
+pub(super) fn faster(trials: &Trials<'_>) -> Option<Change> {
+    trials.before.filter(|plan| !plan.full_offload)?;
+    let (profile, rates) = (&trials.planner.profile, trials.planner.machine.host.rates.as_ref());
+    let now = loaded(profile);
+    if are_measured(rates, profile) != Some(true) {
+        return None;
+    }
+    let larger = candidates(profile).into_iter().filter(|candidate| candidate.bytes > now);
+    let known = larger.filter(|candidate| are_measured(rates, &candidate.profile) == Some(true));
+    let changes: Vec<Change> = known.filter_map(|candidate| trials.attempt(&candidate.change)).collect();
+    let speed = |change: &Change| change.speedup.unwrap_or_default();
+    let fastest = changes.iter().map(speed).fold(WORTH, f64::max);
+    let good = changes.into_iter().find(|change| speed(change) >= WORTH && speed(change) * WORTH >= fastest);
+    good.map(|change| Change { effect: Effect::Faster, ..change })
+}
+
+impl Planner<'_> {
+    /// Types of matrices, each with whether they are experts' matrices, whose rates on the host advice about other
+    /// quantisations needs and nobody has measured: those of this model and of its other quantisations. Empty once all
+    /// are known.
+    pub fn unmeasured(&self) -> Vec<(TensorType, bool)> {
+        let others = Quantisation::ALL.into_iter().map(|to| self.profile.quantised(to));
+        let types: BTreeSet<_> = [self.profile.clone().into_owned()]
+            .into_iter()
+            .chain(others)
+            .flat_map(|profile| profile.weights.matrix_types())
+            .collect();
+        let rates = self.machine.host.rates.as_ref();
+        types.into_iter().filter(|&kind| !rates.is_some_and(|rates| rates.has_weights(kind))).collect()
+    }
+}
