@@ -113,6 +113,11 @@ fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub
     let run = |more: &[&str]| asked(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
     let plan = || asked(&["plan", "hf:some/thing:q8_0"]);
     assert!(text(&plan().stderr).ends_with("is not here: `autoplace run hf:some/thing:q8_0` fetches it\n"));
+    // Where nothing may be fetched, nobody is told to fetch.
+    let mut offline = user.command(&["plan", "hf:some/thing:q8_0"]);
+    let offline = offline.env("HF_HOME", user.path("hf")).env("HF_HUB_OFFLINE", "1").output().unwrap();
+    let said_offline = text(&offline.stderr);
+    assert!(said_offline.contains("HF_HUB_OFFLINE") && !said_offline.contains("fetches it"), "{said_offline}");
     let refused = run(&[]);
     assert_eq!((refused.status.code(), text(&refused.stdout).as_str()), (Some(1), ""));
     assert!(text(&refused.stderr).contains("demo-Q8_0 is not here: --yes fetches its 4."), "{}", text(&refused.stderr));
