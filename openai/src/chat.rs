@@ -83,9 +83,9 @@ impl ChatRequest {
         if let Some(add) = chat.add_generation_prompt {
             conversation = conversation.add_generation_prompt(add);
         }
-        let own = template.reply_format(!tools.typed.is_empty());
+        let format = template.reply_format(!tools.typed.is_empty());
         let Plan { constraint, format, is_either, may_think, unenforced } =
-            called::plan(&tools, options.constraint.take(), own, form::is_open(body)?)?;
+            called::plan(&tools, options.constraint.take(), format, form::is_open(body)?)?;
         // A form has no room for a thought: a model that would begin with one is told so.
         if !may_think || chat.reasoning_effort.as_deref() == Some("none") {
             conversation = conversation.variable("enable_thinking", false);

@@ -54,7 +54,11 @@ enum Here {
     /// A switch: the flag of ours that turns it on, and the one that turns it off. Empty: that is so anyway.
     Switch(&'static str, &'static str),
     /// Words of ours for a value, and in words which; a word without a dash is the model.
-    Reads(fn(&str) -> Result<Vec<String>, String>, &'static str),
+    Reads(
+        fn(&str) -> Result<Vec<String>, String>,
+        #[cfg_attr(not(test), expect(dead_code, reason = "docs/flags.md says it, and a test writes that"))]
+        &'static str,
+    ),
     /// These values ask for what is so anyway. Others are refused for this reason.
     Only(&'static [&'static str], &'static str),
     /// Refused for this reason.

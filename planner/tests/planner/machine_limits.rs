@@ -139,7 +139,7 @@ fn a_host_says_its_limit_on_time() {
 fn half_a_core_computes_half_as_fast_as_a_core_and_a_gpu_as_fast_as_ever() {
     let mut measured = MeasuredRates::default();
     let (tensor_type, experts, bytes_per_second) = (TensorType::Q4_K, false, 20_000_000_000);
-    measured.weights.push(WeightRate { tensor_type, experts, bytes_per_second });
+    measured.weights.push(WeightRate::new(tensor_type, experts, bytes_per_second));
     (measured.threads, measured.layer_ns) = (Some(1), 1000);
     let mut host = Host::new(gib(64)).physical_cores(8).bandwidth(80_000_000_000);
     let mut apu = Gpu::new("APU").total(gib(64));
