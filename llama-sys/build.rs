@@ -4,7 +4,8 @@
 //! 2. `source`: where is llama.cpp's source?
 //! 3. `configure`: which cmake options follow from the cargo features, and from what the compiler cannot do (`amx`)?
 //! 4. `isa`: which instruction set is the CPU code compiled for? The program compares it with its CPU at start.
-//! 5. `compile`: run cmake (always optimised; ggml's barrier is `native/wait.h`), in OUT_DIR or in the folder that `AUTOPLACE_LLAMA_BUILD_DIR` names.
+//! 5. `compile`: run cmake (always optimised; ggml's barrier is `native/wait.h`), in OUT_DIR or in the folder that
+//!    `AUTOPLACE_LLAMA_BUILD_DIR` names.
 //! 6. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
 //! 7. `link`: name the libraries.
 //! 8. `runtime` (where `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): the same again as libraries to be opened.

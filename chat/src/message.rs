@@ -129,8 +129,8 @@ pub struct ToolCall {
     pub id: Option<String>,
     /// The tool.
     pub name: String,
-    /// Its arguments: an object. Of a call that the answer was held to be and that a limit cut, the text so far, if that
-    /// is no whole object.
+    /// Its arguments: an object. Of a call that the answer was held to be and that a limit cut, the text so far, if
+    /// that is no whole object.
     pub arguments: Value,
 }
 

@@ -291,11 +291,10 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`Error::ToolsNotShown`] if there are tools, the template [shows none](Self::supports_tools), and they are [not to
-    /// be described](Self::describe_tools) either,
-    /// [`Error::Refused`] if the template says that it cannot render this (a role that it does not know, say),
-    /// [`Error::Failed`] if it goes wrong, [`Error::Limit`] if it takes too much, [`Error::Continue`], and
-    /// [`Error::NoVariant`] of a model that ships other variants only.
+    /// [`Error::ToolsNotShown`] if there are tools, the template [shows none](Self::supports_tools), and they are [not
+    /// to be described](Self::describe_tools) either, [`Error::Refused`] if the template says that it cannot render
+    /// this (a role that it does not know, say), [`Error::Failed`] if it goes wrong, [`Error::Limit`] if it takes too
+    /// much, [`Error::Continue`], and [`Error::NoVariant`] of a model that ships other variants only.
     #[doc(alias = "apply_chat_template")]
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
         let variant = self.pick(conversation.tools.is_some())?;

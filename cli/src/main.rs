@@ -3,9 +3,9 @@
 //! Arguments flow in ([`args`], with [`settings`], [`sizes`], [`flags`] and [`gpu`] for what they are made of, and
 //! [`llama_cpp`] for llama.cpp's own flags), a verb does its work
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
-//! [`extract`], [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit code 1 is an
-//! answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is the doctor's,
-//! where something is wrong, 130 a program that Ctrl-C has ended.
+//! [`extract`], [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit
+//! code 1 is an answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is
+//! the doctor's, where something is wrong, 130 a program that Ctrl-C has ended.
 
 mod args;
 mod devices;

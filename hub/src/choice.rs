@@ -336,8 +336,8 @@ fn because(rows: &[Row], index: usize, wish: Wish, before: &[Wish]) -> String {
 /// Slower by less is noise in the predictions.
 const NOTABLY: f64 = 1.1;
 
-/// What is said of the slowest smaller file that would be slower than the chosen one: its types take longer to decode on
-/// this host than their fewer bytes save.
+/// What is said of the slowest smaller file that would be slower than the chosen one: its types take longer to decode
+/// on this host than their fewer bytes save.
 fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
     let is_slower = |row: &&Row| row.speed() > 0.0 && row.speed() * NOTABLY <= chosen.speed();
     let smaller = rows.iter().filter(|row| row.bytes < chosen.bytes && row.is_partly_on_host()).filter(is_slower);

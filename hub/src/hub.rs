@@ -144,8 +144,8 @@ impl Hub {
 
     /// Fetches what the cache lacks of a model, and returns its first file there. What an earlier fetch of this
     /// library has left half-done is gone on with. A blob that another tool has written is read once, and fetched again
-    /// if its hash is not the hub's. `progress` hears every tenth of a second how many bytes are there, and how many there
-    /// will be; it may end the fetch.
+    /// if its hash is not the hub's. `progress` hears every tenth of a second how many bytes are there, and how many
+    /// there will be; it may end the fetch.
     ///
     /// # Errors
     ///

@@ -54,8 +54,8 @@ impl Hub {
         self.pick_by(name, |contenders| choose(contenders, machine, request, wish))
     }
 
-    /// The same by [`choose_measured`]: where a part of a model would stay on the host, `measure` is asked for the rates
-    /// of its types of weights that are missing there.
+    /// The same by [`choose_measured`]: where a part of a model would stay on the host, `measure` is asked for the
+    /// rates of its types of weights that are missing there.
     ///
     /// # Errors
     ///

@@ -2,8 +2,9 @@
 //! who debugs Rust.
 //!
 //! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder to share one native build
-//! between cargo profiles, packages and steps, and a file lock keeps two build scripts apart. In both each combination of
-//! source, options and instruction set has a folder of its own: what a CI's cache brings from another CPU is not reused.
+//! between cargo profiles, packages and steps, and a file lock keeps two build scripts apart. In both each combination
+//! of source, options and instruction set has a folder of its own: what a CI's cache brings from another CPU is not
+//! reused.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};

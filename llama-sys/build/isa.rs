@@ -15,8 +15,8 @@ impl InstructionSet {
     }
 }
 
-/// x86-64 without the feature `native`, by ggml's option and by Rust's name: ggml's defaults under GGML_NATIVE=OFF, where
-/// it sees neither cross-compilation nor SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
+/// x86-64 without the feature `native`, by ggml's option and by Rust's name: ggml's defaults under GGML_NATIVE=OFF,
+/// where it sees neither cross-compilation nor SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
 pub(crate) const PORTABLE_X86: [(&str, &str); 6] = [
     ("GGML_SSE42", "sse4.2"),
     ("GGML_AVX", "avx"),

@@ -61,8 +61,8 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
         println!("cargo:lib_dir={}", built.dir.join("bin").display());
     }
     let cache = Cache::read(&built.dir);
-    // Compilers differ in which runtime they bring, and some bring none: then ggml falls back to its own threads, with a
-    // warning.
+    // Compilers differ in which runtime they bring, and some bring none: then ggml falls back to its own threads, with
+    // a warning.
     let openmp = cache.value("GGML_OPENMP_ENABLED") == Some("ON");
     println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp));
     // Set by native/wait.cmake. OpenMP has a barrier of its own.
@@ -109,7 +109,8 @@ impl Linked {
         }
     }
 
-    /// What ggml's static libraries need from the system and from the toolkits. C++'s own library `cc` names, with the shim.
+    /// What ggml's static libraries need from the system and from the toolkits. C++'s own library `cc` names, with the
+    /// shim.
     fn system_libraries(&mut self, target: &Target, cache: &Cache) {
         match target.os.as_str() {
             "linux" if target.env == "gnu" || target.env == "musl" => {

@@ -21,8 +21,8 @@ pub struct BuildInfo {
     pub backends: Vec<&'static str>,
     /// CPU code threaded by OpenMP (else by ggml's own pool).
     pub openmp: bool,
-    /// Threads that wait for others of their graph sleep after some microseconds, so that they keep no other program from
-    /// computing. Else they spin; with OpenMP its runtime decides.
+    /// Threads that wait for others of their graph sleep after some microseconds, so that they keep no other program
+    /// from computing. Else they spin; with OpenMP its runtime decides.
     pub threads_sleep: bool,
     /// Backends are loadable libraries.
     pub dynamic_backends: bool,

@@ -421,8 +421,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for none, or more than ggml can have. [`Error::Call`] where the system starts no more
-    /// threads.
+    /// [`Error::InvalidParameter`] for none, or more than ggml can have. [`Error::Call`] where the system starts no
+    /// more threads.
     pub fn set_threads(&mut self, one: u32, several: u32) -> Result<(), Error> {
         for (name, threads) in [("n_threads", one), ("n_threads_batch", several)] {
             check_threads(name, threads)?;

@@ -33,8 +33,8 @@ impl Threadpool {
     }
 }
 
-/// Has a bare context of llama.cpp compute with a pool of `n_threads`, as llama.cpp's own programs do: for a loop that a
-/// [`Context`](crate::Context) is compared with. The pool lives until the process ends.
+/// Has a bare context of llama.cpp compute with a pool of `n_threads`, as llama.cpp's own programs do: for a loop that
+/// a [`Context`](crate::Context) is compared with. The pool lives until the process ends.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! `company`: how long a text takes beside other programs, of autoplace and of a bare llama.cpp loop whose threads wait
 //! in other ways.
 //!
-//! In: the pinned source, which is built twice more: with OpenMP, llama.cpp's default, and with ggml's own threads. Out:
-//! the table of `benches/company.rs`.
+//! In: the pinned source, which is built twice more: with OpenMP, llama.cpp's default, and with ggml's own threads.
+//! Out: the table of `benches/company.rs`.
 
 use std::path::Path;
 use std::process::Command;

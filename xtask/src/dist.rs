@@ -1,5 +1,5 @@
-//! `dist`: the program `autoplace` as a person installs it: an archive in cargo-dist's layout with its hash, and a Debian
-//! package, both without a C++ compiler.
+//! `dist`: the program `autoplace` as a person installs it: an archive in cargo-dist's layout with its hash, and a
+//! Debian package, both without a C++ compiler.
 //!
 //! 1. The program is built with `prebuilt-runtime`; it writes its manual pages and completions below `target/program`.
 //! 2. cargo-dist packs the archive and cargo-deb the package, as `cli/Cargo.toml` and `dist-workspace.toml` say.

@@ -57,8 +57,8 @@ case ${depends-${output##*/}} in
 esac
 "#;
 
-/// What starts the C++ compiler: the backend's host code takes 112 s of one core with `-O3` and 28 s without, and Mesa's
-/// device computes for far longer than that runs.
+/// What starts the C++ compiler: the backend's host code takes 112 s of one core with `-O3` and 28 s without, and
+/// Mesa's device computes for far longer than that runs.
 #[cfg(unix)]
 const LAUNCHER: &str = r#"#!/bin/sh
 case $* in
@@ -67,8 +67,8 @@ case $* in
 esac
 "#;
 
-/// The same for tests, whose models are small: what of llama.cpp takes long to compile, and is not what a token waits for,
-/// is optimised less, and what they hardly run not at all. Of 188 s of one core 58 are saved.
+/// The same for tests, whose models are small: what of llama.cpp takes long to compile, and is not what a token waits
+/// for, is optimised less, and what they hardly run not at all. Of 188 s of one core 58 are saved.
 #[cfg(unix)]
 const LAUNCHER_FOR_TESTS: &str = r#"#!/bin/sh
 case $* in

@@ -38,8 +38,8 @@ impl Workspace {
         // Where this program lies is no affair of what is compiled: build scripts ask, and are run again for it.
         command.current_dir(&self.root).args(arguments).env_remove("CARGO_MANIFEST_DIR");
         if self.clippy && arguments.first() == Some(&"test") {
-            // As `cargo clippy` itself has it: a rustc that lints. But `cargo clippy` only checks, and the tests would be
-            // compiled beside it.
+            // As `cargo clippy` itself has it: a rustc that lints. But `cargo clippy` only checks, and the tests would
+            // be compiled beside it.
             command.env("RUSTC_WORKSPACE_WRAPPER", cargo.with_file_name("clippy-driver"));
             command.env("CLIPPY_ARGS", "-Dwarnings");
         }

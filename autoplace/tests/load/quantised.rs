@@ -69,8 +69,8 @@ fn types(path: &Path, quantisation: Q) -> Option<BTreeMap<String, String>> {
     (!refused).then(|| SAID.lock().unwrap().lines().filter_map(tensor).collect())
 }
 
-/// `[   1/ 272] NAME   - [  576, 49152,     1,     1], type =   q4_1, size =    17 MiB ->    29 MiB (q8_0)`: a name, and
-/// the type at the end; the one before where nothing would change.
+/// `[   1/ 272] NAME   - [  576, 49152,     1,     1], type =   q4_1, size =    17 MiB ->    29 MiB (q8_0)`: a
+/// name, and the type at the end; the one before where nothing would change.
 fn tensor(line: &str) -> Option<(String, String)> {
     let (name, rest) = line.strip_prefix('[')?.split_once("] ")?.1.split_once(" - [")?;
     let now = rest.split_once("type =")?.1.split_once(',')?.0;

@@ -1,7 +1,8 @@
-//! Odd files, made of the header of a real one: `plan`, `list` and `run` refuse what llama.cpp refuses, and nothing else.
+//! Odd files, made of the header of a real one: `plan`, `list` and `run` refuse what llama.cpp refuses, and nothing
+//! else.
 //!
-//! Each file is one change, or two, of the demo model's header; its tensors are holes. What is known to end a process in
-//! a way that nothing survives is not among the changes. `AUTOPLACE_ODD_FILES` names other models, with `:` between
+//! Each file is one change, or two, of the demo model's header; its tensors are holes. What is known to end a process
+//! in a way that nothing survives is not among the changes. `AUTOPLACE_ODD_FILES` names other models, with `:` between
 //! them, for the test of all files:
 //!
 //! `AUTOPLACE_ODD_FILES=a.gguf:b.gguf cargo test -p autoplace-cli --test program odd_files -- --ignored --nocapture`
@@ -233,7 +234,8 @@ impl Odd {
     }
 }
 
-/// Whether llama.cpp loads it, by itself and with nothing on a GPU. The file is never mapped, which ggml asserts of some.
+/// Whether llama.cpp loads it, by itself and with nothing on a GPU. The file is never mapped, which ggml asserts of
+/// some.
 fn llama_cpp(path: &Path) -> Result<(), String> {
     let params = ModelParams { devices: Some(Vec::new()), load_mode: LoadMode::None, ..ModelParams::default() };
     llama_sys::quietly(|| {

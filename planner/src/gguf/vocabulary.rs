@@ -14,9 +14,9 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 impl Header {
     /// This model's metadata without its tensors, and with at most so many elements of each list of the tokenizer.
     ///
-    /// llama.cpp checks what kinds of lists there are, and that none is shorter than that of the tokens (llama-vocab.cpp,
-    /// `llama_vocab::impl::load`): a list that is shorter here is so there. Bytes are left whole, since they are no list
-    /// of one element for each token.
+    /// llama.cpp checks what kinds of lists there are, and that none is shorter than that of the tokens
+    /// (llama-vocab.cpp, `llama_vocab::impl::load`): a list that is shorter here is so there. Bytes are left whole,
+    /// since they are no list of one element for each token.
     ///
     /// # Errors
     ///

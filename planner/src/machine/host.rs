@@ -112,8 +112,8 @@ impl Host {
         return other::detect().0;
     }
 
-    /// This computer's processors alone, as far as this process may use them now: its cores and the limit on their time.
-    /// The memory is 0.
+    /// This computer's processors alone, as far as this process may use them now: its cores and the limit on their
+    /// time. The memory is 0.
     pub fn detect_processors() -> Self {
         #[cfg(target_os = "linux")]
         return linux::processors_under(Tree(Path::new("/")), &mut Notes::default());

@@ -321,7 +321,8 @@ impl Call {
                     At::Undecided => return None,
                     At::Nothing => None,
                 };
-                // A value whose closing tag was forgotten ends with the call. That is certain where another call follows.
+                // A value whose closing tag was forgotten ends with the call. That is certain where another call
+                // follows.
                 if self.in_value
                     && let Some((_, behind)) = end.filter(|(end, behind)| behind > end)
                 {

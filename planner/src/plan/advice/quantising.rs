@@ -1,5 +1,5 @@
-//! Another quantisation of the same model: a smaller one, of which more is on GPUs, or a larger one that this host reads
-//! faster.
+//! Another quantisation of the same model: a smaller one, of which more is on GPUs, or a larger one that this host
+//! reads faster.
 //!
 //! What stays on the host is priced by the rates that were measured for each type there: a type of fewer bits often
 //! takes longer to decode than it saves to read. A quantisation with a type whose rate is not known is not recommended

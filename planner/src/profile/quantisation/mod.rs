@@ -47,8 +47,9 @@ macro_rules! quantisations {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// The type of most matrices, that of the output matrix, and the bits per element of all blocks' matrices in a
-            /// model of 8B whose rows are whole blocks. [`ModelProfile::quantised`] has the types of a certain model.
+            /// The type of most matrices, that of the output matrix, and the bits per element of all blocks' matrices
+            /// in a model of 8B whose rows are whole blocks. [`ModelProfile::quantised`] has the types of a certain
+            /// model.
             pub const fn types(self) -> (TensorType, TensorType, f64) {
                 match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
             }
