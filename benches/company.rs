@@ -46,7 +46,8 @@ fn main() {
         Ok("busy") => compute_for_ever(),
         Ok("texts") => generate_for_ever(&arguments[0]),
         Ok(_) => {
-            println!("{:.4}", text(&arguments[0], arguments[1].parse().expect("a number of tokens")).as_secs_f64())
+            let tokens = arguments[1].parse().expect("a number of tokens");
+            println!("{:.4}", text(&arguments[0], tokens).as_secs_f64());
         }
         Err(_) => measure(&arguments),
     }

@@ -109,7 +109,10 @@ pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<
 
 /// As much of a text as may have so many tokens.
 pub(super) fn beginning(text: &str, tokens: usize) -> &str {
-    &text[..text.floor_char_boundary(tokens.saturating_mul(BYTES_PER_TOKEN))]
+    let most = tokens.saturating_mul(BYTES_PER_TOKEN).min(text.len());
+    // `str::floor_char_boundary` is newer than the oldest Rust that this compiles with.
+    let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    &text[..end]
 }
 
 /// What a request calls llama.cpp's parameter of this name; `None` where it is one of several.

@@ -163,7 +163,7 @@ fn a_forced_call_that_is_cut_anywhere_is_a_call_and_never_content() {
     for end in 0..=whole.len() {
         for length in [1, whole.len()] {
             let mut parser = ReplyParser::new(&ReplyFormat::forced_call()).with_tools(&tools);
-            let text = whole[..end].as_bytes();
+            let text = &whole.as_bytes()[..end];
             text.chunks(length).for_each(|piece| parser.push(std::str::from_utf8(piece).unwrap()).for_each(drop));
             let reply = parser.finish();
             assert_eq!((reply.content.as_str(), reply.malformed.len()), ("", 0), "{}", &whole[..end]);

@@ -10,9 +10,6 @@ use super::Tool::{self, LlamaCpp, LmStudio, Ollama};
 use super::{comment, emit};
 use crate::test_plan::{host_plan, plan, two_gpus};
 
-#[path = "../../../autoplace/tests/support/llama_source/mod.rs"]
-mod llama_source;
-
 fn changed(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> Plan {
     change(&mut plan);
     plan
@@ -188,7 +185,7 @@ fn a_name_cannot_end_its_comment() {
 
 #[test]
 fn every_flag_variable_and_type_is_in_llama_cpps_source() {
-    let source = llama_source::read("common/arg.cpp");
+    let source = crate::llama_source::read("common/arg.cpp");
     let plan = |unified| {
         changed(unusual(), |it| {
             it.context.kv_unified = unified;

@@ -208,9 +208,8 @@ impl Words {
     /// Puts a word of ours, which a flag stands for.
     fn put(&mut self, name: &str, word: String, own: &Own<'_>, (verb, program): (&str, &Command)) {
         if !word.starts_with('-') {
-            match self.model.replace(word) {
-                Some(other) => self.refused.push(format!("{name}: the model is {other} already")),
-                None => {}
+            if let Some(other) = self.model.replace(word) {
+                self.refused.push(format!("{name}: the model is {other} already"));
             }
         } else if own.has(&word) {
             self.words.push(word.into());
@@ -222,7 +221,7 @@ impl Words {
                 true => self.refused.push(format!("{name}: no verb takes it here")),
                 false if verb == "plan" => self.left_out.push(format!("{name} places nothing, and is left out")),
                 false => {
-                    self.refused.push(format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `")))
+                    self.refused.push(format!("{name}: `autoplace {}` takes it, not {verb}", verbs.join("` or `")));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Prompts, and what becomes of answers, under llama.cpp's names.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use autoplace::chat::ReplyFormat;
 use autoplace::generate::{Chat, Constraint, Generate};
@@ -99,7 +99,7 @@ impl TextArgs {
 }
 
 /// A file's text without the byte order mark and the last line break.
-fn text_of(file: &PathBuf) -> Result<String, String> {
+fn text_of(file: &Path) -> Result<String, String> {
     let text = crate::read(file)?;
     let text = without_byte_order_mark(&text);
     Ok(text.strip_suffix('\n').unwrap_or(text).to_owned())

@@ -334,7 +334,8 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
     let wide = |odd: &mut Odd| odd.set("wide".to_owned(), |it| it.u64("tokenizer.ggml.bos_token_id", 1));
     let mut of_tokens = without("tokenizer.ggml.tokens");
     let mut of_model = without("tokenizer.ggml.model");
-    let changes: [(&str, &mut dyn FnMut(&mut Odd), &str); 5] = [
+    type Change<'a> = (&'a str, &'a mut dyn FnMut(&mut Odd), &'a str);
+    let changes: [Change<'_>; 5] = [
         ("whole", &mut no_change.clone(), ""),
         ("no-model", &mut of_model, "tokenizer.ggml.model"),
         ("no-tokens", &mut of_tokens, "cannot find tokenizer vocab"),

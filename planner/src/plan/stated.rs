@@ -47,7 +47,7 @@ impl Planner<'_> {
         for n in (*range.start()..=most).rev() {
             let stated = self.stated_with(n, &whole, params)?;
             let levels = stated.levels(probe.is_some(), beyond.as_ref());
-            if !levels.fit() && !(probe.is_some() && range.start() == range.end()) {
+            if !(levels.fit() || (probe.is_some() && range.start() == range.end())) {
                 lacking = Some((n, stated.room.shortfalls(&levels)));
                 continue;
             }

@@ -215,11 +215,8 @@ fn tighten(schema: &mut Value) -> Result<(), String> {
         exact.map_err(|reason| format!("`{keyword}`: {reason}"))?;
     }
     for (keyword, value) in members.iter() {
-        let names = value.as_object().filter(|_| keyword == "properties").into_iter().flat_map(Map::keys);
-        names
-            .map(|name| numbers::written(name))
-            .collect::<Result<(), _>>()
-            .map_err(|it| format!("`properties`: {it}"))?;
+        let mut names = value.as_object().filter(|_| keyword == "properties").into_iter().flat_map(Map::keys);
+        names.try_for_each(|name| numbers::written(name)).map_err(|reason| format!("`properties`: {reason}"))?;
     }
     subschemas_mut(members).try_for_each(tighten)?;
     patterns::as_llguidance(members);
