@@ -65,7 +65,7 @@ impl TextArgs {
     }
 
     pub(super) fn system(&self) -> Result<Option<String>, Box<dyn Error>> {
-        Ok(self.system_file.as_ref().map(text_of).transpose()?)
+        Ok(self.system_file.as_deref().map(text_of).transpose()?)
     }
 
     pub(super) fn generated(&self, mut generate: Generate) -> Generate {
