@@ -7,7 +7,7 @@
 //! | variable | |
 //! |---|---|
 //! | `AUTOPLACE_REAL_MODELS` | model files, separated as in `PATH`; without it nothing is checked |
-//! | `AUTOPLACE_REAL_TOOLS` | the folder with llama-server, llama-tokenize, llama-completion, llama-perplexity and llama-bench |
+//! | `AUTOPLACE_REAL_TOOLS` | the folder with llama.cpp's own programs |
 //! | `AUTOPLACE_REAL_PYTHON` | a Python that has transformers |
 //! | `AUTOPLACE_REAL_CHECKS` | names of checks, separated by spaces; without it all run |
 //! | `AUTOPLACE_REAL_REPORT` | a file that the table is written to |

@@ -124,13 +124,15 @@ fn beside_the_record(setting: &Setting, all: &[Vec<Value>], ours: &[Option<Strin
     Ok(Row::compared(what, all.len(), differ.collect()))
 }
 
-/// llama-server goes on with the last message of an assistant: those conversations are left out. It takes away the BOS
-/// token that a template begins with, which its tokenizer puts there again.
+/// Two kinds of conversations are left out: llama-server goes on with the last message of an assistant, and makes one
+/// text of a message in parts before a template sees it (common/chat.cpp, `concat_content_parts`). It takes away the
+/// BOS token that a template begins with, which its tokenizer puts there again.
 fn beside_llama_server(server: &LlamaServer, all: &[Vec<Value>], ours: &[Option<String>]) -> Outcome<Row> {
     let without_bos = |text: &str| text.strip_prefix("<bos>").unwrap_or(text).to_owned();
     let (mut differ, mut compared) = (Vec::new(), 0);
     for (messages, ours) in all.iter().zip(ours) {
-        if messages.last().is_some_and(|last| last["role"] == "assistant") {
+        let is_in_parts = messages.iter().any(|message| message["content"].is_array());
+        if is_in_parts || messages.last().is_some_and(|last| last["role"] == "assistant") {
             continue;
         }
         compared += 1;
