@@ -7,7 +7,7 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-use autoplace::gguf::Header;
+use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::raw::{
     ggml_log_level, llama_log_set, llama_model_quantize_default_params, llama_model_quantize_params,
 };
@@ -52,7 +52,7 @@ fn file_type(quantisation: Q) -> u32 {
     }
 }
 
-/// The type that llama.cpp would give each tensor of a file, in small letters; `None` where it refuses.
+/// The type that llama.cpp would give each tensor of a file, in capitals; `None` where it refuses.
 fn types(path: &Path, quantisation: Q) -> Option<BTreeMap<String, String>> {
     // SAFETY: the function has no conditions.
     let mut params = unsafe { llama_model_quantize_default_params() };
@@ -75,16 +75,17 @@ fn tensor(line: &str) -> Option<(String, String)> {
     let (name, rest) = line.strip_prefix('[')?.split_once("] ")?.1.split_once(" - [")?;
     let now = rest.split_once("type =")?.1.split_once(',')?.0;
     let other = line.strip_suffix(')').and_then(|line| Some(line.rsplit_once('(')?.1));
-    Some((name.trim().to_owned(), other.unwrap_or(now).trim().to_owned()))
+    // ggml writes `q6_K` and `iq4_xs`.
+    Some((name.trim().to_owned(), other.unwrap_or(now).trim().to_uppercase()))
 }
 
-/// Compares one model in all quantisations; whether llama.cpp makes any.
-fn compare(case: &str, path: &Path, faults: &mut Vec<String>) -> bool {
+/// Compares one model in these quantisations; whether llama.cpp makes any.
+fn compare(case: &str, path: &Path, quantisations: &[Q], faults: &mut Vec<String>) -> bool {
     let Ok(mut profile) = ModelProfile::from_header(&Header::open(path).unwrap()) else { return false };
     // What the file calls itself would be left as it is.
     profile.file_type = None;
     let mut any = false;
-    for quantisation in Q::ALL {
+    for &quantisation in quantisations {
         let Some(theirs) = types(path, quantisation) else { continue };
         any = true;
         let ours = profile.quantised(quantisation);
@@ -92,10 +93,10 @@ fn compare(case: &str, path: &Path, faults: &mut Vec<String>) -> bool {
         let names: BTreeSet<&str> = weights.iter().map(|weight| &*weight.name).collect();
         assert!(names.into_iter().eq(theirs.keys()), "{case}: other tensors than llama.cpp's");
         for weight in weights {
-            let (ours, theirs) = (weight.ty.name().to_lowercase(), &theirs[&*weight.name]);
-            if ours != *theirs {
-                faults
-                    .push(format!("{case}, {quantisation}: {} {:?}: {theirs}, not {ours}", weight.name, weight.shape));
+            let (ours, theirs) = (weight.ty.name(), &theirs[&*weight.name]);
+            if ours != theirs {
+                let (name, shape) = (&weight.name, weight.shape);
+                faults.push(format!("{case}, {quantisation}: {name} {shape:?}: {theirs}, not {ours}"));
             }
             let rows: u64 = weight.shape[1..].iter().product();
             assert_eq!(weight.bytes, weight.ty.row_bytes(weight.shape[0]) * rows, "{case}: {}", weight.name);
@@ -135,7 +136,7 @@ fn shapes() -> Vec<Shape> {
         Shape { tied: true, ..of("SmolLM2-360M", "llama", [32, 960, 2560, 15, 5, 64]) },
         Shape { tied: true, qkv_bias: true, ..of("Qwen2.5-0.5B", "qwen2", [24, 896, 4864, 14, 2, 64]) },
         of("width 640", "llama", [18, 640, 2048, 4, 1, 256]),
-        of("width 48", "llama", [8, 48, 80, 3, 1, 16]),
+        Shape { types: (T::F16, T::F16, T::F16), ..of("rows of no blocks", "llama", [8, 48, 80, 3, 1, 16]) },
         of("whole blocks", "llama", [17, 256, 512, 4, 4, 64]),
         of("whole blocks, shared keys", "llama", [33, 256, 512, 4, 1, 64]),
         of("as deep as a 70B", "llama", [80, 256, 256, 4, 2, 64]),
@@ -156,7 +157,7 @@ fn every_tensor_of_the_usual_shapes_has_the_type_that_llama_cpp_gives_it() {
     for (number, shape) in shapes().iter().enumerate() {
         let path = folder.path().join(format!("{number}.gguf"));
         shape.builder().write_sparse(&path).unwrap();
-        assert!(compare(shape.name, &path, &mut faults), "{}: llama.cpp refuses it", shape.name);
+        assert!(compare(shape.name, &path, &Q::ALL, &mut faults), "{}: llama.cpp refuses it", shape.name);
     }
     check(&faults);
 }
@@ -164,19 +165,35 @@ fn every_tensor_of_the_usual_shapes_has_the_type_that_llama_cpp_gives_it() {
 #[test]
 fn every_tensor_of_every_architecture_has_the_type_that_llama_cpp_gives_it() {
     own_process!();
+    every_architecture(5);
+}
+
+#[test]
+#[ignore = "minutes: every architecture in every quantisation"]
+fn every_tensor_of_every_architecture_has_that_type_in_every_quantisation() {
+    own_process!();
+    every_architecture(1);
+}
+
+/// Compares models of every architecture, each in one of so many quantisations; all take their turn.
+fn every_architecture(one_of: usize) {
     listen();
     let folder = tempfile::tempdir().unwrap();
     let (mut faults, mut compared) = (Vec::new(), BTreeSet::new());
     let architectures = llama_sys::architectures();
-    for blueprint in architectures.iter().flat_map(|arch| crate::blueprints::all(arch)) {
+    let blueprints = architectures.iter().flat_map(|arch| crate::blueprints::all(arch));
+    for (turn, blueprint) in blueprints.enumerate() {
         let Ok(model) = blueprint.make(folder.path()) else { continue };
         let path = blueprint.write(&model, folder.path());
         drop(model);
-        if compare(&blueprint.title(), &path, &mut faults) {
+        let all = Q::ALL.into_iter().enumerate();
+        let some: Vec<Q> = all.filter(|(at, _)| (at + turn).is_multiple_of(one_of)).map(|(_, it)| it).collect();
+        if compare(&blueprint.title(), &path, &some, &mut faults) {
             compared.insert(blueprint.arch.clone());
         }
     }
     check(&faults);
+    // Some architectures are no models by themselves.
     let missing: Vec<&String> = architectures.iter().filter(|arch| !compared.contains(*arch)).collect();
-    assert!(missing.len() <= 3, "llama.cpp quantises no model of {missing:?}");
+    assert!(missing.len() <= 4, "llama.cpp quantises no model of {missing:?}");
 }
