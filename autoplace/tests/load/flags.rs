@@ -9,7 +9,8 @@ const TABLE: &str = include_str!("../../../docs/flags.md");
 /// All of our public functions, by name.
 fn methods() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut folders = ["autoplace/src", "chat/src", "planner/src", "llama-sys/src"].map(|it| root.join(it)).to_vec();
+    let crates = ["autoplace", "chat", "hub", "llama-sys", "openai", "planner"];
+    let mut folders = crates.map(|it| root.join(it).join("src")).to_vec();
     let mut names = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
