@@ -140,7 +140,7 @@ fn memory_nodes(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Option<Bo
 }
 
 /// The list of numbers in a line of `/proc/self/status`.
-pub(super) fn listed_in(status: &str, name: &str) -> Option<String> {
+fn listed_in(status: &str, name: &str) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
 }
 
