@@ -56,7 +56,7 @@ impl Completion {
     }
 
     /// What of the schemas of its tools a call is not held to while it is generated, each with its place in the
-    /// request: "tools[0].function.parameters.properties.tags: `uniqueItems` is not enforced". A finished call is
+    /// request: `tools[0].function.parameters.properties.tags: "uniqueItems" is not enforced`. A finished call is
     /// checked against the whole schema; where it is not what that allows, a warning says so.
     pub fn unenforced(&self) -> &[String] {
         &self.unenforced
