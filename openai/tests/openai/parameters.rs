@@ -80,6 +80,8 @@ fn what_the_table_says_is_refused_is_refused_by_its_name() {
                 assert!(asked(Value::Null).iter().all(Result::is_ok), "{name}");
             }
             "passed" => assert!(asked(asking(name)).iter().all(Result::is_ok), "{name}"),
+            // A request is nothing without them.
+            "done" if matches!(name, "messages" | "prompt") => {}
             "done" => assert!(asked(Value::Null).iter().all(Result::is_ok), "{name}"),
             other => panic!("{name} is {other}"),
         }
