@@ -29,28 +29,30 @@ pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
 fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, String>> {
     let request = Request::new();
     let mut missing = BTreeSet::new();
-    let mut row = |model: &LocalModel, machine: &Machine| -> Result<Row, String> {
+    let row = |model: &LocalModel, machine: &Machine, missing: &mut BTreeSet<_>| -> Result<Row, String> {
         let contender = model.contender().map_err(|error| error.to_string())?;
         let row = Row::of(&contender, machine, &request);
         missing.extend(unmeasured([(&contender, &row)], machine));
         Ok(row)
     };
-    let rows: Vec<_> = models.iter().map(|model| row(model, &machine)).collect();
-    if missing.is_empty() {
-        return rows;
-    }
-    let types: Vec<_> = missing.into_iter().collect();
-    let machine = load::with_rates_of(machine, &types);
-    let again = |model: &LocalModel| {
-        let contender = model.contender().map_err(|error| error.to_string())?;
-        let row = Row::of(&contender, &machine, &request);
-        // What it would be loaded with is the last to be asked.
+    let rows: Vec<_> = models.iter().map(|model| row(model, &machine, &mut missing)).collect();
+    let rows = if missing.is_empty() {
+        rows
+    } else {
+        let types: Vec<_> = std::mem::take(&mut missing).into_iter().collect();
+        let machine = load::with_rates_of(machine, &types);
+        models.iter().map(|model| row(model, &machine, &mut missing)).collect()
+    };
+    // Whether llama.cpp takes the file is asked last, of those alone that have a place.
+    let checked = |(model, row): (&LocalModel, Result<Row, String>)| {
+        let row = row?;
         if row.placed().is_some() {
+            let contender = model.contender().map_err(|error| error.to_string())?;
             load::check(&contender.header).map_err(|error| error.to_string())?;
         }
         Ok(row)
     };
-    models.iter().map(again).collect()
+    models.iter().zip(rows).map(checked).collect()
 }
 
 fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> String {

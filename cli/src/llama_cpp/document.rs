@@ -264,13 +264,16 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
         for row in TABLE.iter().flat_map(|(_, rows)| *rows) {
             for spelling in row.spellings().filter(|spelling| !matches!(*spelling, "-h" | "--help" | "--usage")) {
                 let mut problems = Vec::new();
-                let is_taken = samples.iter().any(|sample| {
+                // A flag may name the model itself.
+                let models: [&[&str]; 2] = [&["model.gguf"], &[]];
+                let lines = samples.iter().flat_map(|sample| models.map(|model| (sample, model)));
+                let is_taken = lines.into_iter().any(|(sample, model)| {
                     let values: &[&str] = match row.value {
                         Value::Two => &[sample, sample],
                         Value::One => &[sample],
                         _ => &[],
                     };
-                    let line = [&["autoplace", verb, "model.gguf", spelling], values].concat();
+                    let line = [&["autoplace", verb], model, &[spelling], values].concat();
                     match Words::read(line.into_iter().map(Into::into).collect(), &program) {
                         Err(refused) => refused.contains(spelling),
                         Ok(read) if !read.left_out.is_empty() => read.left_out[0].contains(spelling),

@@ -56,7 +56,7 @@ impl ToolChoice {
 
 impl Constraint {
     /// One or more calls of these tools, each between `<tool_call>` and `</tool_call>`
-    /// ([`ToolCallFormat::Hermes`]), or a text of this constraint.
+    /// ([`ToolCallFormat::Hermes`](crate::chat::ToolCallFormat::Hermes)), or a text of this constraint.
     ///
     /// A text that begins with `<` is calls, any other is of the constraint: no JSON begins so.
     #[must_use]
@@ -66,7 +66,7 @@ impl Constraint {
     }
 
     /// Any text, in which whatever stands between `<tool_call>` and `</tool_call>` is a call of one of these tools
-    /// ([`ToolCallFormat::Hermes`]).
+    /// ([`ToolCallFormat::Hermes`](crate::chat::ToolCallFormat::Hermes)).
     pub fn text_or_calls(tools: &[Tool]) -> Self {
         Self(Kind::TextOrCalls(Box::new(calls(&tools.iter().enumerate().collect::<Vec<_>>()))))
     }

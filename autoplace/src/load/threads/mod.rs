@@ -35,7 +35,7 @@ pub struct Threads {
     /// Why so many generate.
     pub basis: ThreadBasis,
     /// Whether somebody asked for the threads that compute prompts.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub(crate) prompt_is_asked: bool,
 }
 
