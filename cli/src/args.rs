@@ -340,7 +340,7 @@ fn flash_attn(text: &str) -> Result<FlashAttention, String> {
         "auto" | "-1" => Ok(FlashAttention::Auto),
         yes if is_yes(yes) => Ok(FlashAttention::On),
         no if is_no(no) => Ok(FlashAttention::Off),
-        _ => Err("on, off or auto can be".to_owned()),
+        _ => Err("auto, on, off and llama.cpp's -1, 1, 0 can be".to_owned()),
     }
 }
 

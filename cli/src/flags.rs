@@ -30,7 +30,7 @@ fn value<'w>(row: &Row, behind: &'w [String]) -> (&'w str, &'w [String]) {
         (Value::One, [value, behind @ ..]) => (value, behind),
         (Value::Two, [value, _, behind @ ..]) => (value, behind),
         (Value::One | Value::Two, _) => ("", &[]),
-        (Value::Optional(values), [value, behind @ ..]) if values.contains(&&**value) => (value, behind),
+        (Value::Optional(_), [value, behind @ ..]) if row.takes(value) => (value, behind),
         (Value::None | Value::Optional(_), _) => ("on", behind),
     }
 }

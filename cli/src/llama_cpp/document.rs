@@ -176,6 +176,7 @@ fn llama_cpps_command_lines_become_ours() {
         ("run -hf o/n:Q4_K_M -p -x", "run hf:o/n:Q4_K_M --yes --prompt=-x"),
         ("plan -hf o/n", "plan hf:o/n"),
         ("plan a -ngl auto -c 0 -fa 1 -fa", "plan a --ngl=auto --ctx=0 --flash-attn=1 --flash-attn=on"),
+        ("plan a -fa maybe", "plan a --flash-attn=maybe"),
         ("plan a -fa -ngl -1", "plan a --flash-attn=on --ngl=-1"),
         ("plan a --n_gpu_layers=7 -ub=256", "plan a --ngl=7 --ubatch=256"),
         ("serve a -np 4 -kvu -t 8 -tb 9", "serve a --parallel=4 --kv-unified --threads=8 --threads-batch=9"),
@@ -253,6 +254,7 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
         "layer",
         "5+1",
         "{}",
+        "127.0.0.1",
         "127.0.0.1:1",
         "kpt",
         "draft-mtp",
@@ -263,6 +265,9 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
     for verb in VERBS {
         for row in TABLE.iter().flat_map(|(_, rows)| *rows) {
             for spelling in row.spellings().filter(|spelling| !matches!(*spelling, "-h" | "--help" | "--usage")) {
+                // These name the model themselves.
+                let model: &[&str] =
+                    if row.names.iter().any(|name| ["-m", "-hf"].contains(name)) { &[] } else { &["model.gguf"] };
                 let mut problems = Vec::new();
                 // A flag may name the model itself.
                 let models: [&[&str]; 2] = [&["model.gguf"], &[]];
@@ -273,7 +278,11 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
                         Value::One => &[sample],
                         _ => &[],
                     };
+<<<<<<< HEAD
                     let line = [&["autoplace", verb], model, &[spelling], values].concat();
+=======
+                    let line = [&["autoplace", verb][..], model, &[spelling], values].concat();
+>>>>>>> main
                     match Words::read(line.into_iter().map(Into::into).collect(), &program) {
                         Err(refused) => refused.contains(spelling),
                         Ok(read) if !read.left_out.is_empty() => read.left_out[0].contains(spelling),

@@ -41,7 +41,8 @@ pub(crate) enum Value {
     One,
     /// The next two words.
     Two,
-    /// The next word where it is one of these: llama-bench gives switches a value, and `-fa` once had none.
+    /// The next word where it is one of these: llama-bench gives switches a value, and `-fa` once had none. Of `-fa`
+    /// any word that is no flag.
     Optional(&'static [&'static str]),
 }
 
@@ -133,6 +134,18 @@ impl Row {
 
     const fn library(self, text: &'static str) -> Self {
         Self { library: text, ..self }
+    }
+
+    /// Whether this word behind it is its value.
+    pub(crate) fn takes(&self, next: &str) -> bool {
+        match self.value {
+            Value::None => false,
+            Value::One | Value::Two => true,
+            // `-fa maybe` has a wrong value; `-fa -ngl 5` is the form of earlier versions, which had none.
+            Value::Optional(values) => {
+                values.contains(&next) || (matches!(self.here, Here::Flag(_)) && !next.starts_with('-'))
+            }
+        }
     }
 
     /// All spellings, those that turn it off last.

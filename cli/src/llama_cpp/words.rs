@@ -167,7 +167,7 @@ impl Words {
             (Value::None, None) => Some("on".to_owned()),
             (Value::One, None) => next(&|_| true),
             (Value::Two, None) => next(&|_| true).and_then(|_| next(&|_| true)),
-            (Value::Optional(values), None) => next(&|next| values.contains(&next)).or(Some("on".to_owned())),
+            (Value::Optional(_), None) => next(&|next| row.takes(next)).or(Some("on".to_owned())),
         };
         let Some(mut value) = value else {
             self.refused.push(format!("{name}: its value is missing"));

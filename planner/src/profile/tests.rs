@@ -100,7 +100,7 @@ fn what_there_is_no_model_of_is_named() {
     assert_eq!(profile(&acausal("llama")).unmodelled(), None);
     let shared = "attention.shared_kv_layers=1 block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
     let mixer = "ssm.conv_kernel=4 ssm.inner_size=128 ssm.group_count=2 ssm.state_size=16";
-    let elsewhere = with_matrices(model("llama", ""), &["v.patch_embd", "blk.7.attn_q"]);
+    let elsewhere = with_matrices(model("llama", ""), &["patch_embd", "blk.7.attn_q"]);
     for (model, why) in [
         (acausal("gemma2"), "without causal attention"),
         (model("eagle3", ""), "`eagle3` drafts for another model"),
@@ -111,7 +111,7 @@ fn what_there_is_no_model_of_is_named() {
         (model("deepseek2", "attention.key_length_mla=192"), "the width of only one of compressed keys and values"),
         (model("qwen35", &format!("{mixer} full_attention_interval=0")), "with an interval of no blocks"),
         (model("qwen35", &mixer.replace("=16", "=4294967295")), "with a state of no size"),
-        (elsewhere, "2 tensors (32768 bytes) of no known place, such as `v.patch_embd.weight`"),
+        (elsewhere, "2 tensors (32768 bytes) of no known place, such as `patch_embd.weight`"),
     ] {
         let reason = profile(&model).unmodelled().unwrap();
         assert!(reason.contains(why), "{reason}");
