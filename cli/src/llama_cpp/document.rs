@@ -269,20 +269,13 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
                 let model: &[&str] =
                     if row.names.iter().any(|name| ["-m", "-hf"].contains(name)) { &[] } else { &["model.gguf"] };
                 let mut problems = Vec::new();
-                // A flag may name the model itself.
-                let models: [&[&str]; 2] = [&["model.gguf"], &[]];
-                let lines = samples.iter().flat_map(|sample| models.map(|model| (sample, model)));
-                let is_taken = lines.into_iter().any(|(sample, model)| {
+                let is_taken = samples.iter().any(|sample| {
                     let values: &[&str] = match row.value {
                         Value::Two => &[sample, sample],
                         Value::One => &[sample],
                         _ => &[],
                     };
-<<<<<<< HEAD
-                    let line = [&["autoplace", verb], model, &[spelling], values].concat();
-=======
                     let line = [&["autoplace", verb][..], model, &[spelling], values].concat();
->>>>>>> main
                     match Words::read(line.into_iter().map(Into::into).collect(), &program) {
                         Err(refused) => refused.contains(spelling),
                         Ok(read) if !read.left_out.is_empty() => read.left_out[0].contains(spelling),
