@@ -20,7 +20,9 @@ fn methods() -> BTreeSet<String> {
             } else if path.extension().is_some_and(|it| it == "rs") {
                 let text = fs::read_to_string(path).unwrap();
                 let ends = |c: char| !(c.is_alphanumeric() || c == '_');
-                let functions = ["pub fn ", "pub const fn "].into_iter().flat_map(|begin| text.split(begin).skip(1));
+                let functions = ["pub fn ", "pub const fn ", "pub async fn "]
+                    .into_iter()
+                    .flat_map(|begin| text.split(begin).skip(1));
                 let setters =
                     text.split("setters! {").skip(1).flat_map(|it| it.split("\n    }").next().unwrap().lines());
                 let names_of = functions.chain(setters.map(str::trim_start));
