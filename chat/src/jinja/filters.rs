@@ -1,14 +1,22 @@
 //! jinja2's filters and tests that minijinja has otherwise or not at all.
 
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::filters::{dictsort, max, min, sort, unique};
 use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Kwargs, Rest, Tuple, ValueKind};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 
+use super::arguments::{self, bound};
+use super::fault::failed;
 use super::json::Dumps;
-use super::kept::pay;
-use super::methods::{check_format, pad};
-use super::printing::{escaped, text_of};
-use super::source::PRINTF;
+use super::kept::{is_dict, pay, walk};
+use super::list::List;
+use super::methods::{CHANGING, DICT_METHODS, LIST_METHODS, check_format, pad, replaced};
+use super::printing::{escaped, repr, text_of};
+use super::python;
+use super::source::{ATTRIBUTE, LIST, PRINTF, PRIVATE, UNSET};
 
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", |state: &State, value: &Value, arguments: Rest<Value>, named: Kwargs| {
@@ -22,8 +30,145 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             None => printf(state, text, std::slice::from_ref(value)),
         }
     });
-    environment
-        .add_filter("format", |state: &State, text: &str, arguments: Rest<Value>| printf(state, text, &arguments));
+    environment.add_filter("format", |state: &State, text: &str, arguments: Rest<ValueOrKwargs>| {
+        let arguments = all(arguments);
+        let (values, named) = arguments::split(&arguments)?;
+        let names: Vec<&str> = named.args().collect();
+        if names.is_empty() {
+            return printf(state, text, &values);
+        }
+        // `'%(a)s'|format(a=1)`: each place by its name.
+        let mut ordered = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('%') {
+            plain.push_str(&rest[..=at]);
+            rest = &rest[at + 1..];
+            if let Some((name, behind)) = rest.strip_prefix('(').and_then(|it| it.split_once(')')) {
+                ordered.push(named.get::<Value>(name)?);
+                rest = behind;
+            } else if let Some(behind) = rest.strip_prefix('%') {
+                plain.push('%');
+                rest = behind;
+            } else {
+                return Err(failed("format requires a mapping"));
+            }
+        }
+        plain.push_str(rest);
+        printf(state, &plain, &ordered)
+    });
+    environment.add_filter("default", default);
+    environment.add_filter("d", default);
+    environment.add_filter("trim", |state: &State, value: &Value, arguments: Rest<ValueOrKwargs>| {
+        let arguments = all(arguments);
+        let given = bound("trim", &arguments, 0, &["chars"])?;
+        let text = text_of(state, value)?;
+        Ok::<_, Error>(match arguments::text(&given[0])? {
+            Some(chars) => text.trim_matches(|c| chars.contains(c)).to_owned(),
+            None => text.trim_matches(python::is_space).to_owned(),
+        })
+    });
+    environment.add_filter("replace", |state: &State, value: &Value, arguments: Rest<ValueOrKwargs>| {
+        let arguments = all(arguments);
+        let given = bound("replace", &arguments, 0, &["old", "new", "count"])?;
+        let part = |index: usize| {
+            let part = given[index].as_ref().ok_or_else(|| failed("replace: `old` and `new` are needed"))?;
+            text_of(state, part)
+        };
+        let most = arguments::integer(&given[2])?.unwrap_or(-1);
+        replaced(state, &text_of(state, value)?, &part(0)?, &part(1)?, most)
+    });
+    for (name, change) in [
+        ("upper", str::to_uppercase as fn(&str) -> String),
+        ("lower", str::to_lowercase),
+        ("capitalize", python::capitalize),
+    ] {
+        environment.add_filter(name, move |state: &State, value: &Value| {
+            let changed = change(&text_of(state, value)?);
+            Ok::<_, Error>(match value.is_safe() {
+                true => Value::from_safe_string(changed),
+                false => changed.into(),
+            })
+        });
+    }
+    environment.add_filter("float", |value: &Value, arguments: Rest<ValueOrKwargs>| {
+        let arguments = all(arguments);
+        let given = bound("float", &arguments, 0, &["default"])?;
+        let number = match value.as_str() {
+            Some(text) => float_of(text),
+            None => f64::try_from(value.clone()).ok().or_else(|| truth(value).map(|it| it as f64)),
+        };
+        Ok::<_, Error>(number.map(Value::from).or_else(|| given[0].clone()).unwrap_or_else(|| 0.0.into()))
+    });
+    environment.add_filter("int", |value: &Value, arguments: Rest<ValueOrKwargs>| {
+        let arguments = all(arguments);
+        let given = bound("int", &arguments, 0, &["default", "base"])?;
+        let base = arguments::integer(&given[1])?.unwrap_or(10);
+        let number = match value.as_str() {
+            Some(text) => integer_of(text, base).or_else(|| whole(float_of(text)?)),
+            None if value.is_integer() => Some(value.clone()),
+            None => truth(value).map(Value::from).or_else(|| whole(f64::try_from(value.clone()).ok()?)),
+        };
+        Ok::<_, Error>(number.or_else(|| given[0].clone()).unwrap_or_else(|| 0.into()))
+    });
+    environment.add_filter("pprint", |state: &State, value: &Value| {
+        walk(state, value, 0)?;
+        let mut out = String::new();
+        repr(value, &mut out)?;
+        if out.chars().count() > PPRINT_WIDTH {
+            return Err(failed("pprint of a value that takes more than one line"));
+        }
+        Ok::<_, Error>(out)
+    });
+    environment.add_filter("center", |state: &State, value: &Value, arguments: Rest<ValueOrKwargs>| {
+        let arguments = all(arguments);
+        let given = bound("center", &arguments, 0, &["width"])?;
+        let width = usize::try_from(arguments::integer(&given[0])?.unwrap_or(80)).unwrap_or(0);
+        pad(&text_of(state, value)?, "center", width, " ")
+    });
+    environment.add_filter("wordcount", |state: &State, value: &Value| {
+        let text = text_of(state, value)?;
+        Ok::<_, Error>(text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|it| !it.is_empty()).count())
+    });
+    environment.add_filter("sort", |state: &State, value: Value, given: Rest<ValueOrKwargs>| {
+        sort(state, value, by_name("sort", &all(given), &["reverse", "case_sensitive", "attribute"])?)
+    });
+    environment.add_filter("dictsort", |value: &Value, given: Rest<ValueOrKwargs>| {
+        dictsort(value, by_name("dictsort", &all(given), &["case_sensitive", "by", "reverse"])?)
+    });
+    environment.add_filter("unique", |state: &State, value: Value, given: Rest<ValueOrKwargs>| {
+        unique(state, value, by_name("unique", &all(given), &["case_sensitive", "attribute"])?)
+    });
+    environment.add_filter("min", |state: &State, value: Value, given: Rest<ValueOrKwargs>| {
+        min(state, value, by_name("min", &all(given), &["case_sensitive", "attribute"])?)
+    });
+    environment.add_filter("max", |state: &State, value: Value, given: Rest<ValueOrKwargs>| {
+        max(state, value, by_name("max", &all(given), &["case_sensitive", "attribute"])?)
+    });
+    environment.add_filter(ATTRIBUTE, |value: &Value, name: &str| {
+        let methods = match value.kind() {
+            ValueKind::Map if is_dict(value) => DICT_METHODS,
+            ValueKind::Seq => LIST_METHODS,
+            _ => &[],
+        };
+        // The sandbox shows no method that changes what it is of.
+        if methods.contains(&name) && CHANGING.contains(&name) {
+            return Ok(Value::UNDEFINED);
+        }
+        match methods.contains(&name) {
+            true => Ok(Value::from_object(Method { of: value.clone(), name: name.to_owned() })),
+            false => value.get_attr(name),
+        }
+    });
+    environment.add_filter(PRIVATE, |_: &Value| -> Result<Value, Error> {
+        Err(failed("Chat templates cannot store underscore-prefixed attributes on a namespace"))
+    });
+    environment.add_filter(LIST, |value: &Value| {
+        let items: Vec<Value> = value.try_iter()?.collect();
+        Ok::<_, Error>(List::of(items))
+    });
+    environment.add_global(UNSET, Value::from_object(Unset));
+    environment.add_test(UNSET, |value: &Value| value.downcast_object_ref::<Unset>().is_some());
     environment.add_filter("indent", indent);
     for name in ["e", "escape"] {
         environment.add_filter(name, move |state: &State, value: &Value| {
@@ -46,7 +191,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         value.kind() == ValueKind::Plain || name.ends_with("Macro")
     });
     // Not jinja2's.
-    for name in ["zip", "chain", "lines", "pprint", "split", "bool"] {
+    for name in ["zip", "chain", "lines", "split", "bool"] {
         environment.remove_filter(name);
     }
     for name in ["startingwith", "endingwith", "containing"] {
@@ -54,10 +199,131 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     }
 }
 
+/// As wide as `pprint` writes on one line.
+const PPRINT_WIDTH: usize = 79;
+
+/// A parameter of a macro that was not given.
+#[derive(Debug)]
+struct Unset;
+
+impl Object for Unset {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
+/// A method that is not called, such as `spec.items`.
+#[derive(Debug)]
+struct Method {
+    of: Value,
+    name: String,
+}
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, arguments: &[Value]) -> Result<Value, Error> {
+        self.of.call_method(state, &self.name, arguments)
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = if self.of.kind() == ValueKind::Map { "dict" } else { "list" };
+        write!(f, "<built-in method {} of {of} object at 0x7f0000000000>", self.name)
+    }
+}
+
+/// The arguments, of which the last may be those with names.
+fn all(arguments: Rest<ValueOrKwargs>) -> Vec<Value> {
+    arguments.0.into_iter().map(ValueOrKwargs::into_value).collect()
+}
+
+/// Arguments by the names that minijinja's filters take alone.
+fn by_name(of: &str, arguments: &[Value], names: &[&str]) -> Result<Kwargs, Error> {
+    let given = bound(of, arguments, 0, names)?;
+    // What is none is as if it were not given.
+    let given = names.iter().zip(given).filter_map(|(name, value)| Some((*name, value.filter(|it| !it.is_none())?)));
+    Ok(given.collect())
+}
+
+/// jinja2's `do_default`.
+fn default(value: Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let arguments = all(arguments);
+    let given = bound("default", &arguments, 0, &["default_value", "boolean"])?;
+    let is_wanting = value.is_undefined() || (arguments::flag(&given[1]) && !value.is_true());
+    Ok(match is_wanting {
+        true => given[0].clone().unwrap_or_else(|| "".into()),
+        false => value,
+    })
+}
+
+fn truth(value: &Value) -> Option<i64> {
+    (value.kind() == ValueKind::Bool).then(|| i64::from(value.is_true()))
+}
+
+/// Python's `float` of a text.
+fn float_of(text: &str) -> Option<f64> {
+    let text = text.trim_matches(python::is_space);
+    without_underscores(text)?.parse().ok()
+}
+
+/// Python's `int` of a text.
+fn integer_of(text: &str, base: i64) -> Option<Value> {
+    let text = without_underscores(text.trim_matches(python::is_space))?.to_lowercase();
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(&text)),
+    };
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    let prefixed = [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().find_map(|(prefix, of)| {
+        let digits = digits.strip_prefix(prefix).filter(|_| base == of || base == 0)?;
+        Some((digits, of))
+    });
+    let (digits, base) = prefixed.unwrap_or((digits, if base == 0 { 10 } else { base }));
+    let base = u32::try_from(base).ok().filter(|base| (2..=36).contains(base))?;
+    i128::from_str_radix(&format!("{sign}{digits}"), base).ok().map(Value::from)
+}
+
+/// Digits between which single underscores may stand.
+fn without_underscores(text: &str) -> Option<String> {
+    let is_wrong = text.starts_with('_') || text.ends_with('_') || text.contains("__");
+    (!is_wrong).then(|| text.replace('_', ""))
+}
+
+fn whole(float: f64) -> Option<Value> {
+    // Larger ones are no longer exact, and are an error to `int` here.
+    (float.is_finite() && float.abs() < 1e38).then(|| Value::from(float.trunc() as i128))
+}
+
 /// Python's `%` of a text.
 fn printf(state: &State, text: &str, arguments: &[Value]) -> Result<String, Error> {
     check_format(state, text, '%', arguments)?;
-    format(FormatStyle::Printf, text, arguments)
+    // What is whole to `%d` is cut, not refused.
+    let mut kinds = printf_kinds(text).into_iter();
+    let arguments: Vec<Value> = arguments
+        .iter()
+        .map(|value| {
+            let is_whole = kinds.next().is_some_and(|kind| "diu".contains(kind));
+            let is_float = value.kind() == ValueKind::Number && !value.is_integer();
+            let float = f64::try_from(value.clone()).ok().filter(|_| is_whole && is_float);
+            float.and_then(whole).unwrap_or_else(|| value.clone())
+        })
+        .collect();
+    format(FormatStyle::Printf, text, &arguments)
+}
+
+/// The letters of the places in a text, in their order.
+fn printf_kinds(text: &str) -> Vec<char> {
+    let mut kinds = Vec::new();
+    let mut chars = text.chars();
+    while chars.any(|c| c == '%') {
+        let kind = chars.by_ref().find(|c| c.is_alphabetic() || *c == '%');
+        kinds.extend(kind.filter(|kind| *kind != '%'));
+    }
+    kinds
 }
 
 /// jinja2's `do_indent`, whose width may be a text.
@@ -74,11 +340,11 @@ fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> R
     let is_set = |index, name| Ok::<_, Error>(argument(index, name)?.is_some_and(|value| value.is_true()));
     let (first, blank) = (is_set(1, "first")?, is_set(2, "blank")?);
     named.assert_all_used()?;
-    let lines = text.matches('\n').count() + 1;
+    let lines = python::lines(text, false).len() + 1;
     pay(state, text.len().saturating_add(lines.saturating_mul(with.len())))?;
     let mut out = String::new();
     // As jinja2 does, so that a last line that is empty is one.
-    for (index, line) in format!("{text}\n").lines().enumerate() {
+    for (index, line) in python::lines(&format!("{text}\n"), false).into_iter().enumerate() {
         out.push_str(if index > 0 { "\n" } else { "" });
         let is_indented = if index == 0 { first } else { blank || !line.is_empty() };
         out.push_str(if is_indented { &with } else { "" });

@@ -95,7 +95,7 @@ pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Va
                 is_changed |= made.is_some();
                 entries.push((key, made.unwrap_or(item)));
             }
-            Ok(is_changed.then(|| entries.into_iter().collect()))
+            Ok(is_changed.then(|| Value::from_pairs(entries)))
         }
         ValueKind::Map | ValueKind::Plain => Err(no_data(value)),
         _ => Ok(None),

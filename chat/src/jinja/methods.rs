@@ -6,37 +6,81 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::fault::failed;
 use super::kept::{is_dict, kept, pay, walk};
+use super::list::List;
+use super::{arguments, python};
 
 /// As wide as anything is padded.
 const MOST_WIDE: usize = 10_000;
 
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(|state, value, method, arguments| {
-        let made = match text_method(state, value, method, arguments)? {
+        let made = match value.as_str() {
+            Some(text) => text_method(state, text, method, arguments)?,
+            None => value_method(state, value, method, arguments)?,
+        };
+        let made = match made {
             Some(made) => made,
-            None => match list_method(value, method, arguments)? {
-                Some(made) => made,
-                None => unknown_method_callback(state, value, method, arguments)?,
-            },
+            None => unknown_method_callback(state, value, method, arguments)?,
         };
         kept(state, made)
     });
 }
 
-fn text_method(state: &State, value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
-    let Some(text) = value.as_str() else {
-        return Ok(None);
-    };
+/// Methods of dicts, lists and texts: an attribute of these names is the method before it is a key.
+pub(super) const DICT_METHODS: &[&str] =
+    &["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
+pub(super) const LIST_METHODS: &[&str] =
+    &["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
+
+/// Those of them that change what they are of.
+pub(super) const CHANGING: &[&str] =
+    &["append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"];
+
+fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
     let three = |before: &str, between: &str, after: &str| {
         Value::from(Tuple::from(vec![before.into(), between.into(), after.into()]))
     };
+    let bound = |only: usize, names: &[&str]| arguments::bound(method, arguments, only, names);
+    let none = || bound(0, &[]).map(drop);
+    let list = |parts: Vec<&str>| {
+        pay(state, parts.len().saturating_mul(size_of::<Value>()))?;
+        Ok::<_, Error>(parts.into_iter().map(Value::from).collect::<Vec<_>>())
+    };
     Ok(Some(match method {
+        "upper" => none().map(|()| text.to_uppercase())?.into(),
+        "lower" => none().map(|()| text.to_lowercase())?.into(),
+        "title" => none().map(|()| python::title(text))?.into(),
+        "capitalize" => none().map(|()| python::capitalize(text))?.into(),
+        "swapcase" => none().map(|()| python::swap_case(text))?.into(),
+        "casefold" => none().map(|()| python::case_fold(text))?.into(),
+        "istitle" => none().map(|()| python::is_title(text))?.into(),
+        "isspace" => none().map(|()| !text.is_empty() && text.chars().all(python::is_space))?.into(),
+        "isdecimal" => none().map(|()| !text.is_empty() && text.chars().all(char::is_numeric))?.into(),
+        "isprintable" => none().map(|()| !text.chars().any(char::is_control))?.into(),
+        "isidentifier" => {
+            none()?;
+            let begins = text.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_');
+            (begins && text.chars().all(|c| c.is_alphanumeric() || c == '_')).into()
+        }
+        "strip" | "lstrip" | "rstrip" => {
+            let given = bound(1, &["chars"])?;
+            let chars: Option<Vec<char>> = arguments::text(&given[0])?.map(|chars| chars.chars().collect());
+            let is_cut = |c: char| chars.as_ref().map_or_else(|| python::is_space(c), |chars| chars.contains(&c));
+            match method {
+                "strip" => text.trim_matches(is_cut),
+                "lstrip" => text.trim_start_matches(is_cut),
+                _ => text.trim_end_matches(is_cut),
+            }
+            .into()
+        }
         "replace" => {
-            let (old, new, count): (&str, &str, Option<i64>) = from_args(arguments)?;
-            let most = count.map_or(usize::MAX, |count| usize::try_from(count).unwrap_or(usize::MAX));
-            let found = text.matches(old).take(most).count();
-            pay(state, text.len().saturating_add(new.len().saturating_mul(found)))?;
-            text.replacen(old, new, found).into()
+            let given = bound(3, &["old", "new", "count"])?;
+            let (old, new) = match (arguments::text(&given[0])?, arguments::text(&given[1])?) {
+                (Some(old), Some(new)) => (old, new),
+                _ => return Err(failed("replace expected at least 2 arguments")),
+            };
+            let most = arguments::integer(&given[2])?.unwrap_or(-1);
+            replaced(state, text, old, new, most)?.into()
         }
         "join" => {
             let (items,): (&Value,) = from_args(arguments)?;
@@ -46,14 +90,38 @@ fn text_method(state: &State, value: &Value, method: &str, arguments: &[Value]) 
             check_format(state, text, '{', arguments)?;
             return Ok(None);
         }
-        "split" | "splitlines" => {
-            let separator = arguments.first().and_then(Value::as_str).filter(|it| !it.is_empty());
-            let parts = separator.map_or_else(|| text.split_whitespace().count(), |it| text.matches(it).count());
-            pay(state, (parts + text.lines().count()).saturating_mul(size_of::<Value>()))?;
-            return Ok(None);
+        "split" | "rsplit" => {
+            let given = bound(0, &["sep", "maxsplit"])?;
+            let separator = arguments::text(&given[0])?;
+            let most = arguments::integer(&given[1])?.and_then(|most| usize::try_from(most).ok());
+            let from_right = method == "rsplit";
+            let parts = match separator {
+                None => python::words(text, most, from_right),
+                Some("") => return Err(failed("empty separator")),
+                Some(separator) => {
+                    let most = most.map_or(usize::MAX, |most| most.saturating_add(1));
+                    pay(state, text.matches(separator).take(most).count().saturating_mul(size_of::<Value>()))?;
+                    match from_right {
+                        false => text.splitn(most, separator).collect(),
+                        true => {
+                            let mut parts: Vec<&str> = text.rsplitn(most, separator).collect();
+                            parts.reverse();
+                            parts
+                        }
+                    }
+                }
+            };
+            list(parts)?.into()
+        }
+        "splitlines" => {
+            let given = bound(0, &["keepends"])?;
+            list(python::lines(text, arguments::flag(&given[0])))?.into()
         }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(arguments)?;
+            if separator.is_empty() {
+                return Err(failed("empty separator"));
+            }
             let is_first = method == "partition";
             match if is_first { text.split_once(separator) } else { text.rsplit_once(separator) } {
                 Some((before, after)) => three(before, separator, after),
@@ -69,50 +137,132 @@ fn text_method(state: &State, value: &Value, method: &str, arguments: &[Value]) 
             let (suffix,): (&str,) = from_args(arguments)?;
             text.strip_suffix(suffix).unwrap_or(text).into()
         }
-        "rsplit" => {
-            let (separator, most): (Option<&str>, Option<i64>) = from_args(arguments)?;
-            pay(state, text.len().saturating_mul(size_of::<Value>()))?;
-            rsplit(text, separator, most)?.into()
-        }
-        "ljust" | "rjust" => {
-            let (width, fill): (usize, Option<&str>) = from_args(arguments)?;
-            pad(text, method, width, fill.unwrap_or(" "))?.into()
+        "ljust" | "rjust" | "center" => {
+            let (width, fill): (i64, Option<&str>) = from_args(arguments)?;
+            pad(text, method, usize::try_from(width).unwrap_or(0), fill.unwrap_or(" "))?.into()
         }
         "zfill" => {
-            let (width,): (usize,) = from_args(arguments)?;
+            let (width,): (i64,) = from_args(arguments)?;
             let (sign, digits) = match text.strip_prefix(['+', '-']) {
                 Some(digits) => text.split_at(text.len() - digits.len()),
                 None => ("", text),
             };
-            let width = width.saturating_sub(sign.len());
+            let width = usize::try_from(width).unwrap_or(0).saturating_sub(sign.len());
             format!("{sign}{}", pad(digits, "rjust", width, "0")?).into()
         }
-        "title" => titled(text).into(),
-        "index" | "rindex" => {
-            let (part,): (&str,) = from_args(arguments)?;
-            let found = match method {
-                "index" => text.find(part),
-                _ => text.rfind(part),
-            };
-            let at = found.ok_or_else(|| failed("substring not found"))?;
-            text[..at].chars().count().into()
+        "expandtabs" => {
+            let given = bound(0, &["tabsize"])?;
+            let width = usize::try_from(arguments::integer(&given[0])?.unwrap_or(8)).unwrap_or(0);
+            if width > MOST_WIDE {
+                return Err(failed(format!("expandtabs: a width of {width}, over {MOST_WIDE}")));
+            }
+            pay(state, text.len().saturating_add(text.matches('\t').count().saturating_mul(width)))?;
+            python::expand_tabs(text, width).into()
         }
-        "isdecimal" => (!text.is_empty() && text.chars().all(char::is_numeric)).into(),
+        "find" | "rfind" | "index" | "rindex" | "count" | "startswith" | "endswith" => {
+            return within(text, method, &bound(3, &["sub", "start", "end"])?).map(Some);
+        }
         _ => return Ok(None),
     }))
 }
 
-fn list_method(value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
+/// Methods that look into a part of a text, whose ends are as those of a slice.
+fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Error> {
+    let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    let place = |value: &Option<Value>, default: i64| {
+        let place = arguments::integer(value)?.unwrap_or(default);
+        Ok::<_, Error>(if place < 0 { (place + length).max(0) } else { place })
+    };
+    let (start, end) = (place(&given[1], 0)?, place(&given[2], length)?.min(length));
+    let byte = |place: i64| {
+        let place = usize::try_from(place).unwrap_or(0);
+        text.char_indices().nth(place).map_or(text.len(), |(at, _)| at)
+    };
+    // Behind the end, not even an empty text is found.
+    let part = (start <= length && start <= end).then(|| &text[byte(start)..byte(end)]);
+    let wanted = given[0].as_ref().ok_or_else(|| failed(format!("{method} expected at least 1 argument")))?;
+    let is_at_end = |wanted: &Value| -> Result<bool, Error> {
+        let wanted = wanted.as_str().ok_or_else(|| failed(format!("{method}: expected a text or a tuple of texts")))?;
+        Ok(part.is_some_and(|part| match method {
+            "startswith" => part.starts_with(wanted),
+            _ => part.ends_with(wanted),
+        }))
+    };
+    if let "startswith" | "endswith" = method {
+        if wanted.downcast_object_ref::<Tuple>().is_some() {
+            for wanted in wanted.try_iter()? {
+                if is_at_end(&wanted)? {
+                    return Ok(true.into());
+                }
+            }
+            return Ok(false.into());
+        }
+        return is_at_end(wanted).map(Value::from);
+    }
+    let wanted = wanted.as_str().ok_or_else(|| failed(format!("{method}: expected a text")))?;
+    let found = part.and_then(|part| match method {
+        "find" | "index" => part.find(wanted).map(|at| part[..at].chars().count()),
+        "rfind" | "rindex" => part.rfind(wanted).map(|at| part[..at].chars().count()),
+        _ => Some(part.matches(wanted).count()),
+    });
+    let start = usize::try_from(start).unwrap_or(0);
+    Ok(match (method, found) {
+        ("count", found) => found.unwrap_or(0).into(),
+        (_, Some(at)) => (start + at).into(),
+        ("find" | "rfind", None) => (-1).into(),
+        _ => return Err(failed("substring not found")),
+    })
+}
+
+/// `str.replace`: so many times at most, where that is not negative.
+pub(super) fn replaced(state: &State, text: &str, old: &str, new: &str, most: i64) -> Result<String, Error> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let found = text.matches(old).take(most).count();
+    pay(state, text.len().saturating_add(new.len().saturating_mul(found)))?;
+    Ok(text.replacen(old, new, found))
+}
+
+fn value_method(state: &State, value: &Value, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
+    if let Some(list) = value.downcast_object_ref::<List>()
+        && let Some(made) = list.change(state, method, arguments)?
+    {
+        return Ok(Some(made));
+    }
+    let is_list = value.kind() == ValueKind::Seq;
     match (value.kind(), method) {
         (ValueKind::Seq, "index") => {
-            let (wanted,): (&Value,) = from_args(arguments)?;
-            let at = value.try_iter()?.position(|item| item == *wanted);
-            let at = at.ok_or_else(|| failed("the value is not in the list"))?;
+            let given = arguments::bound(method, arguments, 3, &["value", "start", "stop"])?;
+            let wanted = given[0].as_ref().ok_or_else(|| failed("index expected at least 1 argument"))?;
+            let length = i64::try_from(value.len().unwrap_or(0)).unwrap_or(i64::MAX);
+            let place = |value: &Option<Value>, default| {
+                let place = arguments::integer(value)?.unwrap_or(default);
+                Ok::<_, Error>(if place < 0 { (place + length).max(0) } else { place })
+            };
+            let (start, stop) = (place(&given[1], 0)?, place(&given[2], length)?);
+            let mut places = (0..).zip(value.try_iter()?);
+            let at = places.find(|(at, item)| *at >= start && *at < stop && item == wanted);
+            let (at, _) = at.ok_or_else(|| failed("the value is not in the list"))?;
             Ok(Some(at.into()))
         }
-        (ValueKind::Map | ValueKind::Seq, "copy") if is_dict(value) => {
+        (ValueKind::Map | ValueKind::Seq, "copy") if is_dict(value) || is_list => {
             let () = from_args(arguments)?;
-            Ok(Some(value.clone()))
+            match is_list {
+                true => Ok(Some(value.try_iter()?.collect::<Vec<_>>().into())),
+                false => Ok(Some(value.clone())),
+            }
+        }
+        (_, "fromkeys")
+            if is_dict(value) || value.as_object().is_some_and(|it| it.type_name().contains("Function")) =>
+        {
+            let (keys, default): (&Value, Option<Value>) = from_args(arguments)?;
+            let default = default.unwrap_or_else(|| Value::from(()));
+            let pairs: Vec<(Value, Value)> = keys.try_iter()?.map(|key| (key, default.clone())).collect();
+            pay(state, pairs.len().saturating_mul(size_of::<Value>()))?;
+            Ok(Some(Value::from_pairs(pairs)))
+        }
+        (ValueKind::Number, "is_integer") => {
+            let number = f64::try_from(value.clone())?;
+            Ok(Some((number.fract() == 0.0).into()))
         }
         // jinja2's sandbox lets no template change what it was given.
         (ValueKind::Seq, "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "sort" | "reverse")
@@ -165,33 +315,13 @@ pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<
     let padding = fill.repeat(width.saturating_sub(text.chars().count()));
     Ok(match method {
         "ljust" => format!("{text}{padding}"),
+        // Of an odd number, CPython puts the odd one before a text of odd length, and else behind.
+        "center" => {
+            let spaces = padding.chars().count();
+            let left = spaces / 2 + (spaces & width & 1);
+            let side = |count: usize| fill.repeat(count);
+            format!("{}{text}{}", side(left), side(spaces - left))
+        }
         _ => format!("{padding}{text}"),
     })
-}
-
-/// From the right, at most so many times; at whitespace without a bound alone.
-fn rsplit(text: &str, separator: Option<&str>, most: Option<i64>) -> Result<Vec<Value>, Error> {
-    let most = most.and_then(|most| usize::try_from(most).ok());
-    let mut parts: Vec<&str> = match (separator, most) {
-        (Some(separator), most) => text.rsplitn(most.unwrap_or(usize::MAX - 1) + 1, separator).collect(),
-        (None, None) => text.split_whitespace().rev().collect(),
-        (None, Some(_)) => return Err(failed("rsplit: a bound, and no separator")),
-    };
-    parts.reverse();
-    Ok(parts.into_iter().map(Value::from).collect())
-}
-
-/// Python's `str.title`: each letter that no letter stands before.
-fn titled(text: &str) -> String {
-    let mut follows_letter = false;
-    text.chars()
-        .flat_map(|c| {
-            let cased: Vec<char> = match follows_letter {
-                true => c.to_lowercase().collect(),
-                false => c.to_uppercase().collect(),
-            };
-            follows_letter = c.is_alphabetic();
-            cased
-        })
-        .collect()
 }

@@ -5,6 +5,7 @@
 //! untrusted program: minijinja's fuel, and where it does not see what values hold, the guards that [`source`] puts
 //! into a template and [`kept`] implements.
 
+mod arguments;
 mod clock;
 mod fault;
 mod filters;
@@ -12,8 +13,10 @@ mod functions;
 mod json;
 mod kept;
 mod limits;
+mod list;
 mod methods;
 mod printing;
+mod python;
 mod source;
 
 use std::io;

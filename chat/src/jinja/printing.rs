@@ -66,7 +66,7 @@ pub(super) fn text_of(state: &State, value: &Value) -> Result<String, Error> {
 }
 
 /// Python's `repr`.
-fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
+pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::Number => out.push_str(&number(value)),

@@ -5,10 +5,13 @@
 //! list, a dict or a tuple passes through a filter of ours ([`KEPT`]), which pays for all that is in it and bounds its
 //! depth. The tags are read token by token, as minijinja's lexer reads them; their grammar is minijinja's affair.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
+use super::methods::{DICT_METHODS, LIST_METHODS};
+use super::python;
 use crate::Error;
 
 /// The filter of every value that is made of others, and of what a variable is set to.
@@ -23,6 +26,14 @@ pub(super) const TEXT: &str = "__text";
 pub(super) const SUM: &str = "__sum";
 /// The filter for Python's `%` behind a text.
 pub(super) const PRINTF: &str = "__printf";
+/// The filter for an attribute that may be a method.
+pub(super) const ATTRIBUTE: &str = "__attribute";
+/// The filter of what is written to a name of a namespace that begins with `_`: it refuses.
+pub(super) const PRIVATE: &str = "__private";
+/// The filter of a list that a template may change.
+pub(super) const LIST: &str = "__list";
+/// What stands for a parameter of a macro that was not given, and the test for it.
+pub(super) const UNSET: &str = "__unset";
 /// The function that every loop and macro begins with.
 pub(super) const TICK: &str = "__tick";
 
@@ -54,6 +65,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
     let mut out = String::with_capacity(source.len() * 2);
     let mut rest = source;
     let mut elifs = 0;
+    let mut open = Vec::new();
     while let Some(found) = OPEN.find(rest) {
         let is_block = found.as_str().starts_with("{%");
         let wrong = |reason: &str| {
@@ -81,7 +93,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
         if elifs > MOST_ELIFS {
             return Err(wrong("over 500 `elif`"));
         }
-        tag.write(&mut out).map_err(wrong)?;
+        tag.write(&mut out, &mut open).map_err(wrong)?;
         rest = &inner[tag.inner.len() + tag.end.len()..];
     }
     out.push_str(rest);
@@ -129,19 +141,40 @@ impl<'a> Tag<'a> {
         self.tokens.get(index).map_or("", |token| token.text)
     }
 
-    /// Writes the tag with its guards.
-    fn write(&self, out: &mut String) -> Result<(), &'static str> {
+    /// Writes the tag with its guards. `open`: the loops and conditions around it.
+    fn write(&self, out: &mut String, open: &mut Vec<Open>) -> Result<(), &'static str> {
         self.check_loops()?;
         let first = if self.is_block { self.word(0) } else { "" };
+        let is_else_of_loop = first == "else" && open.last() == Some(&Open::For);
+        match first {
+            "for" => open.push(Open::For),
+            "if" => open.push(Open::If),
+            "endfor" | "endif" if open.pop() == Some(Open::Else) => out.push_str(" endwith %}{% "),
+            _ => {}
+        }
+        let mut defaults = Vec::new();
         match first {
             // transformers adds no extension that knows them.
             "do" | "autoescape" => return Err("unknown tag"),
             // A scope of its own is all that these are.
             "generation" | "block" => out.push_str(" with "),
             "endgeneration" | "endblock" => out.push_str(" endwith "),
-            _ => self.write_tokens(first, out),
+            _ => defaults = self.write_tokens(first, out)?,
         }
         out.push_str(self.end);
+        if is_else_of_loop {
+            // A scope of its own.
+            open.pop();
+            open.push(Open::Else);
+            out.push_str("{% with ");
+            out.push_str(self.end);
+        }
+        for (name, default) in defaults {
+            // A default sees the parameters before it.
+            let value = format!("{{% set {name} = ({default})|{KEPT} if {name} is {UNSET} else {name} ");
+            out.push_str(&value);
+            out.push_str(self.end);
+        }
         if matches!(first, "for" | "macro") {
             for text in ["{% set __ = ", TICK, "() ", self.end] {
                 out.push_str(text);
@@ -165,7 +198,8 @@ impl<'a> Tag<'a> {
         Ok(())
     }
 
-    fn write_tokens(&self, first: &str, out: &mut String) {
+    /// Writes the tokens, and gives the parameters of a macro that have defaults, and these.
+    fn write_tokens(&self, first: &str, out: &mut String) -> Result<Vec<(&'a str, String)>, &'static str> {
         let mut guards = Guards::new(self.tokens.len());
         let indices = 0..self.tokens.len();
         // Level by level: what is within brackets, and the brackets themselves, stand in a row.
@@ -182,25 +216,195 @@ impl<'a> Tag<'a> {
             "for" => within,
             _ => None,
         };
+        for index in indices.clone() {
+            if self.word(index).starts_with(['\'', '"']) {
+                let text = python::unescaped(self.word(index))?;
+                guards.instead[index] = Some(python::literal(&text));
+            }
+        }
+        let tuple_from = match first {
+            "set" => equals.map(|index| index + 1),
+            "for" => within.map(|index| index + 1),
+            "" => Some(0),
+            _ => None,
+        };
         for row in &rows {
+            self.guard_signs_and_attributes(row, targets.unwrap_or(0), &mut guards);
             self.guard_literals_and_filters(row, targets.unwrap_or(0), &mut guards);
             self.guard_runs(row, false, &mut guards);
             self.guard_runs(row, true, &mut guards);
         }
         if let ("set", Some(equals)) = (first, equals) {
             let of_namespace = indices.clone().take(equals).any(|index| self.word(index) == ".");
-            let filter = if of_namespace { DATA } else { KEPT };
+            let is_private = indices
+                .clone()
+                .take(equals)
+                .any(|it| it > 0 && self.word(it - 1) == "." && self.word(it).starts_with('_'));
+            let filter = match of_namespace {
+                true if is_private => PRIVATE,
+                true => DATA,
+                false => KEPT,
+            };
             guards.wrap(equals + 1, self.tokens.len() - 1, filter);
         }
-        let mut at = 0;
-        for (index, token) in self.tokens.iter().enumerate() {
+        if let Some(from) = tuple_from {
+            self.guard_tuple(&rows[0], from, &mut guards);
+        }
+        if first == "with" {
+            self.separate_with(&rows[0], &mut guards);
+        }
+        let defaults = match first {
+            "macro" => self.take_defaults(&mut guards),
+            _ => Vec::new(),
+        };
+        out.push_str(&self.text(0..self.tokens.len(), &guards));
+        let end = self.tokens.last().map_or(0, |token| token.at + token.text.len());
+        out.push_str(&self.inner[end..]);
+        Ok(defaults)
+    }
+
+    /// Tokens with their guards, and what stands before each.
+    fn text(&self, tokens: Range<usize>, guards: &Guards) -> String {
+        let mut out = String::new();
+        let mut at = match tokens.start {
+            0 => 0,
+            start => self.tokens[start - 1].at + self.tokens[start - 1].text.len(),
+        };
+        for index in tokens {
+            let token = self.tokens[index];
             out.push_str(&self.inner[at..token.at]);
             out.push_str(&guards.before[index]);
             out.push_str(guards.instead[index].as_deref().unwrap_or(token.text));
             out.push_str(&guards.after[index]);
             at = token.at + token.text.len();
         }
-        out.push_str(&self.inner[at..]);
+        out
+    }
+
+    /// Brackets around a tuple that has none: `{{ 1, 2 }}`, `for x in 1, 2`.
+    fn guard_tuple(&self, row: &[usize], from: usize, guards: &mut Guards) {
+        let mut value = row.iter().copied().filter(|index| *index >= from);
+        let value: Vec<usize> = match self.word(0) == "for" && self.is_block {
+            true => value.by_ref().take_while(|index| !matches!(self.word(*index), "if" | "recursive")).collect(),
+            false => value.collect(),
+        };
+        if let (Some(first), Some(last), true) =
+            (value.first(), value.last(), value.iter().any(|index| self.word(*index) == ","))
+        {
+            guards.before[*first].insert_str(0, "((");
+            guards.after[*last].push_str(&format!(")|{KEPT})"));
+        }
+    }
+
+    /// The values of a `with` are all of the scope around it: each has a name of its own first.
+    fn separate_with(&self, row: &[usize], guards: &mut Guards) {
+        let parts: Vec<&[usize]> = row[1..].split(|index| self.word(*index) == ",").collect();
+        let mut names = String::new();
+        for (number, part) in parts.iter().enumerate() {
+            let Some(equals) = part.iter().position(|index| self.word(*index) == "=").filter(|_| parts.len() > 1)
+            else {
+                return;
+            };
+            let (first, last) = (part[0], part[equals]);
+            names.push_str(&format!(", {} = __with_{number}", self.text(first..last, guards).trim()));
+        }
+        for (number, part) in parts.iter().enumerate() {
+            if let Some(equals) = part.iter().position(|index| self.word(*index) == "=") {
+                for index in part[0]..part[equals] {
+                    guards.instead[index] = Some(String::new());
+                }
+                guards.instead[part[0]] = Some(format!("__with_{number} "));
+            }
+        }
+        if let Some(last) = guards.after.last_mut() {
+            last.push_str(&names);
+        }
+    }
+
+    /// Takes the defaults of a macro's parameters out of its head: minijinja evaluates them in no order of Python's.
+    fn take_defaults(&self, guards: &mut Guards) -> Vec<(&'a str, String)> {
+        let Some(open) = (0..self.tokens.len()).find(|index| self.word(*index) == "(") else { return Vec::new() };
+        let within: Vec<usize> =
+            (0..self.tokens.len()).filter(|index| self.tokens[*index].around == Some(open)).collect();
+        let mut defaults = Vec::new();
+        for part in within.split(|index| self.word(*index) == ",") {
+            // The closing bracket is of the row around.
+            if part.len() > 2 && self.word(part[1]) == "=" {
+                let last = part[part.len() - 1];
+                let default = self.text(part[2]..last + 1, guards);
+                for index in part[2]..=last {
+                    guards.instead[index] = Some(String::new());
+                    guards.before[index].clear();
+                    guards.after[index].clear();
+                }
+                guards.instead[part[2]] = Some(UNSET.to_owned());
+                defaults.push((self.word(part[0]), default));
+            }
+        }
+        defaults
+    }
+
+    /// Takes out `+` before a number, which minijinja does not know, and makes filters of attributes that may be methods.
+    fn guard_signs_and_attributes(&self, row: &[usize], from: usize, guards: &mut Guards) {
+        let is_word = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let ends_operand =
+            |text: &str| (is_word(text) && !KEYWORDS.contains(&text)) || text.starts_with([')', ']', '}', '\'', '"']);
+        for (place, index) in row.iter().enumerate().filter(|(_, index)| **index >= from) {
+            let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
+            let before = place.checked_sub(1).map_or("", text);
+            match text(place) {
+                "+" if !ends_operand(before) || (place == 1 && self.is_block) => {
+                    guards.instead[*index] = Some(String::new());
+                }
+                "." if is_method(text(place + 1)) && text(place + 2) != "(" => {
+                    let Some(begin) = self.operand(row, place) else { continue };
+                    let is_loop = begin + 1 == place && text(begin) == "loop";
+                    let is_name = text(place.saturating_sub(2)) == "|" || row[begin] < from;
+                    if !is_loop && !is_name {
+                        guards.before[row[begin]].push('(');
+                        guards.instead[*index] = Some(format!("|{ATTRIBUTE}(\"{}\"))", text(place + 1)));
+                        guards.instead[row[place + 1]] = Some(String::new());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Where the operand begins whose attribute stands behind the dot at `dot`, in places of the row.
+    fn operand(&self, row: &[usize], dot: usize) -> Option<usize> {
+        let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
+        let mut begin = dot;
+        loop {
+            let last = begin.checked_sub(1)?;
+            let is_name = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            if matches!(text(last), ")" | "]" | "}") {
+                begin = last.checked_sub(1)?;
+                let before = begin.checked_sub(1).map_or("", text);
+                let is_operand =
+                    (is_name(before) && !KEYWORDS.contains(&before)) || before.starts_with([')', ']', '\'', '"']);
+                let is_tag = begin == 1 && self.is_block;
+                if !is_operand || is_tag || text(begin) == "{" {
+                    return Some(begin);
+                }
+                // A filter's arguments: what stands before is not an operand.
+                if begin >= 2 && text(begin - 2) == "|" {
+                    return None;
+                }
+                continue;
+            }
+            if text(last).starts_with(['\'', '"']) {
+                return Some(last);
+            }
+            if !is_name(text(last)) {
+                return None;
+            }
+            match last.checked_sub(1).map(text) {
+                Some(".") => begin = last - 1,
+                Some("|") => return None,
+                _ => return Some(last),
+            }
+        }
     }
 
     /// Guards what operators make of a row: the operands of `~`, and what `*` and `%` or, in a second pass, `+` make.
@@ -297,7 +501,9 @@ impl<'a> Tag<'a> {
                     if !follows_operand && (open != "(" || is_tuple()) {
                         // What follows takes the value: `[1][0]`, `{}.items()`.
                         guards.before[*index].push('(');
-                        guards.after[row[place + 1]].push_str(&format!("|{KEPT})"));
+                        // What a `set` writes may be changed.
+                        let list = if open == "[" && self.is_block && self.word(0) == "set" { LIST_FILTER } else { "" };
+                        guards.after[row[place + 1]].push_str(&format!("|{KEPT}{list})"));
                     }
                 }
                 "|" if is_word(text(place + 1)) => {
@@ -321,6 +527,25 @@ impl<'a> Tag<'a> {
             }
         }
     }
+}
+
+/// What an `else` belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    For,
+    If,
+    /// The `else` of a loop.
+    Else,
+}
+
+/// The filter [`LIST`], behind a value.
+const LIST_FILTER: &str = "|__list";
+
+/// Words that no operand is.
+const KEYWORDS: &[&str] = &["in", "not", "and", "or", "if", "else", "elif", "is", "recursive"];
+
+fn is_method(name: &str) -> bool {
+    DICT_METHODS.contains(&name) || LIST_METHODS.contains(&name)
 }
 
 /// What is written before, instead of and after each token.

@@ -1,0 +1,63 @@
+//! Arguments as Python binds them: in their order, or by their names.
+
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, Value};
+
+use super::fault::failed;
+
+/// Each of these parameters, `None` where it was not given. `names` of the form `name`, in order; those before `only`
+/// cannot be given by name.
+pub(super) fn bound(of: &str, arguments: &[Value], only: usize, names: &[&str]) -> Result<Vec<Option<Value>>, Error> {
+    let (mut values, named) = split(arguments)?;
+    if values.len() > names.len() {
+        let (most, given) = (names.len(), values.len());
+        return Err(failed(format!("{of}() takes at most {most} arguments ({given} given)")));
+    }
+    let mut bound: Vec<Option<Value>> = values.drain(..).map(Some).collect();
+    bound.resize(names.len(), None);
+    for (index, name) in names.iter().enumerate().skip(only) {
+        if named.has(name) {
+            if bound[index].is_some() {
+                return Err(failed(format!("{of}() got multiple values for argument '{name}'")));
+            }
+            bound[index] = Some(named.get::<Value>(name)?);
+        }
+    }
+    named.assert_all_used()?;
+    Ok(bound)
+}
+
+/// The arguments without names, and those with.
+pub(super) fn split(arguments: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> {
+    match arguments.split_last() {
+        Some((last, before)) if last.is_kwargs() => Ok((before.to_vec(), Kwargs::try_from(last.clone())?)),
+        _ => Ok((arguments.to_vec(), Kwargs::from_iter(std::iter::empty::<(String, Value)>()))),
+    }
+}
+
+/// A text, where one was given.
+pub(super) fn text(value: &Option<Value>) -> Result<Option<&str>, Error> {
+    match value {
+        None => Ok(None),
+        Some(value) if value.is_none() => Ok(None),
+        Some(value) => match value.as_str() {
+            Some(text) => Ok(Some(text)),
+            None => Err(failed(format!("expected a text, not a {}", value.kind()))),
+        },
+    }
+}
+
+/// A whole number, where one was given.
+pub(super) fn integer(value: &Option<Value>) -> Result<Option<i64>, Error> {
+    match value {
+        None => Ok(None),
+        Some(value) if value.is_none() => Ok(None),
+        Some(value) if value.kind() == ValueKind::Bool => Ok(Some(i64::from(value.is_true()))),
+        Some(value) => i64::try_from(value.clone()).map(Some),
+    }
+}
+
+/// Whether a flag was given that is true.
+pub(super) fn flag(value: &Option<Value>) -> bool {
+    value.as_ref().is_some_and(Value::is_true)
+}

@@ -1,0 +1,233 @@
+//! Texts as Python sees them: its whitespace, its line ends, its letters' cases, and the escapes of its literals.
+
+/// Whether `str.isspace` says so: Unicode's whitespace, and four separators that are control characters.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
+}
+
+/// Whether `str.splitlines` ends a line there.
+fn ends_line(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}' | '\u{1d}' | '\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// `str.splitlines`: the lines, with their ends or without.
+pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let found = rest.char_indices().find(|(_, c)| ends_line(*c));
+        let (end, length) = match found {
+            Some((at, '\r')) if rest[at + 1..].starts_with('\n') => (at, 2),
+            Some((at, c)) => (at, c.len_utf8()),
+            None => (rest.len(), 0),
+        };
+        lines.push(&rest[..if keep_ends { end + length } else { end }]);
+        rest = &rest[end + length..];
+    }
+    lines
+}
+
+/// `str.split` and `str.rsplit` without a separator.
+pub(super) fn words(text: &str, most: Option<usize>, from_right: bool) -> Vec<&str> {
+    let mut words = Vec::new();
+    // Behind the last place of so many, whitespace stays.
+    let mut rest = match from_right {
+        true => text.trim_end_matches(is_space),
+        false => text.trim_start_matches(is_space),
+    };
+    while !rest.is_empty() {
+        let is_last = most.is_some_and(|most| words.len() == most);
+        let place = match (is_last, from_right) {
+            (true, _) => None,
+            (_, false) => rest.char_indices().find(|(_, c)| is_space(*c)),
+            (_, true) => rest.char_indices().rfind(|(_, c)| is_space(*c)),
+        };
+        let Some((at, c)) = place else {
+            words.push(rest);
+            break;
+        };
+        if from_right {
+            words.push(&rest[at + c.len_utf8()..]);
+            rest = rest[..at].trim_end_matches(is_space);
+        } else {
+            words.push(&rest[..at]);
+            rest = rest[at..].trim_start_matches(is_space);
+        }
+    }
+    if from_right {
+        words.reverse();
+    }
+    words
+}
+
+/// A letter that has an upper and a lower form, or is one: what `str.title` and `istitle` take for cased.
+fn is_cased(c: char) -> bool {
+    c.is_lowercase() || c.is_uppercase() || matches!(c, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ')
+}
+
+/// The form that a letter has at the beginning of a title.
+fn title_case(c: char) -> Vec<char> {
+    match c {
+        // Digraphs have a third form.
+        'Ǆ' | 'ǅ' | 'ǆ' => vec!['ǅ'],
+        'Ǉ' | 'ǈ' | 'ǉ' => vec!['ǈ'],
+        'Ǌ' | 'ǋ' | 'ǌ' => vec!['ǋ'],
+        'Ǳ' | 'ǲ' | 'ǳ' => vec!['ǲ'],
+        c => {
+            // `ß` becomes `Ss`, and `ﬁ` becomes `Fi`.
+            let mut upper = c.to_uppercase();
+            let first = upper.next();
+            first.into_iter().chain(upper.flat_map(char::to_lowercase)).collect()
+        }
+    }
+}
+
+/// `str.title`: letters behind letters in lower case, others as titles begin.
+pub(super) fn title(text: &str) -> String {
+    let lower = text.to_lowercase();
+    // Lower case is that of the whole text (a final sigma), where it has as many characters.
+    let same = lower.chars().count() == text.chars().count();
+    let mut lowered = lower.chars();
+    let mut out = String::new();
+    let mut follows = false;
+    for c in text.chars() {
+        let low = lowered.next().filter(|_| same);
+        match (follows, low) {
+            (false, _) => out.extend(title_case(c)),
+            (true, Some(low)) => out.push(low),
+            (true, None) => out.extend(c.to_lowercase()),
+        }
+        follows = is_cased(c);
+    }
+    out
+}
+
+/// `str.capitalize`: the first letter as a title begins, all others in lower case.
+pub(super) fn capitalize(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(title_case).unwrap_or_default();
+    first.into_iter().chain(chars.as_str().to_lowercase().chars()).collect()
+}
+
+/// `str.istitle`.
+pub(super) fn is_title(text: &str) -> bool {
+    let mut follows = false;
+    let mut has_letter = false;
+    for c in text.chars() {
+        let is_upper = c.is_uppercase() || title_case(c) == [c] && is_cased(c) && !c.is_lowercase();
+        if is_cased(c) {
+            if is_upper == follows {
+                return false;
+            }
+            has_letter = true;
+        }
+        follows = is_cased(c);
+    }
+    has_letter
+}
+
+/// `str.swapcase`.
+pub(super) fn swap_case(text: &str) -> String {
+    let swapped = text.chars().map(|c| match c.is_uppercase() {
+        true => c.to_lowercase().collect::<String>(),
+        false => c.to_uppercase().collect(),
+    });
+    swapped.collect()
+}
+
+/// `str.casefold`, as far as lower and upper case say it.
+pub(super) fn case_fold(text: &str) -> String {
+    let folded = text.chars().map(|c| match c {
+        'ß' | 'ẞ' => "ss".to_owned(),
+        'ς' => "σ".to_owned(),
+        // Ligatures come apart.
+        '\u{fb00}'..='\u{fb06}' => c.to_uppercase().flat_map(char::to_lowercase).collect(),
+        c => c.to_lowercase().collect(),
+    });
+    folded.collect()
+}
+
+/// `str.expandtabs`.
+pub(super) fn expand_tabs(text: &str, width: usize) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for c in text.chars() {
+        match c {
+            '\t' if width == 0 => {}
+            '\t' => {
+                let spaces = width - column % width;
+                out.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
+            '\n' | '\r' => {
+                out.push(c);
+                column = 0;
+            }
+            c => {
+                out.push(c);
+                column += 1;
+            }
+        }
+    }
+    out
+}
+
+/// What a literal means, from its text with the quotes: jinja2 reads it by Python's `unicode-escape`.
+pub(super) fn unescaped(literal: &str) -> Result<String, &'static str> {
+    let inner = literal.get(1..literal.len() - 1).unwrap_or_default();
+    let mut out = String::new();
+    let mut rest = inner;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        let escape = &rest[at + 1..];
+        let Some(c) = escape.chars().next() else { return Err("a backslash at the end of a string") };
+        let mut length = c.len_utf8();
+        match c {
+            '\n' => {}
+            '\\' | '\'' | '"' => out.push(c),
+            'a' => out.push('\u{7}'),
+            'b' => out.push('\u{8}'),
+            'f' => out.push('\u{c}'),
+            'n' => out.push('\n'),
+            'r' => out.push('\r'),
+            't' => out.push('\t'),
+            'v' => out.push('\u{b}'),
+            '0'..='7' => {
+                length = escape.bytes().take(3).take_while(|byte| (b'0'..=b'7').contains(byte)).count();
+                out.extend(u32::from_str_radix(&escape[..length], 8).ok().and_then(char::from_u32));
+            }
+            'x' | 'u' | 'U' => {
+                let digits = match c {
+                    'x' => 2,
+                    'u' => 4,
+                    _ => 8,
+                };
+                let code = hexadecimal(&escape[1..], digits).ok_or("a truncated escape in a string")?;
+                length += digits;
+                // Two halves are one character.
+                let low = escape[length..].strip_prefix("\\u").and_then(|low| hexadecimal(low, 4));
+                let pair = low.filter(|low| (0xd800..0xdc00).contains(&code) && (0xdc00..0xe000).contains(low));
+                if pair.is_some() {
+                    length += 6;
+                }
+                let code = pair.map_or(code, |low| 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00));
+                out.push(char::from_u32(code).ok_or("an escape in a string that is no character")?);
+            }
+            'N' => return Err("`\\N{..}` in a string: names of characters are not known here"),
+            c => out.extend(['\\', c]),
+        }
+        rest = &escape[length..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn hexadecimal(text: &str, digits: usize) -> Option<u32> {
+    let digits = text.get(..digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+    u32::from_str_radix(digits, 16).ok()
+}
+
+/// A literal of minijinja's for a text.
+pub(super) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
+}
