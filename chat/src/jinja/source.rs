@@ -344,7 +344,8 @@ impl<'a> Tag<'a> {
         defaults
     }
 
-    /// Takes out `+` before a number, which minijinja does not know, and makes filters of attributes that may be methods.
+    /// Takes out `+` before a number, which minijinja does not know, and makes filters of attributes that may be
+    /// methods.
     fn guard_signs_and_attributes(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let is_word = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let ends_operand =
