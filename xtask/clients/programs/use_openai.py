@@ -22,6 +22,8 @@ assert -60 <= answer.choices[0].message.parsed.degrees <= 60
 tools = [pydantic_function_tool(Weather)]
 answer = parse(model=model, messages=said, tools=tools, tool_choice="required", max_tokens=tokens)
 assert 1 <= answer.choices[0].message.tool_calls[0].function.parsed_arguments.days <= 9
-message = parse(model=model, messages=said, tools=tools, response_format=Forecast, max_tokens=tokens).choices[0].message
+# The demo model repeats itself: without `parallel_tool_calls` it can write calls up to the limit, which is an exception.
+both = {"tools": tools, "response_format": Forecast, "parallel_tool_calls": False}
+message = parse(model=model, messages=said, max_tokens=tokens, **both).choices[0].message
 assert message.parsed or message.tool_calls[0].function.parsed_arguments
 done("openai")
