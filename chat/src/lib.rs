@@ -32,5 +32,9 @@ pub use jinja::{Limit, Limits, LocalTime};
 pub use message::{Message, Role, Tool, ToolCall};
 pub use rendered::{Part, Rendered};
 pub use reply::{CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
+/// How formats of calls are written, for grammars of them.
+pub mod written {
+    pub use crate::reply::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
+}
 pub use special::SpecialTokens;
 pub use template::ChatTemplate;

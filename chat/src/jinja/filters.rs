@@ -14,9 +14,10 @@ use super::json::Dumps;
 use super::kept::{is_dict, pay, walk};
 use super::list::List;
 use super::methods::{CHANGING, DICT_METHODS, LIST_METHODS, check_format, pad, replaced};
+use super::numbers::{float_of, integer_of, truth, whole};
 use super::printing::{escaped, repr, text_of};
 use super::python;
-use super::source::{ATTRIBUTE, LIST, PRINTF, PRIVATE, UNSET};
+use super::source::{ATTRIBUTE, ITEMS, LIST, PRINTF, PRIVATE, UNSET};
 
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", |state: &State, value: &Value, arguments: Rest<Value>, named: Kwargs| {
@@ -27,6 +28,10 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(PRINTF, |state: &State, text: &str, value: &Value| {
         match value.downcast_object_ref::<Tuple>() {
             Some(tuple) => printf(state, text, &tuple.iter().cloned().collect::<Vec<_>>()),
+            // A text without places takes what could be a mapping.
+            None if matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && printf_kinds(text).is_empty() => {
+                printf(state, text, &[])
+            }
             None => printf(state, text, std::slice::from_ref(value)),
         }
     });
@@ -167,6 +172,13 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let items: Vec<Value> = value.try_iter()?.collect();
         Ok::<_, Error>(List::of(items))
     });
+    environment.add_filter(ITEMS, |state: &State, value: Value| match value.as_str() {
+        Some(text) => {
+            pay(state, text.len().saturating_mul(size_of::<Value>()))?;
+            Ok::<_, Error>(text.chars().map(|c| Value::from(c.to_string())).collect())
+        }
+        None => Ok(value),
+    });
     environment.add_global(UNSET, Value::from_object(Unset));
     environment.add_test(UNSET, |value: &Value| value.downcast_object_ref::<Unset>().is_some());
     environment.add_filter("indent", indent);
@@ -258,51 +270,15 @@ fn default(value: Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error>
     })
 }
 
-fn truth(value: &Value) -> Option<i64> {
-    (value.kind() == ValueKind::Bool).then(|| i64::from(value.is_true()))
-}
-
-/// Python's `float` of a text.
-fn float_of(text: &str) -> Option<f64> {
-    let text = text.trim_matches(python::is_space);
-    without_underscores(text)?.parse().ok()
-}
-
-/// Python's `int` of a text.
-fn integer_of(text: &str, base: i64) -> Option<Value> {
-    let text = without_underscores(text.trim_matches(python::is_space))?.to_lowercase();
-    let (sign, digits) = match text.strip_prefix('-') {
-        Some(digits) => ("-", digits),
-        None => ("", text.strip_prefix('+').unwrap_or(&text)),
-    };
-    if digits.starts_with(['+', '-']) {
-        return None;
-    }
-    let prefixed = [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().find_map(|(prefix, of)| {
-        let digits = digits.strip_prefix(prefix).filter(|_| base == of || base == 0)?;
-        Some((digits, of))
-    });
-    let (digits, base) = prefixed.unwrap_or((digits, if base == 0 { 10 } else { base }));
-    let base = u32::try_from(base).ok().filter(|base| (2..=36).contains(base))?;
-    i128::from_str_radix(&format!("{sign}{digits}"), base).ok().map(Value::from)
-}
-
-/// Digits between which single underscores may stand.
-fn without_underscores(text: &str) -> Option<String> {
-    let is_wrong = text.starts_with('_') || text.ends_with('_') || text.contains("__");
-    (!is_wrong).then(|| text.replace('_', ""))
-}
-
-fn whole(float: f64) -> Option<Value> {
-    // Larger ones are no longer exact, and are an error to `int` here.
-    (float.is_finite() && float.abs() < 1e38).then(|| Value::from(float.trunc() as i128))
-}
-
 /// Python's `%` of a text.
 fn printf(state: &State, text: &str, arguments: &[Value]) -> Result<String, Error> {
     check_format(state, text, '%', arguments)?;
+    let kinds = printf_kinds(text);
+    if arguments.len() > kinds.len() {
+        return Err(failed("not all arguments converted during string formatting"));
+    }
     // What is whole to `%d` is cut, not refused.
-    let mut kinds = printf_kinds(text).into_iter();
+    let mut kinds = kinds.into_iter();
     let arguments: Vec<Value> = arguments
         .iter()
         .map(|value| {

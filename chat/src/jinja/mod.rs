@@ -15,6 +15,7 @@ mod kept;
 mod limits;
 mod list;
 mod methods;
+mod numbers;
 mod printing;
 mod python;
 mod source;

@@ -49,7 +49,20 @@ impl<'a> Schema<'a> {
     /// Of a tool's arguments, where the tool is known.
     pub(super) fn of(tools: &'a [Tool], name: &str) -> Option<Self> {
         let whole = &tools.iter().find(|tool| tool.name == name)?.parameters;
-        Some(Self { whole, part: whole })
+        Some(Self::of_parameters(whole))
+    }
+
+    /// Of a schema of arguments.
+    pub(super) fn of_parameters(whole: &'a Value) -> Self {
+        Self { whole, part: whole }
+    }
+
+    /// The names of the types that it allows; of a value in a list of values, whether it is a string.
+    pub(super) fn types(self) -> Vec<&'a str> {
+        const DEPTH: u8 = 8;
+        let mut types = Vec::new();
+        self.add_types(DEPTH, &mut types);
+        types
     }
 
     pub(super) fn property(self, name: &str) -> Option<Self> {
@@ -73,7 +86,6 @@ impl<'a> Schema<'a> {
         Self { part, ..self }
     }
 
-    /// Adds the names of the types that it allows; of a value in a list of values, whether it is a string.
     fn add_types(self, depth: u8, types: &mut Vec<&'a str>) {
         let schema = self.part;
         let list = |key: &str| schema[key].as_array().into_iter().flatten();
@@ -90,10 +102,7 @@ impl<'a> Schema<'a> {
 
 /// A value that a format writes as bare text: JSON if the schema wants no string there and it is JSON, else a string.
 pub(super) fn value(text: &str, schema: Option<Schema<'_>>) -> Value {
-    let mut types = Vec::new();
-    if let Some(schema) = schema {
-        schema.add_types(8, &mut types);
-    }
+    let types = schema.map(Schema::types).unwrap_or_default();
     if types.contains(&"string") {
         let is_null = matches!(text.trim(), "null" | "None");
         if is_null && types.contains(&"null") {

@@ -24,6 +24,15 @@ pub(super) enum Message {
     Call(String),
 }
 
+impl Channels {
+    /// The message that the end of a prompt has begun, behind its header.
+    pub(super) fn under_way(&self, prompt: &str) -> Option<Message> {
+        let begin = self.starts.first().and_then(|start| prompt.rfind(start))?;
+        let (header, _) = prompt[begin..].split_once(self.header_end)?;
+        (self.message)(header)
+    }
+}
+
 /// The call that a message is: it ends with the message.
 pub(super) const CALL: CallSyntax = CallSyntax { open: "", end: End::Mark(&[]), bodies: &[Body::Arguments] };
 

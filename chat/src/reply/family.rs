@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::call::{Body, CallSyntax, End, Head};
 use super::channel::{self, Channels};
 use super::tags;
@@ -65,7 +67,8 @@ macro_rules! formats {
     ($($(#[$doc:meta])* $format:ident $name:literal { $($field:ident: $value:expr),* $(,)? })*) => {
         /// How a model writes calls of tools. Formats are named after the models that made them known; many
         /// others write the same.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum ToolCallFormat {
             $($(#[$doc])* $format,)*

@@ -79,6 +79,11 @@ impl ReplyFormat {
         self.tool_calls
     }
 
+    /// Whether an answer behind this prompt begins in the header of a message, in formats that have such.
+    pub fn begins_in_header(&self, prompt: &str) -> bool {
+        self.family().channels.is_some_and(|channels| channels.under_way(prompt).is_none())
+    }
+
     pub(super) fn family(&self) -> &'static Family {
         self.tool_calls.map_or(&family::NONE, ToolCallFormat::family)
     }

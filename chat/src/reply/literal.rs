@@ -133,6 +133,8 @@ impl Reader<'_> {
         match quotes {
             Quotes::Gemma if self.next_is("<|\"|>") => Ok(Some(self.until("<|\"|>")?.to_owned())),
             Quotes::Gemma if self.next_is("<escape>") => Ok(Some(self.until("<escape>")?.to_owned())),
+            // Lists and objects may come as JSON.
+            Quotes::Gemma if self.next_is("\"") => self.quoted('"').map(Some),
             Quotes::Python if self.next_is("'") => self.quoted('\'').map(Some),
             Quotes::Python if self.next_is("\"") => self.quoted('"').map(Some),
             _ => Ok(None),
@@ -157,6 +159,8 @@ impl Reader<'_> {
                 Some('n') => text.push('\n'),
                 Some('t') => text.push('\t'),
                 Some('r') => text.push('\r'),
+                Some('b') => text.push('\u{8}'),
+                Some('f') => text.push('\u{c}'),
                 Some(escaped @ ('\\' | '\'' | '"')) => text.push(escaped),
                 Some(other) => text.extend(['\\', other]),
                 None => text.push('\\'),

@@ -16,6 +16,7 @@ mod parser;
 mod reader;
 mod section;
 mod tags;
+mod written;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -25,6 +26,7 @@ use super::{Message, ToolCall};
 pub use family::ToolCallFormat;
 pub use format::{ReasoningMarks, ReplyFormat};
 pub use parser::ReplyParser;
+pub use written::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
 
 /// A piece of an answer, in the order in which the model wrote it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

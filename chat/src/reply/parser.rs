@@ -150,9 +150,7 @@ impl ReplyParser {
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
         if let Some(channels) = self.family.channels {
-            let begin = channels.starts.first().and_then(|start| prompt.rfind(start));
-            let header = begin.and_then(|at| prompt[at..].split_once(channels.header_end));
-            if let Some(message) = header.and_then(|(header, _)| (channels.message)(header)) {
+            if let Some(message) = channels.under_way(prompt) {
                 self.begin_message(message, 0, 0);
             }
         } else if let Some(marks) = &self.reasoning {

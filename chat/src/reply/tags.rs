@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::CallError;
 use super::arguments::{self, Schema};
 use super::reader::{Reader, each};
+use super::written::WrittenTags;
 use crate::{Tool, ToolCall};
 
 /// The tags of a format.
@@ -19,7 +20,7 @@ pub(super) struct Tags {
     /// Before a value, and behind it.
     pub(super) value: [&'static str; 2],
     /// Whether values stand on lines of their own.
-    lines: bool,
+    pub(super) lines: bool,
 }
 
 /// `<invoke name="f"><parameter name="a">1</parameter></invoke>`, with a prefix of the tags' names.
@@ -206,6 +207,19 @@ pub(super) const INVOKE: &str = "]<]minimax[>[<invoke";
 const ITEM: &str = "item";
 /// Tags within each other, as deep as `serde_json` reads values.
 const DEPTH: u8 = 127;
+
+/// How MiniMax M3's are written, with values that are no texts in JSON.
+pub(super) fn nested_written() -> WrittenTags {
+    WrittenTags {
+        call: ["]<]minimax[>[<invoke name=", ">", "]<]minimax[>[</invoke>"],
+        key: [OPEN, ">"],
+        value: ["", "]<]minimax[>[</{}>"],
+        quotes: [true, false],
+        lines: false,
+        says_type: false,
+        is_list: true,
+    }
+}
 
 /// The calls in `text`: each `<invoke name="f">`, with a tag for each argument and for each value in it.
 pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {

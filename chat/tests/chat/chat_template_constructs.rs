@@ -31,7 +31,7 @@ fn every_construct_does_with_its_guards_what_it_does_in_jinja2() {
     let lines = include_str!("chat_template_constructs.txt").lines();
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with("# ")).collect();
     let (pairs, _) = lines.as_chunks::<2>();
-    assert_eq!(pairs.len(), 57);
+    assert_eq!(pairs.len(), 64);
     let expected = |line: &'static str| line.strip_prefix("=> ").expect(line);
     let pairs = pairs.iter().map(|[source, line]| (*source, expected(line)));
     for (source, expected) in pairs.chain(ESCAPES.iter().copied()) {
@@ -60,5 +60,18 @@ fn an_error_names_the_line_of_the_source() {
             other => panic!("{source}: {other}"),
         };
         assert_eq!(found, line, "{source}");
+    }
+}
+
+#[test]
+fn a_list_that_a_template_writes_can_be_changed_and_one_of_the_conversation_cannot() {
+    let queue = "{% set q = namespace(ids=[]) %}{% for x in l %}{% set _ = q.ids.append('f:' ~ x) %}{% endfor %}";
+    let taken = "{% for x in l if q.ids %}{{ q.ids.pop(0) }};{% endfor %}{{ q.ids }}";
+    assert_eq!(render(&format!("{queue}{taken}")).unwrap(), "f:1;f:2;f:3;[]");
+    // It takes copies, so that it never holds itself.
+    assert_eq!(render("{% set x = [1] %}{% set _ = x.append(x) %}{{ x }}").unwrap(), "[1, [1]]");
+    for source in ["{{ l.append(1) }}", "{{ d.k.pop() }}", "{{ d.update({}) }}"] {
+        let error = render(source).unwrap_err().to_string();
+        assert!(error.contains("unsafe"), "{error}");
     }
 }

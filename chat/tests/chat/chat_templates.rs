@@ -109,6 +109,18 @@ fn all_of_the_language_means_what_it_means_in_python() {
 }
 
 #[test]
+fn what_others_found_renders_as_in_transformers() {
+    for case in read("cases.json").as_array().unwrap() {
+        let history = serde_json::json!({"messages": case["messages"], "add_generation_prompt": true});
+        let rendered = rendered(case["template"].as_str().unwrap(), &history, &Value::Null);
+        match case["right"].as_str() {
+            Some(right) => assert_eq!(rendered.unwrap(), right, "{}", case["name"]),
+            None => assert!(rendered.is_err(), "{}", case["name"]),
+        }
+    }
+}
+
+#[test]
 #[ignore = "wants a folder of templates and what transformers makes of them: cargo xtask templates DIR"]
 fn a_folder_of_templates_renders_as_in_transformers() {
     let folder = PathBuf::from(std::env::var_os("AUTOPLACE_TEMPLATES").unwrap());

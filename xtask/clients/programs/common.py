@@ -5,7 +5,7 @@ import sys
 url, model = sys.argv[1] + "/v1", sys.argv[2]
 key = "none"
 prompt = "How is the weather in Bonn? Answer briefly."
-tokens = 200
+tokens = 400
 
 
 def done(name):

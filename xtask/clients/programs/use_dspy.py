@@ -18,7 +18,9 @@ class Forecast(dspy.Signature):
 # LiteLLM sends a schema only to models that it knows.
 known = {"supports_response_schema": True, "litellm_provider": "openai", "mode": "chat"}
 litellm.register_model({f"openai/{model}": known, model: known})
-served = dspy.LM(f"openai/{model}", api_base=url, api_key=key, max_tokens=tokens, cache=False, num_retries=0)
+# DSPy's own engine knows no other model's schemas either.
+options = {"cache": False, "num_retries": 0, "engine": "litellm"}
+served = dspy.LM(f"openai/{model}", api_base=url, api_key=key, max_tokens=tokens, **options)
 assert served(prompt)[0]
 with dspy.context(lm=served, adapter=dspy.JSONAdapter()):
     assert dspy.Predict(Forecast)(question=prompt).rain in (True, False)

@@ -1,0 +1,232 @@
+//! A template's source as minijinja gets it: with calls of ours where a template makes values of others.
+//!
+//! minijinja's fuel pays for texts and for the slots of lists, but not for what a list holds: `[x, x]`, many times,
+//! doubles for nothing. And what prints, compares or drops values recurses as deep as they are. So whatever makes a
+//! list, a dict or a tuple passes through a filter of ours ([`KEPT`]), which pays for all that is in it and bounds its
+//! depth. The tags are read token by token, as minijinja's lexer reads them; their grammar is minijinja's affair.
+
+mod guards;
+mod rewrite;
+mod tag;
+
+use std::sync::LazyLock;
+
+use regex_lite::Regex;
+
+use self::guards::Guards;
+use self::tag::Tag;
+use super::python;
+use crate::Error;
+
+/// The filter of every value that is made of others, and of what a variable is set to.
+pub(super) const KEPT: &str = "__kept";
+/// The filter of what jinja2's filters compute one at a time.
+pub(super) const GENERATED: &str = "__generated";
+/// The filter of what a namespace keeps.
+pub(super) const DATA: &str = "__data";
+/// The filter of what `~` joins.
+pub(super) const TEXT: &str = "__text";
+/// The function that adds texts of which one is marked as HTML.
+pub(super) const SUM: &str = "__sum";
+/// The filter for Python's `%` behind a text.
+pub(super) const PRINTF: &str = "__printf";
+/// The filter for an attribute that may be a method.
+pub(super) const ATTRIBUTE: &str = "__attribute";
+/// The filter of what is written to a name of a namespace that begins with `_`: it refuses.
+pub(super) const PRIVATE: &str = "__private";
+/// The filter of a list that a template may change.
+pub(super) const LIST: &str = "__list";
+/// The filter of what a loop goes through: of a text its characters, whose number minijinja's loops do not know.
+pub(super) const ITEMS: &str = "__items";
+/// What stands for a parameter of a macro that was not given, and the test for it.
+pub(super) const UNSET: &str = "__unset";
+/// The function that every loop and macro begins with.
+pub(super) const TICK: &str = "__tick";
+
+/// Each is one level deeper to minijinja's parser.
+const MOST_ELIFS: usize = 500;
+
+/// The source with its guards.
+pub(super) fn guarded(source: &str) -> Result<String, Error> {
+    let mut out = String::with_capacity(source.len() * 2);
+    let mut rest = source;
+    let mut elifs = 0;
+    let mut open = Vec::new();
+    while let Some(found) = OPEN.find(rest) {
+        let is_block = found.as_str().starts_with("{%");
+        let wrong = |reason: &str| {
+            let at = source.len() - rest.len() + found.start();
+            let line = 1 + source[..at].matches('\n').count();
+            Error::Syntax { line: line.try_into().unwrap_or(u32::MAX), reason: reason.to_owned() }
+        };
+        let (before, inner) = rest.split_at(found.end());
+        out.push_str(before);
+        if found.as_str().starts_with("{#") {
+            let end = inner.find("#}").ok_or_else(|| wrong("unexpected end of comment"))?;
+            rest = &inner[end + 2..];
+            out.push_str(&inner[..end + 2]);
+            continue;
+        }
+        if let Some(raw) = RAW.find(inner).filter(|_| is_block) {
+            let end = END_RAW.find_at(inner, raw.end());
+            let end = end.ok_or_else(|| wrong("unexpected end of raw block"))?.end();
+            out.push_str(&inner[..end]);
+            rest = &inner[end..];
+            continue;
+        }
+        let tag = Tag::read(inner, is_block).map_err(wrong)?;
+        elifs += usize::from(tag.word(0) == "elif");
+        if elifs > MOST_ELIFS {
+            return Err(wrong("over 500 `elif`"));
+        }
+        tag.write(&mut out, &mut open).map_err(wrong)?;
+        rest = &inner[tag.inner.len() + tag.end.len()..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+impl<'a> Tag<'a> {
+    /// Writes the tag with its guards. `open`: the loops and conditions around it.
+    fn write(&self, out: &mut String, open: &mut Vec<Open>) -> Result<(), &'static str> {
+        self.check_loops()?;
+        let first = if self.is_block { self.word(0) } else { "" };
+        let is_else_of_loop = first == "else" && open.last() == Some(&Open::For);
+        match first {
+            "for" => open.push(Open::For),
+            "if" => open.push(Open::If),
+            "endfor" | "endif" if open.pop() == Some(Open::Else) => out.push_str(" endwith %}{% "),
+            _ => {}
+        }
+        let mut defaults = Vec::new();
+        match first {
+            // transformers adds no extension that knows them.
+            "do" | "autoescape" => return Err("unknown tag"),
+            // A scope of its own is all that these are.
+            "generation" | "block" => out.push_str(" with "),
+            "endgeneration" | "endblock" => out.push_str(" endwith "),
+            _ => defaults = self.write_tokens(first, out)?,
+        }
+        out.push_str(self.end);
+        if is_else_of_loop {
+            // A scope of its own.
+            open.pop();
+            open.push(Open::Else);
+            out.push_str("{% with ");
+            out.push_str(self.end);
+        }
+        for (name, default) in defaults {
+            // A default sees the parameters before it.
+            let value = format!("{{% set {name} = ({default})|{KEPT} if {name} is {UNSET} else {name} ");
+            out.push_str(&value);
+            out.push_str(self.end);
+        }
+        if matches!(first, "for" | "macro") {
+            for text in ["{% set __ = ", TICK, "() ", self.end] {
+                out.push_str(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// A loop that remembers itself (`loop.changed(loop)`) is never freed, and `loop.cycle()` divides by zero.
+    fn check_loops(&self) -> Result<(), &'static str> {
+        for index in (0..self.tokens.len()).filter(|index| self.word(*index) == "loop") {
+            let is_name = matches!(index.checked_sub(1).map(|before| self.word(before)), Some("."))
+                || self.word(index + 1) == "=";
+            if !is_name && !matches!(self.word(index + 1), "." | "(" | "is") {
+                return Err("`loop` is used as a value");
+            }
+            if self.word(index + 2) == "cycle" && matches!(self.word(index + 4), ")" | "*" | "**") {
+                return Err("`loop.cycle` without values");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the tokens, and gives the parameters of a macro that have defaults, and these.
+    fn write_tokens(&self, first: &str, out: &mut String) -> Result<Vec<(&'a str, String)>, &'static str> {
+        let mut guards = Guards::new(self.tokens.len());
+        let indices = 0..self.tokens.len();
+        // Level by level: what is within brackets, and the brackets themselves, stand in a row.
+        let mut rows: Vec<Vec<usize>> = vec![Vec::new(); self.tokens.len() + 1];
+        for index in indices.clone() {
+            let around = self.tokens[index].around;
+            rows[around.map_or(0, |open| open + 1)].push(index);
+        }
+        let place_of = |text: &str| rows[0].iter().copied().find(|index| self.word(*index) == text);
+        let (equals, within) = (place_of("="), place_of("in"));
+        // What is assigned to makes nothing.
+        let targets = match first {
+            "set" => equals,
+            "for" => within,
+            _ => None,
+        };
+        for index in indices.clone() {
+            if self.word(index).starts_with(['\'', '"']) {
+                let text = python::unescaped(self.word(index))?;
+                guards.instead[index] = Some(python::literal(&text));
+            }
+        }
+        let tuple_from = match first {
+            "set" => equals.map(|index| index + 1),
+            "for" => within.map(|index| index + 1),
+            "" => Some(0),
+            _ => None,
+        };
+        for row in &rows {
+            self.guard_signs_and_attributes(row, targets.unwrap_or(0), &mut guards);
+            self.guard_literals_and_filters(row, targets.unwrap_or(0), &mut guards);
+            self.guard_runs(row, false, &mut guards);
+            self.guard_runs(row, true, &mut guards);
+        }
+        if let ("set", Some(equals)) = (first, equals) {
+            let of_namespace = indices.clone().take(equals).any(|index| self.word(index) == ".");
+            let is_private = indices
+                .clone()
+                .take(equals)
+                .any(|it| it > 0 && self.word(it - 1) == "." && self.word(it).starts_with('_'));
+            let filter = match of_namespace {
+                true if is_private => PRIVATE,
+                true => DATA,
+                false => KEPT,
+            };
+            guards.wrap(equals + 1, self.tokens.len() - 1, filter);
+        }
+        if let Some(from) = tuple_from {
+            self.guard_tuple(&rows[0], from, &mut guards);
+        }
+        if let ("for", Some(within)) = (first, within) {
+            self.guard_iterated(&rows[0], within + 1, &mut guards);
+        }
+        if first == "with" {
+            self.separate_with(&rows[0], &mut guards);
+        }
+        let defaults = match first {
+            "macro" => self.take_defaults(&mut guards),
+            _ => Vec::new(),
+        };
+        out.push_str(&self.text(0..self.tokens.len(), &guards));
+        let end = self.tokens.last().map_or(0, |token| token.at + token.text.len());
+        out.push_str(&self.inner[end..]);
+        Ok(defaults)
+    }
+}
+
+/// What an `else` belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    For,
+    If,
+    /// The `else` of a loop.
+    Else,
+}
+
+fn regex(pattern: &str) -> Regex {
+    // The patterns are constants, which the tests read.
+    Regex::new(pattern).unwrap_or_else(|error| unreachable!("{error}"))
+}
+
+static OPEN: LazyLock<Regex> = LazyLock::new(|| regex(r"\{[{%#][-+]?"));
+static RAW: LazyLock<Regex> = LazyLock::new(|| regex(r"^[ \t\n\r\x0C]*raw[ \t\n\r\x0C]*[-+]?%\}"));
+static END_RAW: LazyLock<Regex> = LazyLock::new(|| regex(r"\{%[-+]?[ \t\n\r\x0C]*endraw[ \t\n\r\x0C]*[-+]?%\}"));

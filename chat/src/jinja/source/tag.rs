@@ -1,0 +1,89 @@
+//! The tags of a template, token by token, as minijinja's lexer reads them.
+
+use std::sync::LazyLock;
+
+use regex_lite::Regex;
+
+use super::regex;
+
+/// More than any published template has in a tag (200), and no deeper a tree than parsing and compiling recurse into.
+const MOST_TOKENS: usize = 1000;
+
+/// Words that no operand is.
+pub(super) const KEYWORDS: &[&str] = &["in", "not", "and", "or", "if", "else", "elif", "is", "recursive"];
+
+/// A tag, or an expression between `{{` and `}}`.
+pub(super) struct Tag<'a> {
+    /// What is in it, from behind `{%` to before what closes it.
+    pub(super) inner: &'a str,
+    pub(super) tokens: Vec<Token<'a>>,
+    /// What closes it: `-%}`.
+    pub(super) end: &'a str,
+    pub(super) is_block: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Token<'a> {
+    pub(super) at: usize,
+    pub(super) text: &'a str,
+    /// The token that opens the innermost bracket around it.
+    pub(super) around: Option<usize>,
+}
+
+impl<'a> Tag<'a> {
+    /// Reads the tokens of a tag, up to what closes it outside of all brackets.
+    pub(super) fn read(source: &'a str, is_block: bool) -> Result<Self, &'static str> {
+        let close = if is_block { "%}" } else { "}}" };
+        let mut tokens: Vec<Token<'a>> = Vec::new();
+        let mut open = Vec::new();
+        let mut at = 0;
+        loop {
+            let rest = &source[at..];
+            at += rest.len() - rest.trim_ascii_start().len();
+            let rest = &source[at..];
+            let sign = usize::from(rest.starts_with(['-', '+']));
+            if open.is_empty() && rest[sign..].starts_with(close) {
+                return Ok(Self { inner: &source[..at], tokens, end: &rest[..sign + close.len()], is_block });
+            }
+            let text = TOKEN.find(rest).ok_or("unexpected end of a tag")?.as_str();
+            let before = source.as_bytes()[..at].last().copied();
+            let after = rest.as_bytes().get(text.len()).copied();
+            match text.as_bytes()[0] {
+                b'\'' | b'"' if text.len() == 1 => return Err("unexpected end of string"),
+                b'0'..=b'9' if runs_on(after, before) => return Err("a number that runs on"),
+                b'_' if text.starts_with("__") => return Err("a name that begins with `__`"),
+                b')' | b']' | b'}' => open.pop().map(drop).ok_or("a bracket that nothing opens")?,
+                _ => {}
+            }
+            if tokens.len() == MOST_TOKENS {
+                return Err("over 1000 tokens in one tag");
+            }
+            let around = open.last().copied();
+            if matches!(text, "(" | "[" | "{") {
+                open.push(tokens.len());
+            }
+            tokens.push(Token { at, text, around });
+            at += text.len();
+        }
+    }
+
+    pub(super) fn word(&self, index: usize) -> &'a str {
+        self.tokens.get(index).map_or("", |token| token.text)
+    }
+}
+
+/// Whether what is behind a number could be a part of it: minijinja takes `1.in` apart in one way and
+/// `1. in` in another.
+fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
+    after.is_some_and(|it| it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.')))
+}
+
+/// A name, a text, a number, an operator; one character of anything else.
+static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
+    regex(concat!(
+        r"^(?s:[A-Za-z_][A-Za-z0-9_]*|'(?:[^'\\]|\\.)*'|",
+        r#""(?:[^"\\]|\\.)*"|"#,
+        r"0[xX][0-9a-fA-F_]+|0[oObB][0-9_]+|[0-9][0-9_]*(?:\.[0-9_]+)?(?:[eE][-+]?[0-9_]+)?|",
+        r"//|\*\*|==|!=|>=|<=|.)"
+    ))
+});
