@@ -394,7 +394,7 @@ fn variable(text: &str) -> Result<(String, Value), String> {
 }
 
 /// Seconds, with a fraction or without.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.ok_or_else(|| "seconds are a number such as 2 or 0.5".to_owned())
 }

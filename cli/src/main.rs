@@ -5,7 +5,8 @@
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
 //! [`extract`], [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit
 //! code 1 is an answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is
-//! the doctor's, where something is wrong, 130 a program that Ctrl-C has ended.
+//! the doctor's, where something is wrong, and that of `measure --ready`, where no placement lasts; 130 is a program
+//! that Ctrl-C has ended.
 
 mod args;
 mod devices;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -40,25 +41,38 @@ pub struct Conditions {
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
-    /// Devices that the model is on; the source has others behind them.
-    devices: usize,
+    /// The least that was free of each device that the model is on; the source has others behind them.
+    least_free: Vec<Option<u64>>,
+    proc: PathBuf,
     swapped: Option<[u64; 2]>,
 }
 
 impl Observer {
-    pub(super) fn new(model: &Model) -> Self {
+    /// Of this model, on the host that `{root}/proc` describes.
+    pub(super) fn new(model: &Model, root: &Path) -> Self {
         let mut source = ModelSource::new(model);
         source.watched();
-        Self { source, devices: model.placement().gpus().count(), swapped: swapped() }
+        let proc = root.join("proc");
+        let swapped = swapped(&proc);
+        Self { source, least_free: vec![None; model.placement().gpus().count()], proc, swapped }
     }
 
-    /// Adds what is seen now, and what was swapped since it began or looked last.
+    /// The least that was free of each GPU of the plan; `None` where its driver does not report it.
+    pub(super) fn least_free(&self) -> &[Option<u64>] {
+        &self.least_free
+    }
+
+    /// Adds what is seen now, and the pages that were swapped since the last look.
     pub(super) fn look(&mut self, conditions: &mut Conditions) {
         if let Some(mut sample) = self.source.sample(false) {
-            sample.devices.truncate(self.devices);
+            sample.devices.truncate(self.least_free.len());
+            for (free, device) in self.least_free.iter_mut().zip(&sample.devices) {
+                *free = least(*free, device.free);
+            }
+            sample.host = HostSample::read(&self.proc.join("pressure"));
             conditions.add(&sample);
         }
-        let now = swapped();
+        let now = swapped(&self.proc);
         conditions.swap(self.swapped, now);
         self.swapped = now;
     }
@@ -67,7 +81,8 @@ impl Observer {
 impl Conditions {
     /// Of this machine, within this time.
     pub(super) fn of_machine(machine: &Machine, within: Duration) -> Self {
-        let before = swapped();
+        let proc = Path::new("/proc");
+        let before = swapped(proc);
         thread::sleep(within);
         let driver = Driver::open(None);
         let devices = machine.gpus.iter().map(|gpu| {
@@ -81,7 +96,7 @@ impl Conditions {
         let (devices, host) = (devices.collect(), HostSample::now());
         let mut conditions = Self::default();
         conditions.add(&Sample { devices, host, ..Sample::default() });
-        conditions.swap(before, swapped());
+        conditions.swap(before, swapped(proc));
         conditions
     }
 
@@ -116,8 +131,8 @@ fn most(one: Option<f32>, other: Option<f32>) -> Option<f32> {
 }
 
 /// Pages that the system has read from and written to swap since it began (proc(5): `pswpin`, `pswpout`).
-fn swapped() -> Option<[u64; 2]> {
-    let text = fs::read_to_string("/proc/vmstat").ok()?;
+fn swapped(proc: &Path) -> Option<[u64; 2]> {
+    let text = fs::read_to_string(proc.join("vmstat")).ok()?;
     let count = |name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some([count("pswpin ")?, count("pswpout ")?])
 }

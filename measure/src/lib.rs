@@ -16,21 +16,25 @@ macro_rules! setters {
     };
 }
 
+mod clock;
 mod compare;
 mod conditions;
 mod doctor;
 mod evidence;
 mod measurement;
 mod protocol;
+mod ready;
 mod run;
 mod sweep;
 
+pub use clock::{Clock, SystemClock};
 pub use compare::Ratio;
 pub use conditions::Conditions;
 pub use doctor::{Cause, Finding};
 pub use evidence::{Evidence, ModelEvidence, Running};
 pub use measurement::{Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed};
 pub use protocol::Protocol;
+pub use ready::{Aspect, Check, Readiness, Ready, Trial};
 pub use run::{Arm, Measure, Progress};
 pub use sweep::Steps;
 

@@ -119,6 +119,11 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
+    /// Tokens of the longest prompt.
+    pub(super) fn longest(&self) -> usize {
+        self.prompts.iter().map(Vec::len).max().unwrap_or_default()
+    }
+
     pub(super) fn before(&self, depth: u32) -> Vec<Token> {
         self.before.iter().copied().cycle().take(depth as usize).collect()
     }

@@ -11,6 +11,7 @@ use autoplace::profile::ModelProfile;
 use autoplace::watch::speed_model;
 
 use super::Error;
+use super::clock::{Clock, SystemClock};
 use super::conditions::Observer;
 use super::measurement::{Measured, MeasuredModel, Measurement, Point, Sample, rounded};
 use super::protocol::{Protocol, Tokens};
@@ -19,11 +20,14 @@ use super::sweep::Steps;
 /// Measures one model in several placements.
 #[must_use = "nothing is measured until `sweep` or `run` is called"]
 pub struct Measure<'a> {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     pub(super) request: Request,
-    protocol: Box<dyn Fn(Protocol) -> Protocol + 'a>,
+    pub(super) protocol: Box<dyn Fn(Protocol) -> Protocol + 'a>,
     prepare: Box<dyn Fn(ModelBuilder) -> ModelBuilder + 'a>,
-    progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
+    pub(super) progress: Box<dyn FnMut(&Progress<'_>) -> bool + 'a>,
+    /// The folder that holds `proc` and `sys`.
+    pub(super) system: PathBuf,
+    pub(super) clock: Box<dyn Clock + 'a>,
 }
 
 /// A placement to be measured.
@@ -69,6 +73,8 @@ impl<'a> Measure<'a> {
             protocol: Box::new(|usual| usual),
             prepare: Box::new(|builder| builder),
             progress: Box::new(|_| true),
+            system: PathBuf::from("/"),
+            clock: Box::new(SystemClock::default()),
         }
     }
 
@@ -82,9 +88,15 @@ impl<'a> Measure<'a> {
         load_with(prepare: impl Fn(ModelBuilder) -> ModelBuilder + 'a) prepare = Box::new(prepare);
         /// Called before each computation; `false` ends the measurement with what there is by then.
         progress(progress: impl FnMut(&Progress<'_>) -> bool + 'a) progress = Box::new(progress);
+        /// The folder whose `proc` and `sys` describe the host, as
+        /// [`Host::detect_under`](autoplace::machine::Host::detect_under) reads them. Default: `/`. A container may
+        /// have its host's mounted elsewhere.
+        system(root: impl Into<PathBuf>) system = root.into();
+        /// The clock by which [`ready`](Self::ready) spreads its runs. Default: the computer's.
+        clock(clock: impl Clock + 'a) clock = Box::new(clock);
     }
 
-    fn builder(&self, arm: &Arm) -> ModelBuilder {
+    pub(super) fn builder(&self, arm: &Arm) -> ModelBuilder {
         let builder = Model::builder(&self.path);
         (self.prepare)(match &arm.saved {
             Some(plan) => builder.follow(SavedPlan::clone(plan)),
@@ -93,7 +105,7 @@ impl<'a> Measure<'a> {
     }
 
     /// Placements that are compared have one context: one that may grow stays the least.
-    fn same_context(&self, request: Request) -> Request {
+    pub(super) fn same_context(&self, request: Request) -> Request {
         let profile = Header::open(&self.path).ok().and_then(|it| ModelProfile::from_header(&it).ok());
         profile.iter().fold(request, Request::without_growth)
     }
@@ -264,7 +276,7 @@ impl Run<'_> {
                 _ => speeds.tokens_per_second(assignment, depth + n_gen / 2),
             }))
         };
-        let mut observer = Observer::new(&model);
+        let mut observer = Observer::new(&model, &measure.system);
         compute(&model, tokens.before(WARM_UP as u32), WARM_UP, false)?;
         let rounds = self.protocol.rounds as usize;
         let texts: Vec<usize> = (round as usize..tokens.prompts.len()).step_by(rounds).collect();
@@ -274,7 +286,7 @@ impl Run<'_> {
                 compute(&model, tokens.before(depth), 1, true)?;
             }
             for &which in &texts {
-                let begun = chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true);
+                let begun = now();
                 let n_prompt = tokens.prompts[which].len() as u32;
                 let n_gen = self.protocol.n_gen;
                 let [prompt, generation] = text(&model, &tokens, (which, depth), n_gen)?;
@@ -294,7 +306,12 @@ impl Run<'_> {
 }
 
 /// The nanoseconds of a prompt at a depth, and of `n_gen` tokens after it.
-fn text(model: &Model, tokens: &Tokens, (which, depth): (usize, u32), n_gen: u32) -> Result<[u64; 2], Error> {
+pub(super) fn text(
+    model: &Model,
+    tokens: &Tokens,
+    (which, depth): (usize, u32),
+    n_gen: u32,
+) -> Result<[u64; 2], Error> {
     let prompt = &tokens.prompts[which];
     let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
     let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
@@ -331,4 +348,9 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
         let prompt = if fast > 0.0 { f64::from(protocol.n_prompt) / fast } else { 0.0 };
         texts * (prompt + f64::from(protocol.n_gen) / speed.tokens_per_second.max(1e-9))
     })
+}
+
+/// This second, in UTC: `2026-11-24T11:59:33Z`.
+pub(super) fn now() -> String {
+    chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }

@@ -76,6 +76,7 @@ mod plan_replay;
 mod probe_leaves_nothing;
 #[cfg(not(feature = "prebuilt-runtime"))]
 mod quantised;
+mod ready;
 mod real_loads;
 mod refused_files;
 mod replace;

@@ -2,6 +2,7 @@
 //! another tool.
 
 mod bench;
+mod ready;
 mod table;
 
 use std::error::Error;
@@ -48,6 +49,8 @@ pub(crate) struct MeasureArgs {
     /// What `--before` is held against [default: what is planned]
     #[arg(long, value_name = "PLAN|FLAGS", allow_hyphen_values = true, value_parser = placement, requires = "before")]
     after: Option<String>,
+    #[command(flatten)]
+    ready: ready::ReadyArgs,
     /// Tokens of each prompt; 0 takes each as long as it is [default: 512, or a quarter of the context]
     #[arg(long, value_name = "N")]
     prompt_tokens: Option<u32>,
@@ -73,6 +76,9 @@ pub(crate) struct MeasureArgs {
     /// What is printed
     #[arg(long, value_name = "table|markdown|json|llama-bench", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
     format: Format,
+    /// Prints JSON, as `--format json`
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
     /// Writes the JSON to a file too
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -99,6 +105,9 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     {
         return Err(in_file(folder, "there is no such folder to write to").into());
     }
+    if args.ready.is_asked() {
+        return ready::run(args);
+    }
     let (measurement, is_stopped) = if is_read {
         (Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?, false)
     } else {
@@ -107,7 +116,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(file) = &args.write {
         fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
     }
-    let printed = print(&match args.format {
+    let printed = print(&match args.format() {
         Format::Table => table::text(&measurement),
         Format::Markdown => table::markdown(&measurement),
         Format::Json => measurement.to_json(),
@@ -116,8 +125,19 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if is_stopped { ExitCode::from(130) } else { printed })
 }
 
-/// Measures, and shows how far it is. Whether Ctrl-C ended it.
+/// Measures what takes turns. Whether Ctrl-C ended it.
 fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
+    with_measure(args, |measure, profile, request| {
+        let arms = arms(args, &measure, profile, request)?;
+        Ok(measure.run(&arms)?)
+    })
+}
+
+/// Describes what is measured, and shows how far it is. Whether Ctrl-C ended it.
+fn with_measure<T>(
+    args: &MeasureArgs,
+    run: impl FnOnce(Measure<'_>, &ModelProfile, &Request) -> Result<T, Box<dyn Error>>,
+) -> Result<(T, bool), Box<dyn Error>> {
     let request = args.ask.request();
     let model = here(&args.model, &request, || Ok(load::detect()?))?;
     let header = Header::open(&model)?;
@@ -139,8 +159,7 @@ fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
             bar.set_position((progress.done * STEPS as f64) as u64);
             !stopped.load(Relaxed)
         });
-    let arms = arms(args, &measure, &profile, &request);
-    let measured = arms.and_then(|arms| Ok(measure.run(&arms)?));
+    let measured = run(measure, &profile, &request);
     bar.finish_and_clear();
     Ok((measured?, stopped.load(Relaxed)))
 }
@@ -206,11 +225,19 @@ fn taught(
 }
 
 impl MeasureArgs {
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+
     /// Whether anything is said that only a measurement heeds.
     fn asks_to_measure(&self) -> bool {
         let numbers = [self.steps, self.prompt_tokens, self.tokens, self.rounds, self.threads];
         let is_one_said = numbers.iter().any(Option::is_some) || self.ask.ctx.is_some() || self.prompts.is_some();
-        is_one_said || self.full || self.before.is_some() || !(self.at.is_empty() && self.gpu.is_empty())
+        is_one_said
+            || self.full
+            || self.before.is_some()
+            || self.ready.is_asked()
+            || !(self.at.is_empty() && self.gpu.is_empty())
     }
 
     fn protocol(&self, mut protocol: Protocol, texts: &[String]) -> Protocol {

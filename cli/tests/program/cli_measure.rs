@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::mem::{Discriminant, discriminant};
 
-use crate::cli_support::{User, demo};
+use crate::cli_support::{User, demo, text};
 use crate::llama_source;
 use autoplace::memory::KvType;
 use autoplace_measure::Measurement;
@@ -108,4 +108,49 @@ fn what_cannot_be_measured_is_refused_before_anything_is() {
     user.fails(&["measure", json.to_str().unwrap()], 1, &["other.json"]);
     user.fails(&["measure", json.to_str().unwrap(), "--full"], 1, &["not measured"]);
     user.fails(&["measure", &demo, "--steps", "1"], 2, &["--steps"]);
+    user.fails(&["measure", &demo, "--ready", "--format", "markdown"], 1, &["--ready"]);
+    user.fails(&["measure", json.to_str().unwrap(), "--ready"], 1, &["not measured"]);
+    for (wrong, word) in [
+        (["--quick", "--at=0"], "--at"),
+        (["--quick", "--json"], "--ready"),
+        (["--ready=1", "--quick"], "2.."),
+        (["--ready", "--full"], "--full"),
+        (["--ready", "--drift=-1"], "percent"),
+        (["--ready", "--over=soon"], "seconds"),
+    ] {
+        user.fails(&[&["measure", &demo][..], &wrong].concat(), 2, &[word]);
+    }
+}
+
+#[test]
+fn a_placement_that_lasts_is_saved_and_one_that_does_not_has_an_exit_code_of_its_own() {
+    let user = User::new();
+    let plan = user.path("plan.json");
+    let demo = demo();
+    let ready = |drift, more: &[&str]| {
+        let saved = plan.to_str().unwrap();
+        let args = ["measure", &demo, "--ctx", "256", "--ready=3", "--over", "0", "--drift", drift, "--save", saved];
+        user.autoplace(&[&args[..], more].concat())
+    };
+    // No two runs take the same time. This machine may be busy, which fails too.
+    let output = ready("0", &[]);
+    let table = text(&output.stdout);
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(3), ""), "{table}");
+    assert!(table.contains("a context of 256, 3 runs at its end"), "{table}");
+    assert!(table.contains("FAIL  drift") && table.ends_with("not ready: no placement passed\n"), "{table}");
+    assert!(!plan.exists());
+
+    let output = ready("1e9", &["--json"]);
+    let json: Value = text(&output.stdout).parse().unwrap();
+    let trials = json["trials"].as_array().unwrap();
+    let passed = |trial: &Value| trial["checks"].as_array().unwrap().iter().all(|check| check["passed"] == true);
+    let is_ready = trials.last().is_some_and(passed);
+    assert_eq!(output.status.code(), Some(if is_ready { 0 } else { 3 }), "{json:#}");
+    assert_eq!((is_ready, is_ready), (!json["plan"].is_null(), plan.exists()), "{json:#}");
+    let drift = &trials[0]["checks"][0];
+    assert_eq!((&drift["aspect"], &drift["passed"]), (&"drift".into(), &true.into()), "{json:#}");
+    if is_ready {
+        let followed = user.autoplace(&["run", &demo, "--plan", plan.to_str().unwrap(), "-n", "4", "Once"]);
+        assert!(followed.status.success(), "{}", text(&followed.stderr));
+    }
 }

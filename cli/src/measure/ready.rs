@@ -1,0 +1,108 @@
+//! `measure --ready`: whether a placement lasts. A model flows in; what passed and what failed of each placement flows
+//! out, and the plan that passed.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use autoplace_measure::{Measured, Readiness, Ready};
+use clap::value_parser;
+
+use super::{Format, MeasureArgs, with_measure};
+use crate::{args, print};
+
+/// The exit code where no placement lasts.
+const NOT_READY: u8 = 3;
+
+/// Arguments of a sweep, which have no place beside those of `--ready`. clap does not miss `--ready` itself where one
+/// of them excludes it.
+const OF_A_SWEEP: [&str; 6] = ["steps", "full", "before", "write", "at", "rounds"];
+
+/// The arguments of `--ready`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReadyArgs {
+    /// Instead of a sweep, the same work RUNS times at the end of the context while the machine is watched: drift,
+    /// headroom, clocks, swap, memory, processor, quota and heat pass or fail, and where one fails a smaller placement
+    /// is tried [default: 10]
+    #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, value_parser = value_parser!(u32).range(2..), conflicts_with_all = OF_A_SWEEP)]
+    ready: Option<Option<u32>>,
+    /// Two minutes for each placement instead of ten: six short runs
+    #[arg(long, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
+    quick: bool,
+    /// The seconds that the runs are spread over [default: 600, with --quick 120]
+    #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
+    over: Option<Duration>,
+    /// By how much the last runs may be slower or faster than the first, in percent [default: 5]
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
+    drift: Option<f64>,
+    /// Saves the plan that passed, which `--plan` of `run`, `chat` and `serve` follows
+    #[arg(long, value_name = "FILE", requires = "ready", conflicts_with_all = OF_A_SWEEP)]
+    save: Option<PathBuf>,
+}
+
+impl ReadyArgs {
+    pub(super) fn is_asked(&self) -> bool {
+        self.ready.is_some()
+    }
+
+    fn how(&self) -> Ready {
+        let mut ready = if self.quick { Ready::quick() } else { Ready::default() };
+        if let Some(runs) = self.ready.flatten() {
+            ready = ready.runs(runs);
+        }
+        if let Some(over) = self.over {
+            ready = ready.over(over);
+        }
+        if let Some(percent) = self.drift {
+            ready = ready.drift(percent / 100.0);
+        }
+        ready
+    }
+}
+
+/// A share of the first runs, not negative.
+fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent: &f64| *percent >= 0.0);
+    percent.ok_or_else(|| "percent are a number such as 5 or 2.5".to_owned())
+}
+
+/// Says what passed and what failed. The exit code is 0 where a placement passed, 3 where none did, 130 after Ctrl-C.
+pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
+    if !matches!(args.format(), Format::Table | Format::Json) {
+        return Err("--ready prints a table or JSON (--json), and no other format".into());
+    }
+    let how = args.ready.how();
+    let (readiness, is_stopped) = with_measure(args, |measure, _, _| Ok(measure.ready(&how)?))?;
+    if let (Some(plan), Some(file)) = (&readiness.plan, &args.ready.save) {
+        plan.write(file)?;
+    }
+    let printed = print(&match args.format() {
+        Format::Json => readiness.to_json(),
+        _ => text(&readiness),
+    });
+    Ok(match readiness.passed() {
+        true => printed,
+        false if is_stopped || readiness.is_stopped => ExitCode::from(130),
+        false => ExitCode::from(NOT_READY),
+    })
+}
+
+/// Each placement that was tried, with a line for each thing that was judged, and the verdict.
+fn text(readiness: &Readiness) -> String {
+    let mut lines = Vec::new();
+    for trial in &readiness.trials {
+        let Measured { n_gpu_layers, layers, settings, .. } = &trial.placement;
+        let (n_ctx, runs) = (settings.n_ctx, trial.runs.samples.len());
+        lines.push(format!("{n_gpu_layers} of {layers} layers on GPUs, a context of {n_ctx}, {runs} runs at its end"));
+        lines.extend(trial.checks.iter().map(|check| format!("  {check}")));
+    }
+    lines.extend(readiness.notes.iter().cloned());
+    let verdict = match (&readiness.plan, readiness.trials.len()) {
+        (Some(_), 1) => "ready",
+        (Some(_), _) => "ready, with a smaller placement than was planned at first",
+        (None, _) => "not ready: no placement passed",
+    };
+    lines.push(verdict.to_owned());
+    lines.join("\n")
+}

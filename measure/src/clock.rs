@@ -1,0 +1,35 @@
+//! The clock by which runs are spread over a time: the computer's, or one that a test scripts.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Tells the time, and lets it pass.
+pub trait Clock {
+    /// The time since a fixed moment.
+    fn now(&self) -> Duration;
+
+    /// Returns once this much time has passed.
+    fn wait(&self, time: Duration);
+}
+
+/// The computer's clock.
+#[derive(Debug)]
+pub struct SystemClock {
+    begun: Instant,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self { begun: Instant::now() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn wait(&self, time: Duration) {
+        thread::sleep(time);
+    }
+}

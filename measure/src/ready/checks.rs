@@ -1,0 +1,220 @@
+//! The judgement of one placement: what was seen of its runs, its GPUs and the host, against a limit each.
+
+use autoplace::machine::{Bytes, RateConditions};
+use autoplace::plan::Plan;
+
+use super::host::HostSeen;
+use super::{Aspect, Check};
+use crate::conditions::Conditions;
+use crate::measurement::{Row, Speed};
+
+/// Percent of the time that the threads of this process may wait for a core: on a quiet machine below 1, beside one
+/// other busy thread on two cores 30 to 50.
+const MOST_WAITED: u32 = 8;
+/// Percent of one core that other programs may use, where the system does not report how long threads waited.
+const MOST_OTHERS: u32 = 40;
+/// Percent of the cores' time that the hypervisor may give to other machines.
+const MOST_STEAL: u32 = 5;
+/// Percent of ten seconds in which some thread may wait for a core, and for memory.
+const MOST_CPU_PRESSURE: f32 = 25.0;
+const MOST_MEMORY_PRESSURE: f32 = 5.0;
+/// Percent of the time in which a quota may stop this process.
+const MOST_QUOTA: u32 = 10;
+/// The share of the host's available memory that may go while nothing new is loaded.
+const MOST_SHRUNK: f64 = 0.10;
+
+/// What was seen of one placement.
+pub(super) struct Seen<'a> {
+    pub(super) runs: &'a Row,
+    pub(super) conditions: &'a Conditions,
+    pub(super) host: &'a HostSeen,
+    /// The least that was free of each GPU of the plan.
+    pub(super) free: &'a [Option<u64>],
+}
+
+/// Judges everything.
+pub(super) fn all(plan: &Plan, most_drift: f64, seen: &Seen<'_>) -> Vec<Check> {
+    let mut checks = vec![drift(seen.runs, most_drift)];
+    if plan.gpus().next().is_some() {
+        checks.push(headroom(plan, seen.free));
+        checks.push(clocks(seen.conditions));
+    }
+    checks.push(swap(seen.conditions, seen.host));
+    checks.push(host_memory(plan, seen.host));
+    checks.push(memory_pressure(seen.conditions));
+    checks.push(processor(seen.host));
+    checks.push(quota(seen.host));
+    checks.push(heat(&seen.host.each));
+    checks
+}
+
+/// The bytes by which the GPU that is shortest of them misses its margin.
+pub(super) fn shortfall(plan: &Plan, free: &[Option<u64>]) -> u64 {
+    let missing = plan.gpus().zip(free).map(|(gpu, free)| gpu.headroom.margin.saturating_sub(free.unwrap_or(u64::MAX)));
+    missing.max().unwrap_or_default()
+}
+
+/// Runs that may be exceptions: a job of the system that begins once is no condition of the machine.
+fn exceptions(runs: usize) -> usize {
+    if runs < 4 { 0 } else { (runs / 10).max(1) }
+}
+
+fn check(aspect: Aspect, passed: bool, found: String) -> Check {
+    Check { aspect, passed, found }
+}
+
+/// What nothing reports does not fail.
+fn unknown(aspect: Aspect) -> Check {
+    check(aspect, true, "not reported".to_owned())
+}
+
+/// The median of the last third against that of the first third; and single runs against the latter, of which one in
+/// ten may differ.
+pub(super) fn drift(runs: &Row, most: f64) -> Check {
+    let speeds: Vec<f64> = runs.speeds().collect();
+    let third = (speeds.len() / 3).max(1);
+    let median = |speeds: &[f64]| Speed::of(speeds.iter().copied()).median;
+    let first = median(&speeds[..third]).max(f64::MIN_POSITIVE);
+    let change = |speed: f64| speed / first - 1.0;
+    let last = change(median(&speeds[speeds.len() - third..]));
+    let off = speeds.iter().filter(|&&speed| change(speed).abs() > most).count();
+    let farthest = speeds.iter().map(|&speed| change(speed)).max_by(|one, other| one.abs().total_cmp(&other.abs()));
+    let may = exceptions(speeds.len());
+    let found = format!(
+        "{:+.1} % from the first third to the last, single runs {:+.1} % at the farthest; {:.0} % at most, {off} of {} runs beyond that, {may} may be; {:.1} tok/s",
+        last * 100.0,
+        farthest.unwrap_or_default() * 100.0,
+        most * 100.0,
+        speeds.len(),
+        runs.speed.median
+    );
+    check(Aspect::Drift, last.abs() <= most && off <= may, found)
+}
+
+fn headroom(plan: &Plan, free: &[Option<u64>]) -> Check {
+    let reported = plan.gpus().zip(free).filter_map(|(gpu, free)| {
+        let (free, margin) = ((*free)?, gpu.headroom.margin);
+        let used = (gpu.total.saturating_sub(free) as f64 / gpu.total.max(1) as f64 * 100.0).round();
+        let (free_of, least) = (Bytes(free), Bytes(margin));
+        let found = format!("{free_of} of {} free ({used} % used), {least} at least", gpu.name);
+        Some((found, free >= margin))
+    });
+    let (found, passed): (Vec<String>, Vec<bool>) = reported.unzip();
+    if found.is_empty() {
+        return unknown(Aspect::Headroom);
+    }
+    check(Aspect::Headroom, passed.iter().all(|passed| *passed), found.join("; "))
+}
+
+fn clocks(conditions: &Conditions) -> Check {
+    let faults = conditions.throttle.iter().filter(|reason| reason.is_fault());
+    let faults: Vec<String> = faults.map(ToString::to_string).collect();
+    let clock = conditions.clock_mhz.map_or(String::new(), |it| format!(", {it} MHz at least"));
+    let celsius = conditions.temperature.map_or(String::new(), |it| format!(", {it} °C at most"));
+    let found =
+        if faults.is_empty() { "not held down".to_owned() } else { format!("held down by {}", faults.join(", ")) };
+    check(Aspect::Clocks, faults.is_empty(), format!("{found}{clock}{celsius}"))
+}
+
+fn swap(conditions: &Conditions, host: &HostSeen) -> Check {
+    let pages = conditions.swapped_in.zip(conditions.swapped_out);
+    let of_system = pages.map(|(into, out)| format!("{into} pages in, {out} out, 0 at most"));
+    let of_process = host.swapped.map(|bytes| format!("{} of this process in swap", Bytes(bytes)));
+    let found: Vec<String> = of_system.into_iter().chain(of_process).collect();
+    if found.is_empty() {
+        return unknown(Aspect::Swap);
+    }
+    let is_quiet = pages.is_none_or(|pages| pages == (0, 0)) && host.swapped.unwrap_or(0) == 0;
+    check(Aspect::Swap, is_quiet, found.join("; "))
+}
+
+/// The margin of the host, and whether what is available stays: both as far as a container's limit leaves it.
+fn host_memory(plan: &Plan, host: &HostSeen) -> Check {
+    let Some([first, least]) = host.available else { return unknown(Aspect::HostMemory) };
+    let margin = plan.host().map_or(0, |host| host.headroom.margin);
+    let shrunk = first.saturating_sub(least);
+    let share = shrunk as f64 / first.max(1) as f64;
+    let found = format!(
+        "{} available ({}), {} at least; {} less than before the first run ({:.0} %), {:.0} % at most",
+        Bytes(least),
+        host.limit,
+        Bytes(margin),
+        Bytes(shrunk),
+        share * 100.0,
+        MOST_SHRUNK * 100.0
+    );
+    check(Aspect::HostMemory, least >= margin && share <= MOST_SHRUNK, found)
+}
+
+fn memory_pressure(conditions: &Conditions) -> Check {
+    let Some(waited) = conditions.memory_pressure else { return unknown(Aspect::MemoryPressure) };
+    let found = format!("threads waited for memory {waited:.1} % of ten seconds, {MOST_MEMORY_PRESSURE} % at most");
+    check(Aspect::MemoryPressure, waited <= MOST_MEMORY_PRESSURE, found)
+}
+
+/// What the threads waited decides, where the system reports it: other programs on idle cores disturb nothing.
+pub(super) fn processor(host: &HostSeen) -> Check {
+    let each = &host.each;
+    let is_disturbed = |(run, pressure): &(&RateConditions, &Option<f32>)| {
+        let is_crowded = match run.waited {
+            Some(waited) => waited >= MOST_WAITED,
+            None => run.others.is_some_and(|others| others >= MOST_OTHERS),
+        };
+        let is_pressed = pressure.is_some_and(|waited| waited > MOST_CPU_PRESSURE);
+        // Threads that a quota has stopped wait too: where nobody else computes, the quota alone is at fault.
+        let is_stopped = run.throttled.is_some_and(|share| share >= MOST_QUOTA);
+        let is_alone = run.others.is_some_and(|others| others < MOST_OTHERS);
+        (is_crowded || is_pressed) && !(is_stopped && is_alone) || run.steal.is_some_and(|steal| steal >= MOST_STEAL)
+    };
+    let disturbed = each.iter().zip(&host.pressure).filter(is_disturbed).count();
+    let may = exceptions(each.len());
+    let most = |of: fn(&RateConditions) -> Option<u32>| each.iter().filter_map(of).max();
+    let parts = [
+        most(|run| run.waited).map(|it| {
+            format!("threads of this process waited for a core {it} % of a run (less than {MOST_WAITED} % may be)")
+        }),
+        host.pressure.iter().flatten().copied().reduce(f32::max).map(|it| {
+            format!("some thread of the system waited {it:.1} % of ten seconds ({MOST_CPU_PRESSURE} % may be)")
+        }),
+        most(|run| run.others).map(|it| {
+            let cores = f64::from(it) / 100.0;
+            format!("other programs used {cores:.1} cores")
+        }),
+        most(|run| run.steal)
+            .filter(|it| *it > 0)
+            .map(|it| format!("other virtual machines took {it} % of the cores (less than {MOST_STEAL} % may be)")),
+    ];
+    let found: Vec<String> = parts.into_iter().flatten().collect();
+    if found.is_empty() {
+        return unknown(Aspect::Processor);
+    }
+    let found = format!("at worst {}; {disturbed} of {} runs disturbed, {may} may be", found.join(", "), each.len());
+    check(Aspect::Processor, disturbed <= may, found)
+}
+
+pub(super) fn quota(host: &HostSeen) -> Check {
+    let stopped: Vec<u32> = host.each.iter().filter_map(|run| run.throttled).collect();
+    let limit = host.cpu_limit.as_ref().map_or_else(|| "none is set".to_owned(), ToString::to_string);
+    let Some(most) = stopped.iter().max() else {
+        return check(Aspect::Quota, true, limit);
+    };
+    let beyond = stopped.iter().filter(|&&share| share >= MOST_QUOTA).count();
+    let found = format!("{limit}; stopped this process {most} % of a run, {MOST_QUOTA} % at most");
+    check(Aspect::Quota, beyond <= exceptions(host.each.len()), found)
+}
+
+pub(super) fn heat(each: &[RateConditions]) -> Check {
+    let known = each.iter().filter_map(|run| run.overheated);
+    let (mut runs, mut hot) = (0, 0);
+    for times in known {
+        runs += 1;
+        hot += usize::from(times > 0);
+    }
+    let celsius = each.iter().filter_map(|run| run.temperature).max();
+    let celsius = celsius.map_or(String::new(), |it| format!(", {it} °C at most"));
+    if runs == 0 {
+        return check(Aspect::Heat, true, format!("not reported{celsius}"));
+    }
+    let found = format!("the processor lowered its clock for heat in {hot} of {runs} runs{celsius}");
+    check(Aspect::Heat, hot <= exceptions(each.len()), found)
+}

@@ -1,0 +1,67 @@
+//! What is tried after a placement that failed.
+
+use autoplace::plan::{Context, GpuLayers, Plan, Request};
+
+use super::{Aspect, Trial};
+
+/// The context that is halved no further.
+const LEAST_CONTEXT: u32 = 512;
+
+/// The next request, or why there is none and what a person can do, a sentence each. `shortfall`: bytes by which a
+/// GPU's margin was missed.
+pub(super) fn next(request: &Request, plan: &Plan, trial: &Trial, shortfall: u64) -> Result<Request, Vec<String>> {
+    let failed: Vec<Aspect> = trial.failed().collect();
+    let beyond_placement: Vec<String> = failed.iter().filter_map(|&aspect| remedy(aspect)).map(str::to_owned).collect();
+    if !beyond_placement.is_empty() {
+        return Err(beyond_placement);
+    }
+    if failed.iter().any(|aspect| matches!(aspect, Aspect::Swap | Aspect::HostMemory | Aspect::MemoryPressure)) {
+        return smaller_context(request, plan);
+    }
+    let fewer = plan.n_gpu_layers.saturating_sub(layers_to_remove(plan, &failed, shortfall));
+    if fewer == plan.n_gpu_layers {
+        let why = "no layer is on a GPU: a smaller placement would be no steadier, and something else slows the runs";
+        return Err(vec![why.to_owned()]);
+    }
+    Ok(request.clone().n_gpu_layers(GpuLayers::AtMost(fewer)))
+}
+
+/// What a person can do where no placement helps.
+fn remedy(aspect: Aspect) -> Option<&'static str> {
+    match aspect {
+        Aspect::Processor => Some(
+            "no placement helps against programs that keep the processor busy: end them, or measure again when they have ended",
+        ),
+        Aspect::Quota => Some(
+            "no placement helps against a CPU quota: raise it, or use no more threads than it has whole cores (--threads)",
+        ),
+        Aspect::Heat => Some("no placement helps against a processor that is too hot: cool it better"),
+        _ => None,
+    }
+}
+
+/// Half of the context: less on the host, or room on GPUs for what is on the host.
+fn smaller_context(request: &Request, plan: &Plan) -> Result<Request, Vec<String>> {
+    let half = plan.context.n_ctx / 2;
+    if plan.full_offload {
+        return Err(vec!["the whole model is on GPUs: what takes the host's memory is not the model".to_owned()]);
+    }
+    if half < LEAST_CONTEXT {
+        return Err(vec![format!(
+            "a context of {} tokens is halved no further: the host has too little memory for this model",
+            plan.context.n_ctx
+        )]);
+    }
+    Ok(request.clone().context(Context::Tokens(half)))
+}
+
+/// As many layers as the missing bytes take, where only bytes are missing; an eighth of them otherwise.
+fn layers_to_remove(plan: &Plan, failed: &[Aspect], shortfall: u64) -> u32 {
+    let eighth = (plan.n_gpu_layers / 8).max(1).min(plan.n_gpu_layers);
+    if failed != [Aspect::Headroom] {
+        return eighth;
+    }
+    let per_layer = plan.gpus().map(|gpu| gpu.footprint.total() / u64::from(gpu.layers.max(1))).min();
+    let layers = shortfall.div_ceil(per_layer.unwrap_or_default().max(1));
+    u32::try_from(layers).unwrap_or(u32::MAX).clamp(eighth.min(1), plan.n_gpu_layers)
+}
