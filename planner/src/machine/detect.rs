@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use super::Machine;
 use super::cache::MeasurementCache;
 use super::cards;
+use super::gpu::GpuKind;
 use super::host::Host;
 use super::merge::{self, GgmlDevice};
 use super::nvidia;
+use super::pcie::PcieLink;
 use super::tree::{Note, Tree};
 use super::unlisted;
 
@@ -103,6 +105,7 @@ impl Detector {
         if let Some(root) = self.linux_root() {
             machine.wsl = Host::is_wsl(root);
             unlisted::add(&mut machine, &self.backends, nvml_answers, Tree(root));
+            add_links(&mut machine, Tree(root));
         }
         // What was learned and measured with this build.
         if let (Some(cache), Some(build)) = (cache, &self.build) {
@@ -122,5 +125,15 @@ impl Detector {
     fn linux_root(&self) -> Option<&Path> {
         let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
         self.root.as_deref().or(usual)
+    }
+}
+
+/// The PCIe links of cards whose driver reports none: AMD's, Intel's, and NVIDIA's without NVML.
+fn add_links(machine: &mut Machine, tree: Tree<'_>) {
+    let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
+    for gpu in machine.gpus.iter_mut().chain(unused) {
+        if let (GpuKind::Discrete, None, Some(id)) = (gpu.kind, gpu.pcie, gpu.pci_id) {
+            gpu.pcie = PcieLink::of_card(tree, id);
+        }
     }
 }

@@ -1,12 +1,16 @@
 //! The PCIe link of a card: what carries a model to it, and activations between two cards.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::bandwidth::PerSecond;
+use super::pci::PciId;
+use super::tree::Tree;
 
-/// A card's PCIe link as NVIDIA's driver reports it: what card and slot can do together, and how it runs now.
+/// A card's PCIe link as NVIDIA's driver reports it, or Linux: what card and slot can do together, and how it runs now.
 ///
 /// Idle cards slow their link down to save power and raise it when something is sent: what it can do is what counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +46,27 @@ impl PcieLink {
         self.current = Some(rate);
         self
     }
+
+    /// The link of the card at a PCI address, by `/sys/bus/pci/devices` (Documentation/ABI/testing/sysfs-bus-pci);
+    /// `None` where the card reports none.
+    ///
+    /// A card may sit behind bridges, of which its own may be one. Each reports what it can do itself: the least of all
+    /// holds.
+    pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
+        // The entry is a link to the card's place in the tree of bridges.
+        let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;
+        // A card that reports nothing has no link of its own, whatever the bridges before it report.
+        PcieRate::of_device(&card, "max")?;
+        let is_device = |path: &&Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.parse::<PciId>().is_ok())
+        };
+        let least = |which| {
+            let way = card.ancestors().take_while(is_device);
+            way.filter_map(|device| PcieRate::of_device(device, which)).reduce(PcieRate::least)
+        };
+        Some(Self { max: least("max")?, current: least("current") })
+    }
 }
 
 impl PcieRate {
@@ -66,6 +91,27 @@ impl PcieRate {
             _ => 7_562_500_000,
         };
         lane.saturating_mul(self.lanes as u64)
+    }
+
+    /// The lower generation and the fewer lanes of two links in a row.
+    fn least(self, other: Self) -> Self {
+        Self { generation: self.generation.min(other.generation), lanes: self.lanes.min(other.lanes) }
+    }
+
+    /// The `max` or `current` rate of one device. Its files hold `16.0 GT/s PCIe` (older kernels: `16 GT/s`) and `16`;
+    /// an unknown rate is `Unknown`, an unknown width 0 or 255.
+    fn of_device(device: &Path, which: &str) -> Option<Self> {
+        let read = |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
+        let generation = match read("speed")?.split_whitespace().next()? {
+            "2.5" => 1,
+            "5" | "5.0" => 2,
+            "8" | "8.0" => 3,
+            "16" | "16.0" => 4,
+            "32" | "32.0" => 5,
+            "64" | "64.0" => 6,
+            _ => return None,
+        };
+        Self::new(generation, read("width")?.trim().parse().ok()?)
     }
 }
 

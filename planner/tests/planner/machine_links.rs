@@ -1,11 +1,14 @@
-//! What Linux reports of a GPU on the bus and of its pools of memory, on machines that are folders; and what a plan
-//! makes of the pools.
+//! What Linux reports of a GPU on the bus, of its PCIe link and of its pools of memory, on machines that are folders;
+//! and what a plan makes of the pools.
 
+use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::folder::{Fake, device};
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
-use autoplace_planner::machine::{GgmlDevice, GpuKind, Machine, Pool, Pools, UnusedReason, gib, mib};
+use autoplace_planner::machine::{
+    GgmlDevice, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, UnusedReason, gib, mib,
+};
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
 
 /// Where the AMD GPU of each machine is.
@@ -17,6 +20,60 @@ fn on_the_bus(fake: Fake, id: &str, files: &str) -> Fake {
         let (name, text) = file.split_once('=').expect(file);
         fake.file(&format!("/sys/bus/pci/devices/{id}/{name}"), format!("{text}\n"))
     })
+}
+
+/// A card behind bridges, the card last: `name, speed now, speed, lanes now, lanes` of each device on the way.
+fn behind(path: &[&str]) -> Fake {
+    let mut fake = Fake::new();
+    let mut folder = "/sys/devices/pci0000:00".to_owned();
+    for device in path {
+        let figures: Vec<&str> = device.split(", ").collect();
+        folder = format!("{folder}/{}", figures[0]);
+        let names = ["current_link_speed", "max_link_speed", "current_link_width", "max_link_width"];
+        for (name, figure) in names.iter().zip(&figures[1..]) {
+            fake = fake.file(&format!("{folder}/{name}"), format!("{figure}\n"));
+        }
+    }
+    let devices = fake.path("/sys/bus/pci/devices");
+    fs::create_dir_all(&devices).unwrap();
+    symlink(fake.path(&folder), devices.join("0000:03:00.0")).unwrap();
+    fake
+}
+
+/// The link of the card at 0000:03:00.0, which only ggml's Vulkan backend lists, as this kind of GPU.
+fn link(fake: &Fake, kind: &str) -> Option<PcieLink> {
+    detected(fake, &[device(&format!("Vulkan0@0000:03:00.0 {kind} 16 15"))]).gpus[0].pcie
+}
+
+#[test]
+fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
+    let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
+    // A card with a bridge of its own, idle, in a slot of the third generation with eight lanes.
+    let fake = behind(&[
+        "0000:00:01.0, 2.5 GT/s PCIe, 8.0 GT/s PCIe, 8, 8",
+        "0000:01:00.0, 2.5 GT/s PCIe, 16.0 GT/s PCIe, 8, 16",
+        "0000:02:00.0, 16.0 GT/s PCIe, 16.0 GT/s PCIe, 16, 16",
+        "0000:03:00.0, 16.0 GT/s PCIe, 16.0 GT/s PCIe, 16, 16",
+    ]);
+    assert_eq!(link(&fake, "gpu"), Some(PcieLink::new(rate(3, 8)).current(rate(1, 8))));
+    // Older kernels write whole numbers.
+    let fake = behind(&["0000:03:00.0, 8 GT/s, 8 GT/s, 16, 16"]);
+    assert_eq!(link(&fake, "gpu"), Some(PcieLink::new(rate(3, 16)).current(rate(3, 16))));
+}
+
+#[test]
+fn a_card_that_does_not_report_its_link_has_none_nor_one_in_the_hosts_memory() {
+    let bridge = "0000:00:01.0, 8.0 GT/s PCIe, 8.0 GT/s PCIe, 16, 16";
+    for card in [
+        "0000:03:00.0, Unknown, Unknown, 255, 255",
+        "0000:03:00.0, 16.0 GT/s PCIe, 16.0 GT/s PCIe, 0, 0",
+        "0000:03:00.0, , , , ",
+    ] {
+        assert_eq!(link(&behind(&[bridge, card]), "gpu"), None, "{card}");
+    }
+    assert_eq!(link(&Fake::new(), "gpu"), None);
+    let fake = behind(&["0000:03:00.0, 16.0 GT/s PCIe, 16.0 GT/s PCIe, 16, 16"]);
+    assert_eq!(link(&fake, "igpu"), None);
 }
 
 #[test]
