@@ -184,7 +184,11 @@ impl ModelBuilder {
         /// --save` wrote. Before the load it is checked against the model, against the machine as it is, and against
         /// what llama.cpp says that it takes. Together with settings of a plan (context, layers, headroom), and with
         /// [`draft`](Self::draft) or [`mtp`](Self::mtp) where the plan has none, it is [`Error::Conflict`].
-        follow(saved: SavedPlan) recipe.saved = Some(Box::new(saved));
+        follow(saved: SavedPlan) recipe.saved = Some(Box::new(saved)), recipe.replan = false;
+        /// Follows a saved plan where it still fits. Where the machine has changed since, or the plan turns out not to
+        /// fit, what was asked then is planned again, and the new plan's notes say what has changed. A plan that leaves
+        /// room for an mmproj is refused all the same: its file is not known here.
+        follow_or_replan(saved: SavedPlan) recipe.saved = Some(Box::new(saved)), recipe.replan = true;
         /// Where the model runs. Default: in this process.
         ///
         /// In a [worker](Isolation::Process) it generates as it does here, and what ends llama.cpp there is an error
@@ -214,7 +218,8 @@ impl ModelBuilder {
     ///
     /// When memory runs short at any stage, everything is released and the model is planned again for what is free
     /// then, up to [`attempts`](Self::attempts) times; the [report](Model::report) lists them all. A saved plan is
-    /// tried once, and [`GpuLayers::Exactly`] is never lowered.
+    /// tried once (with [`follow_or_replan`](Self::follow_or_replan) it is the first attempt), and
+    /// [`GpuLayers::Exactly`] is never lowered.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use super::{Error, devices, replay};
 use crate::gguf::Header;
 use crate::machine::Machine;
 use crate::memory::{Headroom, Pooling};
-use crate::plan::Plan;
+use crate::plan::{Plan, SavedPlanError};
 use crate::profile::ModelProfile;
 
 /// What the first attempt follows.
@@ -103,15 +103,25 @@ impl<'a> Contract<'a> {
                 let (machine, lease) = recipe.leased_machine(true, progress)?;
                 ((**plan).clone(), machine, lease)
             }
-            (First::Fresh, Some(saved)) => replay::follow(recipe, saved, &self.header, &self.profile, progress)?,
-            (first, _) => {
-                let (machine, lease) = recipe.leased_machine(matches!(first, First::Again(_)), progress)?;
-                // Nobody else reads what is free while a measurement takes some of it, or computes beside it.
-                let machine = recipe.measured(machine, &self.header, &self.profile);
-                (self.plan(&machine)?, machine, lease)
-            }
+            (First::Fresh, Some(saved)) => match replay::follow(recipe, saved, &self.header, &self.profile, progress) {
+                Err(Error::SavedPlan(changed @ SavedPlanError::Changed { .. })) if recipe.may_replan() => {
+                    let (mut plan, machine, lease) = self.fresh(true)?;
+                    plan.notes.push(format!("{changed}: planned again"));
+                    (plan, machine, lease)
+                }
+                followed => followed?,
+            },
+            (first, _) => self.fresh(matches!(first, First::Again(_)))?,
         };
         Ok(self.prepared(plan, machine, lease))
+    }
+
+    /// A plan for what is free now.
+    fn fresh(&self, again: bool) -> Result<(Plan, Machine, Lease), Error> {
+        let (machine, lease) = self.recipe.leased_machine(again, &self.progress)?;
+        // Nobody else reads what is free while a measurement takes some of it, or computes beside it.
+        let machine = self.recipe.measured(machine, &self.header, &self.profile);
+        Ok((self.plan(&machine)?, machine, lease))
     }
 
     /// The same after a failure: another plan than those that failed although there was room.
@@ -195,7 +205,7 @@ impl<'a> Contract<'a> {
         self.tried.push(Attempt::of(&prepared.plan, Some(failed(&prepared.plan, stage, &error, device.clone()))));
         self.plans.push(prepared.plan.clone());
         let is_saved = matches!(self.first, First::Fresh) && self.recipe.saved.is_some();
-        if is_saved || self.tried.len() >= self.recipe.attempts as usize {
+        if is_saved && !self.recipe.may_replan() || self.tried.len() >= self.recipe.attempts as usize {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; everything is released, and the model is planned again");

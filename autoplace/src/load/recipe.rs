@@ -13,7 +13,8 @@ use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
-use crate::plan::{self, GpuLayers, Plan, Planner, Request, SavedPlan};
+use crate::memory::companion::Role;
+use crate::plan::{self, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
 /// Tokens that a draft may draft at once, where nobody says how many.
@@ -34,6 +35,8 @@ pub(crate) struct Recipe {
     pub(super) request: Request,
     /// A plan to follow, in a single attempt.
     pub(super) saved: Option<Box<SavedPlan>>,
+    /// Whether its request is planned again where the machine has changed since.
+    pub(super) replan: bool,
     /// What is added to the model.
     pub(super) adapters: Vec<Adapter>,
     /// The machine to plan for, instead of the detected one.
@@ -90,6 +93,13 @@ impl Recipe {
             machine.unused_gpus.extend(gone);
             machine
         })
+    }
+
+    /// Whether the request of a saved plan may be planned again: not where that plan leaves room for what is loaded
+    /// beside the model and is not known here.
+    pub(super) fn may_replan(&self) -> bool {
+        let is_known = |one: &PlannedCompanion| one.role == Role::Draft && self.draft.is_some();
+        self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
     }
 
     /// The same [with room](Request::with_room_for) for so many tokens; 0 asks for nothing.

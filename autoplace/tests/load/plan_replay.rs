@@ -77,6 +77,44 @@ fn a_card_that_is_gone_is_named_and_a_larger_one_will_do() {
 }
 
 #[test]
+fn a_plan_that_no_longer_fits_is_planned_again_where_that_was_allowed() {
+    own_process!();
+    let gpu = card(mib(8));
+    let saved = saved();
+    let layers = saved.plan.n_gpu_layers;
+    let replanned = |saved: &SavedPlan| by_plan().follow_or_replan(saved.clone()).load().unwrap().placement();
+    // As long as it fits it is followed.
+    assert_eq!(*replanned(&saved), saved.plan);
+    gpu.set_taken(mib(4));
+    let plan = replanned(&saved);
+    assert!(plan.n_gpu_layers < layers, "{plan}");
+    let note = plan.notes.iter().find(|note| note.contains("planned again")).unwrap();
+    assert!(note.contains("cannot be followed") && note.contains("SIM card"), "{note}");
+    drop(gpu);
+    assert_eq!(replanned(&saved).n_gpu_layers, 0);
+
+    // A plan of the host alone is planned again with the cards that there are.
+    let mut on_host = save(builder().n_gpu_layers(0).plan().unwrap());
+    on_host.request = request();
+    on_host.plan.placements[0].footprint.weights = 1 << 50;
+    let _gpu = card(mib(64));
+    assert!(replanned(&on_host).n_gpu_layers > 0);
+}
+
+#[test]
+fn room_for_a_file_that_is_not_known_is_not_planned_again() {
+    own_process!();
+    let gpu = card(mib(256));
+    let saved = save(builder().draft(demo_path()).plan().unwrap());
+    gpu.set_taken(mib(250));
+    // Without its draft.
+    let found = changes(by_plan().follow_or_replan(saved.clone()).plan());
+    assert_matches!(found[..], [MachineChange::LessFree { .. }]);
+    let plan = by_plan().draft(demo_path()).follow_or_replan(saved).plan().unwrap();
+    assert!(plan.notes.iter().any(|note| note.contains("planned again")), "{plan}");
+}
+
+#[test]
 fn room_for_companions_is_asked_for_too() {
     own_process!();
     let gpu = card(mib(256));

@@ -31,6 +31,9 @@ pub(super) struct LoadArgs {
     /// Follows a plan that `plan --save` wrote, instead of making one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["AskArgs", "SettingArgs", "DeviceArgs"])]
     plan: Option<PathBuf>,
+    /// Where the machine has changed since, plans again what was asked then, and says what has changed
+    #[arg(long, requires = "plan")]
+    replan: bool,
     /// Threads to compute with [default: as many as the CPU has cores]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     threads: Option<u32>,
@@ -101,7 +104,8 @@ impl LoadArgs {
     fn builder(&self, path: &Path, request: Request) -> Result<ModelBuilder, Box<dyn Error>> {
         let mut builder = self.devices.load(Model::builder(path), request)?;
         if let Some(file) = &self.plan {
-            builder = builder.follow(SavedPlan::read(file)?);
+            let saved = SavedPlan::read(file)?;
+            builder = if self.replan { builder.follow_or_replan(saved) } else { builder.follow(saved) };
         }
         builder = self.threads.into_iter().fold(builder, ModelBuilder::n_threads);
         builder = self.threads_batch.into_iter().fold(builder, ModelBuilder::n_threads_batch);
