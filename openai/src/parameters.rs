@@ -17,7 +17,7 @@ pub(super) const ALIASES: [(&str, &str); 4] = [
 ];
 
 /// What is not done by either endpoint, and values that ask for nothing: JSON, with spaces between.
-const REFUSED: [(&str, &str); 49] = [
+const REFUSED: [(&str, &str); 61] = [
     // OpenAI's, chat.
     ("audio", "false"),
     ("functions", "false"),
@@ -47,6 +47,18 @@ const REFUSED: [(&str, &str); 49] = [
     ("min_repetition_pattern_size", "0"),
     ("repetition_min_count", "0"),
     ("guided_whitespace_pattern", "\"\""),
+    ("thinking_token_budget", ""),
+    ("watermarking", "false"),
+    ("logprob_token_ids", "[]"),
+    ("media_io_kwargs", "{}"),
+    ("return_weight_versions", "false"),
+    ("routed_experts_prompt_start", ""),
+    ("return_token_offsets", "false"),
+    ("return_prompt_text", "false"),
+    ("mm_payload", "{}"),
+    ("return_mm_kwargs", "false"),
+    ("ec_transfer_params", "{}"),
+    ("repetition_detection", "{}"),
     // llama-server's.
     ("return_tokens", "false"),
     ("n_indent", "0"),

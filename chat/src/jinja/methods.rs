@@ -296,13 +296,37 @@ pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[
             return Err(failed("a format with a width of over 9999"));
         }
     }
-    if text.contains('*') || text.contains(":{") {
+    if has_width_of_argument(text, begin) {
         return Err(failed("a format whose width is an argument"));
     }
     let lengths = arguments.iter().map(|value| value.as_str().map_or(0, str::len));
     let longest = lengths.max().unwrap_or(0);
     pay(state, text.matches(begin).count().saturating_mul(longest))?;
     arguments.iter().try_for_each(|value| walk(state, value, 0).map(drop))
+}
+
+/// Whether a place of a format has a place within it, `{:{}}`, or a `*`, `%*d`.
+fn has_width_of_argument(text: &str, begin: char) -> bool {
+    let mut rest = text;
+    while let Some(at) = rest.find(begin) {
+        let place = &rest[at + 1..];
+        if let Some(behind) = place.strip_prefix(begin) {
+            // Twice is the character itself.
+            rest = behind;
+            continue;
+        }
+        let (end, within) = match begin {
+            '{' => (place.find(['{', '}']), '{'),
+            // Behind flags, width and precision comes a letter.
+            _ => (place.find(|c: char| !c.is_ascii_digit() && !"-+ #.".contains(c)), '*'),
+        };
+        let Some(end) = end else { return false };
+        if place[end..].starts_with(within) {
+            return true;
+        }
+        rest = &place[end..];
+    }
+    false
 }
 
 pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<String, Error> {
