@@ -11,6 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand, value_parser};
 use serde_json::Value;
 
+use crate::adapters::AdapterArgs;
 use crate::doctor::DoctorArgs;
 use crate::emit::Tool;
 use crate::gpu;
@@ -185,9 +186,13 @@ pub(crate) struct AskArgs {
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N|all|auto", value_parser = gpu_layers, allow_hyphen_values = true)]
     pub(crate) ngl: Option<GpuLayers>,
-    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total), or `600MiB`
-    #[arg(long, value_name = "tight|default|cautious|SIZE", allow_hyphen_values = true, value_parser = sizes::headroom)]
+    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total in all), a size (`600MiB`) or a share of its total (`15%`)
+    #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
+    /// Takes a model that is larger than all memory too: weights that do not fit are read from disk again for every
+    /// token
+    #[arg(long)]
+    pub(crate) allow_paging: bool,
 }
 
 /// The arguments of `plan`.
@@ -232,15 +237,17 @@ pub(crate) struct PlanArgs {
     /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
     #[arg(long, value_name = "SIZE[:RATE]", value_parser = sizes::ram, allow_hyphen_values = true)]
     pub(crate) ram: Option<(u64, Option<u64>)>,
+    /// How fast the disk is read, for a model that does not fit: `3GB/s` [default: as measured on the model's file]
+    #[arg(long, value_name = "RATE", value_parser = sizes::rate, requires = "allow_paging")]
+    pub(crate) disk_rate: Option<u64>,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<(Role, PathBuf)>,
     /// Tokens of an image at most, where the mmproj takes images of any size; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
-    /// A LoRA adapter that is computed with; several times for several
-    #[arg(long, value_name = "FILE")]
-    pub(crate) lora: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) adapters: AdapterArgs,
     /// Answers by arithmetic alone, without asking llama.cpp
     #[arg(long)]
     pub(crate) no_probe: bool,
@@ -289,7 +296,7 @@ impl PlanArgs {
         self.settings.set(&mut request.params);
         // It makes room for the logits of a whole batch, as llama.cpp does by default. llama-server, which
         // Ollama runs too, asks for one per sequence (server_output_limits).
-        if self.emit == Some(Tool::LmStudio) {
+        if self.emit.is_some_and(Tool::keeps_all_logits) {
             request = request.n_outputs_max(0);
         }
         if let Some(pooling) = self.embeddings {
@@ -330,6 +337,7 @@ impl AskArgs {
         request.host_parts = self.host_parts;
         request.gpu_layers = self.ngl.unwrap_or(GpuLayers::Auto);
         request.headroom = self.headroom.unwrap_or_default();
+        request.allow_paging = self.allow_paging;
         request
     }
 }

@@ -26,8 +26,8 @@ pub(crate) struct DoctorArgs {
     /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     machine: Option<PathBuf>,
-    /// Looks at another program that runs a model now: at the one llama-server or Ollama that there is, or at this
-    /// process. Nothing is loaded, and nothing is asked of it that it would compute
+    /// Looks at another program that runs a model now: at the one llama-server, Ollama, LM Studio or KoboldCpp that
+    /// there is, or at this process. Nothing is loaded, and nothing is asked of it that it would compute
     #[arg(long, value_name = "PID", num_args = 0..=1, require_equals = true, conflicts_with = "machine")]
     watch: Option<Option<u32>>,
     /// Plans the model and does not load it

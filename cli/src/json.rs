@@ -45,6 +45,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
             "total": milliseconds(took.total),
         },
         "settings": settings(plan),
+        "paging": plan.paging,
         "speed": plan.speed,
         "notes": plan.notes,
     });

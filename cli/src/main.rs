@@ -8,6 +8,7 @@
 //! the doctor's, where something is wrong, and that of `measure --ready`, where no placement lasts; 130 is a program
 //! that Ctrl-C has ended.
 
+mod adapters;
 mod args;
 mod devices;
 mod doctor;

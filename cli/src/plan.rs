@@ -11,7 +11,7 @@ use autoplace::machine::{Gpu, Host, Machine};
 use autoplace::memory::companion::Role;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe, SavedPlan};
-use autoplace::profile::{Lora, ModelProfile};
+use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder};
 
 use crate::args::PlanArgs;
@@ -101,25 +101,36 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
 
 /// What is emitted, with the files that are loaded beside the model.
 fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {
-    let adapters = args.lora.iter().map(|file| ("--lora", file));
-    let others = args.with.iter().map(|(role, file)| (if *role == Role::Draft { "-md" } else { "--mmproj" }, file));
-    let files: Vec<_> = adapters.chain(others).collect();
-    if files.is_empty() {
-        return Ok(text);
-    }
-    if tool != Tool::LlamaCpp {
+    let no_text = || format!("{tool} cannot be given a path that is no text");
+    let mut words = args.adapters.words().ok_or_else(no_text)?;
+    let takes = |words: &[String]| match tool {
+        Tool::LlamaCpp => true,
+        // Its adapters have other flags and other scales.
+        Tool::KoboldCpp => words.is_empty(),
+        _ => words.is_empty() && args.with.is_empty(),
+    };
+    if !takes(&words) {
         return Err(format!("{tool} has no setting for what is loaded beside the model"));
     }
-    let words: Option<Vec<_>> = files.into_iter().map(|(flag, file)| Some([flag, file.to_str()?])).collect();
-    let words = words.and_then(|words| shlex::try_join(words.into_flattened()).ok());
-    let words = words.ok_or_else(|| format!("{tool} cannot be given a path that is no text"))?;
+    for (role, file) in &args.with {
+        let flag = match (role, tool) {
+            (Role::Draft, Tool::KoboldCpp) => "--draftmodel",
+            (Role::Draft, _) => "-md",
+            _ => "--mmproj",
+        };
+        words.extend([flag.to_owned(), file.to_str().ok_or_else(no_text)?.to_owned()]);
+    }
+    if words.is_empty() {
+        return Ok(text);
+    }
+    let words = shlex::try_join(words.iter().map(String::as_str)).map_err(|_| no_text())?;
     Ok(format!("{} {words}\n", text.trim_end()))
 }
 
 /// The same with devices of other machines, which a worker plans for.
 fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String, Box<dyn Error>> {
     let builder = args.devices.load(Model::builder(model), args.request())?.mtp(args.mtp.is_some());
-    let builder = args.lora.iter().fold(builder, |builder, file| builder.lora(file, 1.0));
+    let builder = args.adapters.load(builder);
     let builder = args.rpc.iter().fold(builder, ModelBuilder::rpc);
     let plan = builder.rpc_trusted_network(args.rpc_trusted_network).plan()?;
     if args.json {
@@ -141,6 +152,11 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
     if let Some((bytes, rate)) = args.ram.or_else(|| gpu::memory_of(&args.gpu)) {
         // What was not said of it is not known.
         described.host = rate.into_iter().fold(Host::new(bytes), Host::bandwidth);
+    }
+    if let Some(rate) = args.disk_rate {
+        described.host = described.host.disk(rate);
+    } else if args.ask.allow_paging && !is_described {
+        described.host.disk = load::measure_disk(&args.model);
     }
     let simulated = match is_described && !args.no_probe {
         true => gpu::simulated(described.clone())?,
@@ -172,10 +188,20 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
         plan::Error::DoesNotFit { .. } => planner.advice().ok(),
         _ => None,
     };
-    match advice.as_ref().and_then(|advice| advice.changes.first()) {
+    let mut said = match advice.as_ref().and_then(|advice| advice.changes.first()) {
         Some(change) => format!("{error}; {change}"),
         None => error.to_string(),
+    };
+    // From disk it may run all the same.
+    let paged = matches!(error, plan::Error::DoesNotFit { .. })
+        .then(|| planner.clone().with_paging().plan().ok())
+        .flatten()
+        .filter(|plan| plan.paging.is_some());
+    if let Some(speed) = paged.and_then(|plan| plan.speed) {
+        let tokens = speed.tokens_per_second;
+        said += &format!("; with --allow-paging it is read from disk for every token, about {tokens:.2} tok/s");
     }
+    said
 }
 
 /// A file that is loaded beside the model of this header.
@@ -210,10 +236,7 @@ fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, B
     if args.mtp.is_some() {
         profile = profile.with_mtp()?;
     }
-    for file in &args.lora {
-        profile = profile.with_lora(&Lora::from_header(&Header::open(file)?)?)?;
-    }
-    Ok(profile)
+    args.adapters.beside(profile)
 }
 
 /// llama.cpp as a probe, and the time that it was busy with that.
@@ -226,10 +249,7 @@ impl Timed {
     /// Writes the model's skeleton, which counts.
     fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
-        let mut probe = NativeProbe::new(header)?;
-        for file in &args.lora {
-            probe = probe.lora(file);
-        }
+        let probe = args.adapters.probe(NativeProbe::new(header)?);
         Ok(Self { probe, spent: Cell::new(begin.elapsed()) })
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
 }
 
 /// Bytes per second: `60GB/s`, `3.5 GB/s`.
-fn rate(text: &str) -> Result<u64, String> {
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no rate; rates are 60GB/s (1000-based) or 600MiB/s");
     let bytes = text.trim().strip_suffix("/s").ok_or_else(wrong)?;
     size(bytes).ok().filter(|&rate| rate > 0).ok_or_else(wrong)
@@ -55,13 +55,21 @@ pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
     }
 }
 
-/// A preset by its name, or bytes: `cautious`, `600MiB`.
+/// A preset by its name, bytes, or a share of the total: `cautious`, `600MiB`, `15%`.
 pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "tight" => Ok(Headroom::Tight),
         "default" => Ok(Headroom::Default),
         "cautious" => Ok(Headroom::Cautious),
-        _ => size(text).map(Headroom::Bytes).map_err(|error| format!("{error}; or tight, default, cautious")),
+        other => match other.strip_suffix('%') {
+            Some(percent) => match number(percent.trim_end()) {
+                Some(percent) if percent <= 100.0 => Ok(Headroom::Percent(percent as f32)),
+                _ => Err(format!("`{text}` is no share of 0% to 100%")),
+            },
+            None => size(text)
+                .map(Headroom::Bytes)
+                .map_err(|error| format!("{error}; or tight, default, cautious, or a share of the total such as 15%")),
+        },
     }
 }
 
@@ -75,8 +83,9 @@ fn number(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{headroom, size};
     use autoplace::machine::{gib, mib};
+    use autoplace::memory::Headroom;
 
     #[test]
     fn letters_alone_and_with_ib_count_by_1024_and_with_b_by_1000() {
@@ -97,6 +106,27 @@ mod tests {
             ("4.35GB", 4_350_000_000),
         ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_headroom_is_a_preset_a_size_or_a_share() {
+        for (text, meant) in [
+            ("tight", Headroom::Tight),
+            (" Cautious ", Headroom::Cautious),
+            ("600MiB", Headroom::Bytes(mib(600))),
+            ("0", Headroom::Bytes(0)),
+            ("15%", Headroom::Percent(15.0)),
+            ("7.5 %", Headroom::Percent(7.5)),
+            ("100%", Headroom::Percent(100.0)),
+        ] {
+            assert_eq!(headroom(text), Ok(meant), "{text}");
+        }
+        assert!(headroom("loose").unwrap_err().contains("15%"));
+        for text in
+            ["", "200%", "-1", "-1GiB", "-1%", "100.1%", "%", "nan%", "inf%", "1e1%", "+5%", "..%", "10 percent"]
+        {
+            assert!(headroom(text).is_err(), "{text}");
         }
     }
 

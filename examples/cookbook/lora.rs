@@ -1,4 +1,4 @@
-//! LoRA adapters: loaded and planned with the model, at a scale.
+//! LoRA adapters: loaded and planned with the model. Each request says which of them it uses, and at which scale.
 
 use std::path::Path;
 
@@ -6,12 +6,13 @@ use anyhow::Result;
 use autoplace::Model;
 
 pub fn run(path: &Path, adapter: &Path) -> Result<()> {
-    let text = |scale: f32| {
-        let model = Model::builder(path).lora(adapter, scale).load()?;
-        println!("{:?}", model.adapters());
-        model.generate("In the beginning").temp(0.0).max_tokens(12).text().map_err(autoplace::Error::from)
-    };
-    println!("with it:    {}", text(1.0)?);
-    println!("half of it: {}", text(0.5)?);
+    let model = Model::builder(path).lora_named("style", adapter, 1.0).load()?;
+    for adapter in model.adapters() {
+        println!("{}: {}", adapter.name, adapter.path.display());
+    }
+    let prompt = || model.generate("In the beginning").temp(0.0).max_tokens(12);
+    println!("with it:    {}", prompt().text()?);
+    println!("half of it: {}", prompt().lora([("style", 0.5)]).text()?);
+    println!("without it: {}", prompt().lora::<&str>([]).text()?);
     Ok(())
 }

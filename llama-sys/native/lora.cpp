@@ -113,3 +113,20 @@ buffer_bytes lora_bytes(const llama_model & model) {
     }
     return bytes;
 }
+
+buffer_bytes control_vector_bytes(const llama_model & model) {
+    std::map<ggml_backend_buffer_type_t, ggml_context_ptr> contexts;
+    const size_t n_layer = model.hparams.n_layer();
+    for (size_t il = 1; il < n_layer; ++il) {
+        ggml_context_ptr & context = contexts[model.select_buft(il)];
+        if (!context) {
+            context.reset(ggml_init({ /*.mem_size =*/ n_layer * ggml_tensor_overhead(), /*.mem_buffer =*/ nullptr, /*.no_alloc =*/ true }));
+        }
+        ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, model.hparams.n_embd);
+    }
+    buffer_bytes bytes;
+    for (const auto & [buft, context] : contexts) {
+        bytes[buft] = bytes_of(context.get(), buft);
+    }
+    return bytes;
+}

@@ -1,5 +1,5 @@
-// LoRA adapters as far as memory is concerned: what llama.cpp's account leaves out, and adapters of
-// models without data.
+// The memory of LoRA adapters and control vectors, which llama.cpp's account leaves out; adapters of models without
+// data.
 #pragma once
 
 #include "ggml-backend.h"
@@ -15,3 +15,6 @@ llama_adapter_lora * lora_without_data(llama_model & model, const char * path);
 
 // What all adapters of the model hold, or without data would hold.
 buffer_bytes lora_bytes(const llama_model & model);
+
+// The bytes of a control vector in a context of this model (llama-adapter.cpp, `llama_adapter_cvec::init`).
+buffer_bytes control_vector_bytes(const llama_model & model);

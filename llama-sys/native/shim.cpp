@@ -723,10 +723,27 @@ bool shim_context_set_lora(llama_context * ctx, llama_adapter_lora ** adapters, 
     });
 }
 
-int32_t shim_adapter_bytes(const llama_model * model, shim_buffer_bytes * rows, int32_t n_max, shim_error * error) {
+bool shim_context_set_control_vector(llama_context * ctx, const float * data, size_t len, int32_t n_embd, int32_t il_start,
+                                     int32_t il_end, shim_error * error) {
+    return checked(error, false, [&] { llama_synchronize(ctx); return true; }) && guarded(error, false, [&] {
+        if (llama_set_adapter_cvec(ctx, data, len, n_embd, il_start, il_end) != 0) {
+            return false;
+        }
+        ctx->sched_reserve();
+        return true;
+    });
+}
+
+int32_t shim_adapter_bytes(const llama_model * model, bool control_vector, shim_buffer_bytes * rows, int32_t n_max, shim_error * error) {
     return guarded(error, (int32_t) 0, [&] {
+        buffer_bytes bytes = lora_bytes(*model);
+        if (control_vector) {
+            for (const auto & [buft, size] : control_vector_bytes(*model)) {
+                bytes[buft] += size;
+            }
+        }
         int32_t n = 0;
-        for (const auto & [buft, size] : lora_bytes(*model)) {
+        for (const auto & [buft, size] : bytes) {
             if (n < n_max) {
                 rows[n] = { buft, ggml_backend_buft_get_device(buft), ggml_backend_buft_is_host(buft), size };
             }

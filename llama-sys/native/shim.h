@@ -230,8 +230,14 @@ struct llama_adapter_lora * shim_lora_load(struct llama_model * model, const cha
 // changed: their buffers are freed first, and grow back to what a prompt and a token of each sequence take.
 bool shim_context_set_lora(struct llama_context * ctx, struct llama_adapter_lora ** adapters, float * scales, size_t n,
                            struct shim_error * error);
-// Writes up to `n_max` rows, of all adapters of the model, and returns how many there are.
-int32_t shim_adapter_bytes(const struct llama_model * model, struct shim_buffer_bytes * rows, int32_t n_max, struct shim_error * error);
+// Adds a vector of `n_embd` numbers to the output of each of the layers `il_start` to `il_end`; `data` begins with the
+// vector of layer 1. NULL for `data` ends that. Reserves compute buffers as shim_context_set_lora does.
+bool shim_context_set_control_vector(struct llama_context * ctx, const float * data, size_t len, int32_t n_embd, int32_t il_start,
+                                     int32_t il_end, struct shim_error * error);
+// Writes up to `n_max` rows and returns how many there are: the bytes of all adapters of the model, and with
+// `control_vector` those of a context's control vector.
+int32_t shim_adapter_bytes(const struct llama_model * model, bool control_vector, struct shim_buffer_bytes * rows, int32_t n_max,
+                           struct shim_error * error);
 
 // ---- measuring ----
 

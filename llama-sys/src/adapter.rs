@@ -1,4 +1,4 @@
-//! LoRA adapters: what is added to a model's computation without a change of its weights.
+//! LoRA adapters and control vectors: what is added to a model's computation without a change of its weights.
 //!
 //! An adapter lies beside the weights that it changes, and belongs to one model. A context computes with a set of
 //! adapters at a time, for all of its sequences. What a cache holds was computed under the set of that time: llama.cpp
@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::backend::path_to_c;
@@ -169,13 +169,90 @@ impl Context {
         &self.lora
     }
 
-    /// What adapters of the model hold: a row for each buffer type.
+    /// Adds a control vector to the outputs of these layers, from now on and for all sequences. An empty one ends that.
+    ///
+    /// `data` has [`n_embd`](Model::n_embd) numbers for each layer, from layer 1 on: layer 0 never has any. Layers
+    /// beyond the data and outside of `layers` are not changed. What is in the cache stays as it was computed.
+    /// The first call allocates `n_embd` floats for every layer but the first, on the layer's device. Compute buffers
+    /// are reserved anew as by [`set_lora`](Self::set_lora).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for data that ends within a layer or has more layers than the model, for a number
+    /// that is not finite, and for a range without layers; nothing has changed then. [`Error::Call`] where a buffer
+    /// finds no room; the context is unusable from then on.
+    pub fn set_control_vector(&mut self, data: &[f32], layers: std::ops::RangeInclusive<u32>) -> Result<(), Error> {
+        self.check_usable()?;
+        if data.is_empty() && !self.control_vector {
+            return Ok(());
+        }
+        let model = self.model().clone();
+        let n_embd = model.n_embd().max(1) as usize;
+        let most = model.n_layer().saturating_sub(1) as usize;
+        if !data.len().is_multiple_of(n_embd) || data.len() / n_embd > most {
+            return Err(Error::parameter(
+                "len",
+                data.len(),
+                format!("{n_embd} numbers for each of at most {most} layers"),
+            ));
+        }
+        if let Some(number) = data.iter().find(|number| !number.is_finite()) {
+            return Err(Error::parameter("data", number, "finite numbers"));
+        }
+        let (first, last) = (*layers.start(), *layers.end());
+        if !data.is_empty() && (first == 0 || first > last) {
+            return Err(Error::parameter(
+                "layers",
+                format!("{first} to {last}"),
+                "from layer 1 on, the first not after the last",
+            ));
+        }
+        // Layers without data would keep the numbers of an earlier vector (llama-adapter.cpp, `apply`).
+        let mut whole = Vec::new();
+        if !data.is_empty() {
+            whole = data.to_vec();
+            whole.resize(most.saturating_mul(n_embd), 0.0);
+        }
+        let native = if whole.is_empty() { ptr::null() } else { whole.as_ptr() };
+        let signed = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+        let _unchanged = crate::sim::registry::reading();
+        let _listed = model.adapters();
+        let set = shim::accepted(
+            // SAFETY: the context lives and is borrowed mutably; `whole` has `n_embd` numbers for each layer but the
+            // first, which llama.cpp copies; NULL ends the vector.
+            |error| unsafe {
+                raw::shim_context_set_control_vector(
+                    self.as_ptr(),
+                    native,
+                    whole.len(),
+                    signed(model.n_embd()),
+                    signed(first),
+                    signed(last),
+                    error,
+                )
+            },
+            |set| *set,
+        );
+        self.control_vector |= !data.is_empty();
+        set.map(drop).map_err(|failure| {
+            // A second call after half an allocation would fail an assertion (llama-adapter.cpp,
+            // `llama_adapter_cvec::init`).
+            self.poison(&failure);
+            Error::Call { what: "setting a control vector", failure }
+        })
+    }
+
+    /// The bytes of the model's adapters and of the control vector: a row for each buffer type.
     pub(crate) fn adapter_rows(&self) -> Result<Vec<raw::shim_buffer_bytes>, Error> {
         let _listed = self.model().adapters();
         shim::checked(|error| {
             // SAFETY: the model is loaded and its list of adapters stays as it is; the shim writes as many rows as
             // there is room for, and returns 0 where it fails.
-            unsafe { shim::list(|rows, room| raw::shim_adapter_bytes(self.model().as_ptr(), rows, room, error)) }
+            unsafe {
+                shim::list(|rows, room| {
+                    raw::shim_adapter_bytes(self.model().as_ptr(), self.control_vector, rows, room, error)
+                })
+            }
         })
         .map_err(|failure| Error::Call { what: "reading the memory of adapters", failure })
     }

@@ -3037,8 +3037,18 @@ functions! {
         n: usize,
         error: *mut shim_error,
     ) -> bool;
+    pub fn shim_context_set_control_vector(
+        ctx: *mut llama_context,
+        data: *const f32,
+        len: usize,
+        n_embd: i32,
+        il_start: i32,
+        il_end: i32,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_adapter_bytes(
         model: *const llama_model,
+        control_vector: bool,
         rows: *mut shim_buffer_bytes,
         n_max: i32,
         error: *mut shim_error,

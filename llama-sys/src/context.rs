@@ -43,6 +43,8 @@ pub struct Context {
     pub(crate) lora: Vec<(LoraAdapter, f32)>,
     /// The threads that it computes with. Freed after the context, whose backend refers to them.
     threadpools: Threadpools,
+    /// Whether a control vector was ever set: its memory stays.
+    pub(crate) control_vector: bool,
     abort: Arc<AtomicBool>,
     /// Why it must not be used any more.
     poisoned: Option<String>,
@@ -140,6 +142,7 @@ impl Context {
             mtp: params.mtp,
             lora: Vec::new(),
             threadpools: Threadpools::default(),
+            control_vector: false,
             abort,
             poisoned: None,
             outputs: Vec::new(),

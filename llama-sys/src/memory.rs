@@ -24,7 +24,7 @@ pub struct BufferUse {
     pub context: u64,
     /// Compute buffers.
     pub compute: u64,
-    /// LoRA adapters of the model. They are in no account of llama.cpp's, so
+    /// LoRA adapters of the model, and the context's control vector. They are in no account of llama.cpp's, so
     /// [`total`](Self::total) leaves them out.
     pub adapters: u64,
     /// The buffer that logits and embeddings are returned in, as large as it grows when as many outputs as allowed are

@@ -37,6 +37,9 @@ pub enum Cause {
     /// The system reads memory back from swap, or writes it there.
     #[error("the system is swapping")]
     Swapping,
+    /// Weights are read from disk again for every token.
+    #[error("weights are read from disk for every token")]
+    Paging,
     /// A limit on the process keeps it from memory, or from time on processors, that the machine has.
     #[error("a limit on this process keeps it from what the machine has")]
     Limited,
@@ -99,7 +102,7 @@ impl Evidence {
         findings.extend(rules.iter().filter_map(|rule| rule(self)));
         findings.extend(self.other_programs());
         if let Some(model) = &self.model {
-            let rules = [out_of_reach, runs_slower, large_context];
+            let rules = [out_of_reach, paging, runs_slower, large_context];
             findings.extend(rules.iter().filter_map(|rule| rule(model)));
             findings.extend(not_on_gpu(model, &self.machine));
             if findings.is_empty() {
@@ -129,8 +132,11 @@ impl Evidence {
                 UnusedReason::NoDriver { .. } => {
                     "nvidia-smi    # in a container: `docker run --gpus all`; else install the driver"
                 }
-                UnusedReason::Hidden => "unset CUDA_VISIBLE_DEVICES",
-                UnusedReason::Mig => "sudo nvidia-smi mig -cgi 0 -C",
+                UnusedReason::Hidden | UnusedReason::PerhapsHidden => "unset CUDA_VISIBLE_DEVICES",
+                UnusedReason::NoSlice => "sudo nvidia-smi mig -cgi 0 -C",
+                UnusedReason::Mig => "nvidia-smi -L    # the slices that there are, for CUDA_VISIBLE_DEVICES=MIG-...",
+                // CUDA gives a process one slice whatever is changed.
+                UnusedReason::OtherSlice { .. } => return None,
                 _ => "nvidia-smi    # a driver that is too old for this build's CUDA, or a card that is, is seen there",
             };
             Some(mended(Cause::UnusedCard, unused.to_string(), remedy))
@@ -314,6 +320,11 @@ impl ModelEvidence {
 
 fn out_of_reach(model: &ModelEvidence) -> Option<Finding> {
     Some(model.mended(Cause::OutOfReach, model.refused.clone()?, model.best()))
+}
+
+fn paging(model: &ModelEvidence) -> Option<Finding> {
+    let paging = model.plan.as_ref()?.paging?;
+    Some(model.mended(Cause::Paging, paging.to_string(), model.best()))
 }
 
 /// Faster by less is noise in the predictions.

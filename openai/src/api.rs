@@ -1,17 +1,20 @@
 //! A model under a name, to the programs that ask for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::adapters::{self, Entry, MOST_ADAPTERS, Set};
 use super::chat::ChatRequest;
 use super::choice::{Choice, Reading};
 use super::completion::Completion;
 use super::error::ApiError;
 use super::logprobs::TokenTable;
 use super::options::Options;
+use super::reading::{self, List};
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
 use autoplace::chat::{self, ChatTemplate};
@@ -33,6 +36,8 @@ pub struct Api {
     requests: Arc<AtomicU64>,
     /// What a request that says nothing else is sampled with.
     sampling: Sampling,
+    /// The adapters of requests that name none, where they are others than those of the load.
+    set: Arc<RwLock<Option<Set>>>,
     /// Made when somebody asks for log-probabilities.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
 }
@@ -49,6 +54,7 @@ impl Api {
             created: now(),
             requests: Arc::default(),
             sampling: model.sampling(),
+            set: Arc::default(),
             tokens: Arc::default(),
         }
     }
@@ -111,10 +117,17 @@ impl Api {
             true => Some(self.tokens(prompt_name)?),
             false => None,
         };
+        let set = match &options.lora[..] {
+            [] => self.set(),
+            entries => Some(adapters::set(entries, self.model.adapters(), "lora")?),
+        };
         let mut choices = Vec::with_capacity(asked);
         for (prompt, generate) in texts.into_iter().enumerate() {
             for _ in 0..options.n {
-                let generate = options.apply(generate.clone(), choices.len());
+                let mut generate = options.apply(generate.clone(), choices.len());
+                if let Some(set) = &set {
+                    generate = generate.lora(set.iter().cloned());
+                }
                 let answer = self.engine.try_submit(generate).map_err(|error| options.error(&error, prompt_name))?;
                 choices.push(Choice::new(answer, reading(), prompt, tokens.clone()));
             }
@@ -141,6 +154,35 @@ impl Api {
         };
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("{kind}-{:x}-{number:x}", self.created)
+    }
+
+    /// Answers `GET /lora-adapters`: the model's adapters with the scales of requests that name none.
+    pub fn adapters(&self) -> Value {
+        adapters::list(self.model.adapters(), self.set().as_ref())
+    }
+
+    /// Answers `POST /lora-adapters`: from now on requests that name no adapters have these, as `lora` of a request
+    /// names them, and no others. Clones follow.
+    ///
+    /// # Errors
+    ///
+    /// Of status 400 for a body that is no such list, and for an adapter that the model does not have.
+    pub fn apply_adapters(&self, body: &[u8]) -> Result<Value, ApiError> {
+        let no_list = |error| ApiError::new(400, format!("the body is no list of adapters: {error}"));
+        let body: &RawValue = serde_json::from_slice(body).map_err(no_list)?;
+        let List::<Entry, MOST_ADAPTERS>(entries) = reading::value(body, "the body")?;
+        let set = adapters::set(&entries, self.model.adapters(), "the body")?;
+        *self.set.write().unwrap_or_else(PoisonError::into_inner) = Some(set);
+        Ok(json!({"success": true}))
+    }
+
+    /// From now on requests that name no adapters are computed without any.
+    pub fn apply_no_adapters(&self) {
+        *self.set.write().unwrap_or_else(PoisonError::into_inner) = Some(Set::new());
+    }
+
+    fn set(&self) -> Option<Set> {
+        self.set.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Answers `GET /v1/models` for this model and others of these names.

@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapters;
 mod api;
 mod called;
 mod chat;

@@ -1,5 +1,6 @@
 //! What requests for chats and for completions have in common: how a text is generated, and how it is sent.
 
+use super::adapters::{Entry, MOST_ADAPTERS};
 use super::error::ApiError;
 use super::form;
 use super::reading::{self, Body, Entries, List};
@@ -40,6 +41,9 @@ pub(super) struct Options {
     min_tokens: usize,
     #[serde(skip)]
     stop_tokens: Vec<i32>,
+    /// The adapters that it names; an empty list names none of its own.
+    #[serde(skip)]
+    pub(super) lora: Vec<Entry>,
     /// What the text is held to.
     #[serde(skip)]
     pub(super) constraint: Option<Constraint>,
@@ -95,6 +99,10 @@ impl Options {
         if let Some(tokens) = body.get("stop_token_ids") {
             let List::<i32, MOST_STOPS>(tokens) = reading::value(tokens, "stop_token_ids")?;
             options.stop_tokens = tokens;
+        }
+        if let Some(lora) = body.get("lora") {
+            let List::<Entry, MOST_ADAPTERS>(lora) = reading::value(lora, "lora")?;
+            options.lora = lora;
         }
         options.aliases = body.aliases().to_vec();
         if let Some((form, constraint)) = form::read(body)? {

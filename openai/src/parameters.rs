@@ -17,7 +17,7 @@ pub(super) const ALIASES: [(&str, &str); 4] = [
 ];
 
 /// What is not done by either endpoint, and values that ask for nothing: JSON, with spaces between.
-const REFUSED: [(&str, &str); 61] = [
+const REFUSED: [(&str, &str); 60] = [
     // OpenAI's, chat.
     ("audio", "false"),
     ("functions", "false"),
@@ -66,7 +66,6 @@ const REFUSED: [(&str, &str); 61] = [
     ("response_fields", "[]"),
     ("n_probs", "0"),
     ("post_sampling_probs", "false"),
-    ("lora", "[]"),
     ("grammar_lazy", "false"),
     ("grammar_triggers", "[]"),
     ("reasoning_format", "\"auto\" \"deepseek\""),

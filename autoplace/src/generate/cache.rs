@@ -5,7 +5,7 @@ use llama_sys::{Context, Position, SeqId, Token};
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::Lent;
 use super::error::Error;
-use crate::load::{Checkpoint, Contents, Remembered};
+use crate::load::{Contents, Remembered, Scales};
 
 /// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp
 /// copies all of one.
@@ -22,8 +22,29 @@ pub(super) struct Cache {
     stale: bool,
 }
 
-/// The sequences that texts run on, with the tokens that they hold.
-pub(super) type Running<'a> = [(SeqId, &'a [Token])];
+/// Tokens at the beginning of a text, and the adapters that it is computed with. What was computed with other adapters
+/// is not the same, though the tokens are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prefix<'a> {
+    pub(super) tokens: &'a [Token],
+    pub(super) scales: &'a Scales,
+}
+
+impl Prefix<'_> {
+    /// Its first tokens.
+    fn first(self, tokens: usize) -> Self {
+        Self { tokens: &self.tokens[..tokens], ..self }
+    }
+}
+
+impl Remembered {
+    fn prefix(&self) -> Prefix<'_> {
+        Prefix { tokens: &self.tokens, scales: &self.scales }
+    }
+}
+
+/// The sequences that texts run on, with what they hold.
+pub(super) type Running<'a> = [(SeqId, Prefix<'a>)];
 
 /// Where a text is to run.
 #[derive(Debug, Clone)]
@@ -83,28 +104,29 @@ impl Cache {
         self.stale = false;
     }
 
-    /// Keeps what a sequence holds when its text has ended.
-    pub(super) fn remember(&mut self, seq: SeqId, mut tokens: Vec<Token>, computed: usize) {
+    /// Keeps what a sequence holds when its text, computed with these adapters, has ended.
+    pub(super) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
-            self.idle.push(Remembered { seq, tokens });
+            self.idle.push(Remembered { seq, scales, tokens });
         }
     }
 
     /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing.
     ///
-    /// Without `reuse` the sequence is empty, and the text is computed as if it were the first.
+    /// What was computed with other adapters is not reused. Without `reuse` the sequence is empty, and the text is
+    /// computed as if it were the first.
     pub(super) fn place(
         &mut self,
         lent: &mut Lent,
         running: &Running<'_>,
-        prompt: &[Token],
+        prompt: Prefix<'_>,
         reuse: bool,
     ) -> Result<Place, Error> {
         let free = self.free(lent, running)?;
         let Lent { context, room, .. } = lent;
         let (donor, common) = if reuse {
-            let taken = running.iter().map(|it| it.1.len()).sum::<usize>() + self.len() + prompt.len();
+            let taken = running.iter().map(|it| it.1.tokens.len()).sum::<usize>() + self.len() + prompt.tokens.len();
             let has_room = !self.is_idle(free) && (!context.kv_unified() || taken <= room.all);
             self.donor(context, running, prompt, free, has_room)?
         } else {
@@ -122,7 +144,7 @@ impl Cache {
             }
         };
         if self.checkpoints.limit > 0 && context.has_partial_state() {
-            place.stops = Stops::of(prompt.len(), place.cached, common);
+            place.stops = Stops::of(prompt.tokens.len(), place.cached, common);
         }
         Ok(place)
     }
@@ -133,10 +155,10 @@ impl Cache {
         context: &mut Context,
         free: SeqId,
         donor: Donor,
-        prompt: &[Token],
+        prompt: Prefix<'_>,
     ) -> Result<Place, Error> {
         let Donor { seq, shared, is_idle, yields } = donor;
-        let known = &prompt[..shared];
+        let known = prompt.first(shared);
         if yields {
             self.idle.retain(|idle| idle.seq != seq);
             return Ok(Place::of_its_own(seq, self.go_back(context, seq, known)?));
@@ -175,19 +197,20 @@ impl Cache {
         &self,
         context: &Context,
         running: &Running<'_>,
-        prompt: &[Token],
+        prompt: Prefix<'_>,
         free: SeqId,
         has_room: bool,
     ) -> Result<(Option<Donor>, usize), Error> {
-        let idle = self.idle.iter().map(|it| (it.seq, &*it.tokens, true));
-        let others = running.iter().map(|&(seq, tokens)| (seq, tokens, false));
+        let idle = self.idle.iter().map(|it| (it.seq, it.prefix(), true));
+        let others = running.iter().map(|&(seq, held)| (seq, held, false));
+        let of_set = idle.chain(others).filter(|(_, held, _)| held.scales == prompt.scales);
         let mut best: Option<Donor> = None;
         let mut common = 0;
-        for (seq, held, is_idle) in idle.chain(others) {
+        for (seq, Prefix { tokens: held, .. }, is_idle) in of_set {
             // The last token is computed in any case: the next one is chosen by what it gives.
-            let shared = common_prefix(held, prompt).min(prompt.len().saturating_sub(1));
+            let shared = common_prefix(held, prompt.tokens).min(prompt.tokens.len().saturating_sub(1));
             common = common.max(shared);
-            let shared = self.reach(context, seq, &prompt[..shared])?;
+            let shared = self.reach(context, seq, prompt.first(shared))?;
             if shared == 0 {
                 continue;
             }
@@ -204,18 +227,19 @@ impl Cache {
 
     /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
     /// checkpoint before.
-    fn reach(&self, context: &Context, seq: SeqId, known: &[Token]) -> Result<usize, Error> {
-        let tokens = known.len();
+    fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
+        let tokens = known.tokens.len();
         Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
     /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
     /// Returns how many it holds.
-    fn go_back(&mut self, context: &mut Context, seq: SeqId, known: &[Token]) -> Result<usize, Error> {
-        let held = if !can_go_back(context, seq, known.len())? {
+    fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
+        let tokens = known.tokens.len();
+        let held = if !can_go_back(context, seq, tokens)? {
             self.checkpoints.restore(context, seq, known)
-        } else if context.kv_seq_remove(seq, position(known.len())..Position::MAX)? {
-            known.len()
+        } else if context.kv_seq_remove(seq, position(tokens)..Position::MAX)? {
+            tokens
         } else {
             0
         };
@@ -226,12 +250,12 @@ impl Cache {
     }
 
     /// Takes a checkpoint of a running text, whose sequence holds just these tokens.
-    pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: &[Token], running: &Running<'_>) {
+    pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
         let Self { idle, checkpoints, .. } = self;
         // What no sequence begins with is of no use.
-        checkpoints.kept.retain(|Checkpoint { tokens, .. }| {
-            running.iter().any(|(_, held)| held.starts_with(tokens))
-                || idle.iter().any(|it| it.tokens.starts_with(tokens))
+        checkpoints.kept.retain(|kept| {
+            let begins = |held: Prefix<'_>| *held.scales == kept.scales && held.tokens.starts_with(&kept.tokens);
+            running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|it| begins(it.prefix()))
         });
         checkpoints.take(context, seq, held);
     }

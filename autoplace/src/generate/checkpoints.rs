@@ -1,12 +1,13 @@
 //! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent
-//! state can go back all the same. A checkpoint belongs to the tokens before it, not to a sequence: any sequence with
-//! those tokens can go back to it. It has only what full attention does not keep by itself.
+//! state can go back all the same. A checkpoint belongs to the tokens before it and the adapters that they were computed
+//! with, not to a sequence: any sequence with those tokens can go back to it. It has only what full attention does not keep by itself.
 
-use llama_sys::{Context, SeqId, Token};
+use llama_sys::{Context, SeqId};
 use serde::{Deserialize, Serialize};
 
+use super::cache::Prefix;
 use crate::load::Checkpoint;
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
@@ -56,19 +57,19 @@ impl Checkpoints {
     }
 
     /// The tokens before the last checkpoint that lies among the first of these.
-    pub(super) fn last_among(&self, text: &[Token]) -> Option<usize> {
+    pub(super) fn last_among(&self, text: Prefix<'_>) -> Option<usize> {
         self.find(text).map(|at| self.kept[at].tokens.len())
     }
 
-    fn find(&self, text: &[Token]) -> Option<usize> {
-        let is_among = |it: &Checkpoint| text.starts_with(&it.tokens);
+    fn find(&self, text: Prefix<'_>) -> Option<usize> {
+        let is_among = |it: &Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
         let among = self.kept.iter().enumerate().filter(|(_, it)| is_among(it));
         among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
     }
 
     /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it
     /// holds then: none where there is no such, or the context does not take it.
-    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: &[Token]) -> usize {
+    pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) -> usize {
         let Some(at) = self.find(text) else {
             return 0;
         };
@@ -85,8 +86,8 @@ impl Checkpoints {
     }
 
     /// Takes one of a sequence, which holds just these tokens, as far as there is room for it.
-    pub(super) fn take(&mut self, context: &mut Context, seq: SeqId, tokens: &[Token]) {
-        if self.kept.iter().any(|it| it.tokens == tokens) {
+    pub(super) fn take(&mut self, context: &mut Context, seq: SeqId, Prefix { tokens, scales }: Prefix<'_>) {
+        if self.kept.iter().any(|it| it.tokens == tokens && it.scales == *scales) {
             return;
         }
         let Ok(state) = context.partial_state_bytes(seq) else {
@@ -102,7 +103,7 @@ impl Checkpoints {
         };
         let outcome = taken.as_ref().map_or_else(String::as_str, |_| "taken");
         tracing::debug!("a checkpoint after {} tokens, of {needed} bytes: {outcome}", tokens.len());
-        self.kept.extend(taken.map(|state| Checkpoint { tokens: tokens.to_vec(), state }));
+        self.kept.extend(taken.map(|state| Checkpoint { scales: scales.clone(), tokens: tokens.to_vec(), state }));
     }
 
     fn evict_to(&mut self, limit: u64) {

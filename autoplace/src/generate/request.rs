@@ -39,6 +39,8 @@ pub(crate) struct Spec {
     /// What of the prompt the context holds already is not computed again. `None`: as whoever generates does it.
     pub(super) cache_prompt: Option<bool>,
     pub(super) sampling: Sampling,
+    /// Adapters with their scales, instead of all at the scales of the load.
+    pub(super) lora: Option<Vec<(String, f32)>>,
     /// How many of the likeliest tokens are reported beside the chosen one.
     pub(super) logprobs: Option<usize>,
     /// Not for a worker.
@@ -69,6 +71,7 @@ impl Spec {
             prompt,
             cache_prompt: None,
             sampling,
+            lora: None,
             logprobs: None,
             custom: None,
             constraint: None,
@@ -205,6 +208,24 @@ impl Generate {
             spec.custom = Some(CustomSampler::new(choose));
         /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
         seed(seed: u32) spec.sampling.seed = Some(seed);
+    }
+
+    /// Computes with these of the model's [adapters](Model::adapters), by their names, at these scales, and with no
+    /// others; with none at all where the list is empty. Default: all of them, at the scales of the
+    /// [load](crate::ModelBuilder::lora).
+    ///
+    /// Texts with different sets take turns in a [`Session`](super::Session) and an [`Engine`](super::Engine), since
+    /// llama.cpp computes a batch with one set. What the context holds of texts with another set is not reused.
+    ///
+    /// ```no_run
+    /// let model = autoplace::Model::builder("model.gguf").lora("style.gguf", 0.0).load()?;
+    /// let plain = model.generate("Dear Sir,").text()?;
+    /// let styled = model.generate("Dear Sir,").lora([("style", 0.8)]).text()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lora<N: Into<String>>(mut self, adapters: impl IntoIterator<Item = (N, f32)>) -> Self {
+        self.spec.lora = Some(adapters.into_iter().map(|(name, scale)| (name.into(), scale)).collect());
+        self
     }
 
     /// Prefers tokens whose probability is near `target`, 0.0 to 1.0, whatever chance would choose of those that the

@@ -1,4 +1,42 @@
-//! How many tokens of each prompt a step computes: the same number of each, or the rest of a shorter one.
+//! What a step computes: the texts of one set of adapters, since llama.cpp computes a batch with one set, and the same
+//! number of tokens of each of their prompts, or the rest of a shorter one.
+
+use super::sequence::Sequence;
+use crate::load::Scales;
+
+/// Batches that a set computes before another one's turn, where one waits. A change of the set has the compute buffers
+/// reserved again, which took as long as one and a half tokens of the demo model (docs/adapters.md).
+const BATCHES: u32 = 8;
+
+/// Which set of adapters is computed with.
+#[derive(Debug, Default)]
+pub(super) struct AdapterTurns {
+    current: Scales,
+    /// Batches that it may still compute while others wait.
+    left: u32,
+}
+
+impl AdapterTurns {
+    /// Chooses the set of the next batch: the current one until its turn is over, then that of the text that has waited
+    /// for the most turns, of several the first.
+    pub(super) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
+        let is_wanted = sequences.iter().any(|it| it.scales == self.current);
+        let others_wait = sequences.iter().any(|it| it.scales != self.current);
+        if is_wanted && (!others_wait || self.left > 0) {
+            self.left = self.left.saturating_sub(u32::from(others_wait));
+            return &self.current;
+        }
+        if let Some(next) = sequences.iter().rev().max_by_key(|it| it.turns_waited) {
+            self.current = next.scales.clone();
+        }
+        self.left = BATCHES - 1;
+        for sequence in sequences {
+            let is_next = sequence.scales == self.current;
+            sequence.turns_waited = if is_next { 0 } else { sequence.turns_waited.saturating_add(1) };
+        }
+        &self.current
+    }
+}
 
 /// A prompt that asks for its part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

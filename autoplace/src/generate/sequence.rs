@@ -8,6 +8,7 @@ pub(super) use held::Held;
 use batch::InBatch;
 use llama_sys::{SeqId, Token, Vocab};
 
+use super::cache::Prefix;
 use super::choose::Chooser;
 use super::constraint::Matcher;
 use super::error::Error;
@@ -16,7 +17,7 @@ use super::request::{Limits, Spec};
 use super::speculative::Speculator;
 use super::stats::Statistics;
 use super::text::TextAssembler;
-use crate::load;
+use crate::load::{self, Scales};
 
 /// A text of a session. Its parts that are tied to the loaded model can be released and made again.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<Token>,
     /// Tokens of the prompt.
     pub(super) prompt: usize,
+    /// The adapters that it is computed with.
+    pub(super) scales: Scales,
     pub(super) limits: Limits,
     /// Tokens that end it beside the model's own.
     stop_tokens: Vec<Token>,
@@ -35,6 +38,8 @@ pub(super) struct Sequence {
     pub(super) chooser: Chooser,
     pub(super) held: Held,
     batch: InBatch,
+    /// Turns of other sets of adapters since its own.
+    pub(super) turns_waited: u32,
     pub(super) speculator: Option<Speculator>,
     pub(super) statistics: Statistics,
 }
@@ -50,6 +55,7 @@ impl Sequence {
         vocab: &Vocab,
         capacity: usize,
     ) -> Result<Self, Error> {
+        let scales = model.scales(spec.lora.as_deref())?;
         let matcher = spec.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()?;
         if spec.stops.iter().any(String::is_empty) {
             return Err(Error::EmptyStop);
@@ -73,6 +79,7 @@ impl Sequence {
             id,
             tokens,
             prompt,
+            scales,
             limits: spec.limits,
             stop_tokens: spec.stop_tokens,
             text,
@@ -80,6 +87,7 @@ impl Sequence {
             chooser,
             held: Held { in_batches: prompt, ..Held::default() },
             batch: InBatch::default(),
+            turns_waited: 0,
             speculator: Speculator::new(spec.speculation),
             statistics,
         };
@@ -116,9 +124,9 @@ impl Sequence {
     }
 }
 
-/// The sequences that texts run on, and what each holds that others can go on from.
-pub(super) fn held(sequences: &[Sequence]) -> Vec<(SeqId, &[Token])> {
-    sequences.iter().map(Sequence::held).collect()
+/// The sequences that texts run on, and what each holds that others with its adapters can go on from.
+pub(super) fn held(sequences: &[Sequence]) -> Vec<(SeqId, Prefix<'_>)> {
+    sequences.iter().map(|it| (it.held.seq, it.held())).collect()
 }
 
 impl Sequence {

@@ -17,6 +17,9 @@ use crate::load::{AbortHandle, Drafts, Model, Purpose};
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
 ///
+/// Texts with [different adapters](Generate::lora) take turns: a step computes the texts of one set, for some steps in
+/// a row, while the others wait.
+///
 /// A model in a [worker process](crate::Isolation::Process) has none ([`Error::Worker`]): there, an
 /// [`Engine`](super::Engine) computes several texts at once.
 ///
@@ -100,7 +103,8 @@ impl Session {
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
     /// [`Error::EmptyStop`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling
-    /// parameter out of range; [`Error::Load`] after a re-placement that failed.
+    /// parameter out of range; [`Error::Load`] after a re-placement that failed, and for an adapter that the model was
+    /// loaded without.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         let Generate { model, spec } = generate;
         if !model.is(&self.model) {
@@ -127,7 +131,7 @@ impl Session {
     pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         let running = held(&self.sequences);
-        let place = self.cache.place(lent, &running, &sequence.tokens, reuse || again)?;
+        let place = self.cache.place(lent, &running, sequence.all(), reuse || again)?;
         let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         sequence.put(place, again);

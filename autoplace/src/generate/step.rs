@@ -10,7 +10,7 @@ use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
 use super::piece::{Piece, SequenceId};
-use super::schedule::{Asking, share};
+use super::schedule::{AdapterTurns, Asking, share};
 use super::sequence::{Sequence, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftsOff, Statistics};
@@ -52,6 +52,7 @@ pub(super) struct Work {
     pub(super) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
     asking: Vec<Asking>,
+    turns: AdapterTurns,
 }
 
 pub(super) struct Step<'a> {
@@ -150,15 +151,18 @@ impl Step<'_> {
         }
     }
 
-    /// Puts the next tokens of every text into the batch: one of each that is being generated, and what there is room
-    /// for of prompts.
-    fn fill(&mut self) {
-        let Work { batch, asking, prompt_chunk, number, .. } = &mut *self.work;
+    /// Puts the next tokens of every text of one set of adapters into the batch: one of each that is being generated,
+    /// and what there is room for of prompts.
+    fn fill(&mut self) -> Result<(), Error> {
+        let Work { batch, asking, turns, prompt_chunk, number, .. } = &mut *self.work;
+        let scales = turns.next(self.sequences);
+        self.model.slot().adapt(&mut self.lent.context, scales)?;
         batch.clear();
         asking.clear();
+        let wanted = |sequence: &Sequence| if sequence.scales == *scales { sequence.wanted() } else { 0 };
         let mut others = 0;
         for sequence in self.sequences.iter() {
-            match sequence.wanted() {
+            match wanted(sequence) {
                 wanted @ 0..=1 => others += wanted,
                 wanted => asking.push(Asking::new(wanted)),
             }
@@ -168,17 +172,18 @@ impl Step<'_> {
         let mut shares = asking.iter();
         let mut free = context.n_batch() as usize;
         for sequence in self.sequences.iter_mut() {
-            let tokens = match sequence.wanted() {
+            let tokens = match wanted(sequence) {
                 wanted @ 0..=1 => wanted.min(free),
                 _ => shares.next().map_or(0, |share| share.given),
             };
             free = free.saturating_sub(tokens);
             sequence.queue(batch, tokens);
         }
+        Ok(())
     }
 
     fn compute(&mut self) -> Result<Computed, Error> {
-        self.fill();
+        self.fill()?;
         if self.work.batch.is_empty() {
             return Ok(Computed::default());
         }
@@ -265,8 +270,7 @@ impl Step<'_> {
 
     fn checkpoint(&mut self, at: usize) {
         let running = held(self.sequences);
-        let sequence = &self.sequences[at];
-        let (seq, held) = sequence.held();
+        let (seq, held) = running[at];
         self.cache.checkpoint(&mut self.lent.context, seq, held, &running);
     }
 

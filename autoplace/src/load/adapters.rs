@@ -1,45 +1,179 @@
-//! What is added to a model when it is loaded: LoRA adapters, from their files to the context that computes with them.
+//! LoRA adapters and control vectors of a load, from their files to the context that computes with them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use llama_sys::LoraAdapter;
+use llama_sys::{Context, LoraAdapter};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, NativeProbe};
 use crate::gguf::Header;
-use crate::profile::{AdapterError, Lora, ModelProfile};
+use crate::profile::{AdapterError, ControlVector, Lora, ModelProfile};
 
 /// A LoRA adapter of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Adapter {
+    /// The name that [requests](crate::generate::Generate::lora) use.
+    pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// What it is multiplied by.
+    /// Its scale in texts that ask for no adapters of their own.
     pub scale: f32,
 }
 
-/// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
-pub(super) fn beside(adapters: &[Adapter], mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
-    for Adapter { path, scale } in adapters {
-        if !scale.is_finite() {
-            return Err(AdapterError::Scale { file: path.display().to_string(), scale: *scale });
-        }
-        profile = profile.with_lora(&Lora::from_header(&Header::open(path)?)?)?;
+/// The files that are loaded beside a model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct AdapterFiles {
+    pub(super) lora: Vec<Adapter>,
+    /// Control vectors, each with its scale. Their sum is added.
+    pub(super) control_vectors: Vec<(PathBuf, f32)>,
+    /// The first and the last layer that control vectors are added to; all where this is `None`.
+    pub(super) control_layers: Option<(u32, u32)>,
+}
+
+impl AdapterFiles {
+    /// Adds an adapter that is named after its file: `style` for `style.gguf`, and `style-2` for a second one.
+    pub(super) fn add(&mut self, path: PathBuf, scale: f32) {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let is_taken = |name: &str| self.lora.iter().any(|one| one.name == name);
+        let numbered = (2..).map(|number| format!("{stem}-{number}"));
+        let name = std::iter::once(stem.clone()).chain(numbered).find(|name| !is_taken(name)).unwrap_or(stem);
+        self.lora.push(Adapter { name, path, scale });
     }
-    Ok(profile)
+
+    /// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
+    pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
+        for (index, Adapter { name, path, scale }) in self.lora.iter().enumerate() {
+            if self.lora[..index].iter().any(|other| other.name == *name) {
+                return Err(AdapterError::Twice { name: name.clone() });
+            }
+            finite(path, *scale)?;
+            profile = profile.with_lora(&Lora::from_header(&Header::open(path)?)?)?;
+        }
+        for (path, scale) in &self.control_vectors {
+            finite(path, *scale)?;
+            ControlVector::from_header(&Header::open(path)?, &profile)?;
+            profile = profile.with_control_vector();
+        }
+        match self.control_layers {
+            Some((first, last)) if first == 0 || first > last => Err(AdapterError::Layers { first, last }),
+            _ => Ok(profile),
+        }
+    }
+
+    /// A probe of the model with all of them beside it.
+    pub(super) fn probe(&self, header: &Header) -> Result<NativeProbe, Error> {
+        let probe = NativeProbe::new(header)?;
+        let probe = self.lora.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path));
+        Ok(if self.control_vectors.is_empty() { probe } else { probe.control_vector() })
+    }
+
+    /// Loads the adapters beside the model, and reads the control vectors.
+    pub(super) fn load(&self, native: &llama_sys::Model, header: &Header) -> Result<Attached, Error> {
+        let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
+        let lora = lora.collect::<Result<_, llama_sys::Error>>()?;
+        let mut direction = Vec::new();
+        if !self.control_vectors.is_empty() {
+            let profile = ModelProfile::from_header(header)?;
+            for (path, scale) in &self.control_vectors {
+                ControlVector::from_header(&Header::open(path)?, &profile)?.add_to(&mut direction, *scale)?;
+            }
+        }
+        Ok(Attached { lora, direction, layers: self.control_layers.unwrap_or((1, u32::MAX)) })
+    }
+
+    /// The scale of each adapter in a text that asks for these, or for none of its own. Of an adapter that is named
+    /// twice, the last scale counts.
+    pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
+        let Some(asked) = asked else { return Ok(Scales(self.lora.iter().map(|one| one.scale).collect())) };
+        let mut scales = vec![0.0; self.lora.len()];
+        for (name, scale) in asked {
+            let Some(index) = self.lora.iter().position(|one| one.name == *name) else {
+                let present = self.lora.iter().map(|one| one.name.clone()).collect();
+                return Err(AdapterError::NoSuchAdapter { name: name.clone(), present });
+            };
+            scales[index] = finite(&self.lora[index].path, *scale)?;
+        }
+        Ok(Scales(scales.into()))
+    }
 }
 
-/// A probe of the model with all of them beside it.
-pub(super) fn probe(adapters: &[Adapter], header: &Header) -> Result<NativeProbe, Error> {
-    let probe = NativeProbe::new(header)?;
-    Ok(adapters.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path)))
+fn finite(path: &Path, scale: f32) -> Result<f32, AdapterError> {
+    if scale.is_finite() { Ok(scale) } else { Err(AdapterError::Scale { file: path.display().to_string(), scale }) }
 }
 
-/// Loads the adapters beside the model, for [`Context::set_lora`](llama_sys::Context::set_lora).
-pub(super) fn load(
-    adapters: &[Adapter],
-    native: &llama_sys::Model,
-) -> Result<Vec<(LoraAdapter, f32)>, llama_sys::Error> {
-    adapters.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale))).collect()
+/// A set of adapters: the scale of each one of a model, in the order of [`Model::adapters`](super::Model::adapters).
+/// Cloning is cheap.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Scales(Arc<[f32]>);
+
+/// The adapters and the control vector of a loaded model.
+#[derive(Debug)]
+pub(super) struct Attached {
+    /// With the scales of the load.
+    lora: Vec<(LoraAdapter, f32)>,
+    /// The sum of the control vectors: `n_embd` numbers for each layer, from layer 1 on.
+    direction: Vec<f32>,
+    /// The first and the last layer that it is added to.
+    layers: (u32, u32),
+}
+
+impl Attached {
+    /// How many adapters hold the model.
+    pub(super) const fn holders(&self) -> usize {
+        self.lora.len()
+    }
+
+    /// Has a new context compute with all of them, at the scales of the load.
+    pub(super) fn attach(&self, context: &mut Context) -> Result<(), llama_sys::Error> {
+        if !self.direction.is_empty() {
+            let (first, last) = self.layers;
+            context.set_control_vector(&self.direction, first..=last)?;
+        }
+        context.set_lora(&self.lora)
+    }
+
+    /// Has a context compute with this set. Returns whether that changed anything.
+    pub(super) fn set(&self, context: &mut Context, scales: &Scales) -> Result<bool, llama_sys::Error> {
+        let is_set = context.lora().iter().map(|(_, scale)| scale).eq(scales.0.iter());
+        if !is_set {
+            let lora = self.lora.iter().zip(&*scales.0).map(|((one, _), scale)| (one.clone(), *scale));
+            context.set_lora(&lora.collect::<Vec<_>>())?;
+        }
+        Ok(!is_set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_are_named_after_their_files_and_numbered_where_two_are_called_the_same() {
+        let mut files = AdapterFiles::default();
+        for path in ["a/style.gguf", "b/style.gguf", "b/facts.gguf", "c/style.gguf"] {
+            files.add(path.into(), 0.5);
+        }
+        let names: Vec<_> = files.lora.iter().map(|one| &*one.name).collect();
+        assert_eq!(names, ["style", "style-2", "facts", "style-3"]);
+    }
+
+    #[test]
+    fn a_set_is_the_scales_that_a_text_asks_for_or_those_of_the_load() {
+        let mut files = AdapterFiles::default();
+        files.add("one.gguf".into(), 0.5);
+        files.add("two.gguf".into(), 2.0);
+        let scales = |asked: Option<&[(&str, f32)]>| {
+            let asked = asked.map(|asked| asked.iter().map(|(name, scale)| ((*name).to_owned(), *scale)).collect());
+            files.scales(asked.as_ref().map(|asked: &Vec<_>| &**asked)).map(|scales| scales.0.to_vec())
+        };
+        assert_eq!(scales(None).unwrap(), [0.5, 2.0]);
+        assert_eq!(scales(Some(&[])).unwrap(), [0.0, 0.0]);
+        assert_eq!(scales(Some(&[("two", 1.0)])).unwrap(), [0.0, 1.0]);
+        assert_eq!(scales(Some(&[("one", 1.0), ("one", 0.0)])).unwrap(), [0.0, 0.0]);
+        let unknown = scales(Some(&[("three", 1.0)])).unwrap_err().to_string();
+        assert_eq!(unknown, "the model was loaded without an adapter called `three`: it has one, two");
+        assert!(matches!(scales(Some(&[("one", f32::NAN)])), Err(AdapterError::Scale { .. })));
+    }
 }

@@ -1,5 +1,6 @@
 //! How a model is to be loaded.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
@@ -120,6 +121,9 @@ impl ModelBuilder {
         mtp(load: bool) recipe.mtp = load;
         /// Tokens of each sequence that may be [drafted](crate::generate::Generate::speculate) at once. Default: none.
         draft_max(tokens: u32) recipe.request.draft_max = tokens;
+        /// Whether a model may be loaded that is larger than all memory: see
+        /// [`Request::allow_paging`](crate::plan::Request::allow_paging). Default: no.
+        allow_paging(allow: bool) recipe.request.allow_paging = allow;
         /// What stays free on a GPU.
         headroom(headroom: Headroom) recipe.request.headroom = headroom;
         /// Layers on GPUs, the output layer counted first: at most so many where this is a number.
@@ -139,8 +143,20 @@ impl ModelBuilder {
         /// evicted first. No plan counts them: one is taken only if the host has this much free at that moment, beyond
         /// the margin that plans leave.
         checkpoints(bytes: u64) recipe.checkpoints = bytes;
-        /// Adds a LoRA adapter at this scale: all texts of the model are computed with it. More than one may be added.
-        lora(path: impl Into<PathBuf>, scale: f32) recipe.adapters.push(Adapter { path: path.into(), scale });
+        /// Adds a LoRA adapter, named after its file (`style` for `style.gguf`, `style-2` for a second one of the
+        /// name). `scale` counts for texts that ask for [no adapters of their own](crate::generate::Generate::lora):
+        /// at 0.0 they are computed without it. Can be called for several.
+        lora(path: impl Into<PathBuf>, scale: f32) recipe.adapters.add(path.into(), scale);
+        /// Adds a LoRA adapter under a name of its own.
+        lora_named(name: impl Into<String>, path: impl Into<PathBuf>, scale: f32)
+            recipe.adapters.lora.push(Adapter { name: name.into(), path: path.into(), scale });
+        /// Adds a control vector, times `scale`, to the outputs of the model's layers, in all texts. Can be called for
+        /// several, whose sum is added.
+        control_vector(path: impl Into<PathBuf>, scale: f32)
+            recipe.adapters.control_vectors.push((path.into(), scale));
+        /// The first and the last layer that control vectors are added to, counted from 0. Layer 0 never has one.
+        /// Default: all others.
+        control_vector_layers(layers: RangeInclusive<u32>) recipe.adapters.control_layers = Some(layers.into_inner());
         /// Called with the progress of the load from 0.0 to 1.0; returning `false` cancels it. In the warm-up it is
         /// called with 1.0 before each batch; a draft and a further attempt begin at 0.0 again. While another load is
         /// waited for it is called with 0.0.

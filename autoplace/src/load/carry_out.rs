@@ -6,7 +6,6 @@
 
 use llama_sys::{Cause, Context, Device, ModelParams};
 
-use super::adapters;
 use super::devices;
 use super::draft::{Drafts, Heads};
 use super::error::Stage;
@@ -80,7 +79,7 @@ impl Recipe {
         };
         let model = native::load(header, params).map_err(Failure::at(Stage::Weights))?;
         // Before the context, whose graphs leave room for the nodes of all adapters.
-        let lora = adapters::load(&self.adapters, &model).map_err(Failure::at(Stage::Weights))?;
+        let attached = self.adapters.load(&model, header).map_err(Failure::at(Stage::Weights))?;
         let threads = Threads::new((self.threads, self.threads_batch), &machine.host, plan);
         let params = llama_sys::ContextParams {
             n_threads: Some(threads.generation),
@@ -88,14 +87,14 @@ impl Recipe {
             ..native::context(&plan.context)
         };
         let mut context = Context::new(&model, params.clone())
-            .and_then(|mut context| context.set_lora(&lora).map(|()| context))
+            .and_then(|mut context| attached.attach(&mut context).map(|()| context))
             .map_err(Failure::at(Stage::Context))?;
         let mut heads = Heads::planned(&model, &plan.context, threads.prompt).map_err(Failure::at(Stage::Context))?;
         let run = warm_up(&mut context, heads.as_mut().map(|heads| &mut heads.context), devices, verify, progress)
             .map_err(Failure::at(Stage::WarmUp))?;
         let placed = Placed::new(prepared, &before, &run, threads, &self.learn);
         Ok(Loaded {
-            native: Native { model, params, lora, verify },
+            native: Native { model, params, attached, verify },
             context,
             drafts: Drafts { model: None, heads },
             placed,

@@ -144,7 +144,12 @@ impl Model {
 
     /// The LoRA adapters beside it, in the order in which they were added.
     pub fn adapters(&self) -> &[Adapter] {
-        &self.inner.recipe.adapters
+        &self.inner.recipe.adapters.lora
+    }
+
+    /// The scale of each adapter in a text that asks for these, or for none of its own.
+    pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<super::Scales, Error> {
+        Ok(self.inner.recipe.adapters.scales(asked)?)
     }
 
     /// The model underneath, for what this crate does not cover. Contexts made of it take memory beyond the plan, and

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::adapters::{self, Adapter};
+use super::adapters::AdapterFiles;
 use super::devices::{bounded_by_now, detect};
+use super::disk::measure_disk;
 use super::lease::{Folder, Leases};
 use super::rpc::Servers;
 use super::{Error, threads};
@@ -37,8 +38,8 @@ pub(crate) struct Recipe {
     pub(super) saved: Option<Box<SavedPlan>>,
     /// Whether its request is planned again where the machine has changed since.
     pub(super) replan: bool,
-    /// What is added to the model.
-    pub(super) adapters: Vec<Adapter>,
+    /// LoRA adapters and control vectors beside the model.
+    pub(super) adapters: AdapterFiles,
     /// The machine to plan for, instead of the detected one.
     pub(super) machine: Option<Machine>,
     /// Whose devices may be used beside this machine's.
@@ -130,7 +131,7 @@ impl Recipe {
         if self.mtp {
             profile = profile.with_mtp()?;
         }
-        Ok(adapters::beside(&self.adapters, profile)?)
+        Ok(self.adapters.beside(profile)?)
     }
 
     /// A plan for this machine, confirmed by llama.cpp.
@@ -144,7 +145,16 @@ impl Recipe {
                 request.draft_max = DRAFT_MAX;
             }
         }
-        Ok(planner.request(request).plan_probed(&adapters::probe(&self.adapters, header)?)?)
+        let probe = self.adapters.probe(header)?;
+        let plan = planner.request(request).plan_probed(&probe)?;
+        if plan.paging.is_none() || machine.host.disk.is_some() {
+            return Ok(plan);
+        }
+        // How fast is known only of the file's own disk.
+        let Some(disk) = measure_disk(&self.path) else { return Ok(plan) };
+        let mut machine = machine.clone();
+        machine.host.disk = Some(disk);
+        self.plan(header, profile, &machine)
     }
 
     /// Threads for what the CPU of this machine computes of a draft.

@@ -1,10 +1,10 @@
 //! A saved plan, followed exactly: checked against the model, the machine as it is, and what llama.cpp says it takes.
 
+use super::Error;
 use super::devices::gpu_of;
 use super::lease::Lease;
 use super::progress::Progress;
 use super::recipe::Recipe;
-use super::{Error, adapters};
 use crate::gguf::Header;
 use crate::machine::{Gpu, Machine};
 use crate::plan::{self, Plan, Probe, SavedPlan, SavedPlanError};
@@ -19,7 +19,7 @@ pub(super) fn follow(
     profile: &ModelProfile,
     progress: &Progress,
 ) -> Result<(Plan, Machine, Lease), Error> {
-    let probe = adapters::probe(&recipe.adapters, header)?;
+    let probe = recipe.adapters.probe(header)?;
     saved.check_model(header)?;
     // It is the same model; its layers are then those of the plan, unless the plan was edited.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());

@@ -2,8 +2,9 @@
 
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use llama_sys::{Context, ContextParams, LoraAdapter, Model, SeqId, Token};
+use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
+use super::adapters::{Attached, Scales};
 use super::draft::Drafts;
 use super::recipe::Verify;
 use super::{Error, warm_up};
@@ -38,7 +39,7 @@ struct Held {
 pub(super) struct Native {
     pub(super) model: Model,
     pub(super) params: ContextParams,
-    pub(super) lora: Vec<(LoraAdapter, f32)>,
+    pub(super) attached: Attached,
     pub(super) verify: Verify,
 }
 
@@ -67,12 +68,16 @@ pub(crate) enum Contents {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) seq: SeqId,
+    /// The adapters that they were computed with.
+    pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
 }
 
 /// What a memory cannot go back to by itself, as it was after these tokens.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
+    /// The adapters that they were computed with.
+    pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
     pub(crate) state: llama_sys::State,
 }
@@ -107,7 +112,7 @@ impl ContextSlot {
     pub(crate) fn holders(&self) -> usize {
         let held = lock(&self.held);
         let native = held.native.as_ref();
-        let own = native.map_or(0, |native| 1 + native.lora.len());
+        let own = native.map_or(0, |native| 1 + native.attached.holders());
         own + held.drafts.holders()
     }
 
@@ -145,12 +150,23 @@ impl ContextSlot {
                 drop(unusable);
                 let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
                 let mut context = Context::new(&native.model, native.params.clone())?;
-                context.set_lora(&native.lora)?;
+                native.attached.attach(&mut context)?;
                 warm_up::reserve(&mut context, native.verify)?;
                 held.context = State::Lent;
                 Ok(Some((context, Contents::Unknown)))
             }
         }
+    }
+
+    /// Has a context that was lent compute with this set of adapters, if it does not yet. A change frees its compute
+    /// buffers and reserves them again, for a few numbers of tokens only: a text waits for it.
+    pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
+        let held = lock(&self.held);
+        let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
+        if native.attached.set(context, scales)? {
+            warm_up::reserve(context, Verify::Quick)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn give_back(&self, context: Context, contents: Contents) {

@@ -70,6 +70,15 @@ fn a_model_that_fits_nowhere_is_out_of_reach_until_there_is_room() {
 }
 
 #[test]
+fn a_model_beyond_all_memory_is_read_from_disk_where_that_is_allowed() {
+    let ram = |ram| {
+        let host = Host::new(gib(ram)).bandwidth(60_000_000_000).disk(3_000_000_000);
+        with_model(Machine::new(host), &LLAMA_70B, &Request::new().allow_paging(true))
+    };
+    finds(Cause::Paging, &ram(32), &ram(64));
+}
+
+#[test]
 fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
     let unused = |reason| {
         let card = not_used(Gpu::named("RTX 3090").unwrap(), reason);

@@ -6,7 +6,7 @@ use crate::native_support::demo_path;
 use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{KvType, RopeScaling};
-use autoplace::plan::{self, Confidence, GpuLayers};
+use autoplace::plan::{self, Confidence, GpuLayers, Request};
 use autoplace::{Model, ModelBuilder, load};
 
 #[test]
@@ -90,4 +90,30 @@ fn threads_that_were_asked_for_are_kept() {
         stream.by_ref().for_each(|piece| drop(piece.unwrap()));
         assert_eq!(stream.statistics().threads, asked);
     }
+}
+
+#[test]
+fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
+    let load = |available, allow| {
+        let mut request = Request::new().n_gpu_layers(GpuLayers::Exactly(0));
+        // As a plan that pages has it: weights that are rearranged are in no file.
+        request.params.repack = false;
+        let builder = Model::builder(demo_path()).request(request).n_threads(1);
+        let host = Host::new(gib(64)).available(available).disk(1_000_000_000);
+        builder.machine(Machine::new(host)).allow_paging(allow).load()
+    };
+    let greedy = |model: &Model| model.generate("In the beginning").temp(0.0).max_tokens(8).text().unwrap();
+    let whole = load(gib(4), true).unwrap();
+    let plan = whole.placement();
+    assert_eq!(plan.paging, None);
+    let text = greedy(&whole);
+    // Room for everything but half of the weights.
+    let host = plan.host().unwrap();
+    let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
+    drop(whole);
+    assert_matches!(load(little, false), Err(load::Error::Plan(_)));
+    let paged = load(little, true).unwrap();
+    let paging = paged.placement().paging.expect("a part of the weights has no room");
+    assert!(paging.bytes > 0 && paging.bytes < host.footprint.weights, "{paging:?}");
+    assert_eq!(greedy(&paged), text);
 }

@@ -1,4 +1,4 @@
-//! The probe with adapters against real loads of models with random weights, on simulated GPUs that count for
+//! The probe with adapters and a control vector against real loads of models with random weights, on simulated GPUs that count for
 //! themselves: equal to the byte, and never less than what is taken while adapters come and go.
 
 use std::path::Path;
@@ -30,7 +30,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
         // Mamba has none of these.
         let is_empty = adapter.header().tensors().len() == 0;
         let adapter = adapter.write_random(folder, ADAPTER, 1, 0.02);
-        (!is_empty).then(|| (path, NativeProbe::new(&header).unwrap().lora(&adapter)))
+        (!is_empty).then(|| (path, NativeProbe::new(&header).unwrap().lora(&adapter).control_vector()))
     };
     assert!(compare_all(&crate::random_weights::all(), &settings(), 1, with_adapter, compare) > 100);
 }
@@ -43,6 +43,8 @@ fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &Con
     let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;
     let adapter = LoraAdapter::load(&loaded.model, path.with_file_name(ADAPTER).with_extension("gguf"))?;
     let mut context = loaded.context(params)?;
+    let layers = loaded.model.n_layer().saturating_sub(1);
+    context.set_control_vector(&vec![0.01; (layers * loaded.model.n_embd()) as usize], 1..=layers.max(1))?;
     let mut most = vec![0; cards.len()];
     let [half, whole] = [0.5, 1.0].map(|scale| [(adapter.clone(), scale)]);
     for adapters in [&half[..], &[], &whole] {

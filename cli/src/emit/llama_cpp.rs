@@ -69,7 +69,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let words = words.flatten().filter(|word| !word.is_empty());
     // Quoted for a POSIX shell.
     match shlex::try_join(["llama-server", "-m", path].into_iter().chain(words)) {
-        Ok(line) => Ok(format!("{}{line}\n", comment(plan, &notes))),
+        Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &notes))),
         Err(_) => Err("cannot be given a word with a NUL".to_owned()),
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
         (context.swa_full, "keeping more than the sliding windows (swa_full): it takes less and goes back less far"),
     ];
     notes.extend(applying(&lacking).map(|what| format!("LM Studio has no setting here for {what}")));
-    Ok(format!("{}{config:#}\n", comment(plan, &notes)))
+    Ok(format!("{}{config:#}\n", comment("#", plan, &notes)))
 }
 
 /// A type, or `false` for 16-bit floats.

@@ -1,9 +1,11 @@
-//! A plan in the words of another tool: flags or settings that place the model as the plan does.
+//! A plan in the words of another tool: flags, settings or code that place the model as the plan does.
 //!
 //! What a tool has no setting for is never left out in silence. Where the result would be another placement it is an
 //! error; where it is a detail, a comment in the output says so.
 
+mod koboldcpp;
 mod llama_cpp;
+mod llama_cpp_2;
 mod lm_studio;
 mod ollama;
 #[cfg(test)]
@@ -27,7 +29,30 @@ pub(crate) enum Tool {
     Ollama,
     // The load configuration of its SDKs and REST interface, as JSON.
     LmStudio,
+    // A command line.
+    #[value(name = "koboldcpp")]
+    KoboldCpp,
+    // Rust that builds the parameters of this crate.
+    #[value(name = "llama-cpp-2")]
+    LlamaCpp2,
+    // Refused, with the reason.
+    #[value(name = "vllm", hide = true)]
+    Vllm,
 }
+
+impl Tool {
+    /// Whether it makes room for the logits of every token of a batch, as llama.cpp does by default, and not of one per
+    /// sequence. A plan for it has `n_outputs_max` 0.
+    pub(crate) const fn keeps_all_logits(self) -> bool {
+        // llama-server, which Ollama runs too, asks for one per sequence (server_output_limits).
+        !matches!(self, Self::LlamaCpp | Self::Ollama)
+    }
+}
+
+/// Why a plan cannot be said to vLLM.
+const VLLM: &str = "takes no placement: it has no number of layers for a GPU or the host, divides the memory itself \
+    (--gpu-memory-utilization, --cpu-offload-gb), and reads GGUF files only experimentally. `--emit llama.cpp` is a \
+    command line of llama-server";
 
 /// Its name on the command line.
 impl fmt::Display for Tool {
@@ -44,6 +69,9 @@ pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
 }
 
 fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
+    if tool == Tool::Vllm {
+        return Err(VLLM.to_owned());
+    }
     if tool != Tool::LlamaCpp {
         if plan.context.embeddings.is_some() {
             return cannot("a context for embeddings");
@@ -63,6 +91,9 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
             Tool::LlamaCpp => llama_cpp::emit(plan, path),
             Tool::Ollama => ollama::emit(plan, path),
             Tool::LmStudio => lm_studio::emit(plan),
+            Tool::KoboldCpp => koboldcpp::emit(plan, path),
+            Tool::LlamaCpp2 => llama_cpp_2::emit(plan, path),
+            Tool::Vllm => Err(VLLM.to_owned()),
         },
     }
 }
@@ -145,8 +176,9 @@ pub(crate) fn kv_type(ty: KvType) -> String {
     ty.to_string().to_ascii_lowercase()
 }
 
-/// What comes before the settings, a line each: the model, the GPUs and what was planned, then the notes.
-fn comment(plan: &Plan, notes: &[String]) -> String {
+/// What comes before the settings, a line each behind this mark: the model, the GPUs and what was planned, then the
+/// notes.
+fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
     let place = match gpus.as_slice() {
         [] => "on the host".to_owned(),
@@ -155,5 +187,5 @@ fn comment(plan: &Plan, notes: &[String]) -> String {
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
     // Names come from files and drivers: one with a line break must not become a setting.
-    lines.map(|line| format!("# {}\n", line.replace(char::is_control, " "))).collect()
+    lines.map(|line| format!("{mark} {}\n", line.replace(char::is_control, " "))).collect()
 }

@@ -45,7 +45,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let mmap = if mapped(plan) { "" } else { "PARAMETER use_mmap false\n" };
     Ok(format!(
         "{}FROM {here}{path}\nPARAMETER num_gpu {}\nPARAMETER num_ctx {}\nPARAMETER num_batch {}\n{mmap}",
-        comment(plan, &notes),
+        comment("#", plan, &notes),
         plan.n_gpu_layers,
         context.n_ctx / context.n_seq_max.max(1),
         n_ubatch(plan)

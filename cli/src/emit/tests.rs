@@ -6,7 +6,7 @@ use autoplace::plan::Plan;
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::Tool::{self, LlamaCpp, LmStudio, Ollama};
+use super::Tool::{self, KoboldCpp, LlamaCpp, LlamaCpp2, LmStudio, Ollama, Vllm};
 use super::{comment, emit};
 use crate::test_plan::{host_plan, plan, two_gpus};
 
@@ -138,21 +138,104 @@ fn the_config_of_lm_studio_is_that_of_its_sdk() {
 }
 
 #[test]
+fn koboldcpp_is_given_its_own_flags() {
+    let usual = "\nkoboldcpp --model '/models/llama 8b.gguf' --usecuda 0 --gpulayers 20 --contextsize 8192 \
+                 --batchsize 512 --flashattention --usemmap\n";
+    says(KoboldCpp, &plan(), &[usual], &[]);
+    let vulkan = changed(plan(), |it| {
+        let gpu = &mut it.placements[0];
+        (gpu.backend, gpu.device) = ("Vulkan".to_owned(), Some("Vulkan2".to_owned()));
+    });
+    says(KoboldCpp, &vulkan, &["--usevulkan 2 "], &[]);
+    says(KoboldCpp, &two_gpus(), &["--tensor_split 12 8 ", "CUDA_VISIBLE_DEVICES=1,0\n"], &[]);
+    says(KoboldCpp, &host_plan(), &["--usecpu --gpulayers 0 "], &[]);
+    let differs = changed(overridden("exps", Place::Host), |it| {
+        it.model.sliding_window = true;
+        (it.context.type_k, it.context.type_v) = (KvType::Q8_0, KvType::Q8_0);
+        it.context.flash_attn = FlashAttention::Off;
+        (it.context.offload_kqv, it.context.mmap, it.context.n_ubatch) = (false, false, 700);
+    });
+    let said = [
+        "--overridetensors 'exps=CPU' --contextsize 8192 --batchsize 512 --quantkv 1 --lowvram --useswa\n",
+        "# KoboldCpp takes batches of powers of two: 512 and not 700",
+    ];
+    says(KoboldCpp, &differs, &said, &[]);
+}
+
+#[test]
+fn llama_cpp_2_is_rust_with_its_setters() {
+    let differs = changed(unusual(), |it| (it.context.repack, it.context.type_v) = (true, KvType::BF16));
+    let said = [
+        ".with_n_gpu_layers(20)\n        .with_use_mmap(false)\n",
+        "&[\"CUDA0\"];\n",
+        ".with_n_ctx(NonZeroU32::new(8192))\n        .with_n_batch(2048)\n        .with_n_ubatch(512)\n",
+        ".with_type_k(KvCacheType::Q8_0)\n        .with_type_v(KvCacheType::BF16)\n",
+        "LLAMA_FLASH_ATTN_TYPE_ENABLED)\n        .with_offload_kqv(false)\n        .with_op_offload(false)\n",
+        r#"add_cpu_buft_override(c"blk\\.1\\.ffn");"#,
+        "load_from_file(backend, \"/models/llama 8b.gguf\", &params)",
+        "// llama-cpp-2 has no setter for n_outputs_max",
+    ];
+    says(LlamaCpp2, &differs, &said, &[]);
+    let all_logits = changed(plan(), |it| it.context.n_outputs_max = 0);
+    says(LlamaCpp2, &all_logits, &[], &["has no setter for n_outputs_max", "pin!"]);
+    says(LlamaCpp2, &host_plan(), &["let devices: [usize; 0] = [];"], &[]);
+    let elsewhere = changed(plan(), |it| it.placements[0].device = None);
+    says(LlamaCpp2, &elsewhere, &["fn load(backend: &LlamaBackend, devices: [usize; 1])"], &[]);
+    says(LlamaCpp2, &of_file("a\"b\\c\n.gguf"), &[r#"backend, "a\"b\\c\n.gguf", "#], &[]);
+}
+
+/// What `cargo xtask interop` compiles with llama-cpp-2 is what is printed for plans of each kind.
+#[test]
+fn what_is_printed_for_llama_cpp_2_is_what_its_example_compiles() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/with-llama-cpp-2/tests/emitted.rs");
+    let overridden = changed(unusual(), |it| it.context.repack = true);
+    let elsewhere = changed(plan(), |it| it.placements[0].device = None);
+    let mut expected =
+        "//! Written by a test of autoplace-cli: what `autoplace plan --emit llama-cpp-2` prints for plans of \
+        each kind.\n#![allow(dead_code, reason = \"it is compiled\")]\n"
+            .to_owned();
+    for (name, plan) in
+        [("on_a_gpu", plan()), ("overridden", overridden), ("on_the_host", host_plan()), ("elsewhere", elsewhere)]
+    {
+        expected += &format!("\n#[rustfmt::skip]\nmod {name} {{\n{}}}\n", emit(&plan, LlamaCpp2).unwrap());
+    }
+    if std::env::var_os("AUTOPLACE_WRITE").is_some() {
+        std::fs::write(&path, &expected).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), expected, "AUTOPLACE_WRITE=1 writes it");
+}
+
+/// Those that take a plan.
+fn placing() -> Vec<Tool> {
+    Tool::value_variants().iter().copied().filter(|tool| *tool != Vllm).collect()
+}
+
+#[test]
 fn what_a_tool_cannot_place_is_refused_by_name() {
-    let all = Tool::value_variants();
+    refuses(&[Vllm], &plan(), "takes no placement");
+    let all = &placing()[..];
     refuses(all, &changed(plan(), |it| it.model.path = None), "loads a file");
     refuses(all, &of_file("a\0b"), "cannot be given the path");
-    let others = &[Ollama, LmStudio];
+    let others = &[Ollama, LmStudio, KoboldCpp, LlamaCpp2];
     refuses(others, &changed(plan(), |it| it.context.embeddings = Some(Pooling::Mean)), "a context for embeddings");
     refuses(others, &changed(plan(), |it| it.context.mtp = true), "for predicting further tokens");
     for pattern in ["a{1,2}", "a=b"] {
-        refuses(&[LlamaCpp, Ollama], &overridden(pattern, Place::Host), pattern);
+        refuses(&[LlamaCpp, KoboldCpp, Ollama], &overridden(pattern, Place::Host), pattern);
     }
     let elsewhere = changed(overridden("^output", Place::Gpu(0)), |it| it.placements[0].device = None);
     refuses(&[LlamaCpp], &elsewhere, "buffer type");
     refuses(&[LmStudio], &two_gpus(), "lm-studio has no setting for how many layers");
     refuses(&[LmStudio], &overridden("exps", Place::Host), "which tensors");
     refuses(&[LmStudio], &changed(plan(), |it| it.context.type_k = KvType::BF16), "bf16");
+    let mixed = changed(two_gpus(), |it| it.placements[1].backend = "Vulkan".to_owned());
+    refuses(&[KoboldCpp], &mixed, "several backends");
+    let values = changed(plan(), |it| it.context.type_v = KvType::Q5_1);
+    refuses(&[KoboldCpp], &values, "keys of F16 and values of Q5_1");
+    refuses(&[KoboldCpp], &changed(plan(), |it| it.context.n_ctx = 255), "a context of 255 tokens");
+    refuses(&[LlamaCpp2], &two_gpus(), "tensor_split");
+    refuses(&[LlamaCpp2], &changed(plan(), |it| it.context.repack = false), "use_extra_bufts");
+    refuses(&[LlamaCpp2], &overridden("a", Place::Gpu(0)), "CPU only");
+    refuses(&[LlamaCpp2], &overridden("\u{e9}", Place::Host), "ASCII");
     // What a line of a Modelfile would be read as otherwise.
     for path in ["a\nPARAMETER num_gpu 99", " a.gguf", "a.gguf ", "\"a\".gguf", ""] {
         refuses(&[Ollama], &of_file(path), "Modelfile");
@@ -177,8 +260,8 @@ fn a_name_cannot_end_its_comment() {
     let mut plan = plan();
     plan.model.name = "a\nrm -rf /".to_owned();
     plan.placements[0].name = "b\r\nc".to_owned();
-    assert_eq!(comment(&plan, &[]).lines().count(), 1);
-    for &tool in Tool::value_variants() {
+    assert_eq!(comment("#", &plan, &[]).lines().count(), 1);
+    for tool in placing() {
         says(tool, &plan, &[], &["\nrm"]);
     }
 }

@@ -193,6 +193,10 @@ fn llama_cpps_command_lines_become_ours() {
         ("run a --sampling-seq kpt x", "run a --samplers=top_k;top_p;temperature x"),
         ("plan a -fitt 512 -fitc 8192", "plan a --headroom=512MiB --ctx=8192+"),
         ("plan a --rope-scale 4 --lora x,y", "plan a --rope-freq-scale=0.25 --lora=x --lora=y"),
+        (
+            "run a --control-vector-layer-range 1 5 --control-vector-scaled c:0.5,d:1 x",
+            "run a --control-vector-layer-range=1,5 --control-vector-scaled=c:0.5 --control-vector-scaled=d:1 x",
+        ),
         // Ours, as clap has them.
         ("plan a -c4096 --with mmproj=m --headroom -5", "plan a --ctx=4096 --with mmproj=m --headroom=-5"),
         ("run a -y -n12 -- -sys", "run a -y --max-tokens=12 -- -sys"),

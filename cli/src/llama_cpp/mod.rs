@@ -39,7 +39,7 @@ pub(crate) enum Value {
     None,
     /// The next word, whatever it is.
     One,
-    /// The next two words.
+    /// The next two words, joined by a comma.
     Two,
     /// The next word where it is one of these: llama-bench gives switches a value, and `-fa` once had none. Of `-fa`
     /// any word that is no flag.

@@ -63,7 +63,8 @@ pub(super) const ROWS: &[Row] = &[
     ),
     Row::refused_switch(&["--spm-infill"], "there is no /infill"),
     Row::always([&["--prefill-assistant"], &["--no-prefill-assistant"]], "a request says so: `continue_final_message`"),
-    Row::refused_switch(&["--lora-init-without-apply"], "an adapter is applied from the beginning"),
+    Row::switch(&["--lora-init-without-apply"], "--lora-init-without-apply")
+        .library("`.lora(path, 0.0)` of the builder"),
     Row::refused(&["--tags", "--models-dir", "--models-preset", "--models-max"], ONE_MODEL),
     Row::always([&["--models-autoload"], &["--no-models-autoload"]], ONE_MODEL),
     Row::switch(&["--embedding", "--embeddings", "-embd"], "--embeddings")

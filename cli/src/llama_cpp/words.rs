@@ -166,7 +166,9 @@ impl Words {
             (_, Some(value)) => Some(value.to_owned()),
             (Value::None, None) => Some("on".to_owned()),
             (Value::One, None) => next(&|_| true),
-            (Value::Two, None) => next(&|_| true).and_then(|_| next(&|_| true)),
+            (Value::Two, None) => {
+                next(&|_| true).and_then(|first| next(&|_| true).map(|second| format!("{first},{second}")))
+            }
             (Value::Optional(_), None) => next(&|next| row.takes(next)).or(Some("on".to_owned())),
         };
         let Some(mut value) = value else {

@@ -26,7 +26,8 @@ pub(crate) fn compare(
 ) -> Result<Evidence, Box<dyn Error>> {
     let (seen, program) = (&found.seen, found.program);
     let Some(model) = model.or(seen.model.as_deref()) else {
-        return Err(format!("{program} does not report its model's file: run `doctor FILE --watch ...`").into());
+        let name = seen.name.as_ref().map_or_else(String::new, |name| format!(" of `{name}`"));
+        return Err(format!("{program} does not report the model's file{name}: run `doctor FILE --watch ...`").into());
     };
     let profile = ModelProfile::from_header(&Header::open(model)?)?;
     let mut notes = seen.notes.clone();
@@ -69,6 +70,8 @@ pub(crate) fn compare(
         let tool = match program {
             Program::LlamaServer => Tool::LlamaCpp,
             Program::Ollama => Tool::Ollama,
+            Program::LmStudio => Tool::LmStudio,
+            Program::KoboldCpp => Tool::KoboldCpp,
         };
         match emit(&plan, tool) {
             // Without what `plan --emit` says of it beside, but for the variables of Ollama's server.

@@ -22,6 +22,8 @@ use process::Process;
 pub(crate) enum Program {
     LlamaServer,
     Ollama,
+    LmStudio,
+    KoboldCpp,
 }
 
 /// As people call it.
@@ -30,6 +32,8 @@ impl fmt::Display for Program {
         f.write_str(match self {
             Self::LlamaServer => "llama-server",
             Self::Ollama => "Ollama",
+            Self::LmStudio => "LM Studio",
+            Self::KoboldCpp => "KoboldCpp",
         })
     }
 }
@@ -37,6 +41,8 @@ impl fmt::Display for Program {
 /// A program that runs a model, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Seen {
+    /// What it calls the model, where it does not report the file.
+    pub(crate) name: Option<String>,
     /// Its version, where it says one.
     pub(crate) version: Option<String>,
     /// The model's file.
@@ -76,6 +82,8 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     let seen = match program {
         Program::LlamaServer => tools::llama_server(process, &http),
         Program::Ollama => tools::ollama(process, &http),
+        Program::LmStudio => tools::lm_studio(&http),
+        Program::KoboldCpp => tools::koboldcpp(process, &http),
     };
     let mut seen = seen.map_err(|error| format!("{url}: {error}"))?;
     if process.environment.is_empty() {

@@ -37,7 +37,7 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
     let ollama = programs.iter().find(|(_, program)| *program == Program::Ollama);
     ollama.or(programs.first()).copied().ok_or_else(|| {
         let name = found.name();
-        format!("process {pid} is `{name}`: llama-server and ollama are known")
+        format!("process {pid} is `{name}`: llama-server, ollama, LM Studio and KoboldCpp are known")
     })
 }
 
@@ -49,7 +49,8 @@ pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     let is_started = |process: &Process| process.ancestry(all).iter().skip(1).any(|it| it.program().is_some());
     let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
     match found.as_slice() {
-        [] => Err("neither llama-server nor ollama runs here: say its process id, `--watch=PID`".to_owned()),
+        [] => Err("none of llama-server, ollama, LM Studio and KoboldCpp runs here: say its process id, `--watch=PID`"
+            .to_owned()),
         [found] => Ok(*found),
         several => {
             let several: Vec<String> = several.iter().map(|(it, program)| format!("{} ({program})", it.pid)).collect();
@@ -112,6 +113,13 @@ impl Process {
             "llama-server" => Some(Program::LlamaServer),
             "llama" if is_server => Some(Program::LlamaServer),
             "ollama" if is_server => Some(Program::Ollama),
+            // The application, and its server without a window.
+            "lm studio" | "lm-studio" | "llmster" => Some(Program::LmStudio),
+            name if name.starts_with("koboldcpp") => Some(Program::KoboldCpp),
+            name if name.starts_with("python") => {
+                let script = file_name(self.words.get(1)?);
+                (script == "koboldcpp.py").then_some(Program::KoboldCpp)
+            }
             _ => None,
         }
     }
@@ -140,7 +148,11 @@ impl Process {
 
     /// Where it serves: at one of these addresses, of which there are several where nothing says its port.
     pub(super) fn urls(&self, program: Program) -> Vec<String> {
-        let (host, port) = if program == Program::Ollama {
+        let (host, port) = if matches!(program, Program::LmStudio | Program::KoboldCpp) {
+            let usual = if program == Program::LmStudio { "1234" } else { "5001" };
+            let host = self.value(&["--host"]).unwrap_or_default();
+            (host, Some(self.value(&["--port"]).unwrap_or(usual)))
+        } else if program == Program::Ollama {
             let usual = "11434";
             // As Ollama reads it (envconfig.Host); what serves has no TLS, whatever the scheme.
             let said = self.variable("OLLAMA_HOST").unwrap_or_default().trim();
@@ -224,7 +236,12 @@ mod tests {
             ("llama serve", Some(Program::LlamaServer)),
             ("ollama serve", Some(Program::Ollama)),
             ("ollama run qwen3", None),
-            ("koboldcpp --model a.gguf", None),
+            ("koboldcpp --model a.gguf", Some(Program::KoboldCpp)),
+            ("/opt/koboldcpp-linux-x64 a.gguf", Some(Program::KoboldCpp)),
+            ("/usr/bin/python3 ./koboldcpp.py a.gguf", Some(Program::KoboldCpp)),
+            ("python3 train.py koboldcpp.py", None),
+            ("'/opt/LM Studio/LM Studio'", Some(Program::LmStudio)),
+            ("llmster", Some(Program::LmStudio)),
             ("vim llama-server.log", None),
             ("", None),
         ] {
@@ -241,6 +258,9 @@ mod tests {
         assert_eq!(said, "http://127.0.0.1:81");
         assert_eq!(url(Program::LlamaServer, "llama-server", &["LLAMA_ARG_PORT=82"]), "http://127.0.0.1:82");
         assert_eq!(url(Program::LlamaServer, "llama-server --host ::1", &[]), "http://[::1]:9931 http://[::1]:8080");
+        assert_eq!(url(Program::LmStudio, "lm-studio", &[]), "http://127.0.0.1:1234");
+        assert_eq!(url(Program::KoboldCpp, "koboldcpp a.gguf", &[]), "http://127.0.0.1:5001");
+        assert_eq!(url(Program::KoboldCpp, "koboldcpp --port=81 a.gguf", &[]), "http://127.0.0.1:81");
         assert_eq!(url(Program::Ollama, "ollama serve", &["OLLAMA_HOST=0.0.0.0:99"]), "http://127.0.0.1:99");
         for (said, meant) in [
             ("gpu", "gpu:11434"),
@@ -268,7 +288,7 @@ mod tests {
         }
         all.push(child(10, 1, "llama-server"));
         assert!(only(&all).is_err_and(|error| error.contains("7 (Ollama), 10 (llama-server)")));
-        assert!(only(&all[2..3]).is_err_and(|error| error.contains("neither")));
+        assert!(only(&all[2..3]).is_err_and(|error| error.contains("none of")));
     }
 
     #[test]

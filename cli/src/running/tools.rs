@@ -1,5 +1,6 @@
 //! What each program says of the model that it runs: its answers flow in, in one form they flow out.
 
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -138,6 +139,117 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
         value.into_iter().for_each(|value| seen.flags.set(flag, value));
     }
     Ok(seen)
+}
+
+/// What it runs, by its REST API (lmstudio.ai/docs, `GET /api/v1/models`; before 0.4 `GET /api/v0/models`).
+/// Fails with a line that says which answer is missing.
+pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
+    // Each loaded model, with the settings that it was loaded with, where they are reported.
+    let mut loaded: Vec<(Value, Value)> = Vec::new();
+    if let Ok(models) = http.get("/api/v1/models") {
+        for model in models["models"].as_array().into_iter().flatten() {
+            let instances = model["loaded_instances"].as_array().into_iter().flatten();
+            loaded.extend(instances.map(|it| (model.clone(), it["config"].clone())));
+        }
+    } else {
+        let models = http.get("/api/v0/models")?;
+        let all = models["data"].as_array().into_iter().flatten();
+        loaded.extend(all.filter(|it| it["state"] == "loaded").map(|it| (it.clone(), Value::Null)));
+    }
+    // Generating ones first, the largest of them.
+    let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
+    loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
+    let [(model, config), rest @ ..] = loaded.as_slice() else {
+        return Err("no model is loaded now: load one first".to_owned());
+    };
+    let name = text(&model["key"]).or_else(|| text(&model["id"]));
+    let mut seen = Seen { name, ..Seen::default() };
+    if !rest.is_empty() {
+        seen.unlike.push(format!("{} more of its models are loaded", rest.len()));
+    }
+    if let Some(n_ctx) = number(&config["context_length"]).or_else(|| number(&model["loaded_context_length"])) {
+        seen.flags.set("-c", n_ctx.to_string());
+    }
+    for (key, flag) in [("offload_kv_cache_to_gpu", "-kvo"), ("flash_attention", "-fa")] {
+        if let Some(is_on) = config[key].as_bool() {
+            seen.flags.set(flag, if is_on { "on" } else { "off" });
+        }
+    }
+    let unknown = "LM Studio does not report its layers on GPUs, the types of its cache and its speed";
+    seen.notes.push(unknown.to_owned());
+    Ok(seen)
+}
+
+/// Flags of KoboldCpp that place a model, in llama.cpp's words. A file of settings has the same names.
+const KOBOLDCPP: [(&str, &str); 4] =
+    [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
+/// Those that no request says.
+const KOBOLDCPP_OTHERS: [&str; 9] =
+    ["tensor_split", "maingpu", "overridetensors", "moecpu", "mmproj", "draftmodel", "lora", "lowvram", "usecpu"];
+
+/// What it runs: by its arguments or its file of settings, and what its API reports of the context and the speed.
+/// Fails with a line that says what cannot be read.
+pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> {
+    let mut seen = Seen::default();
+    seen.version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
+    let settings = match process.value(&["--config"]) {
+        Some(file) => settings(&process.path(file))?,
+        None => Value::Null,
+    };
+    // Its names are written with underscores and without.
+    let flag = |name: &str| format!("--{}", name.replace('_', "-"));
+    let said = |name: &str| {
+        let said = process.value(&[&flag(name)]).map(str::to_owned);
+        said.or_else(|| number_or_text(&settings[name]))
+    };
+    for (name, flag) in KOBOLDCPP {
+        // -1 is what it chooses itself.
+        if let Some(value) = said(name).filter(|value| value != "-1") {
+            seen.flags.set(flag, value);
+        }
+    }
+    for name in KOBOLDCPP_OTHERS {
+        let is_there = |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
+        // A file of settings has values for those that nobody set.
+        let is_set = |value: &Value| {
+            let is_nothing = matches!(value, Value::Null | Value::Bool(false));
+            let is_empty = *value == "" || *value == json!([]);
+            !is_nothing && !is_empty && value.as_i64().is_none_or(|it| it > 0)
+        };
+        if process.words.iter().any(is_there) || is_set(&settings[name]) {
+            seen.unlike.push(format!("--{name} places it too"));
+        }
+    }
+    let ty = match said("quantkv").as_deref() {
+        Some("1" | "q8_0") => Some("q8_0"),
+        Some("2" | "q4_0") => Some("q4_0"),
+        _ => None,
+    };
+    if let Some(ty) = ty {
+        seen.flags.set("-ctk", ty);
+        seen.flags.set("-ctv", ty);
+    }
+    let n_ctx = http.get("/api/extra/true_max_context_length").ok();
+    if let Some(n_ctx) = n_ctx.and_then(|it| number(&it["value"])) {
+        seen.flags.set("-c", n_ctx.to_string());
+    }
+    let file = said("model").or_else(|| text(&settings["model_param"]));
+    let file = file.or_else(|| process.words.iter().skip(1).find(|it| it.ends_with(".gguf")).cloned());
+    seen.model = file.map(|file| process.path(&file));
+    seen.name = http.get("/api/v1/model").ok().and_then(|it| text(&it["result"]));
+    let last = http.get("/api/extra/perf").ok().and_then(|it| it["last_eval_speed"].as_f64());
+    seen.speed = last.filter(|&speed| speed > 0.0);
+    Ok(seen)
+}
+
+fn settings(file: &Path) -> Result<Value, String> {
+    let in_file = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| in_file(&error))?;
+    serde_json::from_str(&text).map_err(|error| in_file(&error))
+}
+
+fn number_or_text(value: &Value) -> Option<String> {
+    text(value).or_else(|| value.as_i64().map(|number| number.to_string()))
 }
 
 /// Of a path of any system.

@@ -12,6 +12,7 @@ use clap::value_parser;
 
 use super::screen::note;
 use super::source::SourceArgs;
+use crate::adapters::AdapterArgs;
 use crate::args::AskArgs;
 use crate::rates::bar;
 use crate::settings::{DeviceArgs, SettingArgs};
@@ -40,12 +41,8 @@ pub(super) struct LoadArgs {
     /// Threads for prompts [default: as many]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     threads_batch: Option<u32>,
-    /// A LoRA adapter that is computed with; several times for several
-    #[arg(long, value_name = "FILE")]
-    lora: Vec<PathBuf>,
-    /// The same at a scale
-    #[arg(long, value_name = "FILE:SCALE", value_parser = scaled)]
-    lora_scaled: Vec<(PathBuf, f32)>,
+    #[command(flatten)]
+    adapters: AdapterArgs,
     /// Devices of another machine too, whose rpc-server listens there; several times for several
     #[arg(long, value_name = "HOST:PORT")]
     rpc: Vec<String>,
@@ -109,17 +106,10 @@ impl LoadArgs {
         }
         builder = self.threads.into_iter().fold(builder, ModelBuilder::n_threads);
         builder = self.threads_batch.into_iter().fold(builder, ModelBuilder::n_threads_batch);
-        builder = self.lora.iter().fold(builder, |builder, file| builder.lora(file, 1.0));
-        builder = self.lora_scaled.iter().fold(builder, |builder, (file, scale)| builder.lora(file, *scale));
+        builder = self.adapters.load(builder);
         builder = self.rpc.iter().fold(builder, ModelBuilder::rpc);
         Ok(if self.rpc_trusted_network { builder.rpc_trusted_network(true) } else { builder })
     }
-}
-
-/// As common/arg.cpp reads `--lora-scaled`; a path of Windows has a colon too.
-fn scaled(text: &str) -> Result<(PathBuf, f32), String> {
-    let split = text.rsplit_once(':').and_then(|(file, scale)| Some((file.into(), scale.parse().ok()?)));
-    split.ok_or_else(|| format!("`{text}` is no FILE:SCALE, such as style.gguf:0.5"))
 }
 
 /// Where the model is, in a line.

@@ -68,6 +68,9 @@ pub(crate) struct ServeArgs {
     api_key: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// Loads the LoRA adapters and computes without them, until a request names some or `POST /lora-adapters` does
+    #[arg(long)]
+    lora_init_without_apply: bool,
     /// Lets everybody in who can reach it: what `--host` needs beyond this machine, where there is no key
     #[arg(long)]
     without_key: bool,
@@ -107,6 +110,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let engine = Engine::builder(&model).queue(args.queue).ahead(256).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling()));
+    if args.lora_init_without_apply {
+        api.apply_no_adapters();
+    }
     // A model without a template answers prompts, and says so where a chat is asked for.
     if let Some(template) = template.or_else(|| ChatTemplate::from_header(model.header().ok()?).ok()) {
         if !template.supports_tools() {

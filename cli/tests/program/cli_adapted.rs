@@ -1,10 +1,10 @@
-//! `autoplace plan --lora` and `--mtp`: what is computed with beside a model's own blocks is part of the plan.
+//! `autoplace plan --lora`, `--control-vector` and `--mtp`: what is computed with beside a model's own blocks is part of the plan.
 
-use crate::cli_support::{demo, fails, succeeds};
-use crate::lora_support::Adapter;
+use crate::cli_support::{User, demo, fails, succeeds, text};
+use crate::lora_support::{Adapter, write_random};
 use crate::speculative_support::heads;
 use crate::synthetic::mmproj;
-use autoplace::gguf::{Header, TensorType};
+use autoplace::gguf::{Builder, Header, TensorType};
 use serde_json::Value;
 
 /// On a card that holds all of it.
@@ -42,6 +42,39 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
     let command = plan(&demo(), &[&beside[..], &["llama.cpp"]].concat());
     assert!(command.ends_with(&format!(" --lora {file} --mmproj {projector} -md {}\n", demo())), "{command}");
     fails(&[&["plan", &demo()], &beside[..], &["lm-studio"]].concat(), 1, &["beside the model"]);
+}
+
+#[test]
+fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() {
+    let folder = tempfile::tempdir().unwrap();
+    let vector = Builder::new("controlvector").tensor("direction.2", TensorType::F32, &[256]);
+    let file = write_random(&vector, folder.path(), "calm", 1, 4.0).display().to_string();
+    for probing in [&[][..], &["--no-probe"]] {
+        let (_, without) = bytes(&demo(), probing);
+        let (json, with) = bytes(&demo(), &[&["--control-vector", &file], probing].concat());
+        // llama.cpp makes a direction for each of six blocks but the first, whichever the file has.
+        assert_eq!(with[0] - without[0], 5 * 256 * 4);
+        assert!(json.contains("with a control vector"), "{json}");
+    }
+    let scaled = format!("{file}:-0.5");
+    let emit = ["--control-vector-scaled", &scaled, "--control-vector-layer-range", "1", "3", "--emit", "llama.cpp"];
+    let command = plan(&demo(), &emit);
+    let said = format!(" --control-vector-scaled {scaled} --control-vector-layer-range 1 3\n");
+    assert!(command.ends_with(&said), "{command}");
+    fails(&["plan", &demo(), "--control-vector", &demo()], 1, &["direction.N"]);
+    fails(&["plan", &demo(), "--control-vector-layer-range=5"], 2, &["no range of layers"]);
+
+    let user = User::new();
+    let run = |more: &[&str]| {
+        let line = ["run", &demo(), "And the king said", "--raw", "--temp", "0", "-n", "12", "--threads", "1"];
+        let output = user.autoplace(&[&line[..], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout)
+    };
+    let plain = run(&[]);
+    assert_eq!(run(&["--control-vector-scaled", &format!("{file}:0")]), plain);
+    assert_ne!(run(&["--control-vector", &file]), plain);
+    assert_eq!(run(&["--control-vector", &file, "--control-vector-layer-range", "3-5"]), plain);
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn has_room(json: &Value) {
 /// Every key that the documentation promises, no other, and each of the right type.
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
-    let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides probe settings speed tensor_split took_ms";
+    let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
     // All of a context's parameters, those included that are left out of a saved plan where they are off.
     let mut params = ContextParams::default();
     (params.embeddings, params.mtp, params.n_rs_seq) = (Some(Pooling::Model), true, 1);
@@ -299,5 +299,16 @@ fn a_host_that_one_does_not_have_is_described() {
     let (memory, _) = host(&["32GiB", "--machine", machine.to_str().unwrap()]);
     assert_eq!(bytes(&memory["total"]), gib(32));
     let (_dir, large) = file(&LLAMA_70B.builder());
-    fails(&["plan", &large, "--no-probe", "--gpu", "RTX 3060 12GB", "--ram", "16GiB:60GB/s"], 1, &["does not fit"]);
+    let host = ["plan", &large, "--no-probe", "--gpu", "RTX 3060 12GB", "--ram", "16GiB:60GB/s"];
+    // It says what would make it fit, and that it can be read from disk instead.
+    fails(&host, 1, &["does not fit", "with --allow-paging", "tok/s"]);
+    let paging = [&host[..], &["--allow-paging", "--disk-rate", "3GB/s"]].concat();
+    let said = succeeds(&paging);
+    for words in ["do not fit in memory", "for every token", "3.0 GB/s as stated"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    let json: Value = succeeds(&[&paging[..], &["--json"]].concat()).parse().unwrap();
+    assert!(json["paging"]["bytes"].as_u64().unwrap() > gib(10));
+    assert_eq!(json["paging"]["disk"]["source"], "stated");
+    fails(&[&host[..], &["--disk-rate", "3GB/s"]].concat(), 2, &["--allow-paging"]);
 }

@@ -242,11 +242,84 @@ fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
 }
 
 #[test]
+fn lm_studio_reports_its_context_and_not_its_file_which_is_then_asked_for() {
+    let user = User::new();
+    // lmstudio.ai/docs, `GET /api/v1/models`, and `GET /api/v0/models` of versions before 0.4.
+    let answers = [
+        json!({"/api/v1/models": {"models": [
+            {"type": "llm", "key": "other", "loaded_instances": []},
+            {"type": "llm", "key": "autoplace/demo", "loaded_instances": [{"id": "demo", "config": {
+                "context_length": 4096, "eval_batch_size": 512, "flash_attention": false,
+                "offload_kv_cache_to_gpu": false}}]},
+        ]}}),
+        json!({"/api/v0/models": {"object": "list", "data": [
+            {"id": "other", "state": "not-loaded"},
+            {"id": "autoplace/demo", "state": "loaded", "loaded_context_length": 4096},
+        ]}}),
+    ];
+    for (index, answers) in answers.into_iter().enumerate() {
+        let server = Recorded::new(answers);
+        let process = Process::new("lm-studio", &["--port", &server.port], &[]);
+        is_refused(&user, process.id(), &["autoplace/demo", "doctor FILE"]);
+        let watch = format!("--watch={}", process.id());
+        let verdict = judged(&user, &[&[&*demo(), &*watch], &CARD[..]].concat());
+        let model = &verdict["evidence"]["model"];
+        assert_eq!(model["running"]["program"], "LM Studio");
+        assert!(model["running"]["notes"].to_string().contains("does not report its layers"), "{model}");
+        // What there is room for is not known beside a program that holds an unknown part; on a described card it is.
+        assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
+        assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
+    }
+    let idle = Recorded::new(json!({"/api/v0/models": {"data": [{"id": "a", "state": "not-loaded"}]}}));
+    is_refused(&user, Process::new("llmster", &["--port", &idle.port], &[]).id(), &["no model is loaded now"]);
+    // Another model takes room that is not told apart.
+    let two = Recorded::new(json!({"/api/v0/models": {"data": [
+        {"id": "a", "state": "loaded"}, {"id": "b", "type": "embeddings", "state": "loaded"}]}}));
+    let process = Process::new("lm-studio", &["--port", &two.port], &[]);
+    let verdict = judged(&user, &[&[&*demo(), &*format!("--watch={}", process.id())], &CARD[..]].concat());
+    let notes = verdict["evidence"]["model"]["running"]["notes"].to_string();
+    assert!(notes.contains("1 more of its models"), "{notes}");
+}
+
+#[test]
+fn koboldcpp_is_known_by_its_arguments_or_its_file_of_settings() {
+    let user = User::new();
+    let server = Recorded::new(json!({
+        "/api/extra/version": {"result": "KoboldCpp", "version": "1.101"},
+        "/api/v1/model": {"result": "koboldcpp/autoplace-demo-q8_0"},
+        "/api/extra/true_max_context_length": {"value": 4096},
+        "/api/extra/perf": {"last_eval_speed": 12.5, "total_gens": 2, "idle": 1},
+    }));
+    let settings = user.path("a.kcpps");
+    let demo = demo();
+    std::fs::write(&settings, json!({"model_param": demo, "gpulayers": 3, "quantkv": 1}).to_string()).unwrap();
+    for arguments in [
+        vec!["--port", &server.port, "--gpulayers=3", "--quantkv", "1", &demo],
+        vec!["--port", &server.port, "--config", settings.to_str().unwrap()],
+    ] {
+        let process = Process::new("koboldcpp", &arguments, &[]);
+        let (cause, running, verdict) = watched(&user, process.id());
+        assert_eq!(cause, "runs_slower", "{verdict}");
+        assert_eq!((&running["n_gpu_layers"], &running["program"]), (&3.into(), &"KoboldCpp 1.101".into()));
+        assert_eq!(running["tokens_per_second"], 12.5);
+        let context = &verdict["evidence"]["model"]["plan"]["context"];
+        assert_eq!((&context["type_v"], &context["n_ctx"]), (&"Q8_0".into(), &4096.into()));
+        let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
+        assert!(mend.contains("--gpulayers") && mend.contains("--quantkv 1"), "{mend}");
+    }
+    let process = Process::new("koboldcpp", &["--port", &server.port, "--moecpu", "5", &demo], &[]);
+    let (_, running, _) = watched(&user, process.id());
+    assert!(running["notes"].to_string().contains("--moecpu places it too"), "{running}");
+    let process = Process::new("koboldcpp", &["--port", &server.port, "--config", "/none.kcpps"], &[]);
+    is_refused(&user, process.id(), &["/none.kcpps"]);
+}
+
+#[test]
 fn what_is_no_such_program_is_refused_with_its_reason() {
     let user = User::new();
     user.fails(&["doctor", "--watch=http://127.0.0.1:8080"], 2, &["--watch", "http://127.0.0.1:8080"]);
     let own = std::process::id();
-    is_refused(&user, own, &[&own.to_string(), "llama-server and ollama"]);
+    is_refused(&user, own, &[&own.to_string(), "llama-server, ollama, LM Studio"]);
     is_refused(&user, Process::ollama(&user, "1").id(), &["http://127.0.0.1:1: /api/ps"]);
 }
 

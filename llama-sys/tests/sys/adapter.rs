@@ -1,12 +1,13 @@
-//! LoRA adapters: they change what is computed, and nothing else; wrong ones are errors.
+//! LoRA adapters and control vectors: they change what is computed, and nothing else; wrong ones are errors.
 
 use std::path::PathBuf;
 
-use crate::lora_support::Adapter;
-use crate::support::sim::{context, demo_path, params};
+use crate::lora_support::{Adapter, numbers};
+use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
 use crate::support::{batch_of, refused, tokens};
 use autoplace_planner::gguf::{Header, TensorType};
-use llama_sys::{Context, Error, LoraAdapter, Model};
+use llama_sys::sim::{Rules, SimGpu};
+use llama_sys::{Context, Error, LoadMode, LoraAdapter, MemoryBreakdown, Model};
 use tempfile::TempDir;
 
 /// The demo model on the host.
@@ -14,8 +15,9 @@ fn demo() -> Model {
     Model::load(demo_path(), params(&[], 0)).unwrap()
 }
 
-/// The demo model's width.
+/// The demo model's width, and its blocks.
 const WIDTH: u64 = 256;
+const BLOCKS: usize = 6;
 
 /// Of queries and values of the demo model.
 fn of_attention(architecture: &str) -> Adapter {
@@ -126,4 +128,80 @@ fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
     let error = context.set_lora(&[(adapter, 1.0)]).unwrap_err();
     assert_matches!(error, Error::Call { .. });
     assert!(!context.is_usable());
+}
+
+#[test]
+fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
+    let model = demo();
+    let mut context = context(&model);
+    let plain = logits(&mut context);
+    let width = WIDTH as usize;
+    let length = width * (BLOCKS - 1);
+    let zeros = vec![0.0; length];
+    context.set_control_vector(&zeros, 1..=99).unwrap();
+    assert_eq!(logits(&mut context), plain);
+    let vector: Vec<f32> = std::iter::repeat_with(numbers(7, 0.5)).take(length).collect();
+    context.set_control_vector(&vector, 1..=99).unwrap();
+    let changed = logits(&mut context);
+    assert!(furthest(&changed, &plain) > 0.0);
+    // Another range, and data for the first layer alone, change other layers.
+    context.set_control_vector(&vector, 2..=3).unwrap();
+    let within = logits(&mut context);
+    let short = &vector[..width];
+    context.set_control_vector(short, 1..=99).unwrap();
+    let first = logits(&mut context);
+    assert!(furthest(&within, &changed) > 0.0 && furthest(&first, &changed) > 0.0);
+    context.set_control_vector(&[], 1..=1).unwrap();
+    assert_eq!(logits(&mut context), plain);
+    let (long, nan) = (vec![0.0; width * BLOCKS], vec![f32::NAN; width]);
+    for (data, layers, parameter) in [
+        (&vector[1..], 1..=9, "len"),
+        (&long[..], 1..=9, "len"),
+        (&vector[..], 0..=9, "layers"),
+        (&nan[..], 1..=9, "data"),
+    ] {
+        assert_eq!(refused(context.set_control_vector(data, layers)), parameter);
+    }
+    assert!(context.is_usable());
+}
+
+#[test]
+fn cards_hold_what_the_breakdown_says_with_data_and_without() {
+    own_process!();
+    let (_folder, path) = file(&of_attention("llama").pair("output.weight", [WIDTH, 1024, 1, 1], 8, TensorType::F32));
+    for rules in [Rules::Plain, Rules::Cuda, vulkan(256, MIB), Rules::Metal] {
+        let gpus = [24, 8].map(|mib| card_by(rules, mib * MIB));
+        for n_gpu_layers in [0, 1, 4, 7] {
+            let with_all = |model: &Model| {
+                let adapter = LoraAdapter::load(model, &path).unwrap();
+                let mut context = context(model);
+                context.set_lora(&[(adapter, 1.0)]).unwrap();
+                context.set_control_vector(&[0.1; WIDTH as usize], 1..=5).unwrap();
+                let breakdown = context.memory_breakdown().unwrap();
+                (breakdown, context)
+            };
+            let model = load(&gpus.each_ref(), n_gpu_layers);
+            let (loaded, mut context) = with_all(&model);
+            for gpu in &gpus {
+                let on_card: u64 = loaded.on(&gpu.device()).map(|row| row.total() + row.adapters).sum();
+                assert_eq!(on_card, gpu.used(), "{rules:?} {n_gpu_layers}");
+            }
+            logits(&mut context);
+            drop((context, model));
+            assert!(gpus.iter().all(|gpu| gpu.used() == 0));
+
+            let devices = gpus.each_ref().map(SimGpu::device);
+            let mut without_data = params(&devices, n_gpu_layers);
+            (without_data.no_alloc, without_data.load_mode) = (true, LoadMode::None);
+            let (asked, _context) = with_all(&Model::load(demo_path(), without_data).unwrap());
+            for device in &devices {
+                // By device: where the file is mapped, its buffer type has another name.
+                let of = |all: &MemoryBreakdown| {
+                    let rows = all.on(device).map(|row| (row.adapters, row.compute));
+                    rows.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))
+                };
+                assert_eq!(of(&asked), of(&loaded), "{rules:?} {n_gpu_layers}");
+            }
+        }
+    }
 }

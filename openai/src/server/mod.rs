@@ -1,4 +1,5 @@
-//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`, and `/health`.
+//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`,
+//! llama-server's `/lora-adapters`, and `/health`.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -121,6 +122,13 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
     let [chat, complete, health] = [(); 3].map(|()| api.clone());
     let chat = move |body| answer(body, move |body| chat.chat(body));
     let complete = move |body| answer(body, move |body| complete.complete(body));
+    let [listed, applied] = [(); 2].map(|()| api.clone());
+    let list_adapters = async move || Json(listed.adapters());
+    let apply_adapters = async move |body: Body| {
+        let (answer, under_way) = http::read(body, move |body| applied.apply_adapters(body)).await?;
+        under_way.is_answered();
+        Ok::<_, Failed>(Json(answer))
+    };
     let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
     Router::new()
         .route("/v1/chat/completions", post(chat))
@@ -128,6 +136,7 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
         .route("/v1/embeddings", post(move |body| embed(embedding, body)))
         .route("/v1/models", get(async move || Json(models)))
         .route("/v1/models/{*name}", get(model))
+        .route("/lora-adapters", get(list_adapters).post(apply_adapters))
         .route("/health", get(health))
         .fallback(async |method: Method, uri: Uri| {
             let message = format!("there is nothing at {method} {}: there is {PATHS}", uri.path());
@@ -159,7 +168,7 @@ async fn answer(
 
 /// The paths that the server answers, for whoever asks for another.
 const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, \
-    GET /v1/models/NAME, GET /health";
+    GET /v1/models/NAME, GET /lora-adapters, POST /lora-adapters, GET /health";
 
 async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
     let none = || ApiError::new(404, "no model for embeddings: `autoplace serve --embed FILE` has one");

@@ -2,11 +2,14 @@
 
 #[path = "../../../hub/tests/http/mod.rs"]
 mod http;
+#[path = "../../../planner/tests/support/lora_support/mod.rs"]
+mod lora_support;
 #[path = "../../../autoplace/tests/support/native_support/mod.rs"]
 mod native_support;
 #[path = "../../../examples/tests/program/mod.rs"]
 mod program;
 
+mod adapters;
 mod api;
 mod called;
 mod endpoint;

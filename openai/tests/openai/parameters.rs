@@ -46,7 +46,7 @@ fn asking(name: &str) -> Value {
         "max_repetition_pattern_size" | "min_repetition_pattern_size" | "repetition_min_count" => json!(2),
         "reasoning_budget_tokens" | "thinking_budget_tokens" => json!(0),
         "allowed_token_ids" => json!([5]),
-        "bad_words" | "response_fields" | "lora" | "grammar_triggers" | "logits_processors" => json!(["a"]),
+        "bad_words" | "response_fields" | "grammar_triggers" | "logits_processors" => json!(["a"]),
         "mm_processor_kwargs" | "kv_transfer_params" | "vllm_xargs" => json!({"a": 1}),
         "chat_template"
         | "cache_salt"

@@ -28,7 +28,12 @@ impl Server {
     pub(crate) fn start(n_ctx: u32, template: ChatTemplate) -> Self {
         let model = Model::builder(demo_path()).n_ctx(n_ctx).n_threads(1).load().unwrap();
         let engine = Engine::new(&model).unwrap();
-        let server = autoplace_openai::Server::new(Api::new(&model, &engine, MODEL).template(template));
+        Self::of(Api::new(&model, &engine, MODEL).template(template), &engine)
+    }
+
+    pub(crate) fn of(api: Api, engine: &Engine) -> Self {
+        let engine = engine.clone();
+        let server = autoplace_openai::Server::new(api);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Arc::new(Notify::new()));
@@ -49,6 +54,10 @@ impl Server {
     /// What a request is answered with.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         ureq::post(self.url(path)).send_json(body).unwrap().body_mut().read_json().unwrap()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        ureq::get(self.url(path)).call().unwrap().body_mut().read_json().unwrap()
     }
 
     /// Waits until nothing runs or waits.

@@ -1,14 +1,56 @@
 //! What NVIDIA's driver says of a card, as a [`Gpu`]: all of it for a card that no ggml device stands for, and for the
-//! others what ggml does not report.
+//! others what ggml does not report. In MIG mode a data-centre card is divided into slices, each with memory and memory
+//! controllers of its own.
 
 use serde::{Deserialize, Serialize};
 
+use super::bandwidth::Bandwidth;
 use super::bytes::Bytes;
 use super::catalogue;
-use super::gpu::{Gpu, GpuKind};
+use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::Host;
 use super::nvidia::NvidiaGpu;
 use super::{Machine, UnusedGpu, UnusedReason};
+
+/// A slice of a card in MIG mode. To CUDA a slice is a card, and a process gets only the first of those that are
+/// visible to it (NVIDIA Multi-Instance GPU User Guide, device enumeration).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MigSlice {
+    /// Its profile: slices of compute and bytes of memory, `1g.10gb`. `None` where several slices may be the one that
+    /// is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// Its UUID, by which `CUDA_VISIBLE_DEVICES` chooses it: `MIG-...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Its memory as the driver counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Reading>,
+}
+
+impl MigSlice {
+    /// A slice by the driver's name for it, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`. Its profile is what follows `MIG`.
+    pub fn new(name: &str) -> Self {
+        let profile = name.rsplit_once("MIG ").map(|(_, profile)| profile.trim().replace(char::is_control, " "));
+        Self { profile: profile.filter(|profile| !profile.is_empty()), ..Self::default() }
+    }
+
+    /// Whether a device of so many bytes can be this slice: ggml's total is what CUDA can use of the driver's, at most
+    /// some percent less.
+    fn may_have(&self, total: u64) -> bool {
+        self.memory.is_some_and(|memory| total <= memory.total && total >= memory.total / 10 * 9)
+    }
+}
+
+/// The slice that a device of so many bytes is; one of which nothing is known where none or several have as many.
+pub(super) fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
+    let mut likely = slices.iter().filter(|slice| slice.may_have(total));
+    match (likely.next(), likely.next()) {
+        (Some(slice), None) => slice.clone(),
+        _ => MigSlice::default(),
+    }
+}
 
 /// A program that has opened a GPU, and what it holds of its memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -55,19 +97,38 @@ fn held(bytes: Option<u64>) -> String {
 /// of what is free.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
+    let mut add = |gpu: Gpu, reason: Option<UnusedReason>| {
+        let unknown = (gpu.total == 0).then_some(UnusedReason::UnknownMemory);
+        match reason.or(unknown) {
+            Some(reason) => machine.unused_gpus.push(UnusedGpu { gpu, reason }),
+            None => machine.gpus.push(gpu),
+        }
+    };
     for card in &cards {
-        let gpu = card_alone(card);
-        let reason = match gpu.total {
-            _ if card.mig => UnusedReason::Mig,
-            0 => UnusedReason::UnknownMemory,
-            _ => {
-                machine.gpus.push(gpu);
-                continue;
+        match card.slices.as_deref() {
+            _ if card.hidden => add(card_alone(card), Some(UnusedReason::Hidden)),
+            None => add(card_alone(card), card.mig.then_some(UnusedReason::Mig)),
+            Some([]) => add(card_alone(card), Some(UnusedReason::NoSlice)),
+            Some(slices) => {
+                for (place, slice) in slices.iter().enumerate() {
+                    let other = (place > 0).then(|| UnusedReason::OtherSlice { uuid: slice.uuid.clone() });
+                    add(slice_alone(card, slice), other);
+                }
             }
-        };
-        machine.unused_gpus.push(UnusedGpu { gpu, reason });
+        }
     }
     machine
+}
+
+/// A slice of a card that only NVML describes.
+fn slice_alone(card: &NvidiaGpu, slice: &MigSlice) -> Gpu {
+    let mut gpu = Gpu::new(&card.gpu.description);
+    if let Some(memory) = slice.memory {
+        gpu = gpu.total(memory.total.saturating_sub(memory.reserved.unwrap_or(0))).free(memory.free);
+    }
+    (gpu.nvml, gpu.mig) = (slice.memory, Some(slice.clone()));
+    describe(&mut gpu, Some(&card.gpu));
+    gpu
 }
 
 /// A card that only NVML describes.
@@ -90,8 +151,19 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
     let card = card.filter(|_| is_discrete);
     let peak = card.and_then(|card| card.bandwidth);
     let (sheet, threads) = catalogue::data_sheet(&gpu.description, gpu.total);
-    gpu.bandwidth = peak.or(sheet);
+    gpu.bandwidth = match gpu.mig {
+        Some(_) => peak.zip(card.and_then(|card| card.nvml)).and_then(|(peak, all)| share(peak, gpu.total, all.total)),
+        None => peak.or(sheet),
+    };
     gpu.resident_threads = threads;
+}
+
+/// The part of a card's bandwidth that `total` of its `of` bytes have: a slice of memory has its share of both (NVIDIA
+/// Multi-Instance GPU User Guide, "GPU memory slice"). `None` where the card's total is not known.
+fn share(peak: Bandwidth, total: u64, of: u64) -> Option<Bandwidth> {
+    let share = u128::from(peak.bytes_per_second) * u128::from(total.min(of));
+    let bytes_per_second = u64::try_from(share.checked_div(u128::from(of))?).ok()?;
+    Some(Bandwidth { bytes_per_second, ..peak })
 }
 
 #[cfg(test)]

@@ -10,11 +10,9 @@ use super::host::Host;
 use super::merge::{self, GgmlDevice};
 use super::nvidia;
 use super::pcie::PcieLink;
-use super::tree::{Note, Tree};
+use super::tree::Tree;
 use super::unlisted;
-
-/// By which CUDA chooses among the cards that NVIDIA's driver lists.
-const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+use super::visible::CudaVisibility;
 
 /// Looks at this computer. [`Machine::detect`] is this with nothing changed.
 ///
@@ -32,7 +30,7 @@ pub struct Detector {
     backends: Vec<String>,
     build: Option<String>,
     /// `None`: as the environment says when the detector looks.
-    cuda_visible: Option<Option<String>>,
+    cuda_visibility: Option<CudaVisibility>,
     cache: Option<PathBuf>,
 }
 
@@ -57,26 +55,22 @@ impl Detector {
         /// that none of them lists gets the right reason.
         backends(names: impl IntoIterator<Item = impl Into<String>>)
             backends = names.into_iter().map(Into::into).collect();
-        /// Takes this for the value of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows), instead of asking
-        /// the environment.
-        cuda_visible_devices(list: Option<&str>) cuda_visible = Some(list.map(str::to_owned));
+        /// Takes these for the values of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows) and of
+        /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`, instead of asking the environment.
+        cuda_visible_devices(list: Option<&str>, pci_order: bool)
+            cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
         /// Does not ask NVIDIA's driver.
         without_nvml() without_nvml = true;
     }
 
-    fn cuda_visible(&self) -> Option<String> {
-        self.cuda_visible.clone().unwrap_or_else(|| std::env::var(CUDA_VISIBLE_DEVICES).ok())
+    fn cuda_visibility(&self) -> CudaVisibility {
+        self.cuda_visibility.clone().unwrap_or_else(CudaVisibility::from_environment)
     }
 
-    /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host. All cards
-    /// are listed, with a note where `CUDA_VISIBLE_DEVICES` chooses among them, and none in MIG mode: only CUDA knows.
+    /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host. Cards that
+    /// `CUDA_VISIBLE_DEVICES` hides are not used, nor are more than one slice of a card in MIG mode.
     pub fn detect(&self) -> Machine {
-        let mut machine = self.with_witnesses(cards::from_cards);
-        if let Some(list) = self.cuda_visible().filter(|_| !machine.gpus.is_empty()) {
-            let text = format!("is {list}: only CUDA knows which cards that hides, all are listed");
-            machine.notes.push(Note::new(CUDA_VISIBLE_DEVICES, text));
-        }
-        machine
+        self.with_witnesses(cards::from_cards)
     }
 
     /// The machine as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see [`Machine::notes`].
@@ -85,7 +79,7 @@ impl Detector {
     pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
         self.with_witnesses(|cards, host| {
             let tree = self.linux_root().map(Tree);
-            merge::merge(devices, &self.backends, self.cuda_visible().is_some(), cards, host, tree)
+            merge::merge(devices, &self.backends, self.cuda_visibility().devices.is_some(), cards, host, tree)
         })
     }
 
@@ -97,9 +91,10 @@ impl Detector {
             Some(folder) => Some(MeasurementCache::at(folder)),
             None => root.is_none().then(MeasurementCache::user),
         };
-        let (cards, mut about_cards) =
+        let (mut cards, mut about_cards) =
             if self.without_nvml { Default::default() } else { nvidia::detect(self.nvml.as_deref()) };
         let nvml_answers = !cards.is_empty();
+        about_cards.extend(self.cuda_visibility().apply(&mut cards));
         let mut machine = build(cards, host);
         // What the system itself reports: of the machine, and of cards whose driver does not answer.
         if let Some(root) = self.linux_root() {

@@ -79,6 +79,7 @@ impl Machine {
         at_most("host.available", host.available, host.total)?;
         at_most("host.system_available", host.system_available, host.total)?;
         check_rate("host.bandwidth", host.bandwidth)?;
+        ensure!(host.disk.is_none_or(|disk| disk.bytes_per_second > 0), "host.disk.bytes_per_second is 0");
         for (index, gpu) in self.gpus.iter().enumerate() {
             check_gpu(&format!("gpus[{index}]"), gpu)?;
             ensure!(gpu.total > 0, "gpus[{index}].total is 0");

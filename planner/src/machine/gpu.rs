@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::Bytes;
-use super::cards::GpuProcess;
+use super::cards::{GpuProcess, MigSlice};
 use super::catalogue::{self, CatalogueError};
 use super::measured::{LearnedHeadroom, MeasuredRates};
 use super::pci::PciId;
@@ -65,6 +65,9 @@ pub struct Gpu {
     /// What ggml's operations were measured to do on it, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<MeasuredRates>,
+    /// The slice that it is, where it is one of a card in MIG mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigSlice>,
     /// The other programs that have opened the card, this process left out, the largest holder first. `None` where
     /// nothing reports them, which is not the same as none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +75,7 @@ pub struct Gpu {
     /// What ggml's backend said, unaltered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
-    /// What NVIDIA's driver (NVML) said, unaltered; nothing of a slice of a card in MIG mode.
+    /// What NVIDIA's driver (NVML) said, unaltered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml: Option<Reading>,
 }
@@ -221,12 +224,23 @@ impl Gpu {
     }
 }
 
+impl Gpu {
+    /// Its name, with its MIG profile and the name of ggml's device where there are such: `H100 MIG 1g.10gb (CUDA0)`.
+    pub(super) fn title(&self) -> String {
+        let mut title = self.name.clone();
+        if let Some(profile) = self.mig.as_ref().and_then(|slice| slice.profile.as_ref()) {
+            title += &format!(" MIG {profile}");
+        }
+        if let Some(device) = &self.device {
+            title += &format!(" ({device})");
+        }
+        title
+    }
+}
+
 impl fmt::Display for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)?;
-        if let Some(device) = &self.device {
-            write!(f, " ({device})")?;
-        }
+        f.write_str(&self.title())?;
         write!(f, ": {} free of {}", Bytes(self.free), Bytes(self.total))?;
         let own = self.pools.map_or(0, |pools| pools.own.total);
         f.write_str(match self.kind {

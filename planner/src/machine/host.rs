@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::{Bytes, gib, mib};
+use super::disk::{DiskRate, DiskRateSource};
 use super::measured::MeasuredRates;
 use super::tree::{Note, Notes, Tree};
 
@@ -56,6 +57,10 @@ pub struct Host {
     /// How fast all its cores together read its memory, where somebody has stated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
+    /// How fast the disk is read that the model is on, where that was measured or stated. It counts for a model that
+    /// memory has no room for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskRate>,
     /// What ggml's operations were measured to do on its processor, where they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<MeasuredRates>,
@@ -178,6 +183,8 @@ impl Host {
         cpu_limit(limit: CpuLimit) cpu_limit = Some(limit);
         /// Sets how fast its memory is read, in bytes per second, as a stated figure.
         bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        /// Sets how fast its disk is read, in bytes per second, as a stated figure.
+        disk(bytes_per_second: u64) disk = Some(DiskRate::new(bytes_per_second, DiskRateSource::Stated));
     }
 
     /// Bytes to read over and over so that hardly any come from this computer's caches.

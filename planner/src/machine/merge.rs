@@ -15,12 +15,13 @@
 //! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of
 //!   96 GiB leaves Linux 32 GiB of 128, and is the GPU's all the same.
 //! - A card that no backend lists is told apart from one that is not there.
-//! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, the driver those of the whole card.
+//! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, and which slice it is follows from them
+//!   where only one has as many.
 //! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu,
 //!   `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
 
 use super::bytes::Bytes;
-use super::cards::{card_alone, describe};
+use super::cards::{card_alone, describe, slice_of};
 use super::gpu::{Gpu, GpuKind, Reading};
 use super::host::{Host, HostLimit};
 use super::nvidia::NvidiaGpu;
@@ -148,7 +149,10 @@ impl Merge<'_> {
             self.claimed[place] = true;
             let card = &self.cards[place];
             gpu.pci_id = gpu.pci_id.or(card.gpu.pci_id);
-            gpu.nvml = card.gpu.nvml.filter(|_| !card.mig);
+            if card.mig {
+                gpu.mig = Some(slice_of(card.slices.as_deref().unwrap_or_default(), device.total));
+            }
+            gpu.nvml = gpu.mig.as_ref().map_or(card.gpu.nvml, |slice| slice.memory);
         }
         let twin = self.twin(device, &gpu).map(|device| UnusedReason::SameAs { device });
         let empty = (device.total == 0).then_some(UnusedReason::NoMemory);
@@ -247,7 +251,9 @@ impl Merge<'_> {
         let cards = self.cards.iter().zip(&self.claimed);
         for (card, _) in cards.filter(|(_, claimed)| !**claimed) {
             let reason = match backend {
-                Some("CUDA") if chosen => UnusedReason::Hidden,
+                Some("CUDA") if card.hidden => UnusedReason::Hidden,
+                Some("CUDA") if card.slices.as_ref().is_some_and(Vec::is_empty) => UnusedReason::NoSlice,
+                Some("CUDA") if chosen => UnusedReason::PerhapsHidden,
                 Some("CUDA") if card.mig => UnusedReason::Mig,
                 Some(name) => UnusedReason::NotListed { backend: name.to_owned() },
                 None => UnusedReason::NoBackend,

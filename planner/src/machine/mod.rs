@@ -22,6 +22,7 @@ mod cards;
 mod catalogue;
 mod conditions;
 mod detect;
+mod disk;
 mod file;
 mod gpu;
 mod host;
@@ -34,6 +35,7 @@ mod pools;
 mod pressure;
 mod tree;
 mod unlisted;
+mod visible;
 
 use std::fmt;
 
@@ -44,10 +46,11 @@ use crate::json;
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
-pub use cards::GpuProcess;
+pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
 pub use conditions::{ConditionsWatch, RateConditions, looks_quiet};
 pub use detect::Detector;
+pub use disk::{DiskRate, DiskRateSource};
 pub use file::MachineError;
 pub use gpu::{Gpu, GpuKind, Reading};
 pub use host::{CpuLimit, CpuWatch, Host, HostLimit};
@@ -125,9 +128,14 @@ impl fmt::Display for Machine {
     }
 }
 
+/// How a slice is chosen.
+fn chooses(uuid: Option<&str>) -> String {
+    uuid.map_or_else(String::new, |uuid| format!(": CUDA_VISIBLE_DEVICES={uuid} chooses this one"))
+}
+
 /// A GPU that is in this machine but cannot be planned for, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-#[error("{}{} is not used: {reason}", gpu.name, gpu.device.as_ref().map(|it| format!(" ({it})")).unwrap_or_default())]
+#[error("{} is not used: {reason}", gpu.title())]
 pub struct UnusedGpu {
     /// The card as far as it is known.
     pub gpu: Gpu,
@@ -144,9 +152,12 @@ pub enum UnusedReason {
     /// No backend of this build can drive it: an NVIDIA card and neither CUDA nor Vulkan built in, for instance.
     #[error("this build has no backend for it")]
     NoBackend,
-    /// The CUDA backend does not list it, and `CUDA_VISIBLE_DEVICES` is set.
-    #[error("CUDA does not list it, and CUDA_VISIBLE_DEVICES is set")]
+    /// `CUDA_VISIBLE_DEVICES` hides it.
+    #[error("CUDA_VISIBLE_DEVICES hides it")]
     Hidden,
+    /// The CUDA backend does not list it, and `CUDA_VISIBLE_DEVICES` is set to what only CUDA can assign to cards.
+    #[error("CUDA does not list it, and CUDA_VISIBLE_DEVICES is set")]
+    PerhapsHidden,
     /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built
     /// with, or the card is.
     #[error("the {backend} backend of this build does not list it")]
@@ -168,7 +179,13 @@ pub enum UnusedReason {
     /// It is another machine's, whose rpc-server was there before and is no longer.
     #[error("its rpc-server does not answer: {problem}")]
     NoServer { problem: String },
-    /// It is in MIG mode, and CUDA, which alone shows a process its slice, was not asked or lists none.
+    /// It is in MIG mode, and neither CUDA nor the driver lists a slice of it.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
+    /// It is in MIG mode and not divided into slices, so that CUDA has nothing to list.
+    #[error("it is in MIG mode and has no slices")]
+    NoSlice,
+    /// It is a slice of a card in MIG mode, and CUDA gives a process one slice: another one.
+    #[error("CUDA gives a process one MIG slice, and takes another one{}", chooses(uuid.as_deref()))]
+    OtherSlice { uuid: Option<String> },
 }

@@ -3,7 +3,7 @@
 //! In flows a library; out flow the cards it lists and notes on what it would not say. No library means no cards and no
 //! note: most machines have none. A library without a driver, or a card that does not answer, is worth a note.
 //!
-//! What a card need not report (its clock, its link, its MIG mode, who uses it) is `None` without a note: virtual
+//! What a card need not report (its clock, its link, its MIG slices, who uses it) is `None` without a note: virtual
 //! machines, WSL and older drivers leave some of it out.
 //!
 //! Memory is read with NVML's second query (driver 510 and later), which counts apart the bytes that the driver keeps
@@ -19,7 +19,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
-use super::cards::GpuProcess;
+use super::cards::{GpuProcess, MigSlice};
 use super::gpu::{Gpu, GpuKind, Reading};
 use super::pcie::{PcieLink, PcieRate};
 use super::tree::{Note, Notes};
@@ -42,8 +42,15 @@ pub struct NvidiaGpu {
     /// card and system together. It is in the host's memory where the driver says that it cannot count it, rather than
     /// failing to: so it answers for chips such as GB10.
     pub gpu: Gpu,
-    /// Whether it is in MIG mode: to CUDA a slice of it is a card then, and this library does not say which.
+    /// Its identity across machines and reboots: `GPU-8932f937-...`.
+    pub uuid: Option<String>,
+    /// Whether it is in MIG mode: then a slice of it is a card to CUDA.
     pub mig: bool,
+    /// Its slices in MIG mode, of which CUDA takes the first; `None` where the driver does not list them.
+    pub slices: Option<Vec<MigSlice>>,
+    /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. The [`Detector`](super::Detector) sets it; NVML does not know
+    /// it.
+    pub hidden: bool,
 }
 
 /// Asks the NVML at this path, or without one that which the system finds under its usual name (`libnvidia-ml.so.1`),
@@ -118,13 +125,12 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
     }
     gpu.pci_id = pci_id;
     let mig = is_divided(&device);
-    // A slice has a part of it.
-    let peak = bandwidth(&device).filter(|_| !mig);
-    gpu.bandwidth = peak.map(|peak| Bandwidth::new(peak, BandwidthSource::Nvml));
+    gpu.bandwidth = bandwidth(&device).map(|peak| Bandwidth::new(peak, BandwidthSource::Nvml));
     gpu.pcie = pcie(&device);
     gpu.processes = others_and_us(nvml, &device).filter(|_| !mig).map(|on_it| on_it.others);
     gpu.driver.clone_from(driver);
-    Some(NvidiaGpu { gpu, mig })
+    let slices = if mig { slices(&device) } else { None };
+    Some(NvidiaGpu { gpu, uuid: answer("UUID", device.uuid()), mig, slices, hidden: false })
 }
 
 /// `nvmlDeviceGetMemoryInfo_v2`.
@@ -162,6 +168,20 @@ fn pcie(device: &Device<'_>) -> Option<PcieLink> {
 fn is_divided(device: &Device<'_>) -> bool {
     let mode = answer("MIG mode", device.mig_mode());
     mode.is_some_and(|mode| mode.current == MIG_ENABLED)
+}
+
+/// The slices of a card in MIG mode; `None` where the driver does not list them.
+fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
+    // So many it can have. Places between those that it has are empty.
+    let places = answer("MIG slices", device.mig_device_count())?;
+    let slices = (0..places).filter_map(|place| {
+        let slice = answer("MIG slice", device.mig_device_by_index(place))?;
+        let mut described = MigSlice::new(&answer("MIG slice's name", slice.name())?);
+        described.uuid = answer("MIG slice's UUID", slice.uuid());
+        described.memory = answer("MIG slice's memory", memory(&slice));
+        Some(described)
+    });
+    Some(slices.collect())
 }
 
 /// The other programs on the card, those with a compute and those with a graphics context, the largest holder first,

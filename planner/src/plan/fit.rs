@@ -15,6 +15,8 @@ pub(super) struct Room<'a> {
     pub(super) workload: Workload,
     /// Whether the machine is a Linux inside of Windows.
     pub(super) wsl: bool,
+    /// Where the host's weights may be more than it has room for: bytes of them that must be in memory all the same.
+    pub(super) unmapped_if_paging: Option<u64>,
 }
 
 /// One device, with what a placement takes of it.
@@ -26,11 +28,20 @@ pub(super) struct Level {
     pub(super) budget: u64,
     /// Bytes needed of the device: its footprint, and on the host also what GPUs take of its memory.
     pub(super) needed: u64,
+    /// Bytes of the host's mapped weights that are not among them, because there is no room for them.
+    pub(super) paged: u64,
 }
 
 impl Level {
     fn new(footprint: Footprint, headroom: HeadroomParts, free: u64) -> Self {
-        Self { footprint, headroom, free, budget: free.saturating_sub(headroom.total()), needed: footprint.total() }
+        let budget = free.saturating_sub(headroom.total());
+        Self { footprint, headroom, free, budget, needed: footprint.total(), paged: 0 }
+    }
+
+    /// Leaves out what is missing, as far as that is mapped weights: all but `unmapped` bytes of them.
+    fn page(&mut self, unmapped: u64) {
+        self.paged = self.missing().min(self.footprint.weights.saturating_sub(unmapped));
+        self.needed -= self.paged;
     }
 
     /// Bytes of it that lie in the host's memory, where it is this GPU's.
@@ -126,6 +137,9 @@ impl Room<'_> {
         let mut host = Level::new(footprints.host, headroom, self.host.available);
         for (gpu, level) in self.gpus.iter().zip(&gpus) {
             host.needed = host.needed.saturating_add(level.of_host(gpu));
+        }
+        if let Some(unmapped) = self.unmapped_if_paging {
+            host.page(unmapped);
         }
         Levels { gpus, host }
     }

@@ -10,6 +10,7 @@ mod error;
 mod fit;
 mod growth;
 mod halving;
+mod paging;
 mod placement;
 mod planner;
 mod probe;
@@ -32,6 +33,7 @@ use crate::memory::{ContextParams, Split, TensorOverride};
 pub use advice::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
 pub use companions::PlannedCompanion;
 pub use error::{Error, Shortfall};
+pub use paging::Paging;
 pub use placement::{Placement, PlacementKind};
 pub use planner::Planner;
 pub use probe::{NoRoom, Probe};
@@ -71,6 +73,9 @@ pub struct Plan {
     /// What is loaded beside the model, and where.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub companions: Vec<PlannedCompanion>,
+    /// Weights that the host's memory has no room for; `None` where everything fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paging: Option<Paging>,
     /// How fast it is, predicted, and on what basis; `None` where it embeds texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,

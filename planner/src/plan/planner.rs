@@ -10,7 +10,7 @@ use crate::profile::ModelProfile;
 use super::fit::Chosen;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{Error, ModelSummary, Plan, Policy, Probe, Request, Workload, reasons};
+use super::{Context, Error, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons};
 
 /// A placement that is this many times as fast at some depth gets a note.
 const WORTH_A_NOTE: f64 = 1.1;
@@ -48,6 +48,12 @@ impl<'a> Planner<'a> {
         self
     }
 
+    /// The same with [`Request::allow_paging`].
+    pub fn with_paging(mut self) -> Self {
+        self.request.allow_paging = true;
+        self
+    }
+
     /// Leaves room for something that is loaded beside the model: an mmproj, a draft. It goes to a GPU where it can.
     pub fn beside(mut self, companion: Companion) -> Self {
         self.companions.push(companion);
@@ -78,7 +84,29 @@ impl<'a> Planner<'a> {
         self.plan_by(Some(probe))
     }
 
+    /// A plan in memory; where there is none, one that reads weights from disk again, if that is allowed.
     pub(super) fn plan_by(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
+        if !self.request.allow_paging {
+            return self.plan_once(probe);
+        }
+        let in_memory = self.clone().request(self.request.clone().allow_paging(false));
+        match in_memory.plan_once(probe) {
+            Err(Error::DoesNotFit { .. }) => {
+                let mut request = self.request.clone();
+                (request.params.mmap, request.params.repack) = (true, false);
+                // More context would leave less room for weights.
+                request.context = Context::Tokens(request.tokens(&self.profile));
+                request.params.n_ctx = 0;
+                let mut found = self.clone().request(request).plan_once(probe)?;
+                let note = "the file is mapped, and no weight is rearranged for the CPU: it fits nowhere otherwise";
+                found.notes.push(note.to_owned());
+                Ok(found)
+            }
+            found => found,
+        }
+    }
+
+    fn plan_once(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         self.check_predicting()?;
         if !self.companions.is_empty() {
             return self.beside_companions(probe);
@@ -230,7 +258,13 @@ impl<'a> Planner<'a> {
         let speed = (!self.request.embeds())
             .then(|| Speed::of(profile, &model, work, &chosen.assignment, &chosen.split))
             .transpose()?;
+        let paging = Paging::of(profile, &chosen)?;
+        let speed = match (speed, paging) {
+            (Some(speed), Some(paging)) => Some(paging.slow_down(speed, chosen.params.n_ubatch)),
+            (speed, _) => speed,
+        };
         let mut notes = vec![chosen.reason()];
+        notes.extend(paging.map(|paging| paging.to_string()));
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
@@ -265,6 +299,7 @@ impl<'a> Planner<'a> {
             context,
             confidence: chosen.confidence,
             companions: Vec::new(),
+            paging,
             speed,
             notes,
         })

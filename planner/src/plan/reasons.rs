@@ -107,6 +107,11 @@ pub(super) fn notes(
         let (names, bytes) = (adapters.lora.join(", "), Bytes(adapters.bytes()));
         notes.push(format!("with {names} beside the weights that they change: {bytes} of adapters in all"));
     }
+    if adapters.control_vector {
+        let (blocks, direction) = profile.control_vector();
+        let bytes = Bytes((blocks.len() as u64).saturating_mul(direction.bytes));
+        notes.push(format!("with a control vector beside the layers: {bytes}"));
+    }
     if confidence == Confidence::Modelled {
         notes.push(format!("compute is an estimate for `{}`; as much again is kept free on top", profile.architecture));
     }

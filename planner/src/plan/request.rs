@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 
 use crate::json;
-use crate::memory::{ContextParams, FlashAttention, Headroom, KvType, Pooling, TensorOverride};
+use crate::machine::Gpu;
+use crate::memory::{ContextParams, FileFacts, FlashAttention, Headroom, KvType, NotMapped, Pooling, TensorOverride};
 use crate::profile::ModelProfile;
 
 use super::{Error, Workload};
@@ -173,6 +174,9 @@ pub struct Request {
     /// predicts](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
+    /// Whether weights that the host's memory has no room for may be read from disk again for every token.
+    #[serde(default, skip_serializing_if = "crate::json::is_default")]
+    pub allow_paging: bool,
     /// Weights that lie elsewhere than their layer, as `--override-tensor` and `--n-cpu-moe` say it: the first pattern
     /// found in a weight's name decides. GPUs count in the machine's order.
     ///
@@ -213,6 +217,7 @@ impl Request {
             workload: None,
             at: Vec::new(),
             draft_max: 0,
+            allow_paging: false,
             overrides: Vec::new(),
             tensor_split: Vec::new(),
             params: ContextParams { n_ctx: 0, ..ContextParams::default() },
@@ -247,6 +252,14 @@ impl Request {
         n_outputs_max(rows: u32) params.n_outputs_max = rows;
         /// Sets the tokens of each sequence that may be drafted at once (0).
         draft_max(tokens: u32) draft_max = tokens;
+        /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
+        ///
+        /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not
+        /// rearranged (`mmap` on, `repack` off): the system drops pages that it has no room for, and reads them from
+        /// disk again, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters must
+        /// fit. GPUs beside which no file is mapped ([`NotMapped`](crate::memory::NotMapped)) have no part in such a
+        /// plan.
+        allow_paging(allow: bool) allow_paging = allow;
         /// Sets whether attention is fused (where it can be).
         flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
         /// Sets the tokens of context: [`Context::Tokens`].
@@ -307,6 +320,12 @@ impl Request {
             0 if profile.predicts() => BY_HEADS,
             stated => stated,
         }
+    }
+
+    /// Bytes of the host's weights that are in no mapped file, where the others may be paged beside these GPUs.
+    pub(super) fn unmapped_if_paging(&self, profile: &ModelProfile, gpus: &[&Gpu]) -> Option<u64> {
+        let may = self.allow_paging && self.params.mmap && NotMapped::of(FileFacts::of(profile), gpus).is_none();
+        may.then(|| profile.adapters.bytes())
     }
 
     /// How many tokens of context are asked for, in whichever way.

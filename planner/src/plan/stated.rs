@@ -126,6 +126,7 @@ impl Planner<'_> {
         let estimate = Estimate::new(&self.profile, &gpus, params)?.overrides(&split.overrides)?;
         let assignment = Assignment::by_counts(self.profile.n_layer(), &counts);
         let room = Room {
+            unmapped_if_paging: self.request.unmapped_if_paging(&self.profile, &gpus),
             gpus,
             host: &self.machine.host,
             headroom: self.request.headroom,

@@ -1,4 +1,4 @@
-//! LoRA adapters: a [`Header`] flows in; what it holds, checked against the model that it is for,
+//! LoRA adapters and control vectors: a [`Header`] flows in; what it holds, checked against the model that it is for,
 //! becomes a part of the [`ModelProfile`]. What llama.cpp would refuse, and what would end its process in the middle
 //! of a graph, is refused here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
@@ -126,12 +126,14 @@ fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterEr
     Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: Role::Other })
 }
 
-/// What is added to a model's computation.
+/// LoRA adapters and a control vector beside a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Adapters {
     /// The adapters' names, in the order in which they were added.
     pub lora: Vec<String>,
+    /// Whether there is a control vector.
+    pub control_vector: bool,
     /// What they add, each to a weight of this layer.
     pub(crate) adapted: Vec<(Group, LoraPair)>,
 }
@@ -176,6 +178,22 @@ impl ModelProfile {
         self.adapters.lora.push(lora.name.clone());
         Ok(self)
     }
+
+    /// The same model with a control vector, which takes `n_embd` floats for each layer but the first, on
+    /// the layer's device.
+    pub const fn with_control_vector(mut self) -> Self {
+        self.adapters.control_vector = true;
+        self
+    }
+
+    /// The blocks that have a part of the control vector, and what one part takes. llama.cpp allocates a part for every
+    /// block but the first, also where no direction is added (llama-adapter.cpp, `llama_adapter_cvec::init`).
+    pub(crate) fn control_vector(&self) -> (std::ops::Range<usize>, Weight) {
+        let blocks = if self.adapters.control_vector { 1..self.hparams.n_layer_trunk() as usize } else { 0..0 };
+        let width = u64::from(self.hparams.n_embd);
+        let (name, shape, bytes) = ("".into(), [width, 1, 1, 1], width.saturating_mul(4));
+        (blocks, Weight { name, ty: TensorType::F32, shape, bytes, role: Role::Other })
+    }
 }
 
 /// What is wrong with an adapter's file, by itself or for the model that it was given for. Each names the file, what
@@ -187,19 +205,37 @@ pub enum AdapterError {
     /// The header itself could not be read as it claims to be.
     #[error(transparent)]
     Header(#[from] gguf::Error),
+    /// The file's data cannot be read.
+    #[error("cannot read {file}: {reason}")]
+    Unreadable { file: String, reason: String },
     /// The file is something else, or for another model; or llama.cpp's process ends on it.
     #[error("{file} {reason}")]
     Unfit { file: String, reason: String },
-    /// A tensor that is no half of a pair, or that does not go with its weight.
+    /// A tensor that is no half of a pair and no direction of a layer, or that does not go with its weight.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
     /// A scale that is no number.
     #[error("the scale of {file} is {scale}, and a finite number is needed")]
     Scale { file: String, scale: f32 },
+    /// Two adapters that were given the same name.
+    #[error("two adapters are called `{name}`: each needs a name of its own")]
+    Twice { name: String },
+    /// A request for an adapter that the model was loaded without.
+    #[error("the model was loaded without an adapter called `{name}`: {}", list(present))]
+    NoSuchAdapter { name: String, present: Vec<String> },
+    /// A range of layers without any that a control vector could be added to.
+    #[error(
+        "control vectors cannot be added to the layers {first} to {last}: layers count from 1, and the first is not after the last"
+    )]
+    Layers { first: u32, last: u32 },
+}
+
+fn list(present: &[String]) -> String {
+    if present.is_empty() { "it has none".into() } else { format!("it has {}", present.join(", ")) }
 }
 
 impl AdapterError {
-    fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
+    pub(super) fn tensor(file: &str, tensor: &str, problem: impl Into<String>) -> Self {
         Self::Tensor { file: file.to_owned(), tensor: tensor.to_owned(), problem: problem.into() }
     }
 }

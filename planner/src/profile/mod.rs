@@ -4,6 +4,7 @@
 
 mod adapter;
 mod arch;
+mod control_vector;
 mod hparams;
 mod hybrid;
 mod indexer;
@@ -21,6 +22,7 @@ use crate::gguf::{Header, Tensor};
 use hparams::Keys;
 
 pub use adapter::{AdapterError, Adapters, Lora, LoraPair};
+pub use control_vector::ControlVector;
 pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters};
 pub use mtp::MtpError;

@@ -36,7 +36,8 @@ fn workload() -> impl Strategy<Value = Workload> {
 }
 
 fn any_headroom() -> impl Strategy<Value = Headroom> {
-    prop_oneof![3 => prop::sample::select(&PRESETS), 1 => any::<u64>().prop_map(Headroom::Bytes)]
+    let (bytes, shares) = (any::<u64>().prop_map(Headroom::Bytes), (0.0f32..100.0).prop_map(Headroom::Percent));
+    prop_oneof![3 => prop::sample::select(&PRESETS), 1 => bytes, 1 => shares]
 }
 
 proptest! {

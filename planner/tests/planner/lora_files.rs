@@ -1,11 +1,12 @@
-//! Files of adapters: what they are for, what they lack, and by how much; nothing of llama.cpp's is asked.
+//! Files of adapters and control vectors: what they are for, what they lack, and by how much; nothing of
+//! llama.cpp's is asked.
 
 use crate::lora_support::Adapter;
 use crate::shapes::{Shape, TINY};
-use autoplace_planner::gguf::{Builder, TensorType};
+use autoplace_planner::gguf::{Builder, Header, TensorType};
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::{ContextParams, Estimate};
-use autoplace_planner::profile::{Lora, ModelProfile};
+use autoplace_planner::profile::{AdapterError, ControlVector, Lora, ModelProfile};
 
 const F32: TensorType = TensorType::F32;
 
@@ -103,4 +104,62 @@ fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
         let more = if layers == 3 { (1536, 0) } else { (0, 1536) };
         assert_eq!((after.0 - before.0, after.1 - before.1), more, "{layers}");
     }
+}
+
+#[test]
+fn a_control_vector_has_a_direction_for_layers_that_there_are() {
+    let file = |name: &str, ty, shape: &[u64]| {
+        let builder = Builder::new("controlvector").tensor(name, ty, shape);
+        ControlVector::from_header(&builder.header().unwrap(), &MODEL.profile())
+    };
+    file("direction.1", F32, &[64]).unwrap();
+    for (name, ty, shape) in [
+        ("direction.0", F32, &[64][..]),
+        ("direction.2", F32, &[64]),
+        ("direction.x", F32, &[64]),
+        ("other.1", F32, &[64]),
+        ("direction.1", TensorType::F16, &[64]),
+        ("direction.1", F32, &[32]),
+        ("direction.1", F32, &[64, 2]),
+    ] {
+        let error = file(name, ty, shape).unwrap_err();
+        assert!(matches!(error, AdapterError::Tensor { .. }), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let empty = Builder::new("controlvector").header().unwrap();
+    let error = ControlVector::from_header(&empty, &MODEL.profile()).unwrap_err();
+    assert!(matches!(error, AdapterError::Unfit { .. }), "{error}");
+}
+
+#[test]
+fn a_control_vector_lies_on_its_layers_devices_whatever_is_overridden() {
+    let gpu = Gpu::new("card").backend("CUDA").total(gib(24)).free(gib(22));
+    let weights = |profile: &ModelProfile, layers| {
+        let estimate = Estimate::new(profile, &[&gpu], &ContextParams::default()).unwrap();
+        let footprints = estimate.footprints(layers);
+        (footprints.gpus[0].weights, footprints.host.weights)
+    };
+    // Two blocks: the second has a direction of 64 floats, and is the first that goes to a GPU after the output layer.
+    let (plain, with) = (MODEL.profile(), MODEL.profile().with_control_vector());
+    for layers in 0..=3 {
+        let (before, after) = (weights(&plain, layers), weights(&with, layers));
+        let more = if layers >= 2 { (256, 0) } else { (0, 256) };
+        assert_eq!((after.0 - before.0, after.1 - before.1), more, "{layers}");
+    }
+}
+
+#[test]
+fn the_numbers_of_control_vectors_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let directions = Builder::new("controlvector").tensor("direction.1", F32, &[64]);
+    let path = crate::lora_support::write_random(&directions, folder.path(), "vector", 1, 1.0);
+    let values = crate::lora_support::values(&path, "direction.1");
+    let vector = ControlVector::from_header(&Header::open(&path).unwrap(), &MODEL.profile()).unwrap();
+    let mut sum = Vec::new();
+    vector.add_to(&mut sum, 2.0).unwrap();
+    vector.add_to(&mut sum, -1.0).unwrap();
+    assert_eq!(sum, values);
+    std::fs::remove_file(&path).unwrap();
+    let error = vector.add_to(&mut sum, 1.0).unwrap_err();
+    assert!(matches!(error, AdapterError::Unreadable { .. }), "{error}");
 }

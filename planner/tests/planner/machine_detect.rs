@@ -33,11 +33,11 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
     for row in rows(include_str!("machine_detect.txt")) {
         let [what, cards, devices, settings, gpus, unused, notes] = row;
         let fake = Fake::new();
-        let mut detector = fake.detector().cuda_visible_devices(None);
+        let mut detector = fake.detector().cuda_visible_devices(None, false);
         for setting in settings.split(' ') {
             detector = match setting.split_once('=') {
                 Some(("backends", names)) => detector.backends(names.split(',')),
-                Some(("visible", ids)) => detector.cuda_visible_devices(Some(ids)),
+                Some(("visible", ids)) => detector.cuda_visible_devices(Some(ids), false),
                 _ => detector,
             };
         }
@@ -74,9 +74,23 @@ fn known(machine: &Machine) -> String {
     text
 }
 
+/// An H100 in MIG mode on a bus: its lines, and those of its slices.
+fn h100_with(bus: &str, slices: &str) -> String {
+    let card = card("H100 80GB HBM3", bus, [gib(80), gib(70), 0]);
+    format!("{card}memory_clock 2619\nbus_width 5120\nmig\n{slices}")
+}
+
+fn slice(place: u32, profile: &str, size: u64) -> String {
+    let (total, free) = (gib(size), gib(size) - mib(100));
+    format!("slice {place} {total} {free} MIG-{place}{place} NVIDIA H100 80GB HBM3 MIG {profile}\n")
+}
+
 #[test]
-fn of_cards_everything_is_known_that_the_driver_or_a_data_sheet_says() {
-    let divided = |bus| card("H100 80GB HBM3", bus, [gib(80), gib(70), 0]) + "memory_clock 2619\nbus_width 5120\nmig\n";
+fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet_says() {
+    let two = slice(0, "1g.10gb", 10) + &slice(3, "3g.40gb", 40);
+    let equal = slice(0, "3g.40gb", 40) + &slice(1, "3g.40gb", 40);
+    let both = rtx_4090() + &h100_with("02", &slice(0, "1g.10gb", 10));
+    let of_40 = "CUDA0@0000:01:00.0 gpu 39 38 NVIDIA H100 80GB HBM3";
     let clocked = rtx_4090() + "memory_clock 11001\nbus_width 384\npcie 4 16 1 16\ncompute 9 5\n";
     let silent = "gpu NVIDIA GB10\npci 0000000F:01:00.0\nmemory_error 3\n";
     let unified = format!("{silent}memory_clock 9\nbus_width 9\npcie 5 4 5 4\n");
@@ -87,13 +101,19 @@ fn of_cards_everything_is_known_that_the_driver_or_a_data_sheet_says() {
         ("With its clock, its link and its programs", clocked, seen, None),
         ("Without NVIDIA's driver", String::new(), seen, None),
         ("One that nobody knows", String::new(), "Vulkan0 gpu 8 8", None),
-        ("A slice of a card", divided("01"), "CUDA0@0000:01:00.0 gpu 40 39 RTX 4090", None),
-        ("Without llama.cpp nobody lists the slices, nor what is hidden", rtx_4090() + &divided("02"), "", Some("1")),
+        ("A device is the one slice of its size", h100_with("01", &two), of_40, None),
+        ("Of two equal slices it may be either", h100_with("01", &equal), of_40, None),
+        ("Without llama.cpp it is the first slice", h100_with("01", &two), "", None),
+        ("Unless another is chosen", h100_with("01", &two), "", Some("MIG-33")),
+        ("A slice that is chosen hides every card", both.clone(), "", Some("MIG-00")),
+        ("One that is not there hides none", both.clone(), "", Some("MIG-99")),
+        ("A number of different cards is CUDA's to assign", both, "", Some("1")),
+        ("A card without slices", h100_with("01", ""), "", None),
         ("A card that the build cannot drive", rtx_4090(), "CPU cpu 64 64", None),
         ("Memory that the driver will not count", unified, "CUDA0@000f:01:00.0 igpu 120 40 NVIDIA GB10", None),
         ("Without llama.cpp", rtx_4090() + silent, "", None),
     ] {
-        let machine = detected(Fake::new().detector().cuda_visible_devices(visible), &script, devices);
+        let machine = detected(Fake::new().detector().cuda_visible_devices(visible, false), &script, devices);
         text += &format!("{what}:\n{}", known(&machine));
     }
     insta::assert_snapshot!(text);
@@ -124,7 +144,7 @@ fn no_gpu_has_more_free_than_it_has_or_than_its_card() {
     let script = rtx_4090() + &card("GeForce RTX 3060", "02", [gib(12), gib(9), 0]);
     let nvml = ScriptedNvml::new(&script);
     let fake = Fake::new();
-    let detector = fake.detector().cuda_visible_devices(None).nvml_library(nvml.library());
+    let detector = fake.detector().cuda_visible_devices(None, false).nvml_library(nvml.library());
     proptest!(|(mut devices in prop::collection::vec(ggml_device(), 0..6))| {
         for (place, device) in devices.iter_mut().enumerate() {
             device.name = format!("{}{place}", device.backend);

@@ -26,7 +26,14 @@ fn known(card: &NvidiaGpu) -> String {
     });
     let shared = (gpu.kind == GpuKind::Integrated).then_some("shared with the host".to_owned());
     let peak = gpu.bandwidth.map(|peak| format!("{} B/s, {peak}", peak.bytes_per_second));
-    let mig = card.mig.then_some("in MIG mode".to_owned());
+    let mig = card.mig.then(|| {
+        let slices = card.slices.iter().flatten().map(|slice| {
+            let memory = slice.memory.map_or(0, |memory| memory.total >> 20);
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            format!(" {} {} {memory}", text(&slice.profile), text(&slice.uuid))
+        });
+        format!("in MIG mode:{}", slices.collect::<Vec<_>>().join(" and"))
+    });
     let more = [shared, peak, gpu.pcie.map(|link| link.to_string()), mig];
     let processes = match &gpu.processes {
         Some(held) => held.iter().map(ToString::to_string).collect(),

@@ -1,6 +1,6 @@
 //! Which GPU, how many layers, how many tokens: what a plan chooses.
 
-use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
+use autoplace_planner::machine::{DiskRateSource, Gpu, GpuKind, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
 use autoplace_planner::plan::{ChangeKind, Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
@@ -171,4 +171,74 @@ fn a_named_number_of_layers_goes_on_as_few_gpus_as_hold_it() {
     let error = most_layers(&profile, &[2, 3].map(gib), exactly(33)).unwrap_err();
     let Error::DoesNotFit { devices, .. } = &error else { panic!("{error}") };
     assert_eq!(devices.len(), 3, "both cards and the host: {error}");
+}
+
+fn paging(context: u32) -> Request {
+    Request::new().allow_paging(true).n_ctx(context)
+}
+
+/// The bar: 40 GiB on a host of 24.
+#[test]
+fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
+    let profile = LLAMA_70B.profile();
+    assert!(profile.file_bytes > gib(38), "{}", profile.file_bytes);
+    let host = Host::new(gib(24)).bandwidth(60_000_000_000);
+    for gpus in [vec![], vec![Gpu::named("RTX 3060 12GB").unwrap()]] {
+        let machine = gpus.iter().cloned().fold(Machine::new(host.clone()), Machine::with_gpu);
+        let refused = plan(&profile, &machine, &Request::new());
+        assert!(matches!(refused, Err(Error::DoesNotFit { .. })));
+
+        let mut stated = machine.clone();
+        stated.host = stated.host.disk(3_000_000_000);
+        let paged = plan(&profile, &stated, &paging(4096)).unwrap();
+        assert_eq!(paged.gpus().count(), gpus.len(), "{paged}");
+        assert_eq!((paged.context.mmap, paged.context.repack), (true, false));
+        let (lacks, on_host) = (paged.paging.unwrap(), paged.host().unwrap());
+        assert_eq!(lacks.bytes, on_host.footprint.total() - on_host.budget);
+        // What every token uses comes in order, and is dropped before it is used again: all of it is read, but for the
+        // embedding.
+        let weights = on_host.footprint.weights;
+        assert!(lacks.bytes_per_token <= weights && lacks.bytes_per_token > weights / 10 * 9, "{lacks:?}");
+        let speed = paged.speed.as_ref().unwrap();
+        let at_most = 1.0 / lacks.seconds_per_token();
+        assert!(speed.tokens_per_second > at_most * 0.5 && speed.tokens_per_second < at_most, "{paged}");
+        assert!(speed.prompt.tokens_per_second > speed.tokens_per_second, "{paged}");
+        assert!(paged.to_string().contains("read from disk again"), "{paged}");
+
+        let guessed = plan(&profile, &machine, &paging(4096)).unwrap();
+        assert_eq!(guessed.paging.unwrap().disk.source, DiskRateSource::Guess);
+    }
+    // The cache is no file.
+    let too_long = plan(&profile, &Machine::new(host), &paging(131_072));
+    assert!(matches!(too_long, Err(Error::DoesNotFit { .. })));
+}
+
+#[test]
+fn paging_changes_nothing_where_the_model_fits() {
+    let profile = LLAMA_8B.profile();
+    let machine = Machine::new(Host::new(gib(16)));
+    let plain = Request::new().n_ctx(4096);
+    let allowed = plan(&profile, &machine, &paging(4096)).unwrap();
+    assert_eq!(allowed, plan(&profile, &machine, &plain).unwrap());
+    assert_eq!(allowed.paging, None);
+}
+
+#[test]
+fn of_experts_a_token_reads_the_share_of_those_that_it_uses_which_memory_has_no_room_for() {
+    let profile = QWEN3_30B_A3B.profile();
+    let plan_on = |ram| plan(&profile, &Machine::new(Host::new(gib(ram))), &paging(4096)).unwrap();
+    let [small, large] = [10, 14].map(|ram| plan_on(ram).paging.unwrap());
+    assert!(small.bytes > gib(6) && small.bytes_per_token < small.bytes / 5, "{small:?}");
+    assert!(large.bytes_per_token < small.bytes_per_token, "{large:?}");
+    // A prompt uses them all, in order.
+    assert!(small.bytes_per_batch > gib(14), "{small:?}");
+}
+
+#[test]
+fn a_gpu_beside_which_no_file_is_mapped_has_no_part_in_paging() {
+    let profile = LLAMA_70B.profile();
+    let shared = Gpu::new("shared").kind(GpuKind::Integrated).backend("CUDA").total(gib(12));
+    let machine = Machine::new(Host::new(gib(16))).with_gpu(shared);
+    let plan = plan(&profile, &machine, &paging(4096)).unwrap();
+    assert_eq!(plan.gpus().count(), 0, "{plan}");
 }

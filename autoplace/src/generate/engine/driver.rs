@@ -242,7 +242,9 @@ fn is_being_computed(session: &Session, next: &Waiting) -> bool {
     let begins = |it: &Sequence| {
         let worth = it.held.computed + WORTH_A_COPY;
         // Before each step: what generates is not compared.
-        it.tokens.len() >= worth && common_prefix(&it.tokens, &next.sequence.tokens) >= worth
+        it.tokens.len() >= worth
+            && it.scales == next.sequence.scales
+            && common_prefix(&it.tokens, &next.sequence.tokens) >= worth
     };
     // A window or a state cannot be cut down to the beginning.
     let goes_back = session.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());

@@ -290,6 +290,8 @@ impl Shared {
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
+        // A worker would say it in words alone.
+        self.model.scales(spec.lora.as_deref())?;
         let mut progress = spec.progress();
         if let Some(link) = &self.link {
             if spec.custom.is_some() {

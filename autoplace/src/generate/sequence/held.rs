@@ -1,10 +1,10 @@
 //! What the context holds of a text: where that is, and what is kept of it when the text leaves the context or the
 //! model is released.
 
-use llama_sys::{Context, SeqId, State, Token};
+use llama_sys::{Context, SeqId, State};
 
 use super::Sequence;
-use crate::generate::cache::{Cache, Place};
+use crate::generate::cache::{Cache, Place, Prefix};
 use crate::generate::checkpoints::Stops;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
@@ -37,9 +37,14 @@ impl Sequence {
         }
     }
 
-    /// Its number in the context, and what the context holds of it.
-    pub(crate) fn held(&self) -> (SeqId, &[Token]) {
-        (self.held.seq, &self.tokens[..self.held.computed])
+    /// What the context holds of it.
+    pub(crate) fn held(&self) -> Prefix<'_> {
+        Prefix { tokens: &self.tokens[..self.held.computed], scales: &self.scales }
+    }
+
+    /// All of its tokens.
+    pub(crate) fn all(&self) -> Prefix<'_> {
+        Prefix { tokens: &self.tokens, scales: &self.scales }
     }
 
     /// Takes it out of the context, which keeps what it holds of it as long as no other text needs the place.
@@ -47,12 +52,12 @@ impl Sequence {
     pub(crate) fn suspend(&mut self, cache: &mut Cache) {
         let held = std::mem::take(&mut self.held.computed);
         self.held.shares = None;
-        cache.remember(self.held.seq, self.tokens.clone(), held);
+        cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held);
     }
 
     /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
     pub(crate) fn leave(self, cache: &mut Cache) {
-        cache.remember(self.held.seq, self.tokens, self.held.computed);
+        cache.remember(self.held.seq, self.scales, self.tokens, self.held.computed);
     }
 
     /// Keeps what the context holds of it. Returns the bytes.

@@ -59,8 +59,9 @@ pub struct NativeProbe {
     file: SkeletonFile,
     /// The model's own header: where its tensors lie in its files.
     header: Header,
-    /// LoRA adapters beside the model, all of which are computed with.
+    /// LoRA adapters beside the model. A text may be computed with any of them.
     lora: Vec<PathBuf>,
+    control_vector: bool,
 }
 
 /// Recurrent state and the buffer of logits are really allocated while a probe lives: never several times at once.
@@ -74,13 +75,17 @@ impl NativeProbe {
     /// [`Error::Gguf`] when the skeleton cannot be made or written.
     pub fn new(header: &Header) -> Result<Self, Error> {
         let file = SkeletonFile::write(&header.skeleton()?, header.path())?;
-        Ok(Self { file, header: header.clone(), lora: Vec::new() })
+        Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
     }
 
     setters! {
         /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as
-        /// large as without adapters or with all of them. The file is read when the skeleton is placed.
+        /// large as without adapters, with each one alone or with all of them. The file is read when the skeleton is
+        /// placed.
         lora(path: impl Into<PathBuf>) lora.push(path.into());
+        /// The same with a control vector in the context. Its `n_embd` floats per layer are really allocated while a
+        /// question is answered.
+        control_vector() control_vector = true;
     }
 
     /// What a load split so over these GPUs, or on the host alone where there are none, would hold in each of
@@ -110,7 +115,7 @@ impl NativeProbe {
             let lora = self.lora.iter().map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
             let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
             let mut context = Context::new(&model, native::context(params))?;
-            let mut breakdown = most(&lora, &mut context)?;
+            let mut breakdown = self.most(&lora, &mut context)?;
             let copies = context.copies();
             // What it really allocates need not be there twice.
             drop(context);
@@ -137,6 +142,50 @@ impl NativeProbe {
         }
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
     }
+
+    /// What a context holds at most: of the graphs without adapters, with each one alone and with all. Adapters that
+    /// change the same weights by the same ranks have the same graphs, of which one is asked for.
+    fn most(&self, all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
+        if self.control_vector {
+            let model = context.model();
+            let layers = model.n_layer().saturating_sub(1);
+            let numbers = usize::try_from(u64::from(layers).saturating_mul(model.n_embd().into()));
+            context.set_control_vector(&vec![0.0; numbers.unwrap_or(usize::MAX)], 1..=layers.max(1))?;
+        }
+        let mut most = context.memory_breakdown()?;
+        let alone = if all.len() > 1 { self.one_of_each_kind() } else { Vec::new() };
+        let alone = alone.into_iter().map(|index| &all[index..=index]);
+        let sets = alone.chain((!all.is_empty()).then_some(all));
+        for set in sets {
+            context.set_lora(set)?;
+            for row in context.memory_breakdown()?.rows {
+                let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
+                match most.rows.iter_mut().find(same) {
+                    Some(known) => known.compute = known.compute.max(row.compute),
+                    None => most.rows.push(row),
+                }
+            }
+        }
+        Ok(most)
+    }
+
+    /// The first adapter of each kind: those of one kind have the same tensors by name, type and shape. One whose
+    /// header cannot be read is of a kind of its own.
+    fn one_of_each_kind(&self) -> Vec<usize> {
+        let mut kinds = Vec::new();
+        let mut is_new = |path: &PathBuf| {
+            let Ok(header) = Header::open(path) else { return true };
+            let tensors = header.tensors().map(|it| (it.name().to_owned(), it.ty().to_string(), it.shape()));
+            let mut kind: Vec<_> = tensors.collect();
+            kind.sort();
+            let is_new = !kinds.contains(&kind);
+            if is_new {
+                kinds.push(kind);
+            }
+            is_new
+        };
+        (0..self.lora.len()).filter(|&index| is_new(&self.lora[index])).collect()
+    }
 }
 
 /// The error of a file that stands for the model of this header, with the model's own path.
@@ -147,23 +196,6 @@ pub(super) fn of_model(error: llama_sys::Error, header: &Header) -> llama_sys::E
         }
         error => error,
     }
-}
-
-/// What a context holds at the most: it is made without adapters, and computes with all of them.
-fn most(all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
-    let mut most = context.memory_breakdown()?;
-    if all.is_empty() {
-        return Ok(most);
-    }
-    context.set_lora(all)?;
-    for row in context.memory_breakdown()?.rows {
-        let same = |known: &&mut llama_sys::BufferUse| known.buffer_type == row.buffer_type;
-        match most.rows.iter_mut().find(same) {
-            Some(known) => known.compute = known.compute.max(row.compute),
-            None => most.rows.push(row),
-        }
-    }
-    Ok(most)
 }
 
 impl Probe for NativeProbe {

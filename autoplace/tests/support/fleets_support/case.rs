@@ -161,6 +161,12 @@ impl Needs {
 
     /// The size of a card on which a plan may take so many bytes.
     fn total_with(&self, usable: u64, taken: u64, rules: Rules, request: &Request) -> u64 {
+        if let Headroom::Percent(percent) = request.headroom {
+            // Of a small card a share is less than what buffers may grow by.
+            let share = f64::from(percent) / 100.0;
+            let enough = (usable + taken) as f64 / (1.0 - share);
+            return enough.max(self.growth() as f64 / share) as u64;
+        }
         let gpu = Gpu::new("card").backend(backend(rules)).total(gib(1));
         let headroom = request.headroom.of_gpu(&read(gpu), &self.workload, 0, false);
         usable + taken + headroom.total()
@@ -207,7 +213,8 @@ fn request(dice: &mut Dice) -> Request {
         .headroom(match dice.below(10) {
             0..=4 => Headroom::Bytes(dice.below(mib(1))),
             5..=7 => Headroom::Default,
-            _ => Headroom::Tight,
+            8 => Headroom::Tight,
+            _ => Headroom::Percent(dice.one_of(&[2.5, 7.5, 15.0])),
         })
         .host_parts(dice.one_of(&[HostParts::None, HostParts::Experts, HostParts::Experts, HostParts::FeedForward]))
         .n_ubatch(n_ubatch)

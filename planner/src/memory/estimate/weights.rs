@@ -16,9 +16,19 @@ use super::{Assignment, Place};
 #[derive(Debug, Clone)]
 pub(super) struct StoredWeight {
     pub(super) group: Group,
-    /// Whether it is a factor of an adapter, where the weight is whose name it has; neither mapped nor rearranged.
-    is_added: bool,
+    kind: Kind,
     pub(super) weight: Weight,
+}
+
+/// Where a weight comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The model's file.
+    Model,
+    /// A factor of a LoRA adapter. It lies where the weight of its name lies, and is neither mapped nor rearranged.
+    Lora,
+    /// A layer's part of a control vector. It lies on the layer's device, and has no name that an override could match.
+    ControlVector,
 }
 
 impl StoredWeight {
@@ -29,7 +39,7 @@ impl StoredWeight {
 
     /// As [`Weight::is_matrix`]. What is beside the model is none that a GPU borrows or the CPU rearranges.
     pub(super) fn is_matrix(&self) -> bool {
-        !self.is_added && self.weight.is_matrix()
+        self.kind == Kind::Model && self.weight.is_matrix()
     }
 }
 
@@ -46,14 +56,16 @@ struct Stored {
 impl Stored {
     fn new(profile: &ModelProfile) -> Self {
         let of = &profile.weights;
-        let store =
-            |group: Group, is_added: bool, weight: &Weight| StoredWeight { group, is_added, weight: weight.clone() };
-        let own = of.grouped().map(|(group, weight)| store(group, false, weight));
+        let store = |group: Group, kind: Kind, weight: &Weight| StoredWeight { group, kind, weight: weight.clone() };
+        let own = of.grouped().map(|(group, weight)| store(group, Kind::Model, weight));
         let adapted = profile.adapters.adapted.iter();
-        let added = adapted.flat_map(|(group, LoraPair { a, b })| [a, b].map(|factor| store(*group, true, factor)));
+        let lora =
+            adapted.flat_map(|(group, LoraPair { a, b })| [a, b].map(|factor| store(*group, Kind::Lora, factor)));
+        let (blocks, direction) = profile.control_vector();
+        let control_vector = blocks.map(|block| store(Group::Block(block), Kind::ControlVector, &direction));
         // The copy of the token embedding that a tied output needs.
-        let tied = of.output_matrix().filter(|_| of.tied_output).map(|matrix| store(Group::Tied, false, matrix));
-        let weights = own.chain(added).chain(tied).collect();
+        let tied = of.output_matrix().filter(|_| of.tied_output).map(|matrix| store(Group::Tied, Kind::Model, matrix));
+        let weights = own.chain(lora).chain(control_vector).chain(tied).collect();
         Self { weights, rope_blocks: of.rope_blocks.clone(), tied_apart: of.tied_apart }
     }
 }
@@ -173,7 +185,11 @@ impl WeightTable {
     /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: &dyn Fn(&str) -> Option<Place>) -> Self {
-        let places: Vec<_> = self.stored.weights.iter().map(|weight| place(&weight.weight.name)).collect();
+        let place = |weight: &StoredWeight| match weight.kind {
+            Kind::Model | Kind::Lora => place(&weight.weight.name),
+            Kind::ControlVector => None,
+        };
+        let places: Vec<_> = self.stored.weights.iter().map(place).collect();
         self.sums = Arc::new(self.sums(&places));
         self
     }

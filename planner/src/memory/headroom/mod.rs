@@ -83,6 +83,9 @@ pub enum Headroom {
     Cautious,
     /// So many bytes, whatever they are for.
     Bytes(u64),
+    /// This share of the card's total in percent, whatever it is for: `Percent(15.0)` is the rule of thumb that a card
+    /// spills when more than 85 % of it are in use. Clamped to 0 to 100; NaN counts as 100.
+    Percent(f32),
 }
 
 /// What is certain to be lost: a driver hands out memory in pieces of 2 MiB (CUDA's granularity,
@@ -124,8 +127,8 @@ impl Headroom {
     /// The uncertainty comes on top of each, and under WSL 512 MiB, which `Cautious` counts into its 15 %. What other
     /// programs hold is in use: of a card of which they hold 85 %, `Cautious` takes nothing.
     ///
-    /// With [`Headroom::Bytes`] the parts are filled in this order as far as the bytes go, and the rest is margin: the
-    /// total is what was asked for.
+    /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go, and
+    /// the rest is margin: the total is what was asked for.
     pub fn of_gpu(&self, gpu: &Gpu, workload: &Workload, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
         let growth = known::growth(gpu, workload);
@@ -136,12 +139,17 @@ impl Headroom {
             Self::Tight => with(ROUNDING + spill),
             Self::Default => with(usual),
             Self::Cautious => {
-                let rest = (u128::from(gpu.total) * 15).div_ceil(100);
-                let rest = u64::try_from(rest).unwrap_or(u64::MAX);
+                let rest = share(gpu.total, 15.0);
                 with(usual.max(rest.saturating_sub(driver).saturating_sub(growth)))
             }
             Self::Bytes(bytes) => with(usual).filled(bytes),
+            Self::Percent(percent) => with(usual).filled(share(gpu.total, percent)),
         }
+    }
+
+    /// Whether the bytes are what was asked for, without the uncertainty of an estimate on top.
+    pub(crate) const fn is_exact(&self) -> bool {
+        matches!(self, Self::Bytes(_) | Self::Percent(_))
     }
 
     /// What to leave free on the host: the vocabulary and work buffers that the load makes, what a GPU's driver
@@ -158,6 +166,15 @@ impl Headroom {
     }
 }
 
+/// `percent` of `total`, rounded up. Computed in whole hundredths of a percent, so that no rounding of floats gets into
+/// the bytes.
+fn share(total: u64, percent: f32) -> u64 {
+    let percent = if percent.is_nan() { 100.0 } else { percent.clamp(0.0, 100.0) };
+    let hundredths = (percent * 100.0).round() as u32;
+    let bytes = (u128::from(total) * u128::from(hundredths)).div_ceil(10_000);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Headroom, HeadroomParts, Workload};
@@ -168,7 +185,7 @@ mod tests {
 
     #[test]
     fn each_preset_leaves_its_parts() {
-        use Headroom::{Bytes, Cautious, Default, Tight};
+        use Headroom::{Bytes, Cautious, Default, Percent, Tight};
         let (driver, growth) = (mib(560), mib(32 + 2 * 28));
         // What 15 % leave to the margin.
         let rest = |total: u64| total - driver - growth;
@@ -186,14 +203,34 @@ mod tests {
             (Cautious, 2, gib(2), 0, mib(64)),
             // Whatever they are for.
             (Bytes(mib(700)), 10, gib(10), mib(99), mib(52)),
+            (Percent(15.0), 20, gib(19), mib(99), rest(gib(3))),
         ] {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
             let parts = headroom.of_gpu(&gpu, &WORKLOAD, unsure, false);
             assert_eq!(parts, HeadroomParts { driver, growth, margin }, "{headroom:?} of {total} GiB");
             // What spills in silence inside of Windows; 15 percent of a card of 20 GiB hold it, those of 2 GiB do not.
-            let more = if matches!(headroom, Bytes(_)) || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
+            let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &WORKLOAD, unsure, true);
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");
+        }
+    }
+
+    #[test]
+    fn a_share_is_of_the_total_and_never_less_than_none_or_more_than_all() {
+        for (percent, bytes) in [
+            (12.5, gib(10) / 8),
+            (0.0, 0),
+            (100.0, gib(10)),
+            (-5.0, 0),
+            (250.0, gib(10)),
+            (f32::NAN, gib(10)),
+            // Rounded up to the next byte.
+            (33.33, (gib(10) * 3333).div_ceil(10_000)),
+        ] {
+            // What others hold of the card does not matter.
+            let gpu = Gpu::new("card").total(gib(10)).free(gib(4));
+            let parts = Headroom::Percent(percent).of_gpu(&gpu, &WORKLOAD, mib(99), true);
+            assert_eq!(parts.total(), bytes, "{percent}");
         }
     }
 }

@@ -67,9 +67,11 @@ impl SavedPlan {
             }
             of_host = of_host.saturating_add(gpu.bytes_of_host(footprint.total(), beside));
         }
+        // Pages that may be dropped and read again need no room.
+        let needed = of_host.saturating_sub(self.plan.paging.map_or(0, |paging| paging.bytes));
         let free = machine.host.available;
-        if free < of_host {
-            changes.push(MachineChange::LessFree { device: "the host".to_owned(), needed: of_host, free });
+        if free < needed {
+            changes.push(MachineChange::LessFree { device: "the host".to_owned(), needed, free });
         }
         changes
     }

@@ -75,6 +75,8 @@ fn check_placements(plan: &Plan) -> Result<(), String> {
     }
     let layers: u64 = gpus.iter().map(|gpu| u64::from(gpu.layers)).sum();
     ensure!(layers == u64::from(n), "placements have {layers} layers on GPUs, and n_gpu_layers is {n}");
+    let (paged, weights) = (plan.paging.map_or(0, |it| it.bytes), host.footprint.weights);
+    ensure!(paged <= weights, "paging.bytes is {paged}, more than the host's weights, which are {weights}");
     for (index, placement) in plan.placements.iter().enumerate() {
         let (free, total) = (placement.free, placement.total);
         ensure!(free <= total, "placements[{index}].free is {free}, more than total, which is {total}");

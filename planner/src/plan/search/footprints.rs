@@ -46,8 +46,10 @@ impl<'a> Placements<'a> {
 
     /// The devices of a path.
     pub(super) fn room(&self, path: &Path) -> Room<'a> {
+        let gpus = self.gpus_of(path);
         Room {
-            gpus: self.gpus_of(path),
+            unmapped_if_paging: self.request.unmapped_if_paging(self.profile, &gpus),
+            gpus,
             host: &self.machine.host,
             headroom: self.request.headroom,
             wsl: self.machine.wsl,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Headroom, Workload};
+use crate::memory::{ContextParams, Estimate, Workload};
 use crate::plan::Error;
 use crate::plan::speed::SpeedModel;
 
@@ -145,7 +145,7 @@ impl<'a> Ground<'a> {
     fn see(&self, of: &Placements<'_>, estimate: &Estimate, counts: &[u32], kept: u32, least: &mut Least) {
         let layers = self.table.layers;
         let (footprints, unsure) = estimate.with_uncertainty(&Assignment::by_counts(layers - 1, counts));
-        let on_gpus = of.probe.is_none() && !matches!(of.request.headroom, Headroom::Bytes(_));
+        let on_gpus = of.probe.is_none() && !of.request.headroom.is_exact();
         let first = layers - counts.iter().sum::<u32>();
         let mut begin = first;
         for (n, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {

@@ -274,6 +274,11 @@ impl<'a> Placements<'a> {
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
         let host = &self.machine.host;
         let headroom = Headroom::of_host(host, &ground.workload, !order.is_empty(), 0);
+        let of_order: Vec<&Gpu> = gpus().collect();
+        if self.request.unmapped_if_paging(self.profile, &of_order).is_some() {
+            // Mapped weights need no room there. What else there is, is compared with it when the path is done.
+            return Some([Some(u64::MAX); HOST_ROLES]);
+        }
         let room = host.available.checked_sub(headroom.total().saturating_add(ground.always_on_host))?;
         // A GPU that uses the host's memory puts there all that its own pool does not hold.
         let own = gpus().map(Gpu::own_free).fold(0, u64::saturating_add);

@@ -67,23 +67,45 @@ impl Adapter {
 
     /// Writes it with numbers between minus and plus `most`, of 32 bits.
     pub(crate) fn write_random(&self, folder: &Path, name: &str, seed: u64, most: f32) -> PathBuf {
-        let path = self.write(folder, name);
-        let header = Header::open(&path).unwrap();
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut next = || {
-            state ^= state >> 12;
-            state ^= state << 25;
-            state ^= state >> 27;
-            let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D);
-            most * ((bits >> 40) as f32 / (1_u32 << 23) as f32 - 1.0)
-        };
-        let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-        for tensor in header.tensors() {
-            assert_eq!(tensor.ty(), TensorType::F32);
-            let bytes: Vec<u8> = (0..tensor.elements()).flat_map(|_| next().to_le_bytes()).collect();
-            file.seek(SeekFrom::Start(tensor.offset())).unwrap();
-            file.write_all(&bytes).unwrap();
-        }
-        path
+        write_random(&self.builder, folder, name, seed, most)
     }
+}
+
+/// Writes a file with numbers between minus and plus `most`, of 32 bits.
+pub(crate) fn write_random(builder: &Builder, folder: &Path, name: &str, seed: u64, most: f32) -> PathBuf {
+    let path = folder.join(format!("{name}.gguf"));
+    builder.write_sparse(&path).unwrap();
+    let header = Header::open(&path).unwrap();
+    let mut next = numbers(seed, most);
+    let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    for tensor in header.tensors() {
+        assert_eq!(tensor.ty(), TensorType::F32);
+        let bytes: Vec<u8> = (0..tensor.elements()).flat_map(|_| next().to_le_bytes()).collect();
+        file.seek(SeekFrom::Start(tensor.offset())).unwrap();
+        file.write_all(&bytes).unwrap();
+    }
+    path
+}
+
+/// Numbers between minus and plus `most`, the same for the same seed.
+pub(crate) fn numbers(seed: u64, most: f32) -> impl FnMut() -> f32 {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    move || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        let bits = state.wrapping_mul(0x2545_F491_4F6C_DD1D);
+        most * ((bits >> 40) as f32 / (1_u32 << 23) as f32 - 1.0)
+    }
+}
+
+/// The values of a file's tensor of 32-bit floats.
+pub(crate) fn values(path: &Path, name: &str) -> Vec<f32> {
+    let header = Header::open(path).unwrap();
+    let tensor = header.tensor(name).unwrap();
+    assert_eq!(tensor.ty(), TensorType::F32);
+    let begin = usize::try_from(tensor.offset()).unwrap();
+    let end = begin + usize::try_from(tensor.bytes()).unwrap();
+    let bytes = std::fs::read(path).unwrap();
+    bytes[begin..end].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }

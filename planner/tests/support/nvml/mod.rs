@@ -49,7 +49,7 @@ impl ScriptedNvml {
 /// A card's lines in a script: its name without the maker, its bus, and its bytes in all, free and kept by the driver.
 #[allow(dead_code, reason = "each test file uses its part")]
 pub(crate) fn card(name: &str, bus: &str, [total, free, reserved]: [u64; 3]) -> String {
-    format!("gpu NVIDIA {name}\npci 00000000:{bus}:00.0\nmemory {total} {free} {reserved}\n")
+    format!("gpu NVIDIA {name}\nuuid GPU-{bus}\npci 00000000:{bus}:00.0\nmemory {total} {free} {reserved}\n")
 }
 
 /// 24 GiB, 22 GiB free, 500 MiB kept by the driver, on bus 1.

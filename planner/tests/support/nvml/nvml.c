@@ -6,6 +6,7 @@
  *     count_error <code>      what nvmlDeviceGetCount returns
  *     driver <version>
  *     gpu <name>              starts a card; the lines below describe it
+ *     uuid <text>
  *     pci <bus id>            as text, unaltered
  *     memory <total> <free> <reserved>
  *     handle_error <code>     what getting the card's handle returns
@@ -20,6 +21,7 @@
  *     temperature <degrees Celsius>
  *     throttle <reasons>      what holds its clocks down, as nvmlClocksThrottleReasons bits
  *     mig                     is in MIG mode
+ *     slice <place> <total> <free> <uuid> <name>    a MIG slice at one of 7 places
  *     process <pid> <path>    what a process is called; of no card
  *
  * What a card's lines do not say it does not support, as a card or driver may.
@@ -36,7 +38,7 @@
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, VERSION_MISMATCH = 25 };
 enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
-enum { MAX_CARDS = 16, MAX_PROCESSES = 16 };
+enum { MAX_CARDS = 16, MAX_PROCESSES = 16, MAX_SLICES = 7 };
 
 /* nvml.h: nvmlProcessInfo_t of the third query */
 struct process { unsigned int pid; unsigned long long bytes; unsigned int gpu_instance, compute_instance; };
@@ -44,7 +46,7 @@ struct processes { struct process list[MAX_PROCESSES]; unsigned int count; };
 struct process_name { unsigned int pid; char path[256]; };
 
 struct card {
-    char name[96], pci[32];
+    char name[96], uuid[96], pci[32];
     unsigned long long total, free, reserved;
     int handle_error, name_error, pci_error, memory_error;
     unsigned int memory_clock, bus_width, pcie[4];
@@ -52,6 +54,7 @@ struct card {
     unsigned int temperature;
     long long throttle; /* below 0: not supported */
     int mig;
+    struct card *slices[MAX_SLICES];
 };
 
 /* nvml.h: nvmlPciInfo_t, nvmlMemory_t, nvmlMemory_v2_t */
@@ -62,9 +65,9 @@ struct pci_info {
 };
 struct memory_v2 { unsigned int version; unsigned long long total, reserved, free, used; };
 
-static struct card cards[MAX_CARDS];
+static struct card cards[MAX_CARDS], slices[MAX_SLICES];
 static struct process_name names[MAX_PROCESSES];
-static unsigned int card_count, name_count;
+static unsigned int card_count, slice_count, name_count;
 static int init_code, count_code, users;
 static char driver[96] = "550.54.14";
 
@@ -96,9 +99,21 @@ static void add_process(struct processes *processes, const char *line) {
     }
 }
 
+static void add_slice(struct card *card, const char *line) {
+    unsigned int place;
+    struct card *slice = &slices[slice_count];
+    memset(slice, 0, sizeof *slice);
+    if (slice_count < MAX_SLICES
+        && sscanf(line, "%u %llu %llu %95s %95[^\n]", &place, &slice->total, &slice->free, slice->uuid, slice->name) == 5
+        && place < MAX_SLICES) {
+        card->slices[place] = slice;
+        slice_count++;
+    }
+}
+
 static void read_script(void) {
     char path[4096], line[512];
-    card_count = name_count = 0;
+    card_count = slice_count = name_count = 0;
     init_code = count_code = SUCCESS;
     beside(path, sizeof path, ".script");
     FILE *file = fopen(path, "r");
@@ -125,6 +140,7 @@ static void read_script(void) {
             name_count++;
         }
         else if (!card) continue;
+        else if (!strcmp(text, "uuid")) snprintf(card->uuid, sizeof card->uuid, "%s", rest);
         else if (!strcmp(text, "pci")) snprintf(card->pci, sizeof card->pci, "%s", rest);
         else if (!strcmp(text, "memory")) sscanf(rest, "%llu %llu %llu", &card->total, &card->free, &card->reserved);
         else if (!strcmp(text, "handle_error")) card->handle_error = atoi(rest);
@@ -139,6 +155,7 @@ static void read_script(void) {
         else if (!strcmp(text, "temperature")) card->temperature = (unsigned int)atoi(rest);
         else if (!strcmp(text, "throttle")) card->throttle = atoll(rest);
         else if (!strcmp(text, "mig")) card->mig = 1;
+        else if (!strcmp(text, "slice")) add_slice(card, rest);
     }
     fclose(file);
 }
@@ -189,6 +206,10 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, struct card **card) {
 
 int nvmlDeviceGetName(struct card *card, char *name, unsigned int size) {
     return card->name_error ? card->name_error : copy(name, size, card->name);
+}
+
+int nvmlDeviceGetUUID(struct card *card, char *uuid, unsigned int size) {
+    return copy(uuid, size, card->uuid);
 }
 
 int nvmlDeviceGetPciInfo_v3(struct card *card, struct pci_info *info) {
@@ -261,5 +282,16 @@ int nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int size) {
 
 int nvmlDeviceGetMigMode(struct card *card, unsigned int *now, unsigned int *after_reset) {
     *now = *after_reset = card->mig;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(struct card *card, unsigned int *count) {
+    *count = card->mig ? MAX_SLICES : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(struct card *card, unsigned int place, struct card **slice) {
+    if (place >= MAX_SLICES || !card->slices[place]) return NOT_FOUND;
+    *slice = card->slices[place];
     return SUCCESS;
 }

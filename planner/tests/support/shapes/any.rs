@@ -61,6 +61,7 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
         Just(Headroom::Tight),
         Just(Headroom::Cautious),
         (0..mib(900)).prop_map(Headroom::Bytes),
+        (0.0f32..30.0).prop_map(Headroom::Percent),
     ];
     (headroom, 1u32..20_000, 1u32..1024, 0u32..600).prop_map(|(headroom, n_ctx, n_ubatch, outputs)| {
         Request::new()

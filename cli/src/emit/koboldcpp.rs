@@ -1,0 +1,113 @@
+//! `KoboldCpp`: the flags of its koboldcpp.py.
+
+use autoplace::memory::backend::Family;
+use autoplace::memory::{FlashAttention, KvType};
+use autoplace::plan::Plan;
+
+use super::{applying, cannot, comment, devices, mapped, n_ubatch, override_tensor, said};
+
+/// What `--contextsize` takes.
+const CONTEXT: std::ops::RangeInclusive<u32> = 256..=262_144;
+
+/// What `--batchsize` takes.
+const BATCHES: [u32; 9] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+
+/// The GPUs that `--usecuda` takes one of.
+const CUDA_IDS: u32 = 4;
+
+pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
+    let context = &plan.context;
+    if !CONTEXT.contains(&context.n_ctx) {
+        return cannot(format_args!("a context of {} tokens: it takes 256 to 262144", context.n_ctx));
+    }
+    let asked = n_ubatch(plan);
+    let Some(batch) = BATCHES.into_iter().rev().find(|&size| size <= asked) else {
+        return cannot(format_args!("a batch of {asked} tokens: 16 are its fewest"));
+    };
+    let cache = match (context.type_k, context.type_v) {
+        (KvType::F16, KvType::F16) => None,
+        (KvType::Q8_0, KvType::Q8_0) => Some("1".to_owned()),
+        (KvType::Q4_0, KvType::Q4_0) => Some("2".to_owned()),
+        (keys, values) => {
+            return cannot(format_args!("keys of {keys} and values of {values}: it takes f16, q8_0 or q4_0 for both"));
+        }
+    };
+    let mut notes = Vec::new();
+    let mut words = vec!["koboldcpp".to_owned(), "--model".to_owned(), path.to_owned()];
+    words.extend(gpus(plan, &mut notes)?);
+    words.extend(["--gpulayers".to_owned(), plan.n_gpu_layers.to_string()]);
+    if !plan.tensor_split.is_empty() {
+        words.push("--tensor_split".to_owned());
+        words.extend(plan.tensor_split.iter().map(f32::to_string));
+    }
+    let flags = [
+        ("--overridetensors", override_tensor(plan)?),
+        ("--contextsize", said(true, context.n_ctx)),
+        ("--batchsize", said(true, batch)),
+        ("--quantkv", cache),
+    ];
+    words.extend(flags.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?])).flatten());
+    let switches = [
+        (context.flash_attn != FlashAttention::Off, "--flashattention"),
+        (!context.offload_kqv, "--lowvram"),
+        (plan.model.sliding_window && !context.swa_full, "--useswa"),
+        (mapped(plan), "--usemmap"),
+    ];
+    words.extend(applying(&switches).map(str::to_owned));
+    if batch != asked {
+        notes.push(format!("KoboldCpp takes batches of powers of two: {batch} and not {asked} tokens"));
+    }
+    if context.flash_attn == FlashAttention::Auto {
+        notes.push("KoboldCpp has no `auto` for flash attention: leave it out where a device cannot".to_owned());
+    }
+    let lacking = [
+        (context.n_seq_max > 1, "several sequences: all of the context is one's"),
+        (
+            context.n_outputs_max != 0,
+            "room for the logits of few tokens only: it takes more, for those of a whole batch",
+        ),
+        (!context.op_offload, "keeping large batches off the GPU (op_offload)"),
+        (!context.repack, "leaving weights as they are for the CPU (repack)"),
+    ];
+    notes.extend(applying(&lacking).map(|what| format!("KoboldCpp has no setting for {what}")));
+    // Quoted for a POSIX shell.
+    match shlex::try_join(words.iter().map(String::as_str)) {
+        Ok(line) => Ok(format!("{}{line}\n", comment("#", plan, &notes))),
+        Err(_) => Err("cannot be given a word with a NUL".to_owned()),
+    }
+}
+
+/// Which backend, and which of its GPUs.
+fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
+    let mut families = plan.gpus().map(|gpu| Family::of(&gpu.backend));
+    let Some(family) = families.next() else { return Ok(vec!["--usecpu".to_owned()]) };
+    if families.any(|other| other != family) {
+        return cannot("GPUs of several backends");
+    }
+    let number = |device: &str| device.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok();
+    let ids = devices(plan).and_then(|devices| devices.into_iter().map(number).collect::<Option<Vec<u32>>>());
+    let ids = ids.unwrap_or_default();
+    if ids.is_empty() {
+        let which = "the plan's GPUs are not here: where there are others too, say which with --usecuda or --usevulkan";
+        notes.push(which.to_owned());
+    }
+    let words: Vec<String> = ids.iter().map(u32::to_string).collect();
+    match family {
+        Family::Cuda => {
+            let mut said = vec!["--usecuda".to_owned()];
+            match ids[..] {
+                [] => {}
+                [id] if id < CUDA_IDS => said.extend(words),
+                _ => notes.push(format!(
+                    "--usecuda takes one of four GPUs, or all in their order: where those are not the plan's, set CUDA_VISIBLE_DEVICES={}",
+                    words.join(",")
+                )),
+            }
+            Ok(said)
+        }
+        Family::Vulkan => Ok(["--usevulkan".to_owned()].into_iter().chain(words).collect()),
+        // Its builds for macOS use Metal without a flag.
+        Family::Metal => Ok(Vec::new()),
+        _ => cannot("GPUs of this backend"),
+    }
+}

@@ -1,0 +1,65 @@
+//! LoRA adapters by their numbers, as llama-server has them: `lora` of a request, and `/lora-adapters`.
+
+use autoplace::load::Adapter;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+
+/// Entries of a list of adapters at most.
+pub(super) const MOST_ADAPTERS: usize = 256;
+
+/// Adapters by their names in the library, with their scales. All others are off.
+pub(super) type Set = Vec<(String, f32)>;
+
+/// An entry of such a list.
+#[derive(Debug, Deserialize)]
+pub(super) struct Entry {
+    id: Id,
+    scale: f32,
+}
+
+/// An adapter by its number, in the order of the load, or by its name.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Id {
+    Number(usize),
+    Name(String),
+}
+
+/// The adapters that these entries name; of an adapter that is named twice, the last scale counts. `place`: where the
+/// list is, for an error.
+pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Result<Set, ApiError> {
+    let named = |(index, Entry { id, scale }): (usize, &Entry)| {
+        let (adapter, said) = match id {
+            Id::Number(number) => (adapters.get(*number), number.to_string()),
+            Id::Name(name) => (adapters.iter().find(|it| it.name == *name), format!("`{name}`")),
+        };
+        let unknown = || {
+            let has = match adapters.len() {
+                0 => "the model was loaded without adapters".to_owned(),
+                1 => "the model has one adapter, 0".to_owned(),
+                n => format!("the model has the adapters 0 to {}", n - 1),
+            };
+            ApiError::invalid(place, format!("{place}[{index}].id is {said}: {has}"))
+        };
+        if !scale.is_finite() {
+            return Err(ApiError::invalid(
+                place,
+                format!("{place}[{index}].scale is {scale}: a finite number is needed"),
+            ));
+        }
+        Ok((adapter.ok_or_else(unknown)?.name.clone(), *scale))
+    };
+    entries.iter().enumerate().map(named).collect()
+}
+
+/// The adapters of a model with the scales of this set, or of the load.
+pub(super) fn list(adapters: &[Adapter], set: Option<&Set>) -> Value {
+    let scale = |adapter: &Adapter| match set {
+        Some(set) => set.iter().rev().find(|(name, _)| *name == adapter.name).map_or(0.0, |(_, scale)| *scale),
+        None => adapter.scale,
+    };
+    let entry = |(id, adapter): (usize, &Adapter)| json!({"id": id, "name": adapter.name, "path": adapter.path, "scale": scale(adapter)});
+    adapters.iter().enumerate().map(entry).collect()
+}

@@ -1,0 +1,118 @@
+//! `CUDA_VISIBLE_DEVICES`: the cards that CUDA will not list, though NVIDIA's driver does.
+
+use super::cards::MigSlice;
+use super::nvidia::NvidiaGpu;
+use super::tree::Note;
+
+const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The two variables by which CUDA chooses its devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct CudaVisibility {
+    /// `CUDA_VISIBLE_DEVICES`; `None` where it is not set, which shows every card.
+    pub(super) devices: Option<String>,
+    /// Whether `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`: then CUDA's numbers are NVML's.
+    pub(super) pci_order: bool,
+}
+
+impl CudaVisibility {
+    pub(super) fn from_environment() -> Self {
+        Self {
+            devices: std::env::var(VARIABLE).ok(),
+            pci_order: std::env::var("CUDA_DEVICE_ORDER").is_ok_and(|order| order == "PCI_BUS_ID"),
+        }
+    }
+
+    /// Marks the cards that CUDA will not list, and puts the MIG slice that it will use before the others of its card.
+    /// The list ends at its first entry that names no card (CUDA C++ Programming Guide, environment variables).
+    ///
+    /// Without `PCI_BUS_ID` order CUDA counts the fastest card first. Then a number says which card only where all are
+    /// equal. Where an entry cannot be assigned to a card, nothing is marked, and the note that is returned says so.
+    pub(super) fn apply(&self, cards: &mut [NvidiaGpu]) -> Option<Note> {
+        let list = self.devices.as_deref().filter(|_| !cards.is_empty())?;
+        let unknown = |why: &str| Some(Note::new(VARIABLE, format!("is {list}: {why}, so that all are listed")));
+        let are_equal = cards.windows(2).all(|pair| pair[0].gpu.description == pair[1].gpu.description);
+        let mut shown = vec![false; cards.len()];
+        for entry in list.split(',').map(str::trim) {
+            let begins = |uuid: &Option<String>| uuid.as_ref().is_some_and(|uuid| uuid.starts_with(entry));
+            let place = match entry.parse::<usize>() {
+                Ok(_) if !self.pci_order && !are_equal => {
+                    let set = "without CUDA_DEVICE_ORDER=PCI_BUS_ID only CUDA knows which of these different cards";
+                    return unknown(&format!("{set} a number means"));
+                }
+                Ok(number) => Some(number),
+                Err(_) if entry.starts_with("GPU-") => cards.iter().position(|card| begins(&card.uuid)),
+                // Of slices CUDA takes the first of the list, and no card beside it.
+                Err(_) if entry.starts_with("MIG-") => {
+                    let Some(place) = take_slice(cards, |slice| begins(&slice.uuid)) else {
+                        return unknown("no card has a MIG slice of this name");
+                    };
+                    shown.fill(false);
+                    shown[place] = true;
+                    break;
+                }
+                Err(_) => None,
+            };
+            match place.and_then(|place| shown.get_mut(place)) {
+                Some(shown) => *shown = true,
+                None => break,
+            }
+        }
+        for (card, shown) in cards.iter_mut().zip(shown) {
+            card.hidden = !shown;
+        }
+        None
+    }
+}
+
+/// Puts this slice before the others of its card, and returns the card's place.
+fn take_slice(cards: &mut [NvidiaGpu], is_it: impl Fn(&MigSlice) -> bool) -> Option<usize> {
+    cards.iter_mut().position(|card| {
+        let slices = card.slices.as_deref_mut().unwrap_or_default();
+        let place = slices.iter().position(&is_it);
+        if let Some(place) = place {
+            slices[..=place].rotate_right(1);
+        }
+        place.is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CudaVisibility, NvidiaGpu};
+    use crate::machine::Gpu;
+
+    /// The places of the cards that are shown, and whether a note says that the list was not understood.
+    fn shown(list: Option<&str>, pci_order: bool, names: &str) -> (Vec<usize>, bool) {
+        let card = |(place, name): (usize, &str)| {
+            let uuid = Some(format!("GPU-{place}abc-def"));
+            NvidiaGpu { gpu: Gpu::new(name), uuid, ..NvidiaGpu::default() }
+        };
+        let mut cards: Vec<NvidiaGpu> = names.split(' ').enumerate().map(card).collect();
+        let note = CudaVisibility { devices: list.map(str::to_owned), pci_order }.apply(&mut cards);
+        ((0..cards.len()).filter(|&place| !cards[place].hidden).collect(), note.is_some())
+    }
+
+    #[test]
+    fn the_list_hides_what_cuda_would_not_list_and_nothing_where_that_is_not_known() {
+        for (list, pci_order, names, expected) in [
+            (None, false, "a b", (vec![0, 1], false)),
+            (Some(""), false, "a a", (vec![], false)),
+            (Some("-1"), false, "a a", (vec![], false)),
+            // Numbers mean cards where the order is known.
+            (Some("1"), false, "a a", (vec![1], false)),
+            (Some("1,0"), true, "a b c", (vec![0, 1], false)),
+            (Some("1"), false, "a b", (vec![0, 1], true)),
+            // A UUID may be abbreviated.
+            (Some("GPU-1a"), false, "a b", (vec![1], false)),
+            (Some(" GPU-0abc-def , GPU-2"), false, "a b c", (vec![0, 2], false)),
+            // The list ends at its first wrong entry.
+            (Some("0,7,1"), true, "a b", (vec![0], false)),
+            (Some("0,x,1"), true, "a b", (vec![0], false)),
+            // A MIG slice of no known card.
+            (Some("MIG-1"), false, "a b", (vec![0, 1], true)),
+        ] {
+            assert_eq!(shown(list, pci_order, names), expected, "{list:?} of {names}");
+        }
+    }
+}
