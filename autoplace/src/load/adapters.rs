@@ -165,8 +165,9 @@ mod tests {
         files.add("one.gguf".into(), 0.5);
         files.add("two.gguf".into(), 2.0);
         let scales = |asked: Option<&[(&str, f32)]>| {
-            let asked = asked.map(|asked| asked.iter().map(|(name, scale)| ((*name).to_owned(), *scale)).collect());
-            files.scales(asked.as_ref().map(|asked: &Vec<_>| &**asked)).map(|scales| scales.0.to_vec())
+            let asked: Option<Vec<_>> =
+                asked.map(|asked| asked.iter().map(|(name, scale)| ((*name).to_owned(), *scale)).collect());
+            files.scales(asked.as_deref()).map(|scales| scales.0.to_vec())
         };
         assert_eq!(scales(None).unwrap(), [0.5, 2.0]);
         assert_eq!(scales(Some(&[])).unwrap(), [0.0, 0.0]);

@@ -190,8 +190,8 @@ const KOBOLDCPP_OTHERS: [&str; 9] =
 /// What it runs: by its arguments or its file of settings, and what its API reports of the context and the speed.
 /// Fails with a line that says what cannot be read.
 pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> {
-    let mut seen = Seen::default();
-    seen.version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
+    let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
+    let mut seen = Seen { version, ..Seen::default() };
     let settings = match process.value(&["--config"]) {
         Some(file) => settings(&process.path(file))?,
         None => Value::Null,

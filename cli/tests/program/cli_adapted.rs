@@ -74,7 +74,7 @@ fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() 
     let plain = run(&[]);
     assert_eq!(run(&["--control-vector-scaled", &format!("{file}:0")]), plain);
     assert_ne!(run(&["--control-vector", &file]), plain);
-    assert_eq!(run(&["--control-vector", &file, "--control-vector-layer-range", "3-5"]), plain);
+    assert_eq!(run(&["--control-vector", &file, "--control-vector-layer-range=3-5"]), plain);
 }
 
 #[test]
