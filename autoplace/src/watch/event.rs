@@ -5,8 +5,8 @@ use crate::machine::{Bytes, ThrottleReason};
 
 /// Something that changed for a model since it was loaded. Each condition is reported when it begins and when it ends.
 ///
-/// `device` is ggml's name of the GPU. Sizes are in bytes, speeds in tokens per second at the current depth,
-/// temperatures in degrees Celsius.
+/// `device` is ggml's name of the GPU, `pid` and `name` are another program's. Sizes are in bytes, speeds in tokens per
+/// second at the current depth, temperatures in degrees Celsius.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
@@ -29,6 +29,12 @@ pub enum Event {
     /// The end of [`Throttled`](Self::Throttled).
     #[error("{device} runs at its clocks again")]
     Unthrottled { device: String, temperature: Option<u32> },
+    /// Another program came to a GPU, or took more of it.
+    #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
+    OtherProcess { name: Option<String>, pid: u32, bytes: u64, device: String },
+    /// The end of [`OtherProcess`](Self::OtherProcess): it ended, or gave back what it took.
+    #[error("{} gave {device} back", program(.name.as_deref(), *.pid))]
+    OtherProcessGone { name: Option<String>, pid: u32, device: String },
     /// The model generates slower than it did.
     #[error("{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}")]
     Slowdown { expected: f64, observed: f64, likely_cause: Cause },
@@ -74,6 +80,7 @@ impl Event {
             Self::MemoryRelieved { .. }
                 | Self::RoomLost { .. }
                 | Self::Unthrottled { .. }
+                | Self::OtherProcessGone { .. }
                 | Self::SpeedRecovered { .. }
         )
     }
@@ -118,7 +125,7 @@ fn celsius(temperature: Option<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Cause, Event, Replacement};
-    use crate::machine::{ThrottleReason, mib};
+    use crate::machine::{ThrottleReason, gib, mib};
 
     #[test]
     fn an_event_is_one_line_with_what_there_is_and_what_is_needed() {
@@ -132,12 +139,14 @@ mod tests {
         };
         let likely_cause = Cause::OtherProcess { name: Some("ollama".to_owned()), pid: 7, device: device() };
         let other = Event::Slowdown { expected: 80.0, observed: 8.0, likely_cause };
+        let came = Event::OtherProcess { name: None, pid: 9, bytes: gib(5), device: device() };
         let lines = [
             "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it",
             "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown",
             "8.0 tokens per second instead of 80.0: ollama (process 7) uses CUDA0",
+            "a program (process 9) holds 5.0 GiB of CUDA0",
         ];
-        assert_eq!([&pressure, &slow, &other].map(ToString::to_string), lines);
+        assert_eq!([&pressure, &slow, &other, &came].map(ToString::to_string), lines);
         assert_eq!(pressure.advises(0.1), Some(Replacement::Replan));
     }
 }

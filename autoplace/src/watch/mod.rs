@@ -15,6 +15,7 @@
 //! | a GPU has too little free | [`Event::MemoryPressure`] | [`Event::MemoryRelieved`] |
 //! | a GPU has room for more of the model | [`Event::RoomGained`] | [`Event::RoomLost`] |
 //! | its clocks are held down by heat or power supply | [`Event::Throttled`] | [`Event::Unthrottled`] |
+//! | another program came to a GPU, or took more of it | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
 //! | the model is slower than it was | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
 //!
 //! `docs/sentinel.md` has the sources on each system, and the thresholds with their reasons.

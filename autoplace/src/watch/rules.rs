@@ -5,6 +5,7 @@ mod speed;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::speed::SpeedRule;
@@ -17,6 +18,9 @@ use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 const BUSY_HOST: f32 = 20.0;
 /// The share of time in which threads wait for memory that explains a slowdown, in percent.
 const SHORT_HOST: f32 = 5.0;
+
+/// Programs of one GPU that are reported at once; those beyond are not.
+const MOST_PROGRAMS: usize = 16;
 
 /// The part of its own speed below which a model is slow.
 const SLOW: f64 = 0.7;
@@ -61,7 +65,7 @@ impl Rules {
 
     /// Ends what has begun: what was watched is gone, or has changed.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
-        let devices = self.devices.iter_mut().flat_map(|it| [&mut it.pressure, &mut it.room, &mut it.throttle]);
+        let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
         events.extend(devices.chain([&mut self.speed.slow]).filter_map(Condition::end));
     }
 }
@@ -101,9 +105,19 @@ struct DeviceRules {
     /// What holds them down now.
     reasons: Vec<ThrottleReason>,
     /// What each program held when they were first looked for: those are there by right. `None` before that.
-    first_programs: Option<Vec<(u32, u64)>>,
+    first_programs: Option<BTreeMap<u32, u64>>,
     /// The one that took most since, where that is notable.
     taker: Option<GpuProcess>,
+    /// The programs that took notably more since, by process id.
+    takers: BTreeMap<u32, Taker>,
+}
+
+/// Another program on a GPU.
+#[derive(Debug)]
+struct Taker {
+    name: Option<String>,
+    /// It holds notably more than it did at first.
+    took: Condition,
 }
 
 impl DeviceRules {
@@ -111,8 +125,13 @@ impl DeviceRules {
         self.memory(now, seen);
         self.clocks(now, seen);
         if let Some(programs) = &seen.processes {
-            self.programs(programs);
+            self.programs(now, programs);
         }
+    }
+
+    fn conditions(&mut self) -> impl Iterator<Item = &mut Condition> {
+        let own = [&mut self.pressure, &mut self.room, &mut self.throttle];
+        own.into_iter().chain(self.takers.values_mut().map(|taker| &mut taker.took))
     }
 
     /// Whether it has too little free, or more than at first: that is reported again where there is room for more.
@@ -172,16 +191,36 @@ impl DeviceRules {
         );
     }
 
-    /// Which other program came to it, or took more of it.
-    fn programs(&mut self, seen: &[GpuProcess]) {
+    /// Which other programs came to it, or took more of it.
+    fn programs(&mut self, now: &mut Now<'_>, seen: &[GpuProcess]) {
         // What a driver does not count cannot have grown.
-        let held = || seen.iter().filter_map(|program| Some((program, program.bytes?)));
-        let first = self.first_programs.get_or_insert_with(|| held().map(|(it, bytes)| (it.pid, bytes)).collect());
-        let at_first = |pid| first.iter().find(|(known, _)| *known == pid).map_or(0, |&(_, bytes)| bytes);
-        let taken = held().map(|(it, bytes)| (it, bytes.saturating_sub(at_first(it.pid))));
-        let most = taken.max_by_key(|&(_, taken)| taken);
+        let held: BTreeMap<u32, u64> = seen.iter().filter_map(|program| Some((program.pid, program.bytes?))).collect();
+        let first = self.first_programs.get_or_insert_with(|| held.clone());
+        let bytes = |of: &BTreeMap<u32, u64>, pid| of.get(&pid).copied().unwrap_or(0);
+        let taken = |pid| bytes(&held, pid).saturating_sub(bytes(first, pid));
         let notable = self.watched.notable.max(1);
-        self.taker = most.filter(|&(_, taken)| taken >= notable).map(|(program, _)| program.clone());
+        let takers = || seen.iter().filter(|program| taken(program.pid) >= notable);
+        self.taker = takers().max_by_key(|program| taken(program.pid)).cloned();
+        for program in takers() {
+            if self.takers.len() < MOST_PROGRAMS || self.takers.contains_key(&program.pid) {
+                let new = || Taker { name: program.name.clone(), took: Condition::default() };
+                self.takers.entry(program.pid).or_insert_with(new);
+            }
+        }
+        let device = &self.watched.device;
+        self.takers.retain(|&pid, Taker { name, took }| {
+            // Half of what it takes to begin is what it takes to go on.
+            let limit = if took.is_on() { (notable / 2).max(1) } else { notable };
+            took.step(
+                Some(taken(pid) >= limit),
+                // They are looked at seldom enough.
+                Duration::ZERO,
+                || Event::OtherProcess { name: name.clone(), pid, bytes: bytes(&held, pid), device: device.clone() },
+                Event::OtherProcessGone { name: name.clone(), pid, device: device.clone() },
+                now,
+            );
+            took.is_on()
+        });
     }
 
     /// That clocks are held down now, by these reasons.

@@ -212,6 +212,7 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
     change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([])));
     let other = GpuProcess::new(7).name("game").bytes(mib(900));
     change(&|it| it.device = Some(DeviceSample::new(mib(40)).processes([other.clone()])));
+    assert_matches!(next(&sentinel), Event::OtherProcess { pid: 7, bytes, .. } if *bytes == mib(900));
     change(&|it| it.token_time = Duration::from_millis(30));
     let event = generate_until_event(&model, &sentinel);
     let Event::Slowdown { expected, observed, likely_cause } = &event else { panic!("{event}") };

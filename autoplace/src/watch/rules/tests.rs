@@ -129,6 +129,46 @@ fn heat_is_reported_after_patience_and_the_power_limit_never() {
 }
 
 #[test]
+fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
+    let mut rig = Rig::new();
+    let with = |processes: &[(u32, u64)]| {
+        let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
+        on_first(DeviceSample::new(mib(900)).processes(processes.collect::<Vec<_>>()))
+    };
+    let (name, device) = (Some("game".to_owned()), "SIM0".to_owned());
+    let came = |pid, bytes| Event::OtherProcess { name: name.clone(), pid, bytes: mib(bytes), device: device.clone() };
+    let gone = |pid| Event::OtherProcessGone { name: name.clone(), pid, device: device.clone() };
+    assert_eq!(rig.step(&with(&[(1, 2000)])), []);
+    assert_eq!(rig.step(&with(&[(1, 2100), (2, 100)])), []);
+    assert_eq!(rig.step(&with(&[(1, 2256), (2, 300)])), [came(1, 2256), came(2, 300)]);
+    // Half of it back is not enough; what it had at first is its own.
+    assert_eq!(rig.steps(20, &with(&[(1, 2200), (2, 128)])), []);
+    assert_eq!(rig.steps(20, &with(&[(1, 2000)])), [gone(1), gone(2)]);
+    // One whose bytes are not counted says nothing.
+    let listed = on_first(DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]));
+    assert_eq!(rig.step(&listed), []);
+    // What has begun ends with the watching.
+    rig.step(&with(&[(3, 900)]));
+    let mut events = Vec::new();
+    rig.rules.end(&mut events);
+    assert_eq!(events, [gone(3)]);
+}
+
+#[test]
+fn no_number_of_programs_floods() {
+    let mut rig = Rig::new();
+    rig.step(&on_first(DeviceSample::new(mib(900)).processes([])));
+    let many = |round: u32| {
+        let processes = (0..1000).map(|n| GpuProcess::new(round * 1000 + n).bytes(mib(300)));
+        on_first(DeviceSample::new(mib(900)).processes(processes.collect::<Vec<_>>()))
+    };
+    for round in 0..50 {
+        assert!(rig.step(&many(round)).len() <= 32, "{round}");
+        assert!(rig.rules.devices[0].takers.len() <= 16, "{round}");
+    }
+}
+
+#[test]
 fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
     let with = |processes: &[(u32, u64)]| {
         let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
@@ -146,7 +186,8 @@ fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
         let mut rig = Rig::new();
         rig.step(&with(&[(1, 2000)]));
         rig.generate_for(10, 50, 0);
-        let events: Vec<_> = (0..10).flat_map(|_| rig.generate(20, 0, seen.clone())).collect();
+        let mut events: Vec<_> = (0..10).flat_map(|_| rig.generate(20, 0, seen.clone())).collect();
+        events.retain(|event| !matches!(event, Event::OtherProcess { .. } | Event::OtherProcessGone { .. }));
         let (_, _, cause) = slowdown(&events);
         let device = "SIM0".to_owned();
         let other = |pid| Cause::OtherProcess { name: Some("game".to_owned()), pid, device };

@@ -22,6 +22,9 @@ fn condition(event: &Event) -> String {
         Event::Throttled { device, .. } | Event::Unthrottled { device, .. } => {
             format!("clocks {device}")
         }
+        Event::OtherProcess { device, pid, .. } | Event::OtherProcessGone { device, pid, .. } => {
+            format!("process {pid} {device}")
+        }
         Event::Slowdown { .. } | Event::SpeedRecovered { .. } => "speed".to_owned(),
     }
 }
@@ -33,7 +36,13 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
         let reasons = seen(device).throttle.as_deref();
         reasons.map(|reasons| reasons.contains(&ThrottleReason::Heat))
     };
+    let held = |device: &str, pid: u32| {
+        let processes = seen(device).processes.as_deref().unwrap_or_default();
+        processes.iter().filter(|process| process.pid == pid).filter_map(|process| process.bytes).next_back()
+    };
     match event {
+        Event::OtherProcess { device, pid, bytes, .. } => held(device, *pid) == Some(*bytes) && *bytes >= mib(256),
+        Event::OtherProcessGone { device, .. } => seen(device).processes.is_some(),
         Event::MemoryPressure { device, free, .. } => seen(device).free == Some(*free) && *free < NEEDED,
         Event::MemoryRelieved { device, free } => seen(device).free == Some(*free) && *free >= NEEDED,
         Event::RoomGained { device, free, before } => seen(device).free == Some(*free) && free > before,
