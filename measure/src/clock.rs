@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Tells the time, and lets it pass.
+/// A clock that can wait.
 pub trait Clock {
     /// The time since a fixed moment.
     fn now(&self) -> Duration;

@@ -23,7 +23,7 @@ const MOST_QUOTA: u32 = 10;
 /// The share of the host's available memory that may go while nothing new is loaded.
 const MOST_SHRUNK: f64 = 0.10;
 
-/// What was seen of one placement.
+/// The observations of one trial.
 pub(super) struct Seen<'a> {
     pub(super) runs: &'a Row,
     pub(super) conditions: &'a Conditions,
@@ -32,7 +32,7 @@ pub(super) struct Seen<'a> {
     pub(super) free: &'a [Option<u64>],
 }
 
-/// Judges everything.
+/// All checks of a trial.
 pub(super) fn all(plan: &Plan, most_drift: f64, seen: &Seen<'_>) -> Vec<Check> {
     let mut checks = vec![drift(seen.runs, most_drift)];
     if plan.gpus().next().is_some() {
@@ -63,13 +63,13 @@ fn check(aspect: Aspect, passed: bool, found: String) -> Check {
     Check { aspect, passed, found }
 }
 
-/// What nothing reports does not fail.
+/// The check of an aspect of which the system reports nothing: it passes.
 fn unknown(aspect: Aspect) -> Check {
     check(aspect, true, "not reported".to_owned())
 }
 
-/// The median of the last third against that of the first third; and single runs against the latter, of which one in
-/// ten may differ.
+/// Compares the median of the last third with that of the first third, and each run with the latter: one run in ten may
+/// differ.
 pub(super) fn drift(runs: &Row, most: f64) -> Check {
     let speeds: Vec<f64> = runs.speeds().collect();
     let third = (speeds.len() / 3).max(1);
@@ -128,7 +128,7 @@ fn swap(conditions: &Conditions, host: &HostSeen) -> Check {
     check(Aspect::Swap, is_quiet, found.join("; "))
 }
 
-/// The margin of the host, and whether what is available stays: both as far as a container's limit leaves it.
+/// Whether the plan's margin is available, and whether the available memory stays, within the limit of a container.
 fn host_memory(plan: &Plan, host: &HostSeen) -> Check {
     let Some([first, least]) = host.available else { return unknown(Aspect::HostMemory) };
     let margin = plan.host().map_or(0, |host| host.headroom.margin);
@@ -152,7 +152,8 @@ fn memory_pressure(conditions: &Conditions) -> Check {
     check(Aspect::MemoryPressure, waited <= MOST_MEMORY_PRESSURE, found)
 }
 
-/// What the threads waited decides, where the system reports it: other programs on idle cores disturb nothing.
+/// The time that threads of this process waited decides, where the system reports it: programs on other cores disturb
+/// nothing.
 pub(super) fn processor(host: &HostSeen) -> Check {
     let each = &host.each;
     let is_disturbed = |(run, pressure): &(&RateConditions, &Option<f32>)| {

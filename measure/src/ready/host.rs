@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use autoplace::machine::{ConditionsWatch, CpuLimit, Host, HostLimit, HostSample, RateConditions};
 
-/// What was seen of the host.
+/// The observations of the host during a trial.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HostSeen {
     /// The conditions of each run.
@@ -16,7 +16,7 @@ pub(super) struct HostSeen {
     pub(super) pressure: Vec<Option<f32>>,
     /// Bytes that this process could take before the first run, and the least after any.
     pub(super) available: Option<[u64; 2]>,
-    /// What decides how many those are.
+    /// The limit that decides `available`.
     pub(super) limit: HostLimit,
     /// The limit on the processors' time.
     pub(super) cpu_limit: Option<CpuLimit>,

@@ -1,4 +1,4 @@
-//! What is tried after a placement that failed.
+//! The next placement after one that failed.
 
 use autoplace::plan::{Context, GpuLayers, Plan, Request};
 
@@ -26,7 +26,7 @@ pub(super) fn next(request: &Request, plan: &Plan, trial: &Trial, shortfall: u64
     Ok(request.clone().n_gpu_layers(GpuLayers::AtMost(fewer)))
 }
 
-/// What a person can do where no placement helps.
+/// Advice for an aspect that no placement improves.
 fn remedy(aspect: Aspect) -> Option<&'static str> {
     match aspect {
         Aspect::Processor => Some(
@@ -55,7 +55,7 @@ fn smaller_context(request: &Request, plan: &Plan) -> Result<Request, Vec<String
     Ok(request.clone().context(Context::Tokens(half)))
 }
 
-/// As many layers as the missing bytes take, where only bytes are missing; an eighth of them otherwise.
+/// The layers that hold the missing bytes, where only bytes are missing; an eighth of the layers otherwise.
 fn layers_to_remove(plan: &Plan, failed: &[Aspect], shortfall: u64) -> u32 {
     let eighth = (plan.n_gpu_layers / 8).max(1).min(plan.n_gpu_layers);
     if failed != [Aspect::Headroom] {

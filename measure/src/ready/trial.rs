@@ -16,7 +16,7 @@ use crate::{Error, Protocol};
 const LEAST_RUNS: u32 = 3;
 
 impl Measure<'_> {
-    /// What came of it, and the bytes by which the margin of a GPU was missed. `None`: stopped.
+    /// Runs one placement. Returns the trial, and the bytes by which a GPU misses its margin; `None` if it was stopped.
     pub(super) fn trial(&mut self, model: &Model, ready: &Ready, tried: usize) -> Result<Option<(Trial, u64)>, Error> {
         let plan = model.placement();
         let n_ctx = plan.context.n_ctx_seq();
@@ -66,7 +66,7 @@ impl Measure<'_> {
         Ok(Some((trial, shortfall)))
     }
 
-    /// Lets time pass until then; `false` where it is stopped meanwhile.
+    /// Waits until `due`; `false` if the measurement is stopped meanwhile.
     fn wait_until(&mut self, due: Duration, name: &str, done: f64) -> bool {
         loop {
             if !(self.progress)(&Progress { name, done }) {
@@ -80,7 +80,7 @@ impl Measure<'_> {
     }
 }
 
-/// Prompts of different lengths have a row each; as depths go they are one.
+/// Merges the rows of prompts of different lengths: all of them are at the end of the context.
 fn in_one_row(mut rows: Vec<Row>) -> Row {
     let mut row = rows.swap_remove(0);
     row.samples.extend(rows.into_iter().flat_map(|row| row.samples));
