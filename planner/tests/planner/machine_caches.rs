@@ -186,6 +186,23 @@ fn a_folder_that_cannot_be_written_is_no_error() {
 }
 
 #[test]
+fn threads_that_keep_something_at_once_lose_nothing_and_leave_whole_files() {
+    let (_folder, _path, cache) = empty();
+    let cards: Vec<Gpu> = (0..16).map(|bus| card().pci_id(PciId::new(0, bus, 0, 0))).collect();
+    std::thread::scope(|scope| {
+        for card in &cards {
+            // Two of them write each file.
+            for _ in 0..2 {
+                scope.spawn(|| cache.put_headroom(card, BUILD, learned(20, 30)));
+            }
+        }
+    });
+    for card in &cards {
+        assert_eq!(cache.headroom(card, BUILD), Some(learned(20, 30)));
+    }
+}
+
+#[test]
 fn detection_finds_headroom_for_the_build_that_will_use_the_gpu() {
     let (folder, fake) = (tempfile::tempdir().unwrap(), Fake::new());
     let detected =
