@@ -38,7 +38,13 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
         shape: MatrixShape::default(),
         n_tokens,
     };
-    let attention = |n_gqa, n_tokens| RateCase::Attention { kv_type: TensorType::F16, head_size: 64, n_gqa, n_tokens };
+    let attention = |n_gqa, n_tokens| RateCase::Attention {
+        kv_type: TensorType::F16,
+        head_size: 64,
+        n_gqa,
+        n_head_kv: 0,
+        n_tokens,
+    };
     let mut cases = vec![matrix(false, 1), matrix(true, 1), matrix(false, 32), attention(4, 1), attention(4, 32)];
     cases.extend([RateCase::Layer, RateCase::Routing, RateCase::Link]);
     let mut request = RatesRequest::new(cases.clone());

@@ -283,6 +283,10 @@ pub struct AttentionRate {
     pub head_size: u32,
     /// Query heads that share a head of keys and values.
     pub n_gqa: u32,
+    /// Heads of keys and values, where all heads together are narrow: cells of a narrow cache lie closer to each other.
+    /// 0 for a wide one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub n_head_kv: u32,
     /// Bytes of keys and values per second.
     pub bytes_per_second: u64,
     /// The conditions that it was measured under.
@@ -301,10 +305,10 @@ impl AttentionRate {
 }
 
 impl Figure for AttentionRate {
-    type Key = (TensorType, u32, u32);
+    type Key = (TensorType, u32, u32, u32);
 
     fn key(&self) -> Self::Key {
-        (self.kv_type, self.head_size, self.n_gqa)
+        (self.kv_type, self.head_size, self.n_gqa, self.n_head_kv)
     }
 
     fn conditions(&self) -> &Option<RateConditions> {
@@ -373,6 +377,10 @@ pub struct PromptAttentionRate {
     pub head_size: u32,
     /// Query heads that share a head of keys and values.
     pub n_gqa: u32,
+    /// Heads of keys and values, where all heads together are narrow: cells of a narrow cache lie closer to each other.
+    /// 0 for a wide one.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub n_head_kv: u32,
     /// Tokens computed at once.
     pub n_tokens: u32,
     /// Floating-point operations per second: four for each element of a query head, token and cell.
@@ -383,10 +391,10 @@ pub struct PromptAttentionRate {
 }
 
 impl Figure for PromptAttentionRate {
-    type Key = (TensorType, u32, u32, u32);
+    type Key = (TensorType, u32, u32, u32, u32);
 
     fn key(&self) -> Self::Key {
-        (self.kv_type, self.head_size, self.n_gqa, self.n_tokens)
+        (self.kv_type, self.head_size, self.n_gqa, self.n_head_kv, self.n_tokens)
     }
 
     fn conditions(&self) -> &Option<RateConditions> {

@@ -19,7 +19,8 @@ pub enum RateCase {
     /// have no other.
     Matrix { tensor_type: TensorType, experts: bool, shape: MatrixShape, n_tokens: u32 },
     /// An [`AttentionRate`] of one token, a [`PromptAttentionRate`] of more.
-    Attention { kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32 },
+    /// With as many heads of keys as make a wide block, unless `n_head_kv` is more than 0.
+    Attention { kv_type: TensorType, head_size: u32, n_gqa: u32, n_head_kv: u32, n_tokens: u32 },
     /// [`MeasuredRates::layer_ns`].
     Layer,
     /// [`MeasuredRates::routing_ns`].
@@ -28,6 +29,17 @@ pub enum RateCase {
     Activations,
     /// [`MeasuredRates::link`]; nothing on the host.
     Link,
+}
+
+/// The heads of an attention that is measured.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heads {
+    /// Elements of a head.
+    pub(super) head_size: u32,
+    /// Query heads that share a head of keys and values.
+    pub(super) n_gqa: u32,
+    /// Heads of keys and values; 0 for as many as make a wide block.
+    pub(super) n_head_kv: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -112,9 +124,10 @@ impl RateCase {
         Self::Matrix { tensor_type, experts, shape: MatrixShape::default(), n_tokens }
     }
 
-    /// `head_size` and `n_gqa` are those of the heads.
-    pub(super) fn attention(kv_type: TensorType, (head_size, n_gqa): (u32, u32), n_tokens: u32) -> Self {
-        Self::Attention { kv_type, head_size, n_gqa, n_tokens }
+    /// Of these heads.
+    pub(super) fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32) -> Self {
+        let Heads { head_size, n_gqa, n_head_kv } = heads;
+        Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens }
     }
 
     /// Whether it was measured.
@@ -143,13 +156,16 @@ impl RateCase {
                 };
                 rates.prompts.iter().find(is_it).map(|it| it.conditions.as_ref())
             }
-            Self::Attention { kv_type, head_size, n_gqa, n_tokens: 1 } => {
-                let is_it = |it: &&AttentionRate| (it.kv_type, it.head_size, it.n_gqa) == (kv_type, head_size, n_gqa);
+            Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens: 1 } => {
+                let is_it = |it: &&AttentionRate| {
+                    (it.kv_type, it.head_size, it.n_gqa, it.n_head_kv) == (kv_type, head_size, n_gqa, n_head_kv)
+                };
                 rates.attention.iter().find(is_it).map(|it| it.conditions.as_ref())
             }
-            Self::Attention { kv_type, head_size, n_gqa, n_tokens } => {
+            Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens } => {
                 let is_it = |it: &&PromptAttentionRate| {
-                    (it.kv_type, it.head_size, it.n_gqa, it.n_tokens) == (kv_type, head_size, n_gqa, n_tokens)
+                    (it.kv_type, it.head_size, it.n_gqa, it.n_head_kv, it.n_tokens)
+                        == (kv_type, head_size, n_gqa, n_head_kv, n_tokens)
                 };
                 rates.prompt_attention.iter().find(is_it).map(|it| it.conditions.as_ref())
             }
@@ -192,14 +208,14 @@ impl RateCase {
             Self::Matrix { tensor_type, experts, shape, .. } => {
                 rates.weights.push(WeightRate { shape, ..WeightRate::new(tensor_type, experts, bytes_per_second) });
             }
-            Self::Attention { kv_type, head_size, n_gqa, n_tokens } if n_tokens > 1 => {
-                let rate =
-                    PromptAttentionRate { kv_type, head_size, n_gqa, n_tokens, flops: counted, conditions: None };
+            Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens } if n_tokens > 1 => {
+                let (flops, conditions) = (counted, None);
+                let rate = PromptAttentionRate { kv_type, head_size, n_gqa, n_head_kv, n_tokens, flops, conditions };
                 rates.prompt_attention.push(rate);
             }
-            Self::Attention { kv_type, head_size, n_gqa, .. } => {
+            Self::Attention { kv_type, head_size, n_gqa, n_head_kv, .. } => {
                 let (conditions, used) = (None, None);
-                let rate = AttentionRate { kv_type, head_size, n_gqa, bytes_per_second, conditions, used };
+                let rate = AttentionRate { kv_type, head_size, n_gqa, n_head_kv, bytes_per_second, conditions, used };
                 rates.attention.push(rate);
             }
             Self::Layer => rates.layer_ns = each,
@@ -217,8 +233,8 @@ impl RateCase {
                 matrix(tensor_type, shape, n_tokens, scale)
             }
             Self::Matrix { tensor_type, n_tokens, .. } => experts(tensor_type, n_tokens, scale),
-            Self::Attention { kv_type, head_size, n_gqa, n_tokens } => {
-                attention(kv_type, head_size, n_gqa, n_tokens, scale)
+            Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens } => {
+                attention(kv_type, Heads { head_size, n_gqa, n_head_kv }, n_tokens, scale)
             }
             Self::Layer => Work(block(1), N_BLOCKS, 0),
             Self::Activations => {
@@ -285,12 +301,14 @@ fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
     Work(operation, n_repeat, flops * u64::from(n_out))
 }
 
-fn attention(kv_type: TensorType, head_size: u32, n_gqa: u32, n_tokens: u32, scale: &Scale) -> Work {
+fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32, scale: &Scale) -> Work {
+    let Heads { head_size, n_gqa, n_head_kv } = heads;
     let many = n_tokens > 1;
     // As wide as the block; for many tokens on a host some of its heads are work enough.
-    let flops = 4 * u64::from(n_tokens) * u64::from(N_EMBD);
-    let n_head_kv = (N_EMBD / head_size.max(1)).checked_div(n_gqa).map_or(0, |n_head_kv| n_head_kv.max(1));
+    let wide = (N_EMBD / head_size.max(1)).checked_div(n_gqa).map_or(0, |n_head_kv| n_head_kv.max(1));
+    let n_head_kv = if n_head_kv == 0 { wide } else { n_head_kv };
     let n_head = n_head_kv.saturating_mul(n_gqa);
+    let flops = 4 * u64::from(n_tokens) * u64::from(n_head.saturating_mul(head_size));
     let cell_bytes = 2 * kv_type.row_bytes(u64::from(head_size) * u64::from(n_head_kv));
     let cells = scale.working_set / cell_bytes.max(1);
     let cells = if many { cells.min(scale.flops / flops.max(1)) } else { cells };

@@ -204,7 +204,7 @@ const JUDGED_TOGETHER: Duration = Duration::from_millis(200);
 pub(super) const LEAST_MODEL: u64 = 64 << 20;
 
 /// No further case of a device is begun after this time: what is left out is measured by a later load.
-const WITHIN: Duration = Duration::from_millis(500);
+const WITHIN: Duration = Duration::from_millis(1200);
 
 /// The same of another machine, to which what it computes with is carried first.
 const REMOTE_WITHIN: Duration = Duration::from_secs(3);

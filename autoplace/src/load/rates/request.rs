@@ -1,9 +1,10 @@
 //! What is measured: everything that is common, or what one model needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::RateCase;
+use super::case::Heads;
 use crate::gguf::{Header, TensorType, TensorType as T};
 use crate::machine::MatrixShape;
 use crate::memory::KvType;
@@ -58,14 +59,16 @@ impl RatesRequest {
         cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, 1)));
         for kv_type in KV_TYPES {
             for head_size in [64, 128, 256] {
-                cases.extend([1, 4, 8].map(|n_gqa| RateCase::attention(kv_type, (head_size, n_gqa), 1)));
+                let wide = |n_gqa| Heads { head_size, n_gqa, n_head_kv: 0 };
+                cases.extend([1, 4, 8].map(|n_gqa| RateCase::attention(kv_type, wide(n_gqa), 1)));
             }
         }
         for n_tokens in [512, 2048, 32] {
             cases.extend(weights.iter().map(|&weights| RateCase::matrix(weights, n_tokens)));
         }
         for kv_type in KV_TYPES {
-            cases.extend([64, 128, 256].map(|size| RateCase::attention(kv_type, (size, 4), 512)));
+            let wide = |head_size| Heads { head_size, n_gqa: 4, n_head_kv: 0 };
+            cases.extend([64, 128, 256].map(|head_size| RateCase::attention(kv_type, wide(head_size), 512)));
         }
         Self::new(cases)
     }
@@ -74,11 +77,15 @@ impl RatesRequest {
     /// more, the largest first. What matters most comes first.
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
-        let case = |kind: &WeightKind, n_tokens| {
-            let (tensor_type, experts, shape) = (kind.tensor_type, kind.experts, kind.shape);
+        let case = |kind: &WeightKind, shape, n_tokens| {
+            let (tensor_type, experts) = (kind.tensor_type, kind.experts);
             RateCase::Matrix { tensor_type, experts, shape, n_tokens }
         };
-        let mut cases: Vec<RateCase> = weights.iter().map(|kind| case(kind, 1)).collect();
+        let mut cases: Vec<RateCase> =
+            weights.iter().filter_map(|kind| Some(case(kind, *kind.shapes.first()?, 1))).collect();
+        let others =
+            |kind: &WeightKind| kind.shapes.iter().skip(1).map(|&shape| case(kind, shape, 1)).collect::<Vec<_>>();
+        cases.extend(weights.iter().flat_map(others));
         cases.extend([RateCase::Layer, RateCase::Link]);
         if weights.iter().any(|kind| kind.experts) {
             cases.push(RateCase::Routing);
@@ -91,7 +98,8 @@ impl RatesRequest {
         }
         let n_tokens = 512;
         // Of a prompt the last token alone passes the output matrix.
-        cases.extend(weights.iter().filter(|kind| kind.of_blocks).map(|kind| case(kind, n_tokens)));
+        let of_blocks = weights.iter().filter(|kind| kind.of_blocks);
+        cases.extend(of_blocks.filter_map(|kind| Some(case(kind, *kind.shapes.first()?, n_tokens))));
         cases.push(RateCase::Activations);
         for &kv_type in &kv_types {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, n_tokens)));
@@ -104,8 +112,8 @@ impl RatesRequest {
 struct WeightKind {
     tensor_type: TensorType,
     experts: bool,
-    /// The size of matrix that most of them have.
-    shape: MatrixShape,
+    /// The sizes of their matrices that a twentieth of them or more has, the most usual first. Large ones are one size.
+    shapes: Vec<MatrixShape>,
     /// Whether a twentieth of the blocks' weights or more is of this type.
     of_blocks: bool,
 }
@@ -117,7 +125,7 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     struct Sum {
         bytes: u64,
         in_blocks: u64,
-        by_shape: BTreeMap<(u32, u32), u64>,
+        by_shape: HashMap<MatrixShape, u64>,
     }
     let mut types: BTreeMap<(TensorType, bool), Sum> = BTreeMap::new();
     let is_tied = header.tensor("output.weight").is_none();
@@ -135,8 +143,13 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
         if name.starts_with("blk.") {
             sum.in_blocks = sum.in_blocks.saturating_add(size);
         }
-        let side = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let of_shape = sum.by_shape.entry((side(shape[0]), side(shape[1]))).or_default();
+        let side = |n: u64| u32::try_from(n).unwrap_or(u32::MAX).max(1);
+        // Experts are measured in one size.
+        let shape = match name.contains("_exps.") {
+            true => MatrixShape::default(),
+            false => MatrixShape::new(side(shape[0]), side(shape[1])),
+        };
+        let of_shape = sum.by_shape.entry(shape).or_default();
         *of_shape = of_shape.saturating_add(size);
     }
     let all = types.values().fold(0, |all: u64, sum| all.saturating_add(sum.bytes));
@@ -144,25 +157,26 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     let mut types: Vec<_> = types.into_iter().filter(|(_, sum)| sum.bytes >= all / 20).collect();
     types.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
     let kinds = types.into_iter().map(|((tensor_type, experts), sum)| {
-        let usual = sum.by_shape.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(shape, _)| shape);
-        // Experts are measured in one size.
-        let shape = usual
-            .filter(|_| !experts)
-            .map_or(MatrixShape::default(), |(n_in, n_out)| MatrixShape::new(n_in.max(1), n_out.max(1)));
+        let mut by_shape: Vec<(MatrixShape, u64)> = sum.by_shape.into_iter().collect();
+        by_shape.retain(|(_, bytes)| *bytes >= sum.bytes / 20);
+        by_shape.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let shapes = by_shape.into_iter().map(|(shape, _)| shape).collect();
         let of_blocks = sum.in_blocks > 0 && sum.in_blocks >= in_blocks / 20;
-        WeightKind { tensor_type, experts, shape, of_blocks }
+        WeightKind { tensor_type, experts, shapes, of_blocks }
     });
     kinds.collect()
 }
 
-/// Elements of a head of keys, and query heads that share one, of the block that shares the least; `None` where no
-/// block has a cache.
-fn heads(profile: &ModelProfile) -> Option<(u32, u32)> {
+/// The heads of the block that shares its keys the least; `None` where no block has a cache.
+fn heads(profile: &ModelProfile) -> Option<Heads> {
     let hparams = &profile.hparams;
     let n_gqa = hparams.n_head.iter().zip(&hparams.n_head_kv).filter_map(|(&heads, &kv)| heads.checked_div(kv));
     let n_gqa = n_gqa.filter(|&n_gqa| n_gqa > 0).min()?;
+    let most_heads = hparams.n_head.iter().max().copied().unwrap_or(0);
     // Compressed keys are as wide as nothing that is measured.
     let head_size = hparams.head_dim_k;
     let is_measured = head_size > 0 && head_size <= 256 && head_size == hparams.head_dim_v;
-    is_measured.then_some((head_size, n_gqa))
+    let is_narrow = most_heads.saturating_mul(head_size) < MatrixShape::LARGE;
+    let n_head_kv = if is_narrow { hparams.n_head_kv.iter().max().copied().unwrap_or(0) } else { 0 };
+    is_measured.then_some(Heads { head_size, n_gqa, n_head_kv })
 }

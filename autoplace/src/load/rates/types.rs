@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use super::{EACH, LEAST_MODEL, RateCase, RatesRequest, WORKING_SET, build_name, is_simulated, measure_rates};
 use crate::gguf::TensorType;
-use crate::machine::{HostSample, Machine, MeasurementCache};
+use crate::machine::{Machine, MeasurementCache};
 use crate::plan::{Planner, Request};
 use crate::profile::ModelProfile;
-
-/// Percent of ten seconds in which threads wait for a core, from which on figures are not kept.
-const BUSY: f32 = 50.0;
 
 /// No further type is begun after this time; what is left out has no rate.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// This machine with the rates of these types of matrices, each with whether they are experts' matrices. What is
-/// missing is measured now, some hundredths of a second for each type and device, and kept in the user's cache; beside
-/// other programs it is not kept. A machine with simulated GPUs, and one whose devices cannot be measured, stays as it
+/// missing is measured now, some hundredths of a second for each type and device, and kept in the user's cache with
+/// the conditions that it was measured under. A machine with simulated GPUs, and one whose devices cannot be measured, stays as it
 /// is.
 ///
 /// The machine must be this one, as [`detect`](crate::load::detect) describes it.
@@ -38,8 +35,7 @@ pub fn with_rates_of(machine: Machine, types: &[(TensorType, bool)]) -> Machine 
         tracing::warn!(%error, "the devices could not be measured: types of weights are not compared");
         return machine;
     }
-    let is_quiet = HostSample::now().cpu_pressure.is_none_or(|percent| percent < BUSY);
-    if is_quiet && measured != machine {
+    if measured != machine {
         MeasurementCache::user().put_rates(&measured, &build_name());
     }
     measured

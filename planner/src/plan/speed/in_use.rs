@@ -4,7 +4,7 @@
 //! A token's time has several parts, and use shows their sum. The difference is put down to the part that takes the
 //! most time, on the device that takes the most: at shallow depths to the weights, at deep ones to attention.
 
-use crate::machine::{MeasuredRates, UsedRate};
+use crate::machine::{AttentionRate, MeasuredRates, UsedRate};
 use crate::memory::Place;
 use crate::memory::estimate::Assignment;
 use crate::plan::Workload;
@@ -177,11 +177,9 @@ impl Correction {
                     [k, v].map(|ty| rate.nearest_attention(ty.tensor_type(), cache))
                 };
                 let known: Vec<_> = caches().flat_map(of_type).flatten().collect();
+                let of = |rate: &AttentionRate| (rate.kv_type, rate.head_size, rate.n_gqa, rate.n_head_kv);
                 for it in &mut rates.attention {
-                    let is_it = known.iter().any(|known| {
-                        (known.kv_type, known.head_size, known.n_gqa) == (it.kv_type, it.head_size, it.n_gqa)
-                    });
-                    if is_it {
+                    if known.iter().any(|known| of(known) == of(it)) {
                         learn(&mut it.used, it.bytes_per_second);
                     }
                 }

@@ -319,7 +319,9 @@ impl Rate {
 
     pub(super) fn nearest_attention(&self, kv_type: TensorType, cache: &Cache) -> Option<&AttentionRate> {
         let all = self.measured.iter().flat_map(|it| &it.attention);
-        nearest(all.filter(|rate| rate.kv_type == kv_type), |rate| cache.unlike(rate.head_size, rate.n_gqa))
+        nearest(all.filter(|rate| rate.kv_type == kv_type), |rate| {
+            cache.unlike(rate.head_size, rate.n_gqa, rate.n_head_kv)
+        })
     }
 
     /// Seconds that so many tokens at once take in a layer beside its matrices and its attention, where that was
@@ -365,7 +367,7 @@ impl Rate {
         let operations = 2.0 * cache.multiplications(depth) * f64::from(n_tokens);
         let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
         let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());
-        let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa));
+        let nearest = nearest(of_type, |rate| cache.unlike(rate.head_size, rate.n_gqa, rate.n_head_kv));
         let flops = match (nearest, self.attention) {
             (Some(rate), _) => rate.flops.max(1) as f64,
             (None, Some(_)) => self.flops * PROMPT_ATTENTION,
@@ -391,9 +393,14 @@ fn unlike(a: u32, b: u32) -> f64 {
 }
 
 impl Cache {
-    /// How far attention with these heads is from this one's.
-    fn unlike(&self, head_size: u32, n_gqa: u32) -> f64 {
-        unlike(head_size, self.head.0) + unlike(n_gqa, self.n_gqa)
+    /// How far attention with these heads is from this one's. Widths beyond [`MatrixShape::LARGE`] do not differ.
+    fn unlike(&self, head_size: u32, n_gqa: u32, n_head_kv: u32) -> f64 {
+        let width = match n_head_kv {
+            0 => MatrixShape::LARGE,
+            n_head_kv => n_head_kv.saturating_mul(n_gqa).saturating_mul(head_size).min(MatrixShape::LARGE),
+        };
+        let own = self.n_head.saturating_mul(self.head.0).min(MatrixShape::LARGE);
+        unlike(head_size, self.head.0) + unlike(n_gqa, self.n_gqa) + unlike(width, own)
     }
 }
 

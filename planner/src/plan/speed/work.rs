@@ -23,12 +23,14 @@ pub(super) struct LayerWork {
     pub(super) state: u64,
 }
 
-/// Weights of one type.
+/// Weights of one type, and of one size where they are small.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::plan) struct Matrices {
     pub(super) tensor_type: TensorType,
     /// Of experts: how many a token uses, and how many there are.
     pub(super) experts: Option<(u32, u32)>,
+    /// The size of each, where they are small and no experts.
+    of_shape: MatrixShape,
     /// Bytes, all experts included.
     stored: u64,
     /// Multiplications of one token.
@@ -97,7 +99,7 @@ fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
     follows && profile.hparams.n_layer_trunk().checked_sub(1).is_some_and(|last| block() == Some(last))
 }
 
-/// The weights by type, experts apart.
+/// The weights by type and size, experts apart.
 pub(in crate::plan) fn matrices<'w>(
     profile: &ModelProfile,
     weights: impl IntoIterator<Item = &'w Weight>,
@@ -115,8 +117,14 @@ pub(in crate::plan) fn matrices<'w>(
         let multiplications = elements * f64::from(used) / f64::from(count);
         let outputs = multiplications / weight.shape.first().map_or(1.0, |&n| n.max(1) as f64);
         let last_token = is_for_logits(profile, weight);
-        let kind = (weight.ty, experts, last_token);
-        let kind_of = |it: &Matrices| (it.tensor_type, it.experts, it.last_token);
+        // Small matrices have a rate for each size.
+        let side = |n: Option<&u64>| n.map_or(1, |&n| u32::try_from(n).unwrap_or(u32::MAX).max(1));
+        let shape = match experts {
+            None => MatrixShape::new(side(weight.shape.first()), side(weight.shape.get(1))),
+            Some(_) => MatrixShape::default(),
+        };
+        let kind = (weight.ty, experts, shape, last_token);
+        let kind_of = |it: &Matrices| (it.tensor_type, it.experts, it.of_shape, it.last_token);
         match all.iter_mut().find(|known| kind_of(known) == kind) {
             Some(known) => {
                 known.stored = known.stored.saturating_add(weight.bytes);
@@ -127,6 +135,7 @@ pub(in crate::plan) fn matrices<'w>(
             None => all.push(Matrices {
                 tensor_type: weight.ty,
                 experts,
+                of_shape: shape,
                 stored: weight.bytes,
                 multiplications,
                 outputs,
