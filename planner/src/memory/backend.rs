@@ -79,7 +79,7 @@ impl Family {
 }
 
 /// Whether all GPUs of this family are known to fuse attention; some may although this says no.
-pub(super) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
+pub(crate) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
     let (hparams, types) = (&profile.hparams, [params.type_k, params.type_v]);
     let (head_k, head_v) = (hparams.head_dim_k, hparams.head_dim_v);
     // The fewest queries that share a key, over all blocks. All queries of a block share a compressed key.

@@ -10,7 +10,7 @@ use crate::profile::ModelProfile;
 use super::fit::Chosen;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{Context, Error, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons};
+use super::{Context, Error, KvCache, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons};
 
 /// A placement that is this many times as fast at some depth gets a note.
 const WORTH_A_NOTE: f64 = 1.1;
@@ -74,7 +74,8 @@ impl<'a> Planner<'a> {
     /// has been probed. So has the one that would be better and lacks the least, unless the corrected estimate says
     /// that it lacks more than any error of its own. It takes at most 6 probes for one GPU and 12 for several, unless
     /// none of these fits: then the search for the most layers takes its own. A longer context takes up to 3 more. On
-    /// more than two GPUs none is spent on what would be faster by less than half a percent.
+    /// more than two GPUs none is spent on what would be faster by less than half a percent. Where types of the cache may
+    /// be chosen ([`KvCache`]), it is as many probes for each type.
     ///
     /// # Errors
     ///
@@ -157,12 +158,47 @@ impl<'a> Planner<'a> {
         probe: Option<&'s dyn Probe>,
     ) -> Result<Chosen<'s>, Error> {
         let (profile, machine, request) = (&*self.profile, &*self.machine, &self.request);
-        let best = |policy| Placements::new(profile, machine, request, (params, model), policy, probe)?.choose();
-        match (policy, best(policy)) {
-            (Policy::Fastest, Err(Error::DoesNotFit { .. })) => best(Policy::MostLayers),
-            (Policy::Fastest, chosen) => self.with_other_depths(chosen?, model),
-            (Policy::MostLayers, chosen) => chosen,
+        let best = |request: &'s Request, policy| {
+            Placements::new(profile, machine, request, (params, model), policy, probe)?.choose()
+        };
+        let (policy, mut chosen) = match (policy, best(request, policy)) {
+            (Policy::Fastest, Err(Error::DoesNotFit { .. })) => {
+                (Policy::MostLayers, best(request, Policy::MostLayers)?)
+            }
+            (policy, chosen) => (policy, chosen?),
+        };
+        if chosen.params.type_k != params.type_k {
+            let note = self.bought_by_smaller_cache(&chosen, policy, (params, model), probe)?;
+            chosen.notes.push(note);
         }
+        match policy {
+            Policy::Fastest => self.with_other_depths(chosen, model),
+            Policy::MostLayers => Ok(chosen),
+        }
+    }
+
+    /// Says how much more is on GPUs, and how much faster, than the best placement with the types that were given.
+    fn bought_by_smaller_cache(
+        &self,
+        chosen: &Chosen<'_>,
+        policy: Policy,
+        (params, model): (&ContextParams, &SpeedModel),
+        probe: Option<&dyn Probe>,
+    ) -> Result<String, Error> {
+        let request = self.request.clone().kv_cache(KvCache::Given);
+        let (profile, machine) = (&*self.profile, &*self.machine);
+        let wider = Placements::new(profile, machine, &request, (params, model), policy, probe)?.choose();
+        let wider = match wider {
+            Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => None,
+            wider => Some(wider?),
+        };
+        let work = self.request.work(profile);
+        let seconds = |chosen: &Chosen<'_>| -> Result<f64, Error> {
+            let model = model.over(profile, &chosen.params, Rates::of(&chosen.room.gpus, chosen.room.host));
+            Ok(model.overrides(profile, &chosen.split.overrides)?.seconds(&chosen.assignment, &work))
+        };
+        let speedup = wider.as_ref().map(|wider| Ok::<_, Error>(seconds(wider)? / seconds(chosen)?)).transpose()?;
+        Ok(reasons::smaller_cache(chosen, params.type_k, wider.as_ref().zip(speedup)))
     }
 
     /// Notes where another placement would generate faster at the beginning or at the end of the context. Where all is
@@ -175,7 +211,7 @@ impl<'a> Planner<'a> {
         }
         let of = |chosen: &Chosen<'_>| {
             let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
-            model.over(&chosen.params, rates).overrides(&self.profile, &chosen.split.overrides)
+            model.over(&self.profile, &chosen.params, rates).overrides(&self.profile, &chosen.split.overrides)
         };
         let here = of(&chosen)?;
         let depths = self.request.depths(chosen.params.n_ctx);
@@ -185,6 +221,7 @@ impl<'a> Planner<'a> {
             // Everything else stays as it was chosen.
             let mut request = self.request.clone().workload(workload);
             request.max_ubatch = None;
+            request.kv_cache = KvCache::Given;
             let (machine, policy) = (&*self.machine, Policy::Fastest);
             let context = (&chosen.params, model);
             let other = Placements::new(&self.profile, machine, &request, context, policy, None)?;
@@ -254,7 +291,7 @@ impl<'a> Planner<'a> {
         let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
         // Of generation, which a context for embeddings does not do.
         let work = (workload, &self.request.depths(chosen.params.n_ctx)[..]);
-        let model = model.over(&chosen.params, rates);
+        let model = model.over(profile, &chosen.params, rates);
         let speed = (!self.request.embeds())
             .then(|| Speed::of(profile, &model, work, &chosen.assignment, &chosen.split))
             .transpose()?;

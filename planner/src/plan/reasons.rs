@@ -1,7 +1,7 @@
 //! The notes of a plan, in words, beside the reason for choosing it.
 
 use crate::machine::{Bytes, GpuKind, Machine};
-use crate::memory::{ContextParams, full_windows};
+use crate::memory::{ContextParams, KvType, full_windows};
 use crate::profile::{ModelProfile, Weight};
 
 use super::fit::Chosen;
@@ -49,6 +49,36 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
         "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {faster:.1} times as fast: for such texts plan with \
          a workload of that length"
     )
+}
+
+/// What a smaller type of the cache than `given` has bought: more of the model on GPUs, and speed, beside the best
+/// placement with that type, which may not fit at all.
+pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&Chosen<'_>, f64)>) -> String {
+    let ty = chosen.params.type_k;
+    let mut bought = Vec::new();
+    match wider {
+        None => bought.push(format!("with {given} there is no room for the plan")),
+        Some((wider, speedup)) => {
+            let layers = chosen.split.n_gpu_layers.saturating_sub(wider.split.n_gpu_layers);
+            if layers > 0 {
+                bought.push(format!("{} more on GPUs", counted(layers, "layer")));
+            }
+            let (now, then) = (chosen.parted_blocks, wider.parted_blocks);
+            if layers == 0 && now < then {
+                bought.push(format!("parts of {} on the host instead of {then}", counted(now, "block")));
+            }
+            if chosen.room.gpus.len() < wider.room.gpus.len() {
+                bought
+                    .push(format!("{} less", counted((wider.room.gpus.len() - chosen.room.gpus.len()) as u32, "GPU")));
+            }
+            bought.push(format!("{speedup:.2} times as fast as with {given}"));
+        }
+    }
+    let cost = match ty.perplexity_cost() {
+        Some(share) => format!("costs about {:.2} % of perplexity, as published (docs/kv-cache.md)", share * 100.0),
+        None => "nobody has published the cost in perplexity".to_owned(),
+    };
+    format!("cache in {ty}: {}; {cost}", bought.join(", "))
 }
 
 /// What to know of the model and of the numbers.

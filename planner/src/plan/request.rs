@@ -9,7 +9,7 @@ use crate::machine::Gpu;
 use crate::memory::{ContextParams, FileFacts, FlashAttention, Headroom, KvType, NotMapped, Pooling, TensorOverride};
 use crate::profile::ModelProfile;
 
-use super::{Error, Workload};
+use super::{Error, KvCache, Workload};
 
 /// How many tokens of context to make room for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -157,6 +157,9 @@ pub struct Request {
     pub policy: Policy,
     /// What to leave free on GPUs.
     pub headroom: Headroom,
+    /// Types of the keys and values.
+    #[serde(default, skip_serializing_if = "json::is_default")]
+    pub kv_cache: KvCache,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
     /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this,
@@ -212,6 +215,7 @@ impl Request {
             gpu_layers: GpuLayers::Auto,
             policy: Policy::Fastest,
             headroom: Headroom::Default,
+            kv_cache: KvCache::Given,
             host_parts: HostParts::Auto,
             max_ubatch: Some(Self::LARGEST_UBATCH),
             workload: None,
@@ -229,6 +233,8 @@ impl Request {
         context(tokens: Context) context = tokens;
         /// Sets what makes a plan better.
         policy(policy: Policy) policy = policy;
+        /// Sets which types the keys and values may have.
+        kv_cache(types: KvCache) kv_cache = types;
         /// Sets which parts of a block may stay on the host.
         host_parts(parts: HostParts) host_parts = parts;
         /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
@@ -276,6 +282,14 @@ impl Request {
         kv_types(keys: KvType, values: KvType) params.type_k = keys, params.type_v = values;
         /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
         n_ubatch(tokens: u32) params.n_ubatch = tokens, max_ubatch = None;
+    }
+
+    /// The types that keys or values of this model may get, the widest first.
+    pub fn kv_types_of(&self, profile: &ModelProfile) -> Vec<KvType> {
+        let choices = self.kv_cache.choices(profile, &self.params);
+        let mut all: Vec<KvType> = choices.iter().flat_map(|params| [params.type_k, params.type_v]).collect();
+        all.dedup();
+        all
     }
 
     /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.

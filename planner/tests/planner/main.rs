@@ -49,6 +49,7 @@ mod memory_estimate;
 mod plan_advice;
 mod plan_choices;
 mod plan_companions;
+mod plan_kv_cache;
 mod plan_probed;
 mod plan_properties;
 mod plan_report;

@@ -2,12 +2,12 @@
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{Footprint, Headroom};
-use autoplace_planner::plan::{Error, Plan, Policy, Request};
+use autoplace_planner::plan::{Error, KvCache, Plan, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
 use crate::plan;
-use crate::shapes::any::{gpu, gpus, host_parts, request, shape};
+use crate::shapes::any::{gpu, gpus, host_parts, kv_cache, request, shape};
 
 fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
     plan.as_ref().ok().map(|plan| plan.n_gpu_layers)
@@ -75,7 +75,7 @@ proptest! {
         request in request(),
         speeds in prop::collection::vec(60u64..2000, 3),
         more in prop::collection::vec(0..gib(1), 3),
-        parts in host_parts(),
+        (parts, kv) in (host_parts(), kv_cache()),
         host in mib(600)..gib(8),
     ) {
         let profile = shape.profile();
@@ -83,21 +83,23 @@ proptest! {
         let gpus = gpus.into_iter().zip(speeds).map(|(gpu, speed)| gpu.bandwidth(speed * 1_000_000_000));
         machine.gpus.extend(gpus);
         let seconds = |machine: &Machine, policy| {
-            let request = request.clone().host_parts(parts).policy(policy);
+            let request = request.clone().host_parts(parts).kv_cache(kv).policy(policy);
             let plan = plan(&profile, machine, &request).ok()?;
             assert_sound(&plan);
             Some(plan.speed?.seconds())
         };
+        // A plan with a wider cache may be slower by what a smaller one must save.
+        let slack = if kv == KvCache::Given { 1.01 } else { 1.31 };
         let fastest = seconds(&machine, Policy::Fastest);
         if let Some(most_layers) = seconds(&machine, Policy::MostLayers) {
-            prop_assert!(fastest.is_some_and(|fastest| fastest <= 1.01 * most_layers), "{fastest:?} {most_layers}");
+            prop_assert!(fastest.is_some_and(|fastest| fastest <= slack * most_layers), "{fastest:?} {most_layers}");
         }
         for (gpu, more) in machine.gpus.iter_mut().zip(more) {
             (gpu.total, gpu.free) = (gpu.total + more, gpu.free + more);
         }
         if let Some(less) = fastest {
             let more = seconds(&machine, Policy::Fastest);
-            prop_assert!(more.is_some_and(|more| more <= 1.01 * less), "{more:?} {less}");
+            prop_assert!(more.is_some_and(|more| more <= slack * less), "{more:?} {less}");
         }
     }
 

@@ -237,8 +237,7 @@ impl Recipe {
         let way = (Some(threads), repacks(&machine, &devices.unwrap_or_default()));
         let kept = cache.host_rates(&machine.host, &build);
         machine.host.rates = kept.filter(|rates| (rates.threads, rates.repacked) == way);
-        let params = &self.request.params;
-        let kv = [params.type_k, params.type_v];
+        let kv = self.request.kv_types_of(profile);
         let request = RatesRequest {
             each: EACH,
             within: Some(WITHIN),

@@ -37,6 +37,7 @@ impl<'a> Placements<'a> {
                 let refused = self.better(&found.path).iter().any(|path| probed.given.refused.contains(path));
                 let why = self.why(&found, nearest.as_ref(), refused);
                 let mut chosen = self.chosen(found, why, Confidence::Probed);
+                chosen.notes.extend(probed.kv_refusal);
                 chosen.notes.extend(refusal.map(|(gpus, error)| format!("{gpus} was left out: {error}")));
                 Ok(chosen)
             }

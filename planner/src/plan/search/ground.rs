@@ -7,17 +7,25 @@ use std::rc::Rc;
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
 use crate::memory::{ContextParams, Estimate, Workload};
-use crate::plan::Error;
 use crate::plan::speed::SpeedModel;
+use crate::plan::{Error, kv_cache};
 
 use super::footprints::keeping;
 use super::order::Order;
+use super::setting::Setting;
 use super::table::{ROLES, Run, Table};
 use super::{Correction, Placements};
 
 /// What holds for all placements of one setting.
 pub(super) struct Ground<'a> {
     pub(super) params: ContextParams,
+    /// How often the tokens that are computed at once were doubled, and how many types of the cache are wider.
+    pub(super) doubled: u32,
+    pub(super) smaller_kv: u32,
+    /// By how much seconds count more than they last.
+    pub(super) surcharge: f64,
+    /// Whether each GPU fuses attention over this cache: where it does not, a smaller type is no choice.
+    pub(super) fused: Vec<bool>,
     /// Bytes of weights and caches that are on the host wherever the layers are.
     pub(super) always_on_host: u64,
     /// The estimates of orders of GPUs, as far as they were made.
@@ -47,8 +55,9 @@ pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
 
 impl<'a> Ground<'a> {
     /// `model` is over all GPUs.
-    pub(super) fn new(of: &Placements<'a>, params: ContextParams, model: &SpeedModel) -> Result<Self, Error> {
+    pub(super) fn new(of: &Placements<'a>, setting: Setting, model: &SpeedModel) -> Result<Self, Error> {
         let (profile, gpus) = (of.profile, &of.gpus);
+        let Setting { params, doubled, smaller_kv, surcharge } = setting;
         let order: Order = (0..gpus.len()).collect();
         let all = Rc::new(estimate(of, &order, &params)?);
         let workload = Workload::of(profile, all.sizes());
@@ -57,6 +66,10 @@ impl<'a> Ground<'a> {
         let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
         let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.total() };
         let mut ground = Self {
+            doubled,
+            smaller_kv,
+            surcharge,
+            fused: gpus.iter().map(|gpu| kv_cache::is_fused(&gpu.backend, profile, &params)).collect(),
             always_on_host,
             table: Table::new(&all, &budgets, &of.parts, model, &of.request.work(profile)),
             estimates: RefCell::new(BTreeMap::from([(order, all)])),

@@ -1,11 +1,12 @@
 //! The best safe placement: of all that fit every device the one with the most predicted tokens per second, or with the
 //! most layers on GPUs.
 //!
-//! A placement is a [setting](settings) (tokens computed at once), an [`Order`] of GPUs, a run of layers on each of
+//! A placement is a [setting](settings) (the type of the cache, tokens computed at once), an [`Order`] of GPUs, a run of layers on each of
 //! them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
 //! [`speed`](super::speed) ([`Policy::Fastest`]), or one for each layer on the host ([`Policy::MostLayers`]). A
 //! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single
-//! copy of the graph, by half. A step away from the wanted setting costs a hundredth.
+//! copy of the graph, by half. Each doubling of the tokens computed at once costs a hundredth, and with a smaller type of
+//! the cache all seconds count more ([`kv_cache`](super::kv_cache)); by layers, such a type costs half a layer.
 //!
 //! There is one search. It tries placements in the order of their cost ([`path`]) until one fits by the estimate: no
 //! cheaper one does. It skips what has no room even with the smallest compute buffer of its kind ([`ground`]).
@@ -54,8 +55,11 @@ use self::table::Table;
 /// The part of the least cost that decides between equals.
 const TIE: f64 = 1e-3;
 
-/// As many of it a step away from the wanted setting costs: it takes memory that a longer context may want.
+/// Cost, in ties, of each doubling of the tokens computed at once: it takes memory that a longer context may want.
 const STEP: f64 = 10.0;
+
+/// Cost, in layers, of each smaller type of the cache where plans are made by layers: it must buy a whole one.
+const KV_STEP_IN_LAYERS: f64 = 0.5;
 
 /// Partial placements that are tried before the search gives up: seven times what the slowest of 2,000 random plans
 /// took.
@@ -123,9 +127,11 @@ impl Given {
         Correction { hope: self.hope, ..known.unwrap_or_default() }
     }
 
-    /// Whether this order of GPUs is still tried.
-    fn is_tried(&self, order: usize) -> bool {
-        self.refused.iter().filter(|path| path.order == order).count() < MOST_REFUSALS
+    /// Whether this order of GPUs is still tried, with a cache of this setting's type.
+    fn is_tried(&self, grounds: &[Ground<'_>], setting: usize, order: usize) -> bool {
+        let kv = |setting: usize| grounds[setting].smaller_kv;
+        let alike = |path: &&Path| path.order == order && kv(path.setting) == kv(setting);
+        self.refused.iter().filter(alike).count() < MOST_REFUSALS
     }
 }
 
@@ -138,8 +144,8 @@ struct Found {
 }
 
 impl<'a> Placements<'a> {
-    /// `params` are the request's, every default resolved; `model` is this model in such a context. By layers there is
-    /// one setting, and no block is parted.
+    /// `params` are the request's, every default resolved; `model` is this model in such a context. By layers the tokens
+    /// computed at once stay as they are, and no block is parted.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -161,7 +167,7 @@ impl<'a> Placements<'a> {
         let rates = Rates::of(&gpus, &machine.host);
         let parts = if by_layers { HostParts::None } else { request.host_parts };
         // On a processor more tokens at once gain nothing.
-        let most = if by_layers || gpus.is_empty() { 1 } else { usize::MAX };
+        let may_double = !by_layers && !gpus.is_empty();
         let mut orders = orders(&gpus, &rates.gpus, request.gpu_layers.is_exact());
         // In another order as many layers cost the same, but people know their GPUs by the machine's.
         orders.retain(|order| !by_layers || order.is_sorted());
@@ -170,18 +176,23 @@ impl<'a> Placements<'a> {
         let parts = Rc::new(Parts::of(profile, parts));
         let (tie, grounds, looks) = (TIE, Vec::new(), Cell::default());
         let mut all = Self { profile, machine, request, policy, probe, gpus, slow, orders, parts, grounds, tie, looks };
-        for params in settings(request, params).take(most) {
-            let model = model.over(&params, rates.clone());
-            let ground = Ground::new(&all, params, &model)?;
+        for setting in settings(request, profile, params) {
+            if setting.doubled > 0 && !may_double {
+                continue;
+            }
+            let model = model.over(profile, &setting.params, rates.clone());
+            let mut ground = Ground::new(&all, setting, &model)?;
+            match by_layers {
+                true => ground.table.price_by_layers(),
+                false => ground.table.count_seconds(1.0 + ground.surcharge),
+            }
             all.grounds.push(ground);
             // Through several GPUs that hold all, a prompt's computations flow. With more tokens each, fewer do.
             if all.gpus.len() > 1 && all.grounds[0].holds_all() {
                 break;
             }
         }
-        if by_layers {
-            all.grounds.iter_mut().for_each(|ground| ground.table.price_by_layers());
-        } else {
+        if !by_layers {
             let fastest = all.grounds.iter().map(|ground| ground.table.fastest());
             all.tie = TIE * fastest.fold(f64::INFINITY, f64::min);
         }
@@ -199,7 +210,8 @@ impl<'a> Placements<'a> {
             let (extra, mut runs) = (self.steps(setting), BTreeMap::new());
             let correction = given.correction(setting);
             for order in 0..self.orders.len() {
-                let host_rooms = self.host_rooms(setting, order, &correction).filter(|_| given.is_tried(order));
+                let is_tried = self.is_fused(setting, order) && given.is_tried(&self.grounds, setting, order);
+                let host_rooms = self.host_rooms(setting, order, &correction).filter(|_| is_tried);
                 arounds.push(host_rooms.map(|host_rooms| {
                     let prices = self.prices(table, order);
                     let around = Around { prices, onward: Onward::new(&prices, &mut runs), host_rooms };
@@ -253,9 +265,19 @@ impl<'a> Placements<'a> {
         layers - on_gpus.end()..=layers - on_gpus.start()
     }
 
-    /// The cost of being so many steps away from the wanted setting.
+    /// The cost of a setting, wherever the layers are.
     fn steps(&self, setting: usize) -> f64 {
-        STEP * self.tie * setting as f64
+        let ground = &self.grounds[setting];
+        match self.policy {
+            Policy::Fastest => STEP * self.tie * f64::from(ground.doubled),
+            Policy::MostLayers => KV_STEP_IN_LAYERS * f64::from(ground.smaller_kv),
+        }
+    }
+
+    /// Whether all GPUs of an order fuse attention, where a setting has chosen a smaller type of the cache.
+    fn is_fused(&self, setting: usize, order: usize) -> bool {
+        let ground = &self.grounds[setting];
+        ground.smaller_kv == 0 || self.orders[order].iter().all(|&gpu| ground.fused[gpu])
     }
 
     /// The parameters that are wanted most.
@@ -300,7 +322,7 @@ fn without_slow<'a>(
     workload: &Workload,
 ) -> (Vec<&'a Gpu>, Vec<&'a Gpu>) {
     let seconds = |gpus: &[&Gpu]| {
-        let model = model.over(params, Rates::of(gpus, &machine.host));
+        let model = model.over(profile, params, Rates::of(gpus, &machine.host));
         let counts: Vec<u32> = gpus.iter().map(|_| profile.full_offload()).collect();
         model.seconds(&Assignment::by_counts(profile.n_layer(), &counts), workload)
     };

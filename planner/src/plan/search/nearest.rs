@@ -31,9 +31,12 @@ impl Placements<'_> {
     /// Of whole layers on GPUs in the machine's order, and of the host alone, what lacks the least and is not known.
     pub(super) fn least_lacking(&self, given: &Given) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
-        let orders = (0..self.orders.len()).filter(|&order| given.is_tried(order));
-        let paths = orders.filter(in_place).flat_map(|order| {
-            let paths = self.on_host().filter_map(move |first| self.spread(order, first));
+        let settings = (0..self.grounds.len()).filter(|&setting| self.grounds[setting].doubled == 0);
+        let places = settings.flat_map(|setting| (0..self.orders.len()).map(move |order| (setting, order)));
+        let tried = places
+            .filter(|&(setting, order)| self.is_fused(setting, order) && given.is_tried(&self.grounds, setting, order));
+        let paths = tried.filter(|(_, order)| in_place(order)).flat_map(|(setting, order)| {
+            let paths = self.on_host().filter_map(move |first| self.spread((setting, order), first));
             paths.filter(|path| !given.known.contains(path))
         });
         self.least_of(paths, given, |_| true)
@@ -41,8 +44,8 @@ impl Placements<'_> {
 
     /// The layers behind the first ones, shared by the GPUs of an order in proportion to their budgets; `None` where
     /// they are fewer than these.
-    fn spread(&self, order: usize, first: u32) -> Option<Path> {
-        let table = &self.grounds[0].table;
+    fn spread(&self, (setting, order): (usize, usize), first: u32) -> Option<Path> {
+        let table = &self.grounds[setting].table;
         let budget_of = |gpu: usize| table.gpus[gpu].budget;
         let gpus = &self.orders[order];
         let left = table.layers - first;
@@ -65,7 +68,7 @@ impl Placements<'_> {
             runs.push((end, 0));
             begin = end;
         }
-        Some(Path { setting: 0, order, first, runs, single_copy: false })
+        Some(Path { setting, order, first, runs, single_copy: false })
     }
 
     /// The cost of a path.
@@ -85,7 +88,8 @@ impl Placements<'_> {
             return Vec::new();
         }
         if path.runs.is_empty() {
-            let single = (0..self.orders.len()).filter(|&order| self.orders[order].len() == 1);
+            let is_single = |order: &usize| self.orders[*order].len() == 1 && self.is_fused(path.setting, *order);
+            let single = (0..self.orders.len()).filter(is_single);
             let output =
                 |order| Path { order, first: layers.saturating_sub(1), runs: vec![(layers, 0)], ..path.clone() };
             return single.map(output).collect();

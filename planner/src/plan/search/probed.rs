@@ -9,7 +9,7 @@ use crate::plan::{Error, NoRoom, Policy, Probe};
 use super::path::Path;
 use super::{Found, Given, Placements};
 
-/// Probes for one GPU, and for more.
+/// Probes for one GPU, and for more, with each type of the cache that may be chosen.
 const MOST_PROBES: (usize, usize) = (6, 12);
 
 /// Of the time of a placement that fits, on more than two GPUs, what another must take at most to be probed: on four, a
@@ -30,6 +30,8 @@ pub(super) struct Probed<'f, 'a> {
     asked: usize,
     /// Which GPUs were refused first, and why.
     pub(super) refusal: Option<(String, Error)>,
+    /// The first refusal of a smaller type of the cache: the type is left out then, and not the GPUs.
+    pub(super) kv_refusal: Option<String>,
     /// The buffer that there was no room for, in the first placement that could not even be probed.
     pub(super) no_room: Option<Error>,
     /// Of the placements that do not fit, the one that lacks the least.
@@ -45,6 +47,7 @@ impl<'f, 'a> Probed<'f, 'a> {
             hope: HOPE,
             asked: 0,
             refusal: None,
+            kv_refusal: None,
             no_room: None,
             least_lacking: None,
         }
@@ -54,7 +57,9 @@ impl<'f, 'a> Probed<'f, 'a> {
     /// without a path has used up its probes, or there is none.
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
         let n_gpus = self.placements.gpus.len();
-        let most = if n_gpus < 2 { MOST_PROBES.0 } else { MOST_PROBES.1 };
+        let each = if n_gpus < 2 { MOST_PROBES.0 } else { MOST_PROBES.1 };
+        let smallest_kv = self.placements.grounds.iter().map(|ground| ground.smaller_kv as usize).max();
+        let most = each * (1 + smallest_kv.unwrap_or(0));
         let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;
         loop {
@@ -127,7 +132,12 @@ impl<'f, 'a> Probed<'f, 'a> {
                 self.given.refused.push(path.clone());
                 let error = Error::Probe { n_gpu_layers: split.n_gpu_layers, source };
                 let names = room.names();
-                self.refusal.get_or_insert((names, error));
+                if self.placements.grounds[path.setting].smaller_kv > 0 {
+                    let note = format!("no cache in {} on {names}: {error}", params.type_k);
+                    self.kv_refusal.get_or_insert(note);
+                } else {
+                    self.refusal.get_or_insert((names, error));
+                }
                 None
             }
         }

@@ -1,13 +1,36 @@
-//! The settings that are chosen beside the placement itself: the tokens computed at once.
+//! The settings that are chosen beside the placement itself: the types of the cache, and the tokens computed at once.
 
 use crate::memory::ContextParams;
-use crate::plan::Request;
+use crate::plan::{Request, kv_cache};
+use crate::profile::ModelProfile;
 
-/// The parameters of all that a request allows, the wanted one first and each the next step from it. `params` are the
-/// request's, resolved.
-pub(super) fn settings(request: &Request, params: &ContextParams) -> impl Iterator<Item = ContextParams> {
+/// Parameters to plan with, and how far they are from those that are wanted most.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    pub(super) params: ContextParams,
+    /// How often the tokens that are computed at once were doubled.
+    pub(super) doubled: u32,
+    /// How many types of the cache are wider: 0 is the given one.
+    pub(super) smaller_kv: u32,
+    /// By how much seconds count more: the [price](kv_cache::price) of the cache's type.
+    pub(super) surcharge: f64,
+}
+
+/// All that a request allows, the wanted setting first: with each type of the cache, each number of tokens computed at
+/// once. `params` are the request's, resolved.
+pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &ContextParams) -> Vec<Setting> {
     let most = request.max_ubatch.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
-    ubatches(params.n_ubatch, most).into_iter().map(|n_ubatch| ContextParams { n_ubatch, ..params.clone() })
+    // A context that embeds keeps no cache for later.
+    let choices = if request.embeds() { vec![params.clone()] } else { request.kv_cache.choices(profile, params) };
+    let mut all = Vec::new();
+    for (smaller_kv, params) in (0..).zip(choices) {
+        let surcharge = if smaller_kv == 0 { 0.0 } else { kv_cache::price(params.type_k) };
+        for (doubled, n_ubatch) in (0..).zip(ubatches(params.n_ubatch, most)) {
+            let params = ContextParams { n_ubatch, ..params.clone() };
+            all.push(Setting { params, doubled, smaller_kv, surcharge });
+        }
+    }
+    all
 }
 
 /// The wanted one, and its doubles up to the most. 0 is a whole batch.

@@ -165,6 +165,18 @@ impl<'a> Table<'a> {
         self.crossings.fill(0.0);
     }
 
+    /// Counts all seconds by this factor.
+    pub(super) fn count_seconds(&mut self, factor: f64) {
+        let scale = |seconds: &mut Vec<f64>| seconds.iter_mut().for_each(|it| *it *= factor);
+        for gpu in &mut self.gpus {
+            scale(&mut gpu.seconds);
+            gpu.part_seconds.iter_mut().for_each(scale);
+            gpu.part_peaks.iter_mut().for_each(scale);
+        }
+        self.host_seconds.iter_mut().for_each(scale);
+        scale(&mut self.crossings);
+    }
+
     /// Seconds of the layers before `end`, on the host, whose large batches the GPU `first` computes if there is one.
     pub(super) fn host_seconds(&self, end: u32, first: Option<usize>) -> f64 {
         let without = self.host_seconds.len() - 1;

@@ -11,7 +11,7 @@ use super::{Given, Path, Placements, Probed};
 use crate::machine::{Bytes, Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
 use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{Context, HostParts, Plan, Planner, Policy, Probe, Request};
+use crate::plan::{Context, HostParts, Plan, Planner, Policy, Probe, Request, kv_cache};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -53,8 +53,9 @@ fn request() -> impl Strategy<Value = Request> {
     let parts = shapes::any::host_parts();
     let headroom = (0..mib(60)).prop_map(Headroom::Bytes);
     let policy = prop_oneof![2 => Just(Policy::Fastest), 1 => Just(Policy::MostLayers)];
-    (parts, headroom, 1u32..6000, policy).prop_map(|(parts, headroom, n_ctx, policy)| {
-        Request::new().host_parts(parts).headroom(headroom).n_ctx(n_ctx).policy(policy)
+    let kv = shapes::any::kv_cache();
+    (parts, headroom, 1u32..6000, policy, kv).prop_map(|(parts, headroom, n_ctx, policy, kv)| {
+        Request::new().host_parts(parts).headroom(headroom).n_ctx(n_ctx).policy(policy).kv_cache(kv)
     })
 }
 
@@ -106,8 +107,9 @@ fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
 /// What a path costs, computed afresh: by its seconds or layers, and by what decides between plans of one speed.
 fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let tie = placements.tie;
+    let surcharge = placements.grounds[path.setting].surcharge;
     let seconds = match placements.policy {
-        Policy::Fastest => seconds(placements, request, path),
+        Policy::Fastest => seconds(placements, request, path) * (1.0 + surcharge),
         Policy::MostLayers => path.first.into(),
     };
     let prices = placements.prices(&placements.grounds[path.setting].table, path.order);
@@ -167,8 +169,14 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
 /// The least cost over everything that fits.
 fn exhaustive(placements: &Placements<'_>, request: &Request) -> Option<(f64, Path)> {
     let settings = 0..placements.grounds.len();
-    let all = settings
-        .flat_map(|setting| (0..placements.orders.len()).flat_map(move |order| ways(placements, setting, order)));
+    let places = settings.flat_map(|setting| (0..placements.orders.len()).map(move |order| (setting, order)));
+    // A smaller cache is chosen only where every GPU of the order fuses attention over it.
+    let is_allowed = |&(setting, order): &(usize, usize)| {
+        let ground = &placements.grounds[setting];
+        let mut gpus = placements.orders[order].iter().map(|&gpu| &placements.gpus[gpu].backend);
+        ground.smaller_kv == 0 || gpus.all(|it| kv_cache::is_fused(it, placements.profile, &ground.params))
+    };
+    let all = places.filter(is_allowed).flat_map(|(setting, order)| ways(placements, setting, order));
     let mut priced: Vec<(f64, Path)> = all.map(|path| (cost(placements, request, &path), path)).collect();
     priced.sort_by(|a, b| a.0.total_cmp(&b.0));
     priced.into_iter().find(|(_, path)| fits(placements, request, path))

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Error, OverrideRules, Place, TensorOverride};
+use crate::memory::{ContextParams, Error, KvType, OverrideRules, Place, TensorOverride};
 use crate::plan::Workload;
 use crate::profile::ModelProfile;
 
@@ -22,6 +22,8 @@ const OFFLOADED_FROM: u32 = 32;
 pub struct SpeedModel {
     /// Of the blocks, and of the output layer.
     work: Arc<[LayerWork]>,
+    /// The types of keys and values that the work is of.
+    kv_types: (KvType, KvType),
     pub(super) rates: Rates,
     pub(super) n_ubatch: u32,
     kv_on_host: bool,
@@ -36,15 +38,20 @@ impl SpeedModel {
         Self::of(LayerWork::of(profile, params), params, rates)
     }
 
-    /// The same model over other devices, nothing elsewhere, in a context with these parameters and caches of the same
-    /// types.
-    pub(in crate::plan) fn over(&self, params: &ContextParams, rates: Rates) -> Self {
-        Self::of(Arc::clone(&self.work), params, rates)
+    /// The same model over other devices, nothing elsewhere, in a context with these parameters. `profile` is this
+    /// model's, of which the work of its layers is computed again where the caches have other types.
+    pub(in crate::plan) fn over(&self, profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
+        let work = match self.kv_types == (params.type_k, params.type_v) {
+            true => Arc::clone(&self.work),
+            false => LayerWork::of(profile, params),
+        };
+        Self::of(work, params, rates)
     }
 
     fn of(work: Arc<[LayerWork]>, params: &ContextParams, rates: Rates) -> Self {
         Self {
             work,
+            kv_types: (params.type_k, params.type_v),
             rates,
             n_ubatch: params.computed().max(1),
             kv_on_host: !params.offload_kqv,

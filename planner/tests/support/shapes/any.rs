@@ -1,8 +1,8 @@
 //! Anything that a plan may be asked: models, GPUs, requests.
 
 use autoplace_planner::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
-use autoplace_planner::memory::Headroom;
-use autoplace_planner::plan::{HostParts, Policy, Request};
+use autoplace_planner::memory::{Headroom, KvType};
+use autoplace_planner::plan::{HostParts, KvCache, Policy, Request};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 
 use super::dims::Experts;
@@ -28,6 +28,11 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
 /// Parts of blocks that may stay on the host.
 pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
     prop_oneof![Just(HostParts::None), Just(HostParts::Experts), Just(HostParts::FeedForward)]
+}
+
+/// Types of the cache: in half of the cases as they are given.
+pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
+    prop_oneof![2 => Just(KvCache::Given), 1 => Just(KvCache::Auto), 1 => Just(KvCache::DownTo(KvType::Q4_0))]
 }
 
 /// A card of 4 GiB, some of them free, or an integrated GPU of as many, some of them perhaps its own.

@@ -1,0 +1,141 @@
+//! Which types the cache of keys and values may have, and the price of a smaller one in the search.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::ParseError;
+use crate::memory::backend::{Family, fuses_attention};
+use crate::memory::{ContextParams, FlashAttention, KvType};
+use crate::profile::ModelProfile;
+
+/// Which types the keys and values may have.
+///
+/// A smaller type leaves room for more layers on GPUs, or for a longer context, and changes what the model answers a
+/// little ([`KvType::perplexity_cost`]). The search chooses one where the speed that it buys is worth that, and the
+/// plan's notes say what was bought.
+///
+/// ```
+/// use autoplace_planner::memory::KvType;
+/// use autoplace_planner::plan::{KvCache, Request};
+/// let request = Request::new().kv_cache(KvCache::Auto);
+/// assert_eq!("auto:q4_0".parse(), Ok(KvCache::DownTo(KvType::Q4_0)));
+/// # let _ = request;
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KvCache {
+    /// Those of [`ContextParams`]: `type_k` and `type_v`.
+    #[default]
+    Given,
+    /// Those, or `Q8_0` where that is worth it.
+    Auto,
+    /// Those, or a smaller type where that is worth it, and none smaller than this: `Q4_0` costs some thirty times the
+    /// quality that `Q8_0` costs.
+    DownTo(KvType),
+}
+
+/// The types that the search tries, the widest first: those that llama.cpp's CUDA kernels read without a build option
+/// (`GGML_CUDA_FA_ALL_QUANTS`), and whose cost somebody has measured.
+const TRIED: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
+
+/// What a smaller type must save of the time, whatever its quality: other caches of the same text, and other programs'
+/// plans, have another type.
+const LEAST_SAVING: f64 = 0.05;
+
+/// The share of the time that is worth one share of perplexity. People give up 2.8 % of it with Q4_K_M instead of Q8_0
+/// (LLaMA 3 8B, ggml-org/llama.cpp#6936), and read 4.83 instead of 8.5 bits for each weight: 1 % is worth
+/// ln(8.5 / 4.83) / 2.8 = 20 % of the time.
+const TIME_FOR_PERPLEXITY: f64 = 20.0;
+
+impl KvCache {
+    /// The smallest type that may be chosen; `None` where nothing is chosen.
+    const fn least(self) -> Option<KvType> {
+        match self {
+            Self::Given => None,
+            Self::Auto => Some(KvType::Q8_0),
+            Self::DownTo(least) => Some(least),
+        }
+    }
+
+    /// The parameters with each type that the search may choose, the given types first and smaller ones behind them.
+    /// llama.cpp takes all of them for this model.
+    pub(super) fn choices(self, profile: &ModelProfile, params: &ContextParams) -> Vec<ContextParams> {
+        let mut all = vec![params.clone()];
+        let Some(least) = self.least() else {
+            return all;
+        };
+        let bits = |ty: KvType| ty.tensor_type().row_bytes(256);
+        let given = bits(params.type_k).min(bits(params.type_v));
+        // Quantised values need fused attention, and llama.cpp fuses none of Grok's (llama-context.cpp,
+        // `llama_init_from_model`).
+        let may_fuse = params.flash_attn != FlashAttention::Off && profile.architecture != "grok";
+        for ty in TRIED.into_iter().filter(|&ty| may_fuse && bits(ty) < given && bits(ty) >= bits(least)) {
+            let smaller = ContextParams { type_k: ty, type_v: ty, ..params.clone() };
+            // A head that is no multiple of the type's block is refused.
+            if smaller.check_kv_types(&profile.hparams).is_ok() {
+                all.push(smaller);
+            }
+        }
+        all
+    }
+}
+
+/// By how much the time of a plan with a cache of this type counts more than its seconds.
+pub(super) fn price(ty: KvType) -> f64 {
+    LEAST_SAVING + TIME_FOR_PERPLEXITY * ty.perplexity_cost().unwrap_or(0.0)
+}
+
+/// Whether every GPU of this backend is known to fuse attention over a cache of these types.
+pub(super) fn is_fused(backend: &str, profile: &ModelProfile, params: &ContextParams) -> bool {
+    fuses_attention(Family::of(backend), profile, params)
+}
+
+impl fmt::Display for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Given => f.write_str("given"),
+            Self::Auto => f.write_str("auto"),
+            Self::DownTo(least) => write!(f, "auto:{}", least.tensor_type().name().to_lowercase()),
+        }
+    }
+}
+
+impl FromStr for KvCache {
+    type Err = ParseError;
+
+    /// `auto`, or `auto:q4_0` with the smallest type that may be chosen.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text.split_once(':') {
+            None if text.eq_ignore_ascii_case("auto") => Ok(Self::Auto),
+            Some((auto, least)) if auto.eq_ignore_ascii_case("auto") => least.parse().map(Self::DownTo),
+            _ => {
+                Err(ParseError::new(text, "no choice of a cache's type: it takes auto, or auto:q4_0 with the smallest"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KvCache, price};
+    use crate::memory::KvType;
+
+    #[test]
+    fn a_choice_is_read_as_it_is_written_and_nothing_else_is() {
+        for choice in [KvCache::Auto, KvCache::DownTo(KvType::Q4_0)] {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        for wrong in ["", "given", "auto:", "auto:q9", "q8_0"] {
+            assert!(wrong.parse::<KvCache>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn four_bits_must_save_a_quarter_of_the_time_and_eight_a_twentieth() {
+        let [eight, four] = [KvType::Q8_0, KvType::Q4_0].map(price);
+        assert!((0.05..0.07).contains(&eight) && (0.25..0.35).contains(&four), "{eight} {four}");
+    }
+}
