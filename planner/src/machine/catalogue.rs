@@ -1,10 +1,11 @@
-//! Common GPUs by name: what their makers say of size and speed, for machines that are not there and for what a driver
-//! does not report.
+//! Common GPUs, computers and memories by name: what their makers say of size and speed, for machines that are not there
+//! and for what a driver does not report.
 //!
-//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`], or the bandwidth of a card
-//! that was found. A driver's name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`. A person may
+//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`] or [`Host`](super::Host), or the
+//! bandwidth of a card that was found. A driver's name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`. A person may
 //! write some of its words where no other card has them, `R9700`; of two sizes one must be said.
 
+mod hosts;
 mod name;
 
 use std::sync::LazyLock;
@@ -12,6 +13,7 @@ use std::sync::LazyLock;
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::gib;
 use super::gpu::{Gpu, GpuKind, short_name};
+pub(super) use hosts::{host, memory};
 use name::Name;
 
 /// The rows of `cards.txt`, which says what its columns are. The tests see to it that each line is a row.
@@ -45,7 +47,7 @@ enum Memory {
     Host,
 }
 
-/// No one card of the catalogue has that name.
+/// No one card or computer of the catalogue has that name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
@@ -62,6 +64,12 @@ pub enum CatalogueError {
     /// The chip uses the host's memory, as much as the system gives it.
     #[error("`{name}` uses the host's memory: say how much of it, as in `{name} 64GB`")]
     NoSize { name: String },
+    /// No computer has a processor of that name, or more than one has. Those with a part of the name are near it.
+    #[error(
+        "`{name}` is not in the catalogue of processors{}",
+        if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
+    )]
+    UnknownHost { name: String, near: Vec<String> },
 }
 
 /// A card of the catalogue, hypothetical: see [`Gpu::named`].
@@ -116,6 +124,26 @@ fn near(asked: &str) -> Vec<String> {
     names.dedup();
     names.truncate(5);
     names
+}
+
+/// Every card of the catalogue that has memory of its own, with a name by which [`Gpu::named`] finds just this one.
+pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
+    CARDS.iter().flat_map(|card| {
+        card.gib.iter().map(|&size| {
+            let short = short_name(card.name);
+            let name = match named(short) {
+                Ok(_) => short.to_owned(),
+                Err(_) => card.with_size(size),
+            };
+            (name, card.gpu(size))
+        })
+    })
+}
+
+/// Another card of the same kind, that nothing uses yet: see [`Gpu::another`].
+pub(super) fn another(gpu: &Gpu) -> Gpu {
+    let other = Gpu { device: None, pci_id: None, pcie: None, processes: None, ggml: None, nvml: None, ..gpu.clone() };
+    other.free(gpu.total - gpu.total / DRIVERS_SHARE)
 }
 
 /// The peak of the memory of a card that was found, and the threads that its multiprocessors hold at once, by the name
@@ -208,7 +236,7 @@ impl Card {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{CARDS, CatalogueError, Memory, data_sheet, named};
+    use super::{CARDS, CatalogueError, Memory, data_sheet, every_card, named};
     use crate::machine::{GpuKind, gib, mib};
 
     #[test]
@@ -234,6 +262,20 @@ mod tests {
             }
         }
         assert!(seen.len() > 100);
+        let listed: BTreeSet<String> = every_card().map(|(name, _)| name).collect();
+        assert_eq!(listed.len(), every_card().count());
+        assert!(listed.contains("RTX 4090") && listed.contains("RTX 3060 12GB"));
+        for (name, gpu) in every_card() {
+            assert_eq!(named(&name).unwrap(), gpu);
+        }
+    }
+
+    #[test]
+    fn another_card_of_the_same_kind_is_unused() {
+        let process = crate::machine::GpuProcess::new(7).bytes(gib(20));
+        let mut card = named("RTX 4090").unwrap().free(gib(2)).device("CUDA0");
+        card.processes = Some(vec![process]);
+        assert_eq!(card.another(), named("RTX 4090").unwrap());
     }
 
     #[test]

@@ -151,6 +151,12 @@ impl Gpu {
         catalogue::named(name)
     }
 
+    /// Another card like this one, hypothetical: what drivers keep of a card, about a thirty-second part, is not free,
+    /// and nothing else holds any of it.
+    pub fn another(&self) -> Self {
+        catalogue::another(self)
+    }
+
     /// Sets the bytes it has. All of them count as free unless [`free`](Self::free) says less.
     pub const fn total(mut self, bytes: u64) -> Self {
         if self.free == self.total || self.free > bytes {

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::ParseError;
 use super::bandwidth::{Bandwidth, BandwidthSource};
 use super::bytes::{Bytes, gib, mib};
+use super::catalogue::{self, CatalogueError};
 use super::disk::{DiskRate, DiskRateSource};
 use super::measured::MeasuredRates;
 use super::tree::{Note, Notes, Tree};
@@ -141,6 +143,42 @@ impl Host {
     /// A host with so many bytes of memory, all of them available.
     pub fn new(total: u64) -> Self {
         Self { total, available: total, system_available: total, ..Self::default() }
+    }
+
+    /// A computer that is not there, by its processor or by the name that people know it by, with so many bytes:
+    /// `Ryzen 9 7950X`, `M3 Max`, `EPYC 9654`, `DGX Spark`, `Strix Halo`.
+    ///
+    /// It has the processor's cores, and the memory that the maker rates the processor for, with a module in each
+    /// channel; [`memory`](Self::memory) says otherwise.
+    ///
+    /// ```
+    /// use autoplace_planner::machine::{Host, bytes::gib};
+    /// let host = Host::named("Ryzen 9 7950X", gib(64)).unwrap();
+    /// assert_eq!(host.physical_cores, Some(16));
+    /// assert_eq!(host.bandwidth.unwrap().to_string(), "83 GB/s by its data sheet");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogueError::UnknownHost`] where no processor or more than one has that name, with the names that may have
+    /// been meant.
+    pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
+        catalogue::host(name, total)
+    }
+
+    /// How fast memory is read at its peak, by its notation: `DDR5-5600 x2` (channels of 64 bits),
+    /// `LPDDR5X-8000 256-bit`, or `DDR4` for two channels of what most computers with it have.
+    ///
+    /// ```
+    /// use autoplace_planner::machine::Host;
+    /// assert_eq!(Host::memory("DDR5-4800 x12").unwrap().bytes_per_second, 460_800_000_000);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError`] for all else, with what the notation is.
+    pub fn memory(notation: &str) -> Result<Bandwidth, ParseError> {
+        catalogue::memory(notation)
     }
 
     /// Sets the bytes available; more than its total counts as its total.

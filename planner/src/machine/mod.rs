@@ -48,6 +48,7 @@ pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
 pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
+pub(crate) use catalogue::every_card;
 pub use conditions::{ConditionsWatch, RateConditions, looks_quiet};
 pub use detect::Detector;
 pub use disk::{DiskRate, DiskRateSource};

@@ -39,6 +39,12 @@ fn make(asked: &Asked, advice: &Advice, change: &Change) -> Result<Plan, Error> 
                 *gpu = gpu.clone().free(gpu.free + bytes);
             }
             ChangeKind::Quantisation { to, .. } => profile = profile.quantised(*to),
+            ChangeKind::AnotherCard { name, gpu, .. } => {
+                let backend = machine.gpus[*gpu].backend.clone();
+                machine.gpus[*gpu] = Gpu::named(name).unwrap().backend(backend);
+            }
+            ChangeKind::SecondCard { gpu, .. } => machine.gpus.push(machine.gpus[*gpu].another()),
+            ChangeKind::FirstCard { name } => machine.gpus.push(Gpu::named(name).unwrap()),
             other => panic!("{other:?}"),
         }
     }
@@ -58,6 +64,9 @@ fn rank(change: &Change) -> u32 {
         ChangeKind::Ubatch(_) => 2,
         ChangeKind::CloseProcess { .. } => 4,
         ChangeKind::Quantisation { .. } => 5,
+        ChangeKind::AnotherCard { .. } => 6,
+        ChangeKind::SecondCard { .. } => 7,
+        ChangeKind::FirstCard { .. } => 8,
         other => panic!("{other:?}"),
     };
     match &change.kinds[..] {
@@ -240,6 +249,40 @@ fn a_smaller_quantisation_is_advised_where_its_types_are_read_fast_enough_and_no
     }
 }
 
+#[test]
+fn the_cheapest_card_that_holds_everything_is_named_and_a_second_one_like_the_first() {
+    let cards = |asked: &Asked| -> Vec<String> {
+        let advice = planner(asked).advice().unwrap();
+        let of = |change: &Change| match &change.kinds[..] {
+            [
+                kind @ (ChangeKind::AnotherCard { .. } | ChangeKind::SecondCard { .. } | ChangeKind::FirstCard { .. }),
+            ] => {
+                assert!(change.outcome.tokens_per_second.is_some(), "{change}");
+                Some(kind.to_string())
+            }
+            _ => None,
+        };
+        advice.changes.iter().filter_map(of).collect()
+    };
+    // 4.6 GiB of weights, 1 GiB of cache.
+    let small = case(["8B", "RTX 3050 6GB, 5000", "64 known", ""]);
+    assert_eq!(cards(&small), ["RTX 3050 8GB in place of RTX 3050", "a second RTX 3050"]);
+    // 40 GiB: more than any card for a desktop has; one for a workstation that is no slower has it, and so have two.
+    let large = case(["70B", "RTX 4090", "64 known", "tokens 4096"]);
+    assert_eq!(cards(&large), ["RTX PRO 5000 Blackwell 48GB in place of RTX 4090", "a second RTX 4090"]);
+    // The sizes between 24 and 48 GiB that are sold would not have done.
+    let (profile, _, request) = &large;
+    for least in [gib(32), gib(40)] {
+        let smaller = Machine::new(Host::new(gib(64)).bandwidth(HOST)).with_gpu(Gpu::new("card").total(least));
+        assert!(!crate::plan(profile, &smaller, request).unwrap().full_offload, "{least}");
+    }
+    // Without a card, where the host is slower than people read; and not where it is fast enough.
+    let fast = (LLAMA_8B.profile(), Machine::new(Host::new(gib(64)).bandwidth(600_000_000_000)), Request::new());
+    assert!(cards(&fast).is_empty());
+    let dense = cards(&case(["8B", "", "64 known", ""]));
+    assert!(dense.len() == 1 && dense[0].starts_with("a card such as "), "{dense:?}");
+}
+
 /// Cards of which other programs hold some.
 fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     let name = prop::sample::select(&["RTX 3050 6GB", "RX 7600", "Arc A380", "M1 8GB"]);
@@ -287,7 +330,13 @@ proptest! {
         if before.as_ref().is_some_and(|plan| plan.full_offload) {
             prop_assert!(advice.changes.is_empty());
         }
-        for change in &advice.changes {
+        let is_first = |change: &&Change| matches!(change.kinds[..], [ChangeKind::FirstCard { .. }]);
+        for change in advice.changes.iter().filter(is_first) {
+            let plan = make(&asked, &advice, change).unwrap();
+            prop_assert!(plan.full_offload && Outcome::of(&plan) == change.outcome, "{}", change);
+            prop_assert_eq!(change.effect == Effect::Fits, before.is_none());
+        }
+        for change in advice.changes.iter().filter(|change| !is_first(change)) {
             let plan = make(&asked, &advice, change).unwrap();
             prop_assert_eq!(Outcome::of(&plan), change.outcome);
             let fits = plan.full_offload || asked.1.gpus.is_empty();

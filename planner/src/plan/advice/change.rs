@@ -58,6 +58,30 @@ pub enum ChangeKind {
         /// Bytes that it holds there.
         bytes: u64,
     },
+    /// Another card in place of one, driven by the same backend.
+    #[error("{name} in place of {gpu_name}")]
+    AnotherCard {
+        /// Its name, for [`Gpu::named`](crate::machine::Gpu::named).
+        name: String,
+        /// The GPU that it replaces, as an index of [`Machine::gpus`](crate::machine::Machine::gpus).
+        gpu: usize,
+        /// The replaced GPU's name.
+        gpu_name: String,
+    },
+    /// One more card like one that is there: [`Gpu::another`](crate::machine::Gpu::another).
+    #[error("a second {gpu_name}")]
+    SecondCard {
+        /// The GPU, as an index of [`Machine::gpus`](crate::machine::Machine::gpus).
+        gpu: usize,
+        /// Its name.
+        gpu_name: String,
+    },
+    /// A card for a computer without one.
+    #[error("a card such as {name}")]
+    FirstCard {
+        /// Its name, for [`Gpu::named`](crate::machine::Gpu::named).
+        name: String,
+    },
     /// The same model in another quantisation: a smaller one, or a larger one that the host reads faster.
     #[error("{to} ({})", Bytes(*file_bytes))]
     Quantisation {
@@ -79,7 +103,8 @@ pub enum Effect {
     Loads,
     /// More of it is on GPUs, not all.
     More,
-    /// A larger file is faster here: a part of it stays on the host, which reads its types so much faster.
+    /// Everything can be loaded already and would be faster: in a larger file, of which a part stays on the host, which
+    /// reads its types so much faster; or on a card where there is none.
     Faster,
 }
 
@@ -155,7 +180,8 @@ impl fmt::Display for Change {
         };
         let kinds: Vec<String> = self.kinds.iter().map(ToString::to_string).collect();
         write!(f, "{aim}: {}", kinds.join(" and "))?;
-        if let (Effect::Faster, Some(speedup)) = (self.effect, self.speedup) {
+        let is_larger = matches!(self.kinds[..], [ChangeKind::Quantisation { .. }]) && self.effect == Effect::Faster;
+        if let (true, Some(speedup)) = (is_larger, self.speedup) {
             write!(f, ", which would be larger and {speedup:.1} times as fast here")?;
         }
         write!(f, ": {}", self.outcome)

@@ -2,8 +2,10 @@
 //! or request, and lists it only if the resulting plan is better.
 //!
 //! In flows a [`Planner`]; out flows an [`Advice`]: at most one item for each kind of change, in the order of what they
-//! cost: what is asked differently, what is closed ([`software`]), another file ([`quantising`]).
+//! cost: what is asked differently, what is closed ([`software`]), another file ([`quantising`]), other hardware
+//! ([`cards`]).
 
+mod cards;
 mod change;
 mod quantising;
 mod software;
@@ -63,12 +65,13 @@ impl Advice {
     fn about(planner: &Planner<'_>, plan: Option<&Plan>) -> Self {
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner: planner.clone(), workload, before: plan };
-        let ways = [software::asking, software::closing, quantising::quantising];
-        let changes = match plan.is_some_and(|plan| trials.is_enough(&Outcome::of(plan))) {
+        let ways = [software::asking, software::closing, quantising::quantising, cards::other_cards];
+        let mut changes: Vec<Change> = match plan.is_some_and(|plan| trials.is_enough(&Outcome::of(plan))) {
             // What has to stay on the host may still be read faster there.
             true => quantising::faster(&trials).into_iter().collect(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };
+        changes.extend(cards::first_card(&trials));
         Self { changes, pointless: plan.and_then(Pointless::of), workload }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
+use crate::machine::Gpu;
 use crate::memory::ContextParams;
-use crate::plan::{HostParts, Plan, Planner, Workload};
+use crate::plan::{HostParts, KvCache, Plan, Planner, Workload};
 use crate::profile::Weight;
 
 use super::{Change, ChangeKind, Effect, Outcome, WORTH};
@@ -18,9 +19,9 @@ impl Planner<'_> {
     }
 
     /// The same with a change.
-    fn with(mut self, change: &ChangeKind) -> Self {
+    pub(super) fn with(mut self, change: &ChangeKind) -> Self {
         match change {
-            ChangeKind::KvType(ty) => self.request = self.request.kv_types(*ty, *ty),
+            ChangeKind::KvType(ty) => self.request = self.request.kv_cache(KvCache::Given).kv_types(*ty, *ty),
             ChangeKind::Context(tokens) => self.request = self.request.n_ctx(*tokens),
             ChangeKind::SwaFull(full) => self.request = self.request.swa_full(*full),
             ChangeKind::Ubatch(tokens) => self.request = self.request.n_ubatch(*tokens),
@@ -29,13 +30,27 @@ impl Planner<'_> {
                     gpu.free = gpu.free.saturating_add(*bytes).min(gpu.total);
                 }
             }
+            ChangeKind::AnotherCard { name, gpu, .. } => {
+                let place = self.machine.to_mut().gpus.get_mut(*gpu);
+                if let (Some(place), Ok(card)) = (place, Gpu::named(name)) {
+                    let backend = std::mem::take(&mut place.backend);
+                    *place = card.backend(backend);
+                }
+            }
+            ChangeKind::SecondCard { gpu, .. } => {
+                let gpus = &mut self.machine.to_mut().gpus;
+                if let Some(other) = gpus.get(*gpu).map(Gpu::another) {
+                    gpus.push(other);
+                }
+            }
+            ChangeKind::FirstCard { name } => self.machine.to_mut().gpus.extend(Gpu::named(name)),
             ChangeKind::Quantisation { to, .. } => self.profile = Cow::Owned(self.profile.quantised(*to)),
         }
         self
     }
 
     /// Whether the GPUs have more bytes free than all that goes there has.
-    fn has_room_for_weights(&self) -> bool {
+    pub(super) fn has_room_for_weights(&self) -> bool {
         let free = self.machine.gpus.iter().map(|gpu| gpu.free).fold(0, u64::saturating_add);
         let weights = &self.profile.weights;
         weights.blocks_bytes().saturating_add(Weight::sum(&weights.output)) <= free

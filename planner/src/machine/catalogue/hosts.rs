@@ -1,0 +1,251 @@
+//! Common computers by the name of their processor, and memory by its notation. In flows a name as a person writes it,
+//! `Ryzen 9 7950X`, `DGX Spark`, `DDR5-5600 x2`; out flows a hypothetical [`Host`], or how fast its memory is read.
+
+use std::sync::LazyLock;
+
+use super::CatalogueError;
+use super::name::Name;
+use crate::machine::ParseError;
+use crate::machine::bandwidth::{Bandwidth, BandwidthSource};
+use crate::machine::host::Host;
+
+/// The rows of `platforms.txt` and of `memories.txt`, which say what their columns are. The tests see to it that each
+/// line is a row.
+static PLATFORMS: LazyLock<Vec<Platform>> = LazyLock::new(|| rows(include_str!("platforms.txt"), Platform::parse));
+static MEMORIES: LazyLock<Vec<Memory>> = LazyLock::new(|| rows(include_str!("memories.txt"), Memory::parse));
+
+/// Bits of a channel, as `x2` counts them.
+const CHANNEL: u64 = 64;
+
+/// The most channels that a computer may be said to have: two sockets of twelve.
+const MOST_CHANNELS: u64 = 24;
+
+/// At most so many names are listed where one is not known.
+const MOST_NEAR: usize = 5;
+
+/// A computer, by its processor.
+struct Platform {
+    name: &'static str,
+    /// The words of each of its names.
+    names: Vec<Vec<String>>,
+    cores: u32,
+    memory: Bandwidth,
+}
+
+/// A type of memory. Transfers in millions per second.
+struct Memory {
+    name: &'static str,
+    sold: [u64; 2],
+    usual: u64,
+    bits: u64,
+}
+
+fn rows<T>(table: &'static str, parse: impl Fn(&[&'static str]) -> Option<T>) -> Vec<T> {
+    let lines = table.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| parse(&line.split('|').map(str::trim).collect::<Vec<_>>())).collect()
+}
+
+impl Platform {
+    fn parse(fields: &[&'static str]) -> Option<Self> {
+        let &[names, cores, transfers] = fields else { return None };
+        let name = names.split(',').next()?.trim();
+        let names = names.split(',').map(words).collect();
+        Some(Self { name, names, cores: cores.parse().ok()?, memory: memory(transfers).ok()? })
+    }
+}
+
+impl Memory {
+    fn parse(fields: &[&'static str]) -> Option<Self> {
+        let &[name, sold, usual, bits] = fields else { return None };
+        let (least, most) = sold.split_once(' ')?;
+        let sold = [least.parse().ok()?, most.parse().ok()?];
+        Some(Self { name, sold, usual: usual.parse().ok()?, bits: bits.parse().ok()? })
+    }
+}
+
+/// A host with this processor, so many bytes, and the memory that the processor is rated for: see [`Host::named`].
+pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, CatalogueError> {
+    let asked = words(text);
+    let is_whole = |platform: &&Platform| platform.names.contains(&asked);
+    let is_end = |platform: &&Platform| platform.names.iter().any(|words| words.ends_with(&asked));
+    let mut ends = PLATFORMS.iter().filter(|platform| !asked.is_empty() && is_end(platform));
+    // The whole name of one may be the end of another's: `M3`, `Xeon ... M3`.
+    let (Some(platform), _) = (match PLATFORMS.iter().find(is_whole) {
+        Some(whole) => (Some(whole), None),
+        None => match (ends.next(), ends.next()) {
+            (Some(only), None) => (Some(only), None),
+            (_, more) => (None, more),
+        },
+    }) else {
+        return Err(CatalogueError::UnknownHost { name: text.trim().to_owned(), near: near(&asked) });
+    };
+    let mut host = Host::new(total);
+    host.cpu = Some(platform.name.to_owned());
+    host.physical_cores = Some(platform.cores);
+    host.bandwidth = Some(platform.memory);
+    Ok(host)
+}
+
+/// The names that have the longest words of what was asked for.
+fn near(asked: &[String]) -> Vec<String> {
+    let is_model = |word: &&String| word.len() >= 2 && word.chars().any(|c| c.is_ascii_digit());
+    let begins = |name: &[String], word: &str| {
+        // `7950y` is near `7950x`.
+        let stem = &word[..word.char_indices().last().map_or(0, |(last, _)| last)];
+        name.iter().any(|own| own == word || (stem.len() >= 3 && own.starts_with(stem)))
+    };
+    let has = |platform: &&Platform| {
+        asked.iter().filter(is_model).any(|word| platform.names.iter().any(|name| begins(name, word)))
+    };
+    let named = PLATFORMS.iter().filter(has).map(|platform| platform.name.to_owned());
+    let mut names: Vec<String> = named.take(MOST_NEAR).collect();
+    if names.is_empty() {
+        let joined = asked.concat();
+        let is_like = |platform: &&Platform| {
+            let of = |name: &Vec<String>| !joined.is_empty() && name.concat().contains(&joined);
+            platform.names.iter().any(of)
+        };
+        names = PLATFORMS.iter().filter(is_like).take(MOST_NEAR).map(|platform| platform.name.to_owned()).collect();
+    }
+    names
+}
+
+/// The words of a processor's name in small letters, without those that tell none from another, and without its clock
+/// or its GPU: `13th Gen Intel(R) Core(TM) i9-13900K @ 3.00GHz`, `AMD RYZEN AI MAX+ 395 w/ Radeon 8060S`.
+fn words(text: &str) -> Vec<String> {
+    const NOISE: [&str; 9] = ["cpu", "core", "processor", "gen", "11th", "12th", "13th", "14th", "chip"];
+    let text = text.to_lowercase();
+    let text = text.split('@').next().unwrap_or_default();
+    let text = text.split(" w/").next().unwrap_or_default();
+    // `16-Core Processor`
+    let parts: Vec<&str> = text.split_whitespace().filter(|part| !part.ends_with("-core")).collect();
+    let words = Name::parse(&parts.join(" ")).words;
+    words.into_iter().filter(|word| !NOISE.contains(&word.as_str())).collect()
+}
+
+/// How fast memory is read at its peak, by its notation: `DDR5-5600 x2` (channels of 64 bits), `LPDDR5X-8000 256-bit`,
+/// `DDR4`. Transfers per second times bits of the bus.
+pub(in crate::machine) fn memory(text: &str) -> Result<Bandwidth, ParseError> {
+    let wrong = |what| ParseError::new(text.trim(), what);
+    let lower = text.trim().to_ascii_lowercase();
+    let mut words = lower.split_ascii_whitespace();
+    let grade = words.next().unwrap_or_default();
+    let (kind, transfers) = grade.split_once('-').map_or((grade, None), |(kind, transfers)| (kind, Some(transfers)));
+    let memory = MEMORIES.iter().find(|memory| memory.name.eq_ignore_ascii_case(kind));
+    let memory = memory.ok_or_else(|| {
+        wrong("no memory that is known: it is DDR3 to DDR5 or LPDDR4 to LPDDR5X, as in `DDR5-5600 x2` or `LPDDR5X-8000 256-bit`")
+    })?;
+    let [least, most] = memory.sold;
+    let mega_transfers = match transfers {
+        None => memory.usual,
+        Some(text) => text
+            .parse()
+            .ok()
+            // Overclocked modules are sold too.
+            .filter(|number| (least..=most + most / 4).contains(number))
+            .ok_or_else(|| wrong("no memory that is sold: behind the type come its transfers in millions per second, as in `DDR5-5600`"))?,
+    };
+    let bits = match (words.next(), words.next()) {
+        (None, _) => Some(memory.bits),
+        (Some(width), None) => match width.strip_prefix('x') {
+            Some(channels) => {
+                channels.parse().ok().filter(|n| (1..=MOST_CHANNELS).contains(n)).map(|n: u64| n * CHANNEL)
+            }
+            None => width.strip_suffix("-bit").and_then(|bits| bits.parse().ok()),
+        },
+        _ => None,
+    };
+    let is_bus = |bits: &u64| (16..=MOST_CHANNELS * CHANNEL).contains(bits) && bits.is_multiple_of(16);
+    let bits = bits.filter(is_bus).ok_or_else(|| {
+        wrong("no memory: behind the grade come its channels, 1 to 24, or the bits of its bus, as in `x2` or `256-bit`")
+    })?;
+    Ok(Bandwidth::new(mega_transfers * 1_000_000 * bits / 8, BandwidthSource::Catalogue))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{MEMORIES, PLATFORMS, host, memory, words};
+    use crate::machine::{BandwidthSource, gib};
+
+    fn mb_per_second(text: &str) -> Option<u64> {
+        Some(memory(text).ok()?.bytes_per_second / 1_000_000)
+    }
+
+    #[test]
+    fn memory_is_transfers_times_width() {
+        for (text, expected) in [
+            ("DDR5-5600 x2", 89_600),
+            ("ddr4-3200", 51_200),
+            ("DDR4", 51_200),
+            ("DDR4-3200 x1", 25_600),
+            ("LPDDR5X-8000 256-bit", 256_000),
+            ("DDR5-4800 x12", 460_800),
+            ("DDR5-6000 x24", 1_152_000),
+            ("DDR3L-1600 x2", 25_600),
+            ("LPDDR4X-4267 32-bit", 17_068),
+        ] {
+            assert_eq!(mb_per_second(text), Some(expected), "{text}");
+        }
+        assert_eq!(memory("DDR5-5600 x2").unwrap().source, BandwidthSource::Catalogue);
+        let wrong = ", DDR6, DDR5-0, DDR5-5600 x0, DDR5-5600 x25, DDR5-5600 x, DDR5-5600 2, DDR5-1 x2, DDR5-5600 x2 x2, DDR5-99999 x2, DDR5-5600 7-bit, LPDDR5X-8000 18446744073709551615-bit";
+        for text in wrong.split(", ") {
+            let error = memory(text).unwrap_err().to_string();
+            assert!(error.contains("memory"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_line_of_the_tables_is_a_row_and_every_computer_is_found_by_each_of_its_names() {
+        for (table, rows) in
+            [(include_str!("platforms.txt"), PLATFORMS.len()), (include_str!("memories.txt"), MEMORIES.len())]
+        {
+            assert_eq!(table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count(), rows);
+        }
+        assert!(PLATFORMS.len() > 120, "{}", PLATFORMS.len());
+        let mut seen = BTreeSet::new();
+        let lines = include_str!("platforms.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for (line, platform) in lines.zip(PLATFORMS.iter()) {
+            for name in line.split('|').next().unwrap().split(',') {
+                assert!(seen.insert(words(name)), "{name} is there twice");
+                let host = host(name, gib(64)).unwrap();
+                assert_eq!(host.cpu.as_deref(), Some(platform.name), "{name}");
+                assert_eq!((host.physical_cores, host.total), (Some(platform.cores), gib(64)));
+            }
+            // From a Raspberry Pi to an Apple Ultra.
+            let peak = platform.memory.bytes_per_second / 1_000_000_000;
+            assert!((15..=1000).contains(&peak) && (4..=192).contains(&platform.cores), "{}: {peak}", platform.name);
+        }
+    }
+
+    #[test]
+    fn a_system_and_a_person_may_write_a_name_otherwise() {
+        for (text, name) in [
+            ("AMD Ryzen 9 7950X 16-Core Processor", "Ryzen 9 7950X"),
+            ("7950x", "Ryzen 9 7950X"),
+            ("13th Gen Intel(R) Core(TM) i9-13900K", "Core i9-13900K"),
+            ("Intel(R) Core(TM) i7-9700K CPU @ 3.60GHz", "Core i7-9700K"),
+            ("Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz", "Core i7-8700"),
+            ("AMD RYZEN AI MAX+ 395 w/ Radeon 8060S", "Ryzen AI Max+ 395"),
+            ("strix halo", "Ryzen AI Max+ 395"),
+            ("DGX Spark", "GB10"),
+            ("Apple M3 Max", "M3 Max"),
+            ("m3", "M3"),
+            ("Mac Studio M3 Ultra", "M3 Ultra"),
+            ("EPYC 9654", "EPYC 9654"),
+        ] {
+            let found = host(text, gib(1)).map(|host| host.cpu);
+            assert_eq!(found, Ok(Some(name.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_or_ambiguous_name_is_answered_with_those_near_it() {
+        let error = host("Ryzen 9 7950Y", gib(1)).unwrap_err().to_string();
+        assert!(error.contains("Ryzen 9 7950X"), "{error}");
+        for text in ["Max", "", "x", "@", "w/", "\u{130}\u{1f}"] {
+            assert!(host(text, gib(1)).is_err(), "{text}");
+        }
+    }
+}
