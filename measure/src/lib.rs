@@ -25,6 +25,7 @@ mod measurement;
 mod protocol;
 mod ready;
 mod run;
+mod submission;
 mod sweep;
 
 pub use clock::{Clock, SystemClock};
@@ -36,6 +37,10 @@ pub use measurement::{Measured, MeasuredDevice, MeasuredModel, Measurement, Poin
 pub use protocol::Protocol;
 pub use ready::{Aspect, Check, Readiness, Ready, Trial};
 pub use run::{Arm, Measure, Progress};
+pub use submission::{
+    Submission, SubmittedBytes, SubmittedConditions, SubmittedGpu, SubmittedMachine, SubmittedModel, SubmittedPoint,
+    SubmittedRow,
+};
 pub use sweep::Steps;
 
 use autoplace::{generate, load};

@@ -1,0 +1,419 @@
+//! `ledger`: speeds that somebody measured, as rows of `docs/ledger/speeds.csv`. A file of `measure --submission` flows
+//! in; every field of it is checked; its rows flow out.
+
+mod fields;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::workspace::Workspace;
+use fields::Field;
+
+const LEDGER: &str = "docs/ledger/speeds.csv";
+
+/// The columns of the ledger.
+const COLUMNS: [&str; 28] = [
+    "source",
+    "date",
+    "made_by",
+    "model",
+    "description",
+    "n_params",
+    "tensor_bytes",
+    "cpu",
+    "cores",
+    "memory_bytes",
+    "memory_bytes_per_second",
+    "gpus",
+    "n_gpu_layers",
+    "layers",
+    "elsewhere",
+    "type_k",
+    "type_v",
+    "n_ctx",
+    "n_batch",
+    "n_ubatch",
+    "threads",
+    "n_prompt",
+    "n_gen",
+    "n_depth",
+    "median",
+    "least",
+    "most",
+    "samples",
+];
+
+/// Columns that every row has; published measurements do not say all of the others.
+const REQUIRED: [&str; 11] =
+    ["source", "date", "model", "cpu", "gpus", "n_gpu_layers", "layers", "n_prompt", "n_gen", "n_depth", "median"];
+
+/// The first lines of a submission, as `measure` writes them.
+const FORM: &str = "autoplace measurement for others";
+const VERSION: f64 = 1.0;
+
+/// Checks the ledger; adds the rows of these submissions to it, and prints them.
+pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
+    let path = workspace.root.join(LEDGER);
+    let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    check(&text).with_context(|| path.display().to_string())?;
+    for file in files {
+        let rows = read(Path::new(file)).with_context(|| file.clone())?;
+        let source = rows.first().map(|row| row[0].clone()).unwrap_or_default();
+        ensure!(!text.contains(&source), "{file}: the ledger has it already, as {source}");
+        for row in rows {
+            let line = line(&row);
+            println!("{line}");
+            text += &format!("{line}\n");
+        }
+    }
+    check(&text).with_context(|| path.display().to_string())?;
+    fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("{}: {} rows", path.display(), text.lines().count() - 1);
+    Ok(())
+}
+
+/// The rows of a submission.
+fn read(file: &Path) -> Result<Vec<Vec<String>>> {
+    /// A sweep of every layer has some hundred kilobytes.
+    const LARGEST: u64 = 16 << 20;
+    let length = fs::metadata(file)?.len();
+    ensure!(length <= LARGEST, "it has {length} bytes, and a submission has at most {LARGEST}");
+    rows(&fs::read_to_string(file)?)
+}
+
+/// A submission as rows, if every field of it is what it must be.
+fn rows(text: &str) -> Result<Vec<Vec<String>>> {
+    let value: Value = serde_json::from_str(text)?;
+    let root = Field::root(&value);
+    root.has_only(&["form", "version", "made_by", "date", "model", "machine", "points", "failed"])?;
+    ensure!(
+        root.get("form").text()? == FORM,
+        "form: this is no submission: `autoplace measure --submission` writes one"
+    );
+    ensure!(root.get("version").number(0.0..=1e6)? == VERSION, "version: only version {VERSION} is read");
+    root.get("failed").number(0.0..=1e6)?;
+    let source = format!("submission {:016x}", digest(text));
+    let (made_by, date) = (root.get("made_by").text()?, root.get("date").date()?);
+
+    let model = root.get("model");
+    model.has_only(&["name", "description", "header", "tensor_bytes", "n_params"])?;
+    model.get("header").hexadecimal(32)?;
+    let bytes = model.get("tensor_bytes").whole(1.0..=1e14)?;
+    let params = model.get("n_params").whole(1.0..=1e14)?;
+    let of_model = [model.get("name").text()?, model.get("description").text()?, params, bytes];
+
+    let machine = root.get("machine");
+    machine.has_only(&["system", "cpu", "cores", "memory", "bandwidth", "gpus"])?;
+    machine.get("system").text()?;
+    let gpus = machine.get("gpus").list(16)?;
+    let gpus = gpus.iter().map(gpu).collect::<Result<Vec<_>>>()?.join("; ");
+    let of_machine = [
+        machine.get("cpu").or_none(Field::text)?,
+        machine.get("cores").or_none(|it| it.whole(1.0..=4096.0))?,
+        machine.get("memory").whole(1e8..=1e14)?,
+        bandwidth(&machine.get("bandwidth"))?,
+        if gpus.is_empty() { "none".to_owned() } else { gpus },
+    ];
+
+    let mut rows = Vec::new();
+    for point in root.get("points").list(1024)? {
+        let placed = placement(&point)?;
+        for row in point.get("rows").list(1024)? {
+            let computed = computed(&row)?;
+            let head = [source.clone(), date.clone(), made_by.clone()];
+            rows.push([&head[..], &of_model, &of_machine, &placed, &computed].concat());
+        }
+    }
+    ensure!(!rows.is_empty(), "points: nothing was measured");
+    Ok(rows)
+}
+
+/// A GPU in words: its name, its bytes, its bandwidth and its link.
+fn gpu(gpu: &Field<'_>) -> Result<String> {
+    gpu.has_only(&["name", "backend", "kind", "memory", "driver", "bandwidth", "link", "measured_link"])?;
+    gpu.get("kind").one_of(&["discrete", "integrated", "remote"])?;
+    let driver = gpu.get("driver").or_none(Field::text)?;
+    let memory = gpu.get("memory").whole(1e6..=1e14)?;
+    let mut words = vec![gpu.get("name").text()?, gpu.get("backend").text()?, format!("{memory} bytes")];
+    words.extend(Some(driver).filter(|it| !it.is_empty()).map(|it| format!("driver {it}")));
+    let rate = bandwidth(&gpu.get("bandwidth"))?;
+    words.extend(Some(rate).filter(|it| !it.is_empty()).map(|it| format!("{it} bytes/s")));
+    if let Some(link) = gpu.get("link").is_some() {
+        link.has_only(&["max", "current"])?;
+        let rate = |field: Field<'_>| -> Result<String> {
+            field.has_only(&["generation", "lanes"])?;
+            Ok(format!(
+                "PCIe {}.0 x{}",
+                field.get("generation").whole(1.0..=6.0)?,
+                field.get("lanes").whole(1.0..=32.0)?
+            ))
+        };
+        words.push(rate(link.get("max"))?);
+        link.get("current").is_some().map(rate).transpose()?;
+    }
+    if let Some(link) = gpu.get("measured_link").is_some() {
+        link.has_only(&["upload", "download", "crossing_ns"])?;
+        link.get("download").whole(0.0..=1e13)?;
+        let crossing = link.get("crossing_ns").whole(0.0..=1e12)?;
+        words.push(format!("{} bytes/s to it, a crossing {crossing} ns", link.get("upload").whole(0.0..=1e13)?));
+    }
+    Ok(words.join(", "))
+}
+
+/// Bytes per second, or nothing.
+fn bandwidth(field: &Field<'_>) -> Result<String> {
+    let Some(bandwidth) = field.is_some() else {
+        return Ok(String::new());
+    };
+    bandwidth.has_only(&["bytes_per_second", "source"])?;
+    bandwidth.get("source").text()?;
+    bandwidth.get("bytes_per_second").whole(1e6..=1e14)
+}
+
+/// Where the model was, and with which settings.
+fn placement(point: &Field<'_>) -> Result<[String; 9]> {
+    point.has_only(&[
+        "name",
+        "n_gpu_layers",
+        "layers",
+        "tensor_split",
+        "overrides",
+        "settings",
+        "threads",
+        "threads_batch",
+        "gpus",
+        "conditions",
+        "rows",
+    ])?;
+    point.get("name").text()?;
+    let layers = point.get("layers").whole(1.0..=4096.0)?;
+    let most: f64 = layers.parse()?;
+    let n_gpu_layers = point.get("n_gpu_layers").whole(0.0..=most)?;
+    point.get("threads_batch").whole(1.0..=4096.0)?;
+    for share in point.get("tensor_split").list(16)? {
+        share.number(0.0..=1e9)?;
+    }
+    for gpu in point.get("gpus").list(16)? {
+        gpu.has_only(&["layers", "planned", "taken"])?;
+        gpu.get("layers").whole(0.0..=most)?;
+        gpu.get("planned").whole(0.0..=1e14)?;
+        gpu.get("taken").or_none(|it| it.whole(0.0..=1e14))?;
+    }
+    conditions(&point.get("conditions"))?;
+    let mut elsewhere = Vec::new();
+    for rule in point.get("overrides").list(4096)? {
+        rule.has_only(&["pattern", "place"])?;
+        let place = rule.get("place");
+        let place = match place.text() {
+            Ok(place) => place,
+            Err(_) => format!("gpu {}", place.get("gpu").whole(0.0..=15.0)?),
+        };
+        elsewhere.push(format!("{}={place}", rule.get("pattern").text()?));
+    }
+    let settings = point.get("settings");
+    let size = |name: &str| settings.get(name).whole(0.0..=2_147_483_648.0);
+    Ok([
+        n_gpu_layers,
+        layers,
+        elsewhere.join(" "),
+        settings.get("type_k").text()?,
+        settings.get("type_v").text()?,
+        size("n_ctx")?,
+        size("n_batch")?,
+        size("n_ubatch")?,
+        point.get("threads").whole(1.0..=4096.0)?,
+    ])
+}
+
+/// How the machine was: numbers that can be.
+fn conditions(field: &Field<'_>) -> Result<()> {
+    field.has_only(&["temperature", "clock_mhz", "throttle", "cpu_pressure", "memory_pressure", "swapped"])?;
+    field.get("temperature").or_none(|it| it.whole(0.0..=200.0))?;
+    field.get("clock_mhz").or_none(|it| it.whole(0.0..=20_000.0))?;
+    field.get("swapped").or_none(|it| it.whole(0.0..=1e15))?;
+    for share in ["cpu_pressure", "memory_pressure"] {
+        field.get(share).or_none(|it| Ok(it.number(0.0..=100.0)?.to_string()))?;
+    }
+    field.get("throttle").list(32)?.iter().try_for_each(|reason| reason.text().map(drop))
+}
+
+/// What was computed, and tokens per second: the median of the samples, the least and the most.
+fn computed(row: &Field<'_>) -> Result<[String; 7]> {
+    row.has_only(&["n_prompt", "n_gen", "n_depth", "predicted", "ns"])?;
+    let tokens = |name: &str| row.get(name).whole(0.0..=2_147_483_648.0);
+    let (prompt, generated) = (tokens("n_prompt")?, tokens("n_gen")?);
+    let count = prompt.parse::<f64>()? + generated.parse::<f64>()?;
+    ensure!(count > 0.0, "{}: no token was computed", row.path());
+    row.get("predicted").or_none(|it| Ok(it.number(0.0..=1e9)?.to_string()))?;
+    let samples = row.get("ns").list(100_000)?;
+    ensure!(!samples.is_empty(), "{}: there is no sample", row.path());
+    let speeds = samples.iter().map(|sample| Ok(count * 1e9 / sample.number(1.0..=1e16)?));
+    let mut speeds = speeds.collect::<Result<Vec<f64>>>()?;
+    speeds.sort_by(f64::total_cmp);
+    let of = |index: usize| format!("{:.2}", speeds[index]);
+    let (middle, last) = (speeds.len() / 2, speeds.len() - 1);
+    Ok([prompt, generated, tokens("n_depth")?, of(middle), of(0), of(last), speeds.len().to_string()])
+}
+
+/// Which file it was: FNV-1a over its bytes. It tells files apart, and guards against nothing.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// A row as a line of the file (RFC 4180).
+fn line(row: &[String]) -> String {
+    let cell = |cell: &String| match cell.contains(['"', ',']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.clone(),
+    };
+    row.iter().map(cell).collect::<Vec<_>>().join(",")
+}
+
+/// The cells of a line.
+fn cells(line: &str) -> Vec<String> {
+    let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
+    let mut letters = line.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => cell.extend(letters.next()),
+            '"' => quoted = !quoted,
+            ',' if !quoted => cells.push(std::mem::take(&mut cell)),
+            letter => cell.push(letter),
+        }
+    }
+    cells.push(cell);
+    cells
+}
+
+/// Checks that a ledger has its columns, and in each row what must be there.
+fn check(text: &str) -> Result<()> {
+    let mut lines = text.lines();
+    ensure!(
+        lines.next().map(cells) == Some(COLUMNS.map(str::to_owned).to_vec()),
+        "line 1: the columns are {}",
+        COLUMNS.join(",")
+    );
+    for (number, line) in (2..).zip(lines) {
+        let row = cells(line);
+        ensure!(
+            row.len() == COLUMNS.len(),
+            "line {number}: {} cells, and there are {} columns",
+            row.len(),
+            COLUMNS.len()
+        );
+        let of = |column: &str| &row[COLUMNS.iter().position(|it| *it == column).unwrap_or_default()];
+        for column in REQUIRED {
+            ensure!(!of(column).is_empty(), "line {number}: {column} is empty");
+        }
+        let number_of = |column: &str| -> Result<f64> {
+            of(column).parse().with_context(|| format!("line {number}: {column} is no number: {}", of(column)))
+        };
+        let layers = (number_of("n_gpu_layers")?, number_of("layers")?);
+        ensure!(layers.0 <= layers.1, "line {number}: {} of {} layers", layers.0, layers.1);
+        let median = number_of("median")?;
+        if !(median > 0.0 && median < 1e9) {
+            bail!("line {number}: {median} tokens per second");
+        }
+        for (bound, is_least) in [("least", true), ("most", false)] {
+            if !of(bound).is_empty() {
+                let bound_is = number_of(bound)?;
+                let fits = if is_least { bound_is <= median } else { bound_is >= median };
+                ensure!(fits, "line {number}: {bound} is {bound_is}, the median {median}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{COLUMNS, cells, check, line, rows};
+
+    /// What `measure` writes: its own test holds this file to it.
+    const FILE: &str = include_str!("../tests/submission.json");
+
+    fn changed(change: impl FnOnce(&mut Value)) -> Result<Vec<Vec<String>>, String> {
+        let mut value: Value = serde_json::from_str(FILE).unwrap();
+        change(&mut value);
+        rows(&value.to_string()).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_submission_becomes_rows_of_the_ledger() {
+        let rows = rows(FILE).unwrap();
+        assert_eq!(rows.len(), 2);
+        let of = |row: &[String], column: &str| row[COLUMNS.iter().position(|it| *it == column).unwrap()].clone();
+        let tg = &rows[1];
+        for (column, value) in [
+            ("date", "2026-11-28"),
+            ("model", "Llama 3.1 8B"),
+            ("cores", "16"),
+            ("n_gpu_layers", "33"),
+            ("layers", "33"),
+            ("type_k", "F16"),
+            ("n_gen", "256"),
+            ("n_depth", "512"),
+            ("median", "80.00"),
+            ("least", "77.58"),
+            ("most", "82.58"),
+            ("samples", "3"),
+        ] {
+            assert_eq!(of(tg, column), value, "{column}");
+        }
+        assert!(of(tg, "gpus").contains("RTX 4090") && of(tg, "gpus").contains("PCIe 4.0 x16"));
+        let ledger = format!("{}\n{}\n{}\n", COLUMNS.join(","), line(&rows[0]), line(tg));
+        check(&ledger).unwrap();
+        assert_eq!(cells(&line(tg)), *tg);
+    }
+
+    #[test]
+    fn every_field_is_checked_and_named_where_it_is_wrong() {
+        type Change = fn(&mut Value);
+        let cases: [(Change, &str); 18] = [
+            (|it| it["form"] = json!("other"), "form"),
+            (|it| it["version"] = json!(2), "version"),
+            (|it| it["hostname"] = json!("pc"), "hostname"),
+            (|it| it["date"] = json!("yesterday"), "date"),
+            (|it| it["model"]["name"] = json!("/home/zoe/m.gguf"), "model.name"),
+            (|it| it["model"]["name"] = json!("x".repeat(1000)), "model.name"),
+            (|it| it["model"]["header"] = json!("xyz"), "model.header"),
+            (|it| it["model"]["path"] = json!("m.gguf"), "path"),
+            (|it| it["machine"]["cpu"] = json!("zoe@pc"), "machine.cpu"),
+            (|it| it["machine"]["memory"] = json!(-1), "machine.memory"),
+            (|it| it["machine"]["gpus"][0]["uuid"] = json!("GPU-1"), "uuid"),
+            (|it| it["machine"]["gpus"][0]["link"]["max"]["lanes"] = json!(99), "machine.gpus[0].link.max.lanes"),
+            (|it| it["points"][0]["n_gpu_layers"] = json!(34), "points[0].n_gpu_layers"),
+            (|it| it["points"][0]["settings"]["type_k"] = json!(7), "points[0].settings.type_k"),
+            (|it| it["points"][0]["rows"][0]["ns"] = json!([]), "points[0].rows[0]"),
+            (|it| it["points"][0]["rows"][0]["ns"][1] = json!(0), "points[0].rows[0].ns[1]"),
+            (|it| it["points"][0]["conditions"]["temperature"] = json!(1000), "points[0].conditions.temperature"),
+            (|it| it["points"] = json!([]), "points"),
+        ];
+        for (change, named) in cases {
+            let error = changed(change).unwrap_err();
+            assert!(error.contains(named), "{named}: {error}");
+        }
+        assert!(changed(|_| {}).is_ok());
+    }
+
+    #[test]
+    fn the_ledger_of_the_repository_is_whole() {
+        check(include_str!("../../docs/ledger/speeds.csv")).unwrap();
+    }
+
+    #[test]
+    fn a_ledger_with_a_wrong_row_is_refused_by_its_line() {
+        let whole = include_str!("../../docs/ledger/speeds.csv");
+        for (from, to) in [("43.18", "fast"), (",2.89,", ",,"), (",8,49,", ",50,49,"), ("Qwen2.5", "Qwen,2.5")] {
+            let wrong = whole.replacen(from, to, 1);
+            assert_ne!(wrong, whole, "{from}");
+            assert!(check(&wrong).unwrap_err().to_string().starts_with("line "), "{from}");
+        }
+        assert!(check("source,date\n").unwrap_err().to_string().starts_with("line 1"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Fields of a JSON document, each with its path, so that an error can name it.
+
+use std::ops::RangeInclusive;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+/// The longest text of a submission.
+const LONGEST: usize = 300;
+
+/// A value and where it is.
+#[derive(Debug, Clone)]
+pub(super) struct Field<'v> {
+    path: String,
+    value: &'v Value,
+}
+
+impl<'v> Field<'v> {
+    pub(super) const fn root(value: &'v Value) -> Self {
+        Self { path: String::new(), value }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        if self.path.is_empty() { "the document" } else { &self.path }
+    }
+
+    /// The field of an object; null where there is none.
+    pub(super) fn get(&self, name: &str) -> Self {
+        let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
+        Self { path, value: &self.value[name] }
+    }
+
+    /// Checks that it is an object, and that it has these fields at most: any other may say who somebody is.
+    pub(super) fn has_only(&self, names: &[&str]) -> Result<()> {
+        let object = self.value.as_object();
+        ensure!(object.is_some(), "{}: an object is needed", self.path());
+        let unknown = object.into_iter().flatten().map(|(name, _)| name).find(|name| !names.contains(&name.as_str()));
+        ensure!(
+            unknown.is_none(),
+            "{}: `{}` is no field of a submission",
+            self.path(),
+            unknown.map_or("", String::as_str)
+        );
+        Ok(())
+    }
+
+    /// The value, if there is one.
+    pub(super) fn is_some(&self) -> Option<Self> {
+        (!self.value.is_null()).then(|| self.clone())
+    }
+
+    /// What `read` makes of it; nothing where it is null.
+    pub(super) fn or_none(&self, read: impl FnOnce(&Self) -> Result<String>) -> Result<String> {
+        self.is_some().map_or(Ok(String::new()), |field| read(&field))
+    }
+
+    /// The items of a list of at most so many.
+    pub(super) fn list(&self, most: usize) -> Result<Vec<Self>> {
+        let Some(items) = self.value.as_array() else {
+            anyhow::bail!("{}: a list is needed", self.path());
+        };
+        ensure!(items.len() <= most, "{}: {} items, and there can be {most}", self.path(), items.len());
+        let item = |(index, value)| Self { path: format!("{}[{index}]", self.path), value };
+        Ok(items.iter().enumerate().map(item).collect())
+    }
+
+    /// A text of one line that holds no path and no address.
+    pub(super) fn text(&self) -> Result<String> {
+        let Some(text) = self.value.as_str() else {
+            anyhow::bail!("{}: a text is needed", self.path());
+        };
+        let length = text.chars().count();
+        ensure!(length <= LONGEST, "{}: {length} letters, and there can be {LONGEST}", self.path());
+        ensure!(!text.contains(char::is_control), "{}: a control character is in it", self.path());
+        let is_path = text.starts_with(['/', '~']) || text.contains(":\\") || text.matches('/').count() > 1;
+        ensure!(!is_path && !text.contains('@'), "{}: `{text}` may say whose machine it was", self.path());
+        Ok(text.to_owned())
+    }
+
+    pub(super) fn one_of(&self, all: &[&str]) -> Result<()> {
+        let text = self.text()?;
+        ensure!(all.contains(&text.as_str()), "{}: `{text}` is none of {}", self.path(), all.join(", "));
+        Ok(())
+    }
+
+    /// So many hexadecimal digits.
+    pub(super) fn hexadecimal(&self, digits: usize) -> Result<()> {
+        let text = self.text()?;
+        let is_hex = text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
+        ensure!(is_hex, "{}: {digits} hexadecimal digits are needed", self.path());
+        Ok(())
+    }
+
+    /// A day: `2026-11-28`.
+    pub(super) fn date(&self) -> Result<String> {
+        let text = self.text()?;
+        let parts: Vec<&str> = text.split('-').collect();
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        let is_date = lengths == [4, 2, 2] && parts.iter().all(|part| part.chars().all(|c| c.is_ascii_digit()));
+        ensure!(is_date, "{}: a date is needed, such as 2026-11-28", self.path());
+        Ok(text)
+    }
+
+    pub(super) fn number(&self, range: RangeInclusive<f64>) -> Result<f64> {
+        let Some(number) = self.value.as_f64() else {
+            anyhow::bail!("{}: a number is needed", self.path());
+        };
+        let (least, most) = (range.start(), range.end());
+        ensure!(range.contains(&number), "{}: {number} is not between {least} and {most}", self.path());
+        Ok(number)
+    }
+
+    /// A whole number, as it is written.
+    pub(super) fn whole(&self, range: RangeInclusive<f64>) -> Result<String> {
+        let number = self.number(range)?;
+        ensure!(number.fract() == 0.0, "{}: {number} is no whole number", self.path());
+        Ok(self.value.to_string())
+    }
+}
