@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use autoplace::machine::Gpu;
+use autoplace::machine::{Bandwidth, Gpu, Host, ParseError};
 use autoplace::memory::companion::Role;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers, HostParts, Policy, Request, Workload};
+use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, Policy, Request, Workload};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand, value_parser};
 use serde_json::Value;
@@ -17,6 +17,7 @@ use crate::emit::Tool;
 use crate::gpu;
 use crate::llama_cpp::{is_no, is_yes};
 use crate::measure::MeasureArgs;
+use crate::picture;
 use crate::runtime::RuntimeVerb;
 use crate::settings::{DeviceArgs, SettingArgs};
 use crate::sizes;
@@ -148,9 +149,10 @@ pub(crate) struct AskArgs {
     /// spare]
     #[arg(short, long, alias = "ctx-size", value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
-    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl [default: f16]
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) kv: Option<KvType>,
+    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where
+    /// the speed that it buys is worth the quality; `auto:q4_0` may also choose q4_0 [default: f16]
+    #[arg(long, value_name = "TYPE|auto", value_parser = kv)]
+    pub(crate) kv: Option<Kv>,
     /// Type of the keys alone
     #[arg(long, value_name = "TYPE", conflicts_with = "kv")]
     pub(crate) cache_type_k: Option<KvType>,
@@ -229,7 +231,7 @@ pub(crate) struct PlanArgs {
     pub(crate) machine: Option<PathBuf>,
     /// Devices of another machine too, whose rpc-server listens there; several times for several. They are measured,
     /// and the plan is made in a process of its own
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "with", "no_probe", "emit", "save"])]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "cpu", "memory", "with", "no_probe", "emit", "save"])]
     pub(crate) rpc: Vec<String>,
     /// Lets --rpc reach other machines than this one: there is no authentication
     #[arg(long, requires = "rpc")]
@@ -240,6 +242,14 @@ pub(crate) struct PlanArgs {
     /// How fast the disk is read, for a model that does not fit: `3GB/s` [default: as measured on the model's file]
     #[arg(long, value_name = "RATE", value_parser = sizes::rate, requires = "allow_paging")]
     pub(crate) disk_rate: Option<u64>,
+    /// The processor of a host instead of this one: its cores, and the memory that it is rated for: `Ryzen 9 7950X`,
+    /// `M3 Max`, `EPYC 9654`, `DGX Spark`, `Strix Halo`
+    #[arg(long, value_name = "NAME", value_parser = cpu)]
+    pub(crate) cpu: Option<String>,
+    /// The memory of a host instead of this one's, by type and channels or bits of its bus: `DDR5-5600 x2`,
+    /// `LPDDR5X-8000 256-bit`, `DDR4`
+    #[arg(long, value_name = "TYPE [xCHANNELS|BITS-bit]", value_parser = memory)]
+    pub(crate) memory: Option<Bandwidth>,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<(Role, PathBuf)>,
@@ -254,6 +264,10 @@ pub(crate) struct PlanArgs {
     /// Prints the predicted speed by layers on the GPU too
     #[arg(long)]
     pub(crate) curve: bool,
+    /// Draws the plan into a file: the memory of each device, the cliff with the plan's point, speed by depth. `.svg` is
+    /// the picture, `.html` a page with it that needs no other file
+    #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = picture::file)]
+    pub(crate) picture: Option<PathBuf>,
     /// Prints JSON, all sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
@@ -326,8 +340,12 @@ impl AskArgs {
             request = request.n_ubatch(ubatch).n_batch(n_batch);
         }
         let params = &mut request.params;
-        params.type_k = self.kv.or(self.cache_type_k).unwrap_or(params.type_k);
-        params.type_v = self.kv.or(self.cache_type_v).unwrap_or(params.type_v);
+        if let Some(Kv { ty, choice }) = self.kv {
+            (params.type_k, params.type_v) = (ty, ty);
+            request.kv_cache = choice;
+        }
+        params.type_k = self.cache_type_k.unwrap_or(params.type_k);
+        params.type_v = self.cache_type_v.unwrap_or(params.type_v);
         params.offload_kqv = self.kv_offload.unwrap_or(params.offload_kqv);
         params.flash_attn = self.flash_attn.unwrap_or(params.flash_attn);
         params.swa_full |= self.swa_full;
@@ -340,6 +358,23 @@ impl AskArgs {
         request.allow_paging = self.allow_paging;
         request
     }
+}
+
+/// What `--kv` says: a type of keys and values, or the widest type and how far it may be left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kv {
+    ty: KvType,
+    choice: KvCache,
+}
+
+/// A type, or `auto`.
+fn kv(text: &str) -> Result<Kv, String> {
+    if text.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("auto")) {
+        let choice = text.parse().map_err(|error: ParseError| error.to_string())?;
+        return Ok(Kv { ty: KvType::F16, choice });
+    }
+    let ty = text.parse().map_err(|error: ParseError| format!("{error}, or auto"))?;
+    Ok(Kv { ty, choice: KvCache::Given })
 }
 
 /// As common/arg.cpp reads `--flash-attn`.
@@ -390,6 +425,16 @@ fn beside(text: &str) -> Result<(Role, PathBuf), String> {
     }
 }
 
+/// The name of a processor that the catalogue knows.
+fn cpu(text: &str) -> Result<String, String> {
+    Host::named(text, 1).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+/// How fast memory of this notation is read.
+fn memory(text: &str) -> Result<Bandwidth, String> {
+    Host::memory(text).map_err(|error| error.to_string())
+}
+
 /// A name and a value, which is JSON or else a text.
 fn variable(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
@@ -436,7 +481,7 @@ pub(crate) fn in_one_line(message: &str) -> String {
 mod tests {
     use super::{Args, Verb};
     use autoplace::memory::{FlashAttention, KvType};
-    use autoplace::plan::{Context, GpuLayers, Request};
+    use autoplace::plan::{Context, GpuLayers, KvCache, Request};
     use clap::Parser;
 
     #[test]
@@ -461,5 +506,15 @@ mod tests {
         assert_eq!(open, (Context::Default, GpuLayers::Auto, FlashAttention::On, 4096));
         let said = over(&["--kv", "f16", "--kv-offload", "on", "--flash-attn", "auto"]);
         assert_eq!(said, (KvType::F16, true, FlashAttention::Auto));
+        let chosen = |said: &[&str]| {
+            let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).ok()?;
+            let Verb::Plan(args) = args.verb else { unreachable!() };
+            let request = args.request();
+            Some((request.params.type_v, request.kv_cache))
+        };
+        assert_eq!(chosen(&["--kv", "auto"]), Some((KvType::F16, KvCache::Auto)));
+        assert_eq!(chosen(&["--kv", "auto:q4_0"]), Some((KvType::F16, KvCache::DownTo(KvType::Q4_0))));
+        assert_eq!(chosen(&["--kv", "q8_0"]), Some((KvType::Q8_0, KvCache::Given)));
+        assert_eq!(chosen(&["--kv", "auto:q9"]), None);
     }
 }

@@ -3,7 +3,8 @@
 //! Arguments flow in ([`args`], with [`settings`], [`sizes`], [`flags`] and [`gpu`] for what they are made of, and
 //! [`llama_cpp`] for llama.cpp's own flags), a verb does its work
 //! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
-//! [`extract`], [`template`], [`runtime`]), and text, JSON ([`json`]) or another tool's words ([`emit`]) flow out. Exit
+//! [`extract`], [`template`], [`runtime`]), and text, JSON ([`json`]), pictures ([`picture`]) or another tool's words
+//! ([`emit`]) flow out. Exit
 //! code 1 is an answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is
 //! the doctor's, where something is wrong, and that of `measure --ready`, where no placement lasts; 130 is a program
 //! that Ctrl-C has ended.
@@ -23,6 +24,7 @@ mod llama_cpp;
 #[path = "../../autoplace/tests/support/llama_source/mod.rs"]
 mod llama_source;
 mod measure;
+mod picture;
 mod plan;
 mod rates;
 mod running;

@@ -18,6 +18,7 @@ use crate::args::PlanArgs;
 use crate::emit::{Tool, emit};
 use crate::gpu::{self, Simulated};
 use crate::json;
+use crate::picture;
 use crate::talk::here;
 
 /// What took time. The plan's own bytes are llama.cpp's where `probe` did.
@@ -76,6 +77,9 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     if let Some(file) = &args.save {
         SavedPlan::new(real, request, &header)?.write(file)?;
     }
+    if let Some(file) = &args.picture {
+        picture::write_plan(file, &plan, &plan.to_string())?;
+    }
     if let Some(text) = emitted {
         return Ok(text.trim_end().to_owned());
     }
@@ -133,6 +137,9 @@ fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String,
     let builder = args.adapters.load(builder);
     let builder = args.rpc.iter().fold(builder, ModelBuilder::rpc);
     let plan = builder.rpc_trusted_network(args.rpc_trusted_network).plan()?;
+    if let Some(file) = &args.picture {
+        picture::write_plan(file, &plan, &plan.to_string())?;
+    }
     if args.json {
         let (total, none) = (begin.elapsed(), Duration::ZERO);
         return Ok(json::text(&plan, None, Took { header: none, estimate: none, probe: Some(total), total }));
@@ -149,9 +156,8 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
         None => load::detect()?,
     };
     args.devices.keep(&mut described)?;
-    if let Some((bytes, rate)) = args.ram.or_else(|| gpu::memory_of(&args.gpu)) {
-        // What was not said of it is not known.
-        described.host = rate.into_iter().fold(Host::new(bytes), Host::bandwidth);
+    if let Some(host) = host(args, &described.host)? {
+        described.host = host;
     }
     if let Some(rate) = args.disk_rate {
         described.host = described.host.disk(rate);
@@ -163,6 +169,36 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
         false => (described.clone(), Vec::new()),
     };
     Ok((is_described.then_some(described), simulated))
+}
+
+/// The host that is described, if it is not this one. It has the processor and the memory that were named; anything
+/// else of it is unknown.
+fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
+    let ram = args.ram.or_else(|| gpu::memory_of(&args.gpu));
+    let stated = args.ram.and_then(|(_, rate)| rate);
+    if stated.is_some() && args.memory.is_some() {
+        return Err("--ram states how fast memory is read, and --memory too: leave one of them out".into());
+    }
+    if ram.is_none() && args.cpu.is_none() && args.memory.is_none() {
+        return Ok(None);
+    }
+    let (total, available) = ram.map_or((own.total, own.available), |(bytes, _)| (bytes, bytes));
+    let mut host = match &args.cpu {
+        Some(name) => Host::named(name, total)?,
+        // Another memory in this computer: its cores stay.
+        None if ram.is_none() => own.clone(),
+        None => Host::new(total),
+    };
+    host = host.available(available);
+    // They were measured with this computer's memory.
+    host.rates = None;
+    // A chip that is named as a GPU has its own memory; a processor that is named has what it is rated for.
+    let of_chip = ram.and_then(|(_, rate)| rate).filter(|_| args.cpu.is_none());
+    if let Some(rate) = stated.or(of_chip) {
+        host = host.bandwidth(rate);
+    }
+    host.bandwidth = args.memory.or(host.bandwidth);
+    Ok(Some(host))
 }
 
 /// The predicted speed by layers on the GPUs, as bars.

@@ -18,10 +18,12 @@ mod fit_table;
 mod fuzz;
 mod gpu_bundle;
 mod interop;
+mod ledger;
 mod llama_server;
 mod llama_tools;
 mod package;
 mod packed;
+mod pictures;
 mod promises;
 mod python;
 mod real;
@@ -85,8 +87,10 @@ fn run(arguments: &[String]) -> Result<()> {
         ("gpu-bundle", []) => gpu_bundle::gpu_bundle(&workspace, true),
         ("gpu-bundle", [flag]) if flag == "--no-run" => gpu_bundle::gpu_bundle(&workspace, false),
         ("interop", []) => interop::interop(&workspace),
+        ("ledger", _) => ledger::ledger(&workspace, rest),
         ("llama-server", []) => llama_server::llama_server(&workspace),
         ("package", []) => package::package(&workspace),
+        ("pictures", []) => pictures::pictures(&workspace),
         ("real", _) => real::real(&workspace, rest),
         ("runtime", _) => runtime::runtime(&mut workspace, rest),
         ("sanitize", []) => sanitize::sanitize(&workspace),
@@ -125,8 +129,10 @@ cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models 
 cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
+cargo xtask ledger [FILE...]        checks the ledger of measured speeds, and adds what people sent (`autoplace measure --submission`)
 cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
+cargo xtask pictures                looks at pages of `plan --picture` and `measure --picture` in Chromium, light and dark
 cargo xtask real [--write] [CHECK...]
                                     two public models beside llama.cpp's own programs (compiles them), transformers and OpenAI's client
 cargo xtask runtime [--vulkan] [--cuda]

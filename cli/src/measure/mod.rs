@@ -23,6 +23,7 @@ use clap::{ValueEnum, value_parser};
 use crate::args::AskArgs;
 use crate::flags::Flags;
 use crate::gpu::{self, Simulated};
+use crate::picture::{self, Series};
 use crate::rates::bar;
 use crate::stop::Stop;
 use crate::talk::here;
@@ -79,6 +80,17 @@ pub(crate) struct MeasureArgs {
     /// Prints JSON, as `--format json`
     #[arg(long, conflicts_with = "format")]
     json: bool,
+    /// Draws the measurement into a file: measured beside predicted speeds with their spread, beside a published sweep,
+    /// and what each placement took. `.svg` is the picture, `.html` a page with it that needs no other file
+    #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = picture::file)]
+    picture: Option<PathBuf>,
+    /// Draws another sweep beside it: what `--write` wrote, llama-bench's JSON, or a table of n_gpu_layers and tokens per
+    /// second; several times for several
+    #[arg(long, value_name = "FILE", requires = "picture")]
+    beside: Vec<PathBuf>,
+    /// Writes a file to give to others, in which nothing says whose machine it was, and shows what it leaves in
+    #[arg(long, value_name = "FILE")]
+    submission: Option<PathBuf>,
     /// Writes the JSON to a file too
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -99,15 +111,16 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     if is_read && args.asks_to_measure() {
         return Err(in_file(&args.model, "what was measured is shown again, and not measured").into());
     }
-    if let Some(folder) = args.write.as_deref().and_then(Path::parent)
-        && !folder.as_os_str().is_empty()
-        && !folder.is_dir()
+    for folder in [&args.write, &args.picture, &args.submission].into_iter().flatten().filter_map(|file| file.parent())
     {
-        return Err(in_file(folder, "there is no such folder to write to").into());
+        if !folder.as_os_str().is_empty() && !folder.is_dir() {
+            return Err(in_file(folder, "there is no such folder to write to").into());
+        }
     }
     if args.ready.is_asked() {
         return ready::run(args);
     }
+    let others: Vec<Series> = args.beside.iter().map(|file| picture::read(file)).collect::<Result<_, _>>()?;
     let (measurement, is_stopped) = if is_read {
         (Measurement::from_json(&read(&args.model)?).map_err(|error| in_file(&args.model, error))?, false)
     } else {
@@ -116,6 +129,12 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(file) = &args.write {
         fs::write(file, measurement.to_json()).map_err(|error| in_file(file, error))?;
     }
+    if let Some(file) = &args.submission {
+        submit(&measurement, file)?;
+    }
+    if let Some(file) = &args.picture {
+        picture::write_measured(file, &measurement, &others, &table::rows(&measurement))?;
+    }
     let printed = print(&match args.format() {
         Format::Table => table::text(&measurement),
         Format::Markdown => table::markdown(&measurement),
@@ -123,6 +142,19 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
         Format::LlamaBench => bench::jsonl(&measurement),
     });
     Ok(if is_stopped { ExitCode::from(130) } else { printed })
+}
+
+/// Shows what a submission leaves in, and writes it.
+fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> {
+    let submission = measurement.submission();
+    if submission.points.is_empty() {
+        return Err(in_file(file, "nothing was measured that could be given to others").into());
+    }
+    eprintln!("{} leaves in:", file.display());
+    for line in submission.left_in() {
+        eprintln!("  {}", line.replace(char::is_control, " "));
+    }
+    fs::write(file, submission.to_json()).map_err(|error| in_file(file, error).into())
 }
 
 /// Measures what takes turns. Whether Ctrl-C ended it.
@@ -217,7 +249,7 @@ fn taught(
         return Ok(None);
     }
     let (mut machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
-    let kv = [request.params.type_k, request.params.type_v];
+    let kv = request.kv_types_of(profile);
     let mut rates = RatesRequest::of_model(header, profile, &kv);
     rates.missing = true;
     measure_rates(&mut machine, &rates, args.threads, |_| ())?;

@@ -17,7 +17,7 @@ const NOT_READY: u8 = 3;
 
 /// Arguments of a sweep, which have no place beside those of `--ready`. clap does not miss `--ready` itself where one
 /// of them excludes it.
-const OF_A_SWEEP: [&str; 6] = ["steps", "full", "before", "write", "at", "rounds"];
+const OF_A_SWEEP: [&str; 9] = ["steps", "full", "before", "write", "picture", "beside", "submission", "at", "rounds"];
 
 /// The arguments of `--ready`.
 #[derive(Debug, clap::Args)]

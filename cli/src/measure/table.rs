@@ -8,7 +8,7 @@ use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 use crate::devices::columns;
 
 /// Cells by rows, the heading first. All that differs between its forms is what lies between cells.
-fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
+pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let mut kinds: Vec<String> = Vec::new();
     for row in measurement.points.iter().flat_map(|point| &point.rows) {
         let name = row.name();

@@ -154,3 +154,25 @@ fn a_placement_that_lasts_is_saved_and_one_that_does_not_has_an_exit_code_of_its
         assert!(followed.status.success(), "{}", text(&followed.stderr));
     }
 }
+
+#[test]
+fn a_submission_shows_what_it_leaves_in_and_has_no_path_text_or_name() {
+    let user = User::new();
+    let [texts, file, page] = ["texts", "mine.json", "page.html"].map(|name| user.path(name).display().to_string());
+    fs::write(&texts, "My name is Zoe.\n").unwrap();
+    let (measured, _) = measured(&user, &["--rounds", "1", "--steps", "2", "--prompts", &texts]);
+    let output = user.autoplace(&["measure", &measured, "--submission", &file, "--picture", &page]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("leaves in:") && said.contains("model: autoplace demo") && said.contains("placements: "),
+        "{said}"
+    );
+    let submission = fs::read_to_string(&file).unwrap();
+    let folder = user.path("").display().to_string();
+    for private in ["Zoe", "0.gguf", &folder, "/home", "/tmp"] {
+        assert!(!submission.contains(private), "{private}: {submission}");
+    }
+    let page = fs::read_to_string(&page).unwrap();
+    assert!(page.contains("<svg") && page.contains("<table>") && !page.contains("<script"), "{page}");
+}

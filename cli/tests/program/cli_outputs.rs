@@ -54,3 +54,52 @@ fn shells_complete_the_arguments() {
         }
     }
 }
+
+#[test]
+fn a_plan_is_drawn_as_a_picture_or_as_a_page_and_into_no_other_file() {
+    let (_dir, model) = file(&LLAMA_8B.builder());
+    let user = User::new();
+    let [svg, html] = ["plan.svg", "plan.html"].map(|name| user.path(name).display().to_string());
+    for drawn in [&svg, &html] {
+        let printed = user.says(&["plan", &model, "--gpu", "RTX 3060=6GiB", "--no-probe", "--picture", drawn]);
+        assert!(printed.contains("RTX 3060"), "{printed}");
+    }
+    let [svg, html] = [svg, html].map(|drawn| std::fs::read_to_string(drawn).unwrap());
+    assert!(svg.starts_with("<svg") && html.contains(svg.trim_end()), "{html}");
+    assert!(html.contains("<pre>") && html.contains("prefers-color-scheme"), "{html}");
+    let output = user.autoplace(&["plan", &model, "--picture", "plan.png"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("ends in .svg or .html"), "{said}");
+}
+
+#[test]
+fn a_host_is_described_by_its_processor_and_its_memory() {
+    let (_dir, model) = file(&LLAMA_8B.builder());
+    let user = User::new();
+    let speed = |args: &[&str]| {
+        let plan: serde_json::Value = user
+            .says(&[&["plan", &model, "--gpu", "RTX 3060=3GiB", "--no-probe", "--json"], args].concat())
+            .parse()
+            .unwrap();
+        plan["speed"]["host_rate"].as_f64().unwrap() / 1e9
+    };
+    // 65 % of the peak.
+    for (args, peak) in [
+        (&["--ram", "64GiB", "--cpu", "Ryzen 9 7950X"][..], 83.2),
+        (&["--cpu", "EPYC 9654", "--memory", "DDR5-4800 x8"], 307.2),
+        (&["--ram", "64GiB", "--memory", "DDR4-3200 x2"], 51.2),
+        (&["--cpu", "DGX Spark"], 273.056),
+    ] {
+        let read = speed(args);
+        assert!((read / (0.65 * peak) - 1.0).abs() < 0.01, "{args:?}: {read}");
+    }
+    for (args, part) in [
+        (&["--cpu", "Ryzen 9 7950Y"][..], "near it are Ryzen 9 7950X"),
+        (&["--memory", "DDR9"], "no memory that is known"),
+        (&["--ram", "64GiB:60GB/s", "--memory", "DDR5"], "leave one of them out"),
+    ] {
+        let output = user.autoplace(&[&["plan", &model, "--gpu", "RTX 3060=3GiB"], args].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(part), "{said}");
+    }
+}

@@ -172,6 +172,19 @@ fn a_context_grows_as_far_as_it_costs_no_layer() {
 }
 
 #[test]
+fn the_types_of_the_cache_get_smaller_where_that_is_faster() {
+    let (_dir, path) = file(&LLAMA_8B.builder());
+    let kv = |kv: &str, free: &str| {
+        let gpu = format!("RTX 4090,free={free}");
+        let args = ["--gpu", &gpu, "--ctx", "16384", "--kv", kv, "--no-probe"];
+        plan_json(&path, &args)["kv_type"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(kv("auto", "20GiB"), "f16");
+    assert_eq!(kv("auto", "6.7GiB"), "q8_0");
+    assert_eq!(kv("f16", "6.7GiB"), "f16");
+}
+
+#[test]
 fn the_curve_shows_every_number_of_layers() {
     let words = plan(&demo(), &["--gpu", "RTX 4090", "--ram", "64GiB:60GB/s", "--curve"]);
     assert!(words.contains("speed  about "), "{words}");

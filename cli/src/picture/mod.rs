@@ -1,0 +1,54 @@
+//! Pictures: a plan ([`plan`]) or a measurement ([`measured`]) flows in, an SVG document or a page that holds it flows
+//! out.
+//!
+//! A picture needs no other file and no font of its own: texts are texts. It has a light and a dark form, between which
+//! `prefers-color-scheme` chooses, and can be read at a width of 400 pixels. The same input gives the same picture.
+
+mod canvas;
+mod measured;
+mod page;
+mod plan;
+mod series;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use autoplace::plan::Plan;
+use autoplace_measure::Measurement;
+
+pub(crate) use series::{Series, read};
+
+use crate::in_file;
+
+/// A file for a picture: its name says the form.
+pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let is_known = path.extension().is_some_and(|it| it == "svg" || it == "html");
+    is_known.then_some(path).ok_or_else(|| "a picture is a file that ends in .svg or .html".to_owned())
+}
+
+/// Draws a plan, with `report` as the page's text.
+pub(crate) fn write_plan(file: &Path, plan: &Plan, report: &str) -> Result<(), Box<dyn Error>> {
+    let svg = plan::svg(plan)?;
+    let title = format!("Where {} goes", plan.model.name);
+    written(file, &title, svg, &page::text(report))
+}
+
+/// Draws a measurement beside others, with its `table` below it on a page.
+pub(crate) fn write_measured(
+    file: &Path,
+    measurement: &Measurement,
+    others: &[Series],
+    table: &[Vec<String>],
+) -> Result<(), Box<dyn Error>> {
+    let svg = measured::svg(measurement, others)?;
+    let title = format!("{}, measured", measurement.model.identity.name);
+    written(file, &title, svg, &page::table(table))
+}
+
+fn written(file: &Path, title: &str, svg: String, below: &str) -> Result<(), Box<dyn Error>> {
+    let is_page = file.extension().is_some_and(|it| it == "html");
+    let text = if is_page { page::html(title, &svg, below) } else { svg };
+    fs::write(file, text).map_err(|error| in_file(file, error).into())
+}

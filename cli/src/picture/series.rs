@@ -1,0 +1,114 @@
+//! Speeds of another measurement, to be drawn beside: layers on GPUs and tokens per second of generation.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use autoplace_measure::Measurement;
+use serde_json::Value;
+
+/// A curve and its name.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    /// Layers of the model, the output layer counted; `None` where nothing says so.
+    pub(crate) layers: Option<u32>,
+    pub(crate) points: Vec<(u32, f64)>,
+}
+
+/// The sweep that people know: Qwen2.5-Coder-14B (Q4_K_M, 48 blocks) on an RTX 5060 Ti of 16 GB in a PCIe 3.0 x8 slot
+/// beside a Core i7-8700 with two channels of DDR4-2400, llama.cpp (CUDA 12.4), a context of 4096 tokens.
+///
+/// InventiveHQ, local-llm-benchmarks, experiment vram-offload-cliff (CC BY 4.0).
+pub(crate) fn published() -> Series {
+    let points = vec![(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (32, 7.26), (40, 12.5), (49, 43.18)];
+    Series { name: "published: RTX 5060 Ti, 14B (InventiveHQ)".to_owned(), layers: Some(49), points }
+}
+
+/// Reads what `measure --write` wrote, what llama-bench printed (`-o json`, `-o jsonl`), or a table whose first column
+/// is `n_gpu_layers` and whose second is tokens per second, as in the published sweeps (Markdown or comma-separated).
+pub(crate) fn read(file: &Path) -> Result<Series, String> {
+    let text = crate::read(file)?;
+    let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let series = match Measurement::from_json(&text) {
+        Ok(measurement) => of(&measurement, name),
+        Err(_) => {
+            let points = bench(&text).or_else(|| table(&text)).unwrap_or_default();
+            Series { name, layers: None, points }
+        }
+    };
+    if series.points.is_empty() {
+        let error = "neither a measurement of autoplace, nor JSON of llama-bench with generations, nor a table of n_gpu_layers and tokens per second";
+        return Err(crate::in_file(file, error));
+    }
+    Ok(series)
+}
+
+/// Generation at the least depth, of whole layers: another placement of as many layers is another curve.
+pub(super) fn of(measurement: &Measurement, name: String) -> Series {
+    let placements = || measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
+    let points = placements().filter(|(_, placement)| placement.overrides.is_empty());
+    let points = points.filter_map(|(point, it)| Some((it.n_gpu_layers, point.generation()?.speed.median)));
+    Series { name, layers: placements().map(|(_, it)| it.layers).max(), points: sorted(points) }
+}
+
+fn sorted(points: impl Iterator<Item = (u32, f64)>) -> Vec<(u32, f64)> {
+    // Layers in order, each once.
+    let points: BTreeMap<u32, f64> = points.filter(|(_, speed)| (0.0..1e9).contains(speed)).collect();
+    points.into_iter().collect()
+}
+
+fn bench(text: &str) -> Option<Vec<(u32, f64)>> {
+    let rows: Vec<Value> = match serde_json::from_str(text) {
+        Ok(Value::Array(rows)) => rows,
+        _ => text.lines().map(serde_json::from_str).collect::<Result<_, _>>().ok()?,
+    };
+    let generation = rows.iter().filter(|row| row["n_gen"].as_u64().is_some_and(|n| n > 0));
+    let points = generation
+        .filter_map(|row| Some((u32::try_from(row["n_gpu_layers"].as_u64()?).ok()?, row["avg_ts"].as_f64()?)));
+    Some(sorted(points))
+}
+
+/// Lines whose first two cells begin with numbers; all else is words.
+fn table(text: &str) -> Option<Vec<(u32, f64)>> {
+    let rows = text.lines().filter_map(|line| {
+        let mut cells = line.trim().trim_matches('|').split(['|', ',', '\t']);
+        let layers = first_word(cells.next()?)?.parse().ok()?;
+        let speed = first_word(cells.next()?)?.parse().ok()?;
+        Some((layers, speed))
+    });
+    let points = sorted(rows);
+    (!points.is_empty()).then_some(points)
+}
+
+/// What a cell begins with: `43.18 tok/s`, `0 (all CPU)`.
+fn first_word(cell: &str) -> Option<&str> {
+    cell.split_whitespace().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bench, table};
+
+    #[test]
+    fn a_published_table_is_read() {
+        let published = "\
+| -ngl (layers on GPU) | Throughput | VRAM used |
+|---|---|---|
+| 0 (all CPU) | 2.89 tok/s | 265 MB |
+| 40 | 12.5 tok/s | 7,593 MB |
+| 99 (all 48) | 43.18 tok/s | 9,179 MB |";
+        assert_eq!(table(published), Some(vec![(0, 2.89), (40, 12.5), (99, 43.18)]));
+        assert_eq!(table("n_gpu_layers,tok/s\n8,3.58\n"), Some(vec![(8, 3.58)]));
+        for nothing in ["no table", "-1,2\n", "1,NaN\n", "1,1e300\n", ""] {
+            assert_eq!(table(nothing), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn llama_benchs_generations_are_read_and_its_prompts_are_not() {
+        let line = |ngl, gen_, ts| format!("{{\"n_gpu_layers\": {ngl}, \"n_gen\": {gen_}, \"avg_ts\": {ts}}}");
+        let lines = [line(33, 0, 900.0), line(33, 128, 40.5), line(10, 128, 5.0)].join("\n");
+        assert_eq!(bench(&lines), Some(vec![(10, 5.0), (33, 40.5)]));
+        assert_eq!(bench("| a | b |"), None);
+    }
+}
