@@ -303,7 +303,7 @@ pub(super) mod tests {
         let height: f64 = root.attribute("height").unwrap().parse().unwrap();
         assert_eq!(root.attribute("viewBox"), Some(format!("0 0 {WIDTH} {height}").as_str()));
         let mut texts = Vec::new();
-        for node in document.descendants().filter(|node| node.is_element()) {
+        for node in document.descendants().filter(roxmltree::Node::is_element) {
             let name = node.tag_name().name();
             assert!(!matches!(name, "script" | "image" | "use" | "foreignObject" | "a" | "link"), "{name}");
             for attribute in node.attributes() {

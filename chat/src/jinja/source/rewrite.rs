@@ -26,7 +26,7 @@ impl<'a> Tag<'a> {
     pub(super) fn guard_iterated(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let value = self.value_from(row, from);
         if let (Some(first), Some(last)) = (value.first(), value.last()) {
-            guards.before[*first].insert_str(0, "(");
+            guards.before[*first].insert(0, '(');
             guards.after[*last].push_str(&format!(")|{ITEMS}"));
         }
     }

@@ -98,7 +98,7 @@ fn peak(gpu: &Gpu) -> u64 {
 }
 
 /// Sorts by bytes, then by bandwidth: those that are slower than `least` behind all others of their size.
-fn by_price(cards: &mut Vec<(String, Gpu)>, least: u64) {
+fn by_price(cards: &mut [(String, Gpu)], least: u64) {
     cards.sort_by_key(|(_, card)| (card.total, peak(card) < least, peak(card)));
 }
 
