@@ -42,7 +42,6 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
         tools.choice.forced(&tools.typed, None).map_err(|error| ApiError::invalid("tool_choice", error.to_string()))?;
     let opened = |constraint: Constraint| if is_open { constraint.open_objects() } else { constraint };
     let some_strict = tools.strict.contains(&true);
-    let hermes = own.tool_calls() == Some(ToolCallFormat::Hermes);
     Ok(match (forced, form) {
         (Some((constraint, format)), _) => Plan {
             constraint: Some(opened(constraint)),
@@ -65,15 +64,23 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
             may_think: false,
             unenforced: Vec::new(),
         },
-        (None, None) if some_strict && hermes => Plan {
-            constraint: Some(opened(Constraint::text_or_calls(&tools.typed))),
-            format: own,
-            is_either: false,
-            may_think: true,
-            unenforced: unenforced(tools),
-        },
         (None, None) => {
-            Plan { constraint: None, format: own, is_either: false, may_think: true, unenforced: Vec::new() }
+            let held = own.tool_calls().filter(|_| some_strict).map(|format| {
+                let called: Vec<(&Tool, bool)> = tools.typed.iter().zip(tools.strict.iter().copied()).collect();
+                opened(Constraint::text_or_calls(format, &called))
+            });
+            if let Some(held) = &held {
+                held.check().map_err(|error| {
+                    let mut refused = ApiError::of_generation(&error, "messages");
+                    if refused.param.as_deref() == Some("response_format") {
+                        // It is about all of them.
+                        refused.param = Some("tools".to_owned());
+                    }
+                    refused
+                })?;
+            }
+            let unenforced = if held.is_some() { unenforced(tools) } else { Vec::new() };
+            Plan { constraint: held, format: own, is_either: false, may_think: true, unenforced }
         }
     })
 }

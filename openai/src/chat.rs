@@ -12,7 +12,7 @@ use super::options::{Options, sampling};
 use super::parameters;
 use super::reading::{self, Body};
 use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
-use autoplace::generate::{Generate, Prompt, Sampling};
+use autoplace::generate::{Constraint, Generate, Prompt, Sampling, ToolChoice};
 use autoplace::load::Model;
 
 /// The parameters of the endpoint that are its own, but for messages, tools and what becomes a tree.
@@ -105,14 +105,20 @@ impl ChatRequest {
         let rendered = rendered.into_string();
         check_length(rendered.len(), context as usize, "messages")?;
         let sampling = sampling(own, body, context)?;
-        let mut generate = model.generate(prompt).special(constraint.is_none()).sampling(sampling);
-        options.constraint = constraint;
+        let has_marks = constraint.as_ref().is_none_or(Constraint::has_marks);
+        let mut generate = model.generate(prompt).special(has_marks).sampling(sampling);
+        options.constraint = constraint.map(|it| it.in_header(format.begins_in_header(&rendered)));
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);
         }
         let check = CallCheck::new(&tools);
         let one_call = chat.parallel_tool_calls == Some(false);
-        Ok(Self { options, generate, format, is_either, rendered, tools: tools.typed, check, one_call, unenforced })
+        let mut called = tools.typed;
+        if let ToolChoice::Function(name) = &tools.choice {
+            // No other can be what a limit leaves of a call.
+            called.retain(|tool| tool.name == *name);
+        }
+        Ok(Self { options, generate, format, is_either, rendered, tools: called, check, one_call, unenforced })
     }
 
     /// How an answer is read.

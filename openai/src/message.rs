@@ -218,7 +218,8 @@ pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
     let as_tool = |tool: ToolBody| Tool {
         name: tool.function.name,
         description: tool.function.description.unwrap_or_default(),
-        parameters: tool.function.parameters.unwrap_or_else(|| json!({})),
+        // As OpenAI has it, none is an empty list of parameters.
+        parameters: tool.function.parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
     };
     let strict = typed.iter().map(|it| it.function.strict == Some(true)).collect();
     Ok(Tools { shown, typed: typed.into_iter().map(as_tool).collect(), strict, choice })

@@ -100,6 +100,16 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
 }
 
 #[test]
+fn a_text_shorter_than_the_magic_of_gguf_is_a_template() {
+    let user = User::new();
+    let file = user.path("short.jinja");
+    for source in ["a\n", "a"] {
+        fs::write(&file, source).unwrap();
+        assert_eq!(user.says(&["template", file.to_str().unwrap()]).trim_end(), "a");
+    }
+}
+
+#[test]
 fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub() {
     let user = User::new();
     let model = fs::read(demo()).unwrap();

@@ -16,3 +16,4 @@ mod endpoint;
 mod llama_server;
 mod parameters;
 mod server;
+mod tools;

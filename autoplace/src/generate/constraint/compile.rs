@@ -39,7 +39,7 @@ fn limits(constraint: &Constraint) -> ParserLimits {
 /// Compiles a constraint.
 pub(super) fn matcher(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<llguidance::Matcher, Error> {
     guarded(constraint, || {
-        let (grammar, log) = (GrammarInit::Serialized(grammar(constraint)?), Logger::new(0, 0));
+        let (grammar, log) = (GrammarInit::Serialized(grammar(constraint, &vocabulary.control)?), Logger::new(0, 0));
         let limits = limits(constraint);
         let parser = vocabulary.factory.create_parser_from_init_ext(grammar, log, Default::default(), limits);
         let matcher = llguidance::Matcher::new(parser);
@@ -63,14 +63,18 @@ fn failure(constraint: &Constraint, reason: String) -> Unenforced {
             let refused = [calls, form].into_iter().find_map(|it| compiled(it).err());
             refused.unwrap_or_else(|| reason.into())
         }
-        Kind::TextOrCalls(calls) => compiled(calls).err().unwrap_or_else(|| reason.into()),
+        Kind::TextOrCalls(calls) => {
+            let parts = calls.grammar(&[]).map_or_else(|_| Vec::new(), |written| written.parts);
+            let refused = parts.iter().find_map(|(_, part)| compiled(part).err());
+            refused.unwrap_or_else(|| reason.into())
+        }
         _ => reason.into(),
     }
 }
 
 /// Compiles a constraint without a vocabulary.
 fn compiled(constraint: &Constraint) -> Result<(), Unenforced> {
-    let compiled = GrammarInit::Serialized(grammar(constraint)?).to_internal(None, limits(constraint));
+    let compiled = GrammarInit::Serialized(grammar(constraint, &[])?).to_internal(None, limits(constraint));
     compiled.map(drop).map_err(|error| failure(constraint, said(&error.to_string())))
 }
 
@@ -79,13 +83,8 @@ const CALLS_OR: &str = r#"start: @form | call ("\n" call)*
 call: "<tool_call>" /\n?/ @calls /\n?/ "</tool_call>"
 "#;
 
-/// Any text, with calls in it.
-const TEXT_OR_CALLS: &str = r#"start: (until /\n?/ @calls /\n?/ "</tool_call>")* TAIL?
-until[lazy]: /(?s:.*)<tool_call>/
-TAIL: /(?s:.)+/ & ~/(?s:.*)<tool_call>(?s:.*)/
-"#;
-
-fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, Unenforced> {
+/// `control`: the texts of the vocabulary's control tokens.
+fn grammar(constraint: &Constraint, control: &[String]) -> Result<TopLevelGrammar, Unenforced> {
     Ok(match &constraint.0 {
         Kind::JsonSchema { schema, is_open, .. } => {
             let prepared = schema::read(schema).and_then(|schema| schema::prepared(&schema, *is_open));
@@ -98,8 +97,11 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, Unenforced> {
             whole
         }
         Kind::TextOrCalls(calls) => {
-            let mut whole = TopLevelGrammar::from_lark(TEXT_OR_CALLS.to_owned());
-            whole.grammars.push(part("calls", calls)?);
+            let written = calls.grammar(control)?;
+            let mut whole = TopLevelGrammar::from_lark(written.lark);
+            for (name, constraint) in &written.parts {
+                whole.grammars.push(part(name, constraint)?);
+            }
             whole
         }
         Kind::Regex(regex) => {
@@ -124,7 +126,7 @@ fn grammar(constraint: &Constraint) -> Result<TopLevelGrammar, Unenforced> {
 
 /// A constraint as a part of a grammar that calls it by this name.
 fn part(name: &str, constraint: &Constraint) -> Result<GrammarWithLexer, Unenforced> {
-    let only = grammar(constraint)?.grammars.into_iter().next().unwrap_or_default();
+    let only = grammar(constraint, &[])?.grammars.into_iter().next().unwrap_or_default();
     Ok(GrammarWithLexer { name: Some(name.to_owned()), ..only })
 }
 

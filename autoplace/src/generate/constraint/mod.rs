@@ -5,6 +5,7 @@
 //! it is what was asked for when it ends, whatever the model would rather have written. A text that a limit cuts short
 //! is [`Error::Incomplete`](super::Error::Incomplete), never half a text that looks whole.
 
+mod calls;
 mod compile;
 mod lark;
 mod matcher;
@@ -18,6 +19,7 @@ use llama_sys::Vocab;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use calls::TextOrCalls;
 pub(super) use matcher::Matcher;
 pub use schema::Unenforced;
 pub use tool_choice::ToolChoice;
@@ -67,7 +69,7 @@ enum Kind {
         form: Box<Constraint>,
     },
     /// Any text, with calls of tools in it.
-    TextOrCalls(Box<Constraint>),
+    TextOrCalls(Box<TextOrCalls>),
 }
 
 impl Constraint {
@@ -104,7 +106,7 @@ impl Constraint {
                 calls.open();
                 form.open();
             }
-            Kind::TextOrCalls(calls) => calls.open(),
+            Kind::TextOrCalls(calls) => calls.is_open = true,
             Kind::Regex(_) | Kind::Choices(_) | Kind::Lark(_) => {}
         }
     }
@@ -171,7 +173,11 @@ impl Constraint {
 
     /// Begins a text that is held to it.
     pub(super) fn begin(&self, model: &Model, vocab: &Vocab) -> Result<Matcher, Error> {
-        Matcher::new(self, &model.kept(|| Vocabulary::new(vocab))?)
+        let vocabulary = model.kept(|| Vocabulary::new(vocab))?;
+        match self.has_marks() {
+            true => Matcher::new(self, &vocabulary.with_marks(vocab)?),
+            false => Matcher::new(self, &vocabulary),
+        }
     }
 
     /// The error that it is refused with.
@@ -196,7 +202,7 @@ impl Constraint {
             Kind::Choices(_) => "list of choices",
             Kind::Lark(_) => "Lark grammar",
             Kind::CallsOr { form, .. } => form.name(),
-            Kind::TextOrCalls(calls) => calls.name(),
+            Kind::TextOrCalls(_) => "calls of tools",
         }
     }
 }

@@ -64,12 +64,6 @@ impl Constraint {
         let calls = calls(&tools.iter().enumerate().collect::<Vec<_>>());
         Self(Kind::CallsOr { calls: Box::new(calls), form: Box::new(self) })
     }
-
-    /// Any text, in which whatever stands between `<tool_call>` and `</tool_call>` is a call of one of these tools
-    /// ([`ToolCallFormat::Hermes`](crate::chat::ToolCallFormat::Hermes)).
-    pub fn text_or_calls(tools: &[Tool]) -> Self {
-        Self(Kind::TextOrCalls(Box::new(calls(&tools.iter().enumerate().collect::<Vec<_>>()))))
-    }
 }
 
 /// A call of one of these tools, each with its number among all.
@@ -93,7 +87,7 @@ fn call(tool: &Tool, index: usize) -> Value {
             }
             arguments
         }
-        _ => json!({}),
+        _ => json!({"properties": {}}),
     };
     if let Some(schema) = arguments.as_object_mut() {
         // Its references are the whole schema's now.
@@ -101,16 +95,23 @@ fn call(tool: &Tool, index: usize) -> Value {
         schema.entry("type").or_insert("object".into());
     }
     move_references(&mut arguments, &format!("#/anyOf/{index}/properties/arguments"));
+    let mut call = call_schema(&tool.name, "name", "arguments");
+    call["properties"]["arguments"] = arguments;
+    call
+}
+
+/// The schema of a call with these keys; of the arguments it says nothing.
+pub(super) fn call_schema(tool: &str, name: &str, arguments: &str) -> Value {
     json!({
         "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": arguments},
-        "required": ["name", "arguments"],
+        "properties": {name: {"const": tool}, arguments: {}},
+        "required": [name, arguments],
         "additionalProperties": false,
     })
 }
 
 /// References from the root of a schema, after it was put into another.
-fn move_references(schema: &mut Value, to: &str) {
+pub(super) fn move_references(schema: &mut Value, to: &str) {
     let Value::Object(members) = schema else { return };
     if let Some(Value::String(reference)) = members.get_mut("$ref")
         && let Some(pointer) = reference.strip_prefix('#')

@@ -2,7 +2,7 @@
 //!
 //! It is made once per model, some tens of milliseconds for a large vocabulary, and holds nothing of the loaded model.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llama_sys::{Token, Vocab};
 use llguidance::ParserFactory;
@@ -10,6 +10,7 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokRxInfo, TokTrie, TokenId};
 use toktrie::{ApproximateTokEnv, TokEnv};
 
+use super::calls::CONTROL;
 use super::compile;
 use crate::generate::Error;
 
@@ -23,15 +24,33 @@ pub(super) struct Vocabulary {
     pub(super) allowed: Vec<u32>,
     /// Tokens that end a text.
     pub(super) ends: Vec<u32>,
+    /// The texts of control tokens, where those are marks of calls.
+    pub(super) control: Vec<String>,
+    /// The same vocabulary with control tokens as marks, once it was asked for.
+    with_marks: OnceLock<Arc<Self>>,
 }
 
-/// The bytes of every token; none for those that are not text.
-fn words(vocab: &Vocab) -> Result<Vec<Vec<u8>>, Error> {
+/// The bytes of every token; none for those that are not text. `are_marks`: control tokens are their texts, behind
+/// [`CONTROL`]. The texts of these are what comes second.
+pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec<String>), Error> {
     let mut words = Vec::with_capacity(vocab.n_tokens() as usize);
+    let mut control = Vec::new();
     for token in 0..vocab.n_tokens() as Token {
         let mut word = Vec::new();
         if !vocab.is_eog(token) && !vocab.is_control(token) {
             vocab.append_piece(token, false, &mut word)?;
+            if are_marks && word.contains(&(CONTROL as u8)) {
+                word.clear();
+            }
+        } else if are_marks && !vocab.is_eog(token) {
+            vocab.append_piece(token, true, &mut word)?;
+            match String::from_utf8(word) {
+                Ok(text) if !text.is_empty() => {
+                    word = format!("{CONTROL}{text}").into_bytes();
+                    control.push(text);
+                }
+                _ => word = Vec::new(),
+            }
         }
         // 0xFF, which no UTF-8 has, is how llguidance marks control tokens.
         if word.len() > MAX_TOKEN_BYTES || word.contains(&TokTrie::SPECIAL_TOKEN_MARKER) {
@@ -39,14 +58,28 @@ fn words(vocab: &Vocab) -> Result<Vec<Vec<u8>>, Error> {
         }
         words.push(word);
     }
-    Ok(words)
+    Ok((words, control))
 }
 
 impl Vocabulary {
     /// Reads all tokens of a loaded model.
     pub(super) fn new(vocab: &Vocab) -> Result<Arc<Self>, Error> {
-        let words = words(vocab)?;
-        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words));
+        Self::read(vocab, false)
+    }
+
+    /// The same, with control tokens that are marks of calls.
+    pub(super) fn with_marks(&self, vocab: &Vocab) -> Result<Arc<Self>, Error> {
+        if let Some(made) = self.with_marks.get() {
+            return Ok(Arc::clone(made));
+        }
+        let made = Self::read(vocab, true)?;
+        // Another thread may have been first: its is as good.
+        Ok(Arc::clone(self.with_marks.get_or_init(|| made)))
+    }
+
+    fn read(vocab: &Vocab, are_marks: bool) -> Result<Arc<Self>, Error> {
+        let (words, control) = words(vocab, are_marks)?;
+        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words, control));
         vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
             constraint: "vocabulary".to_owned(),
             place: String::new(),
@@ -54,7 +87,7 @@ impl Vocabulary {
         })
     }
 
-    fn of(vocab: &Vocab, words: &[Vec<u8>]) -> Result<Self, String> {
+    pub(super) fn of(vocab: &Vocab, words: &[Vec<u8>], control: Vec<String>) -> Result<Self, String> {
         let n_tokens = words.len() as u32;
         let eog: Vec<TokenId> = (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
         let info = TokRxInfo::new(n_tokens, eog.first().copied().unwrap_or(INVALID_TOKEN));
@@ -78,6 +111,8 @@ impl Vocabulary {
             factory: factory.map_err(|error| error.to_string())?,
             allowed: mask(&|token| is_end(token) || !words[token as usize].is_empty()),
             ends: mask(&is_end),
+            control,
+            with_marks: OnceLock::new(),
         })
     }
 }

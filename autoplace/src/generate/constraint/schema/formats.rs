@@ -66,6 +66,19 @@ pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     }
 }
 
+/// The expression of a format, from the beginning of the text to its end. `None`: it is an annotation.
+pub(in super::super) fn text(name: &str) -> Result<Option<String>, String> {
+    Ok(match (of(name), name) {
+        (Format::Pattern(pattern), _) => Some(pattern.to_owned()),
+        (Format::Llguidance, "ipv4") => Some(IPV4.to_owned()),
+        (Format::Llguidance, "uuid") => Some("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}".to_owned()),
+        (Format::Llguidance | Format::Unenforced, name) => {
+            return Err(format!("`format: {name}` is not enforced where texts have no quotes"));
+        }
+        (Format::Annotation, _) => None,
+    })
+}
+
 /// RFC 3339, `full-date`: as many days as the month has, the 29th of February in leap years.
 static DATE: LazyLock<String> = LazyLock::new(|| {
     let leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)";

@@ -17,6 +17,9 @@ mod size;
 
 use std::fmt;
 
+pub(super) use formats::text as text_format;
+pub(super) use patterns::with_spaces;
+
 use llguidance::JsonCompileOptions;
 use serde_json::{Map, Value, json};
 

@@ -24,7 +24,7 @@ pub(super) fn as_llguidance(members: &mut Map<String, Value>) {
 }
 
 /// A pattern with `\s` and `\S` as the classes that ECMA 262 says they are. A class may stand within a class.
-fn with_spaces(pattern: &str) -> String {
+pub(in super::super) fn with_spaces(pattern: &str) -> String {
     let mut written = String::with_capacity(pattern.len());
     let mut characters = pattern.chars();
     while let Some(c) = characters.next() {
