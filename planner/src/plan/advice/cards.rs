@@ -38,7 +38,7 @@ pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
         return None;
     }
     let effect = if trials.before.is_some() { Effect::Faster } else { Effect::Fits };
-    let mut cards = every_card().filter(|(_, card)| is_for_consumers(card) && can_be_bought(card)).collect();
+    let mut cards: Vec<_> = every_card().filter(|(_, card)| is_for_consumers(card) && can_be_bought(card)).collect();
     by_price(&mut cards, 0);
     let change = cheapest(trials, cards, |name| ChangeKind::FirstCard { name })?;
     Some(Change { effect, ..change })
