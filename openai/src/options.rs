@@ -273,6 +273,8 @@ mod tests {
         assert_eq!(constraint(json!({"grammar": ""})), None);
         let lark = "%llguidance {}\nstart: \"a\"";
         assert_eq!(constraint(json!({"grammar": lark, "json_schema": {}})), Some(Constraint::lark(lark)));
+        let gbnf = "root ::= \"a\"";
+        assert_eq!(constraint(json!({"grammar": gbnf})), Some(Constraint::gbnf(gbnf)));
         let only = json!({"type": "null"});
         let held = |place: &str| Some(Constraint::json_schema(only.clone()).at(place));
         assert_eq!(constraint(json!({"json_schema": only})), held("json_schema"));

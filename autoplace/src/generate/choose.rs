@@ -225,7 +225,7 @@ mod tests {
             let last = candidates.iter().map(Candidate::token).max();
             last.unwrap() + so_far.len() as Token
         };
-        let custom = CustomSampler::new(last);
+        let custom = CustomSampler::new(Box::new(last));
         let sampling = Sampling::default();
         let model = context.model().clone();
         let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();

@@ -4,7 +4,7 @@ use llama_sys::{Candidates, Token};
 use serde::{Deserialize, Serialize};
 
 use super::constraint::Constraint;
-use super::custom::CustomSampler;
+use super::custom::{CustomDrafter, CustomSampler};
 use super::piece::Progress;
 use super::prompt::Prompt;
 use super::sampling::{Mirostat, SamplerKind, Sampling};
@@ -46,6 +46,9 @@ pub(crate) struct Spec {
     /// Not for a worker.
     #[serde(skip)]
     pub(super) custom: Option<CustomSampler>,
+    /// Not for a worker.
+    #[serde(skip)]
+    pub(super) drafter: Option<CustomDrafter>,
     pub(super) constraint: Option<Constraint>,
     pub(super) stops: Vec<String>,
     pub(super) stop_tokens: Vec<Token>,
@@ -74,6 +77,7 @@ impl Spec {
             lora: None,
             logprobs: None,
             custom: None,
+            drafter: None,
             constraint: None,
             stops: Vec::new(),
             stop_tokens: Vec::new(),
@@ -140,6 +144,28 @@ impl Generate {
         /// it is not, or cannot go back in its memory, the text is generated without, and
         /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
         speculate(speculation: Speculation) spec.speculation = speculation.in_range();
+        /// Drafts the next tokens by a closure of the application, in place of [`speculate`](Self::speculate). The
+        /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order; a
+        /// step computes as many of them as the context was planned for
+        /// ([`Request::draft_max`](crate::plan::Request::draft_max)). It is for an application that knows more of the
+        /// answer than the text does: the file that is edited, the form that is filled in. Each text has a copy of the
+        /// closure.
+        ///
+        /// Wrong drafts cost time and change nothing: the text is the same as without. A model in a worker process
+        /// refuses it: [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+        ///
+        /// ```no_run
+        /// # let model = autoplace::Model::builder("model.gguf").draft_max(8).load()?;
+        /// let before = model.tokenize("fn main() { println!(); }")?;
+        /// let generate = model.generate("Repeat the function.").draft_with(move |so_far, draft| {
+        ///     // What followed the last token in the file.
+        ///     let last = so_far.last().and_then(|last| before.iter().rposition(|token| token == last));
+        ///     draft.extend(last.map_or(&[][..], |at| &before[at + 1..]));
+        /// });
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        draft_with(draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static)
+            spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
         /// Reports with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
         /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
         /// nothing.
@@ -205,7 +231,7 @@ impl Generate {
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         sampler(choose: impl FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static)
-            spec.custom = Some(CustomSampler::new(choose));
+            spec.custom = Some(CustomSampler::new(Box::new(choose)));
         /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
         seed(seed: u32) spec.sampling.seed = Some(seed);
     }

@@ -88,7 +88,7 @@ impl Sequence {
             held: Held { in_batches: prompt, ..Held::default() },
             batch: InBatch::default(),
             turns_waited: 0,
-            speculator: Speculator::new(spec.speculation),
+            speculator: Speculator::new(spec.speculation, spec.drafter),
             statistics,
         };
         sequence.go_on_after(so_far, vocab)?;

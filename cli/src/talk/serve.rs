@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use autoplace::chat::ChatTemplate;
+use autoplace::embed::Normalization;
 use autoplace::generate::Engine;
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
@@ -47,6 +48,10 @@ pub(crate) struct ServeArgs {
     /// GGUF file of a model for embeddings, which goes by its file's name
     #[arg(long, value_name = "FILE")]
     embed: Option<PathBuf>,
+    /// With --embed: how vectors are scaled, where a request does not say: -1 not, 0 to 32760 as the largest, 1 taxicab,
+    /// 2 Euclidean, N by the N-norm [default: 2]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = normalization)]
+    embd_normalize: Option<Normalization>,
     /// Family of the chat template, or a file with one [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     template: Option<String>,
@@ -181,7 +186,7 @@ impl ServeArgs {
             Err(load::Error::NoPooling { .. }) => load(Pooling::Mean),
             loaded => loaded,
         };
-        Ok(model?.embedder()?)
+        Ok(model?.embedder()?.normalize(self.embd_normalize.unwrap_or_default()))
     }
 
     /// The key, if there is one. An error where there is none and others than this machine's users could reach it.
@@ -205,6 +210,11 @@ impl ServeArgs {
         };
         Ok(Some(key.trim().to_owned()))
     }
+}
+
+fn normalization(text: &str) -> Result<Normalization, String> {
+    let kind = text.parse().ok().and_then(Normalization::from_llama_cpp);
+    kind.ok_or_else(|| format!("-1 (none), 0 (max absolute), 1 (taxicab), 2 (Euclidean), or a p up to {}", u16::MAX))
 }
 
 fn name_of(path: &Path) -> String {

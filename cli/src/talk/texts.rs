@@ -52,6 +52,12 @@ pub(super) struct TextArgs {
     /// Holds answers to the JSON schema in a file
     #[arg(long, value_name = "FILE", value_parser = json_of_file)]
     json_schema_file: Option<Value>,
+    /// Holds answers to a grammar in GBNF, llama.cpp's notation, or in Lark
+    #[arg(long, value_name = "GBNF", value_parser = grammar, conflicts_with_all = ["grammar_file", "json_schema", "json_schema_file"])]
+    grammar: Option<Constraint>,
+    /// Holds answers to the grammar in a file
+    #[arg(long, value_name = "FILE", value_parser = grammar_of_file, conflicts_with_all = ["json_schema", "json_schema_file"])]
+    grammar_file: Option<Constraint>,
 }
 
 impl TextArgs {
@@ -78,8 +84,10 @@ impl TextArgs {
         if self.ignore_eos {
             generate = generate.ignore_eos();
         }
-        match self.json_schema.as_ref().or(self.json_schema_file.as_ref()) {
-            Some(schema) => generate.constraint(Constraint::json_schema(schema.clone())),
+        let schema = self.json_schema.as_ref().or(self.json_schema_file.as_ref());
+        let schema = schema.map(|schema| Constraint::json_schema(schema.clone()));
+        match schema.or_else(|| self.grammar.clone()).or_else(|| self.grammar_file.clone()) {
+            Some(constraint) => generate.constraint(constraint),
             None => generate,
         }
     }
@@ -147,6 +155,16 @@ fn json(text: &str) -> Result<Value, String> {
 
 fn json_of_file(file: &str) -> Result<Value, String> {
     json(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
+}
+
+/// A grammar whose syntax is right. Tokens that it names are looked up once there is a model.
+fn grammar(text: &str) -> Result<Constraint, String> {
+    let constraint = Constraint::grammar(text);
+    constraint.check().map(|()| constraint).map_err(|error| error.to_string())
+}
+
+fn grammar_of_file(file: &str) -> Result<Constraint, String> {
+    grammar(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {

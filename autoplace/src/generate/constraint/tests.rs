@@ -8,13 +8,13 @@ use super::{Constraint, Matcher, Vocabulary};
 use crate::chat::Tool;
 use crate::generate::Error;
 
-fn vocab() -> Vocab {
+pub(super) fn vocab() -> Vocab {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
     Model::load(path, ModelParams::default()).unwrap().vocab()
 }
 
 /// The demo's, read once for all tests.
-fn vocabulary() -> Arc<Vocabulary> {
+pub(super) fn vocabulary() -> Arc<Vocabulary> {
     static READ: OnceLock<Arc<Vocabulary>> = OnceLock::new();
     Arc::clone(READ.get_or_init(|| Vocabulary::new(&vocab()).unwrap()))
 }
@@ -30,7 +30,7 @@ fn a_token_that_is_not_allowed_is_refused() {
 }
 
 /// Whether a whole text is one that the constraint allows.
-fn allows(constraint: &Constraint, text: &str) -> bool {
+pub(super) fn allows(constraint: &Constraint, text: &str) -> bool {
     let vocabulary = vocabulary();
     let mut matcher = Matcher::new(constraint, &vocabulary).unwrap();
     let env = vocabulary.factory.tok_env().clone();

@@ -2,6 +2,7 @@
 //!
 //! It is made once per model, some tens of milliseconds for a large vocabulary, and holds nothing of the loaded model.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use llama_sys::{Token, Vocab};
@@ -23,6 +24,8 @@ pub(super) struct Vocabulary {
     pub(super) allowed: Vec<u32>,
     /// Tokens that end a text.
     pub(super) ends: Vec<u32>,
+    /// The texts of tokens that no constraint allows.
+    controls: HashSet<Vec<u8>>,
 }
 
 /// The bytes of every token; none for those that are not text.
@@ -42,11 +45,22 @@ fn words(vocab: &Vocab) -> Result<Vec<Vec<u8>>, Error> {
     Ok(words)
 }
 
+/// The texts of control tokens and of those that end a text.
+fn controls(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, Error> {
+    let mut controls = HashSet::new();
+    for token in (0..vocab.n_tokens() as Token).filter(|it| vocab.is_eog(*it) || vocab.is_control(*it)) {
+        let mut text = Vec::new();
+        vocab.append_piece(token, true, &mut text)?;
+        controls.insert(text);
+    }
+    Ok(controls)
+}
+
 impl Vocabulary {
     /// Reads all tokens of a loaded model.
     pub(super) fn new(vocab: &Vocab) -> Result<Arc<Self>, Error> {
-        let words = words(vocab)?;
-        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words));
+        let (words, controls) = (words(vocab)?, controls(vocab)?);
+        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words, controls));
         vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
             constraint: "vocabulary".to_owned(),
             place: String::new(),
@@ -54,7 +68,7 @@ impl Vocabulary {
         })
     }
 
-    fn of(vocab: &Vocab, words: &[Vec<u8>]) -> Result<Self, String> {
+    fn of(vocab: &Vocab, words: &[Vec<u8>], controls: HashSet<Vec<u8>>) -> Result<Self, String> {
         let n_tokens = words.len() as u32;
         let eog: Vec<TokenId> = (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
         let info = TokRxInfo::new(n_tokens, eog.first().copied().unwrap_or(INVALID_TOKEN));
@@ -78,6 +92,19 @@ impl Vocabulary {
             factory: factory.map_err(|error| error.to_string())?,
             allowed: mask(&|token| is_end(token) || !words[token as usize].is_empty()),
             ends: mask(&is_end),
+            controls,
         })
+    }
+
+    /// The token whose whole text this is.
+    pub(super) fn token(&self, text: &str) -> Result<u32, String> {
+        let tree = self.factory.tok_env().tok_trie();
+        match tree.token_id(text.as_bytes()) {
+            Some(token) => Ok(token),
+            None if self.controls.contains(text.as_bytes()) => {
+                Err(format!("`{text}` is a control token, which no constraint allows"))
+            }
+            None => Err(format!("`{text}` is no token of the model's vocabulary")),
+        }
     }
 }

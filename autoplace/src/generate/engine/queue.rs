@@ -194,6 +194,11 @@ impl Shared {
         state.closing = state.closing.max(Some(how));
         let refused = match how {
             Shutdown::Finish => VecDeque::new(),
+            Shutdown::FinishBegun => {
+                let (begun, waiting) = state.waiting.drain(..).partition(|waiting| waiting.has_begun);
+                state.waiting = begun;
+                waiting
+            }
             Shutdown::Cancel => std::mem::take(&mut state.waiting),
         };
         let line = std::mem::take(&mut state.line);
@@ -296,6 +301,9 @@ impl Shared {
         if let Some(link) = &self.link {
             if spec.custom.is_some() {
                 return Err(worker::Error::Elsewhere { what: "the choice of its tokens" }.into());
+            }
+            if spec.drafter.is_some() {
+                return Err(worker::Error::Elsewhere { what: "the draft of its tokens" }.into());
             }
             return Ok((Work::There(Arc::clone(link), Box::new(spec)), progress));
         }
