@@ -5,11 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::constraint::Constraint;
 use super::custom::{CustomDrafter, CustomSampler};
+use super::error::Error;
 use super::piece::Progress;
 use super::prompt::Prompt;
 use super::sampling::{Mirostat, SamplerKind, Sampling};
 use super::speculative::Speculation;
 use crate::load::Model;
+use crate::worker;
 
 /// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
 #[derive(Debug, Clone)]
@@ -31,6 +33,22 @@ pub enum WhenFull {
     /// does [`Generate::text`]: for whom half an answer is none. A [`Session`](super::Session) says it with the last
     /// piece, as for `Stop`, since its other texts go on.
     Error,
+    /// The oldest tokens after the first `keep` of the prompt are shifted out, half of them at a time, and the others
+    /// move up without being computed again: the text goes on without end, for a model that writes raw text. It is
+    /// llama.cpp's `--context-shift`, with its `--keep`. A BOS token at the beginning is always kept, and a `keep` of
+    /// `usize::MAX` is the whole prompt.
+    ///
+    /// What has moved up has seen the tokens that are gone, and no other text goes on from it. Cells that other texts
+    /// have too (`kv_unified`) go besides, since to leave them makes no room; where nothing is left to shift out, the
+    /// text ends as for `Stop`. [`Statistics::discarded_tokens`](super::Statistics::discarded_tokens) counts.
+    ///
+    /// A memory that cannot do it is [`Error::CannotShift`](super::Error::CannotShift) when the text begins, with the
+    /// reason: a recurrent state, windows without `swa_full`, positions of several axes (M-RoPE), keys that are
+    /// neither F16 nor F32, YaRN, or an `n_ubatch` of fewer than 4 tokens for each cache.
+    Shift {
+        /// Tokens at the beginning of the prompt that stay.
+        keep: usize,
+    },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -85,6 +103,36 @@ impl Spec {
             speculation: Speculation::Off,
             when_full: WhenFull::Stop,
         }
+    }
+
+    /// The same with an empty prompt.
+    pub(super) fn without_prompt(&self) -> Self {
+        let Self { prompt: _, cache_prompt, sampling, logprobs, custom, drafter, constraint, stops, .. } = self;
+        Self {
+            prompt: Prompt::tokens([]),
+            cache_prompt: *cache_prompt,
+            sampling: sampling.clone(),
+            lora: self.lora.clone(),
+            logprobs: *logprobs,
+            custom: custom.clone(),
+            drafter: drafter.clone(),
+            constraint: constraint.clone(),
+            stops: stops.clone(),
+            stop_tokens: self.stop_tokens.clone(),
+            limits: self.limits,
+            speculation: self.speculation,
+            when_full: self.when_full,
+        }
+    }
+
+    /// Refuses closures, which cannot go to a worker.
+    pub(super) fn check_for_worker(&self) -> Result<(), Error> {
+        let what = match (&self.custom, &self.drafter) {
+            (Some(_), _) => "the choice of its tokens",
+            (None, Some(_)) => "the draft of its tokens",
+            (None, None) => return Ok(()),
+        };
+        Err(worker::Error::Elsewhere { what }.into())
     }
 
     /// For the reader of the text.

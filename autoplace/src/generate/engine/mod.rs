@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use super::channel::{block_on, spawn};
 use super::chat::Chat;
 use super::error::Error;
+use super::local::SessionHere;
 use super::remote::{Reader, Start};
 use super::request::Generate;
-use super::session::Session;
 use super::stats::Replaced;
 use super::step::PromptChunk;
 use super::token_stream::TokenStream;
@@ -345,7 +345,7 @@ impl EngineBuilder {
 
     /// An engine in this process, with what stops a computation.
     fn start_here(self) -> Result<(Engine, AbortHandle), Error> {
-        let mut session = Session::open(&self.model)?;
+        let mut session = SessionHere::open(&self.model)?;
         session.work.prompt_chunk = self.prompt_chunk;
         let abort = session.abort_handle();
         let shared = Arc::new(Shared::new(&self.model, session.room(), self.queue, self.ahead));

@@ -20,7 +20,7 @@ use crate::generate::sequence::Sequence;
 use crate::generate::stats::Replaced;
 use crate::generate::token_stream::{Source, TokenStream};
 use crate::load::{AbortHandle, Model};
-use crate::{lock, worker};
+use crate::lock;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -299,12 +299,7 @@ impl Shared {
         self.model.scales(spec.lora.as_deref())?;
         let mut progress = spec.progress();
         if let Some(link) = &self.link {
-            if spec.custom.is_some() {
-                return Err(worker::Error::Elsewhere { what: "the choice of its tokens" }.into());
-            }
-            if spec.drafter.is_some() {
-                return Err(worker::Error::Elsewhere { what: "the draft of its tokens" }.into());
-            }
+            spec.check_for_worker()?;
             return Ok((Work::There(Arc::clone(link), Box::new(spec)), progress));
         }
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();

@@ -41,8 +41,8 @@ pub(crate) fn load(path: &Path, request: Request) -> Model {
     builder(path, request).load().unwrap()
 }
 
-/// Drafts up to 8 tokens of what comes after `prompt`, which is `answer`. With a `noise` above 0 some of them are wrong,
-/// tokens that no vocabulary has among them.
+/// Drafts up to 8 tokens of what comes after `prompt`, which is `answer`. With a `noise` above 0 some of them are
+/// wrong, tokens that no vocabulary has among them.
 pub(crate) fn oracle(
     prompt: &[Token],
     answer: &[Token],

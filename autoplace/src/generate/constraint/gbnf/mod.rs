@@ -34,7 +34,8 @@ pub(super) fn lark(text: &str, token_of: TokenOf<'_>) -> Result<String, Unenforc
     Ok(write::lark(&pieces))
 }
 
-/// Whether a grammar is written in GBNF: its first definition, behind comments and empty lines, has `::=` behind a name.
+/// Whether a grammar is written in GBNF: its first definition, behind comments and empty lines, has `::=` behind a
+/// name.
 pub(super) fn is_gbnf(text: &str) -> bool {
     let is_blank = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
     let mut definition = text.trim_start_matches('\u{feff}').lines().skip_while(is_blank);

@@ -13,7 +13,7 @@ use super::pieces::{Direction, Edge, Pieces, neighbours};
 /// Characters in all terminals, and ways from one of them to the next.
 const MAX_WAYS: usize = 300_000;
 /// Pairs of characters that are compared, over all rounds, and pairs of places that one text leads to in a round.
-const MAX_COMPARED: usize = 4_000_000;
+const MAX_COMPARED: usize = 2_000_000;
 const MAX_PAIRS: usize = 500_000;
 /// Rounds of divisions.
 const MAX_ROUNDS: usize = 300;
@@ -187,6 +187,31 @@ impl Automaton {
     }
 }
 
+/// Pairs of places that the same text leads to: of a terminal that may end there, and of one that may go on.
+struct Pairs<'a> {
+    places: &'a [Place],
+    /// Comparisons that are left.
+    left: &'a mut usize,
+    seen: HashSet<(u32, u32)>,
+    to_see: Vec<(u32, u32)>,
+}
+
+impl Pairs<'_> {
+    /// Adds a pair of places whose characters overlap.
+    fn add(&mut self, one: usize, other: usize) -> Result<(), String> {
+        *self.left = self.left.checked_sub(1).ok_or(TOO_MANY_WAYS)?;
+        // There are fewer than MAX_WAYS places.
+        let pair = (one as u32, other as u32);
+        if self.places[one].chars.overlaps(&self.places[other].chars) && self.seen.insert(pair) {
+            if self.seen.len() > MAX_PAIRS {
+                return Err(TOO_MANY_WAYS.to_owned());
+            }
+            self.to_see.push(pair);
+        }
+        Ok(())
+    }
+}
+
 /// The terminals that have to be divided, each with the part before which.
 fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usize)>, String> {
     let live = pieces.live();
@@ -202,39 +227,30 @@ fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usiz
     let after = neighbours(pieces, &begins, Direction::Forward);
     let before = neighbours(pieces, &ends, Direction::Backward);
     let places = &automaton.places;
-    let overlaps = |one: usize, other: usize, left: &mut usize| {
-        *left = left.checked_sub(1).ok_or(TOO_MANY_WAYS)?;
-        Ok::<_, String>(places[one].chars.overlaps(&places[other].chars))
-    };
-
-    // Pairs of places that the same text leads to: of the terminal that may end, and of the one that may go on.
-    let (mut seen, mut to_see) = (HashSet::new(), Vec::new());
+    let mut pairs = Pairs { places, left, seen: HashSet::new(), to_see: Vec::new() };
     for short in &live {
         for long in live.iter().filter(|long| before[*short].overlaps(&before[**long])) {
             for one in &firsts[*short] {
                 for other in &firsts[*long] {
-                    if overlaps(*one, *other, left)? && seen.insert((*one, *other)) {
-                        to_see.push((*one, *other));
-                    }
+                    pairs.add(*one, *other)?;
                 }
             }
         }
     }
     let mut to_divide = Vec::new();
-    while let Some((one, other)) = to_see.pop() {
-        if seen.len() > MAX_PAIRS {
-            return Err(TOO_MANY_WAYS.to_owned());
-        }
-        let (short, long) = (&places[one], &places[other]);
+    while let Some((one, other)) = pairs.to_see.pop() {
+        let (short, long) = (&places[one as usize], &places[other as usize]);
         for next in &long.next {
             if short.is_last && after[short.terminal].overlaps(&places[*next].chars) {
                 to_divide.push((long.terminal, places[*next].part));
             }
             for next_of_short in &short.next {
-                if overlaps(*next_of_short, *next, left)? && seen.insert((*next_of_short, *next)) {
-                    to_see.push((*next_of_short, *next));
-                }
+                pairs.add(*next_of_short, *next)?;
             }
+        }
+        // A terminal is divided once in a round, at the last of its places.
+        if to_divide.len() > MAX_PAIRS {
+            break;
         }
     }
     // One place of each at a time, the last: a division may resolve others.
