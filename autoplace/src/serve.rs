@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::embed::EmbedderHere;
 use crate::embed::remote::{self, Call as EmbedderCall};
-use crate::generate::remote::{Host, Reply, Start, TextCall};
+use crate::generate::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
 use crate::load::crossing::Failed;
 use crate::load::remote::Loading;
 use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, worker_build};
@@ -106,6 +106,7 @@ struct Served {
 enum At {
     Nothing,
     Texts(Host),
+    Session(Box<SessionHost>),
     Embedder(Box<EmbedderHere>),
 }
 
@@ -126,6 +127,7 @@ impl Served {
             // The thread that listens has heard them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),
+            Request::Text(TextCall::Session(call)) => self.session(call),
             Request::Text(call) => match &mut self.at {
                 At::Texts(host) => host.carry_out(call),
                 _ => Ok(true),
@@ -171,6 +173,28 @@ impl Served {
                 self.sender.send(&Reply::Started)
             }
             Err(error) => self.sender.send(&Reply::Refused(error)),
+        }
+    }
+
+    fn session(&mut self, call: SessionCall) -> Result<bool, worker::Error> {
+        match call {
+            SessionCall::Open { run } => {
+                self.at = At::Nothing;
+                let model = self.model().map_err(generate::Error::from);
+                if let Some((host, abort)) = SessionHost::open(model, &self.sender)? {
+                    self.control.begin(run, abort);
+                    self.at = At::Session(Box::new(host));
+                }
+                Ok(true)
+            }
+            SessionCall::Close => {
+                self.at = At::Nothing;
+                Ok(true)
+            }
+            call => match &mut self.at {
+                At::Session(host) => host.carry_out(call),
+                _ => Ok(true),
+            },
         }
     }
 

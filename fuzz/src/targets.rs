@@ -178,13 +178,15 @@ fn constraint(data: &[u8]) {
     let constraint = match (kind, serde_json::from_str::<serde_json::Value>(text)) {
         (b'r', _) => Constraint::regex(text),
         (b'l', _) => Constraint::lark(text),
+        (b'g', _) => Constraint::gbnf(text),
         (b's', Ok(schema)) => Constraint::json_schema(schema),
         _ => return,
     };
     let _ = LOADED.generate("a").constraint(constraint).max_tokens(4).text();
 }
 
-const CONSTRAINTS: [&str; 6] = [
+const CONSTRAINTS: [&str; 7] = [
+    "groot ::= a b* # c\na ::= [^\\x00-\\u00ff]{1,3}\nb ::= \"c\" | \"(\" b? \")\" a",
     "r(?:a|[b-d]{2,3})\\d*?[^e]+",
     "lstart: A b*\nA: /[a-z]+/\nb: \"c\" | \"(\" b \")\"",
     r#"s{"type":"object","properties":{"a":{"type":"integer","minimum":-3,"maximum":7}},"required":["a"]}"#,

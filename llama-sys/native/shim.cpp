@@ -488,6 +488,12 @@ float * shim_embeddings_ith(llama_context * ctx, int32_t index, shim_error * err
     });
 }
 
+bool shim_context_rope_only_rotates(const llama_context * ctx) {
+    // ggml's rope_yarn multiplies by the attention factor, and by more where it extrapolates.
+    const llama_cparams & cparams = ctx->get_cparams();
+    return cparams.yarn_ext_factor == 0.0f && cparams.yarn_attn_factor == 1.0f;
+}
+
 bool shim_memory_clear(llama_context * ctx, bool data, shim_error * error) {
     return guarded(error, false, [&] { llama_memory_clear(llama_get_memory(ctx), data); return true; });
 }
@@ -516,9 +522,12 @@ bool shim_memory_leave_window(llama_context * ctx, llama_seq_id seq, shim_error 
     });
 }
 
-// Carries out what is pending: copies between sequences.
-static bool update_memory(llama_context * ctx, shim_error * error) {
+bool shim_memory_update(llama_context * ctx, shim_error * error) {
     return checked(error, false, [&] { settle(ctx); return true; });
+}
+
+bool shim_memory_seq_add(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta, shim_error * error) {
+    return guarded(error, false, [&] { llama_memory_seq_add(llama_get_memory(ctx), seq, p0, p1, delta); return true; });
 }
 
 int32_t shim_tokenize(const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens, int32_t n_max,
@@ -628,7 +637,7 @@ bool shim_memory_has_partial(const llama_context * ctx) {
 }
 
 size_t shim_state_stream_size(llama_context * ctx, llama_seq_id seq, bool partial, shim_error * error) {
-    if (!update_memory(ctx, error)) {
+    if (!shim_memory_update(ctx, error)) {
         return 0;
     }
     return guarded(error, (size_t) 0, [&] {
@@ -639,7 +648,7 @@ size_t shim_state_stream_size(llama_context * ctx, llama_seq_id seq, bool partia
 }
 
 size_t shim_state_write(llama_context * ctx, llama_seq_id seq, bool partial, shim_put put, void * user, shim_error * error) {
-    if (!update_memory(ctx, error)) {
+    if (!shim_memory_update(ctx, error)) {
         return 0;
     }
     return guarded(error, (size_t) 0, [&] {
@@ -651,7 +660,7 @@ size_t shim_state_write(llama_context * ctx, llama_seq_id seq, bool partial, shi
 
 size_t shim_state_read(llama_context * ctx, llama_seq_id seq, bool partial, size_t size, shim_take take, void * user,
                        shim_error * error) {
-    if (!update_memory(ctx, error)) {
+    if (!shim_memory_update(ctx, error)) {
         return 0;
     }
     return guarded(error, (size_t) 0, [&] {

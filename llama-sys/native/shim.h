@@ -103,6 +103,8 @@ float * shim_logits(struct llama_context * ctx, int32_t index, struct shim_error
 int32_t shim_memory_breakdown(struct llama_context * ctx, struct shim_memory_row * rows, int32_t n_max, struct shim_error * error);
 // Copies of a graph that may be computed at once: 1, or 4 with pipeline parallelism.
 int32_t shim_context_copies(const struct llama_context * ctx);
+// Whether moving positions turns keys and does nothing else to them: with YaRN's factors each rotation scales them too.
+bool    shim_context_rope_only_rotates(const struct llama_context * ctx);
 // Grows the compute buffers to what a graph of so many tokens takes at the context's full length. False where
 // they find no room.
 bool    shim_context_reserve(struct llama_context * ctx, uint32_t n_tokens, struct shim_error * error);
@@ -139,6 +141,9 @@ bool shim_memory_seq_cp (struct llama_context * ctx, llama_seq_id src, llama_seq
 // Forgets what has left the sliding window of a sequence, in the layers that have one: they keep it while a cell has
 // several sequences.
 bool shim_memory_leave_window(struct llama_context * ctx, llama_seq_id seq, struct shim_error * error);
+// Carries out what is pending: copies between sequences, and the rotation of keys whose positions were moved.
+bool shim_memory_update (struct llama_context * ctx, struct shim_error * error);
+bool shim_memory_seq_add(struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta, struct shim_error * error);
 
 // As llama_tokenize: the number of tokens, or minus the number needed.
 int32_t shim_tokenize(const struct llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens, int32_t n_max,

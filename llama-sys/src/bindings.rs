@@ -2902,6 +2902,7 @@ functions! {
         error: *mut shim_error,
     ) -> i32;
     pub fn shim_context_copies(ctx: *const llama_context) -> i32;
+    pub fn shim_context_rope_only_rotates(ctx: *const llama_context) -> bool;
     pub fn shim_context_reserve(ctx: *mut llama_context, n_tokens: u32, error: *mut shim_error) -> bool;
     pub fn shim_context_output_hidden(ctx: *mut llama_context, outputs_only: bool, error: *mut shim_error) -> bool;
     pub fn shim_hidden(ctx: *mut llama_context, index: i32, error: *mut shim_error) -> *mut f32;
@@ -2926,6 +2927,15 @@ functions! {
         error: *mut shim_error,
     ) -> bool;
     pub fn shim_memory_leave_window(ctx: *mut llama_context, seq: llama_seq_id, error: *mut shim_error) -> bool;
+    pub fn shim_memory_update(ctx: *mut llama_context, error: *mut shim_error) -> bool;
+    pub fn shim_memory_seq_add(
+        ctx: *mut llama_context,
+        seq: llama_seq_id,
+        p0: llama_pos,
+        p1: llama_pos,
+        delta: llama_pos,
+        error: *mut shim_error,
+    ) -> bool;
     pub fn shim_tokenize(
         vocab: *const llama_vocab,
         text: *const ::core::ffi::c_char,

@@ -62,6 +62,59 @@ impl Context {
         .map(drop)
     }
 
+    /// Moves the positions in `range` of a sequence by `delta`. The keys are turned at the next decode, or by
+    /// [`kv_update`](Self::kv_update). Cells that another sequence has too move for that one as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] when the memory cannot shift
+    /// ([`Context::kv_can_shift`]).
+    pub fn kv_seq_shift(&mut self, seq: SeqId, range: Range<Position>, delta: Position) -> Result<(), Error> {
+        self.check_seq(seq)?;
+        check_range(&range)?;
+        if !self.kv_can_shift() {
+            return Err(Error::parameter("delta", delta, "this model's memory cannot shift positions"));
+        }
+        // The last position that there is moves too.
+        let last = self.kv_seq_end(seq)?.unwrap_or(0).min(range.end);
+        let moved = |position: Position| position.checked_add(delta).filter(|moved| *moved >= 0);
+        if moved(range.start).is_none() || moved(last).is_none() {
+            return Err(Error::parameter("delta", delta, "positions stay between 0 and 2147483646"));
+        }
+        // SAFETY: the sequence exists and the memory can shift (llama-kv-cache.cpp, `seq_add`, `update`).
+        self.memory_call("shifting positions", |ctx, error| unsafe {
+            raw::shim_memory_seq_add(ctx, seq, range.start, range.end, delta, error)
+        })
+        .map(drop)
+    }
+
+    /// Carries out copies and shifts that are pending. At the next decode llama.cpp would only log that one of them
+    /// failed, and compute with wrong keys.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Poisoned`]; [`Error::Call`] where a buffer finds no room: the context is unusable from then on.
+    pub fn kv_update(&mut self) -> Result<(), Error> {
+        // SAFETY: the context lives and is borrowed mutably, and has a memory.
+        self.memory_call("updating the KV cache", |ctx, error| unsafe { raw::shim_memory_update(ctx, error) }).map(drop)
+    }
+
+    /// Whether moving positions rotates keys and changes them no further: with YaRN's factors each shift scales all of
+    /// the cache too, sequences that were not moved included (ggml-cpu/ops.cpp, `rope_yarn`).
+    pub fn rope_only_rotates(&self) -> bool {
+        // SAFETY: the context lives.
+        unsafe { raw::shim_context_rope_only_rotates(self.as_ptr()) }
+    }
+
+    /// Whether positions can be shifted (`llama_memory_can_shift`).
+    pub fn kv_can_shift(&self) -> bool {
+        // SAFETY: the context lives; NULL memory (encoders) is answered with false (llama-context.cpp).
+        unsafe {
+            let memory = raw::llama_get_memory(self.as_ptr());
+            !memory.is_null() && raw::llama_memory_can_shift(memory)
+        }
+    }
+
     /// Forgets what has left the sliding window of a sequence, in the layers whose cache is that of a window
     /// (`swa_full` off).
     ///

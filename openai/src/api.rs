@@ -18,7 +18,7 @@ use super::reading::{self, List};
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
 use autoplace::chat::{self, ChatTemplate};
-use autoplace::generate::{Engine, Generate, Sampling};
+use autoplace::generate::{Engine, Generate, Sampling, WhenFull};
 use autoplace::load::Model;
 
 /// A model that an [`Engine`] runs, as OpenAI's API asks for it. Clones are handles of the same.
@@ -38,6 +38,8 @@ pub struct Api {
     sampling: Sampling,
     /// The adapters of requests that name none, where they are others than those of the load.
     set: Arc<RwLock<Option<Set>>>,
+    /// What happens to a text that fills its context.
+    when_full: WhenFull,
     /// Made when somebody asks for log-probabilities.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
 }
@@ -55,6 +57,7 @@ impl Api {
             requests: Arc::default(),
             sampling: model.sampling(),
             set: Arc::default(),
+            when_full: WhenFull::Stop,
             tokens: Arc::default(),
         }
     }
@@ -70,6 +73,14 @@ impl Api {
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
+        self
+    }
+
+    /// What happens to a text that fills its context. Default: it ends, with `finish_reason` `length`. Where it shifts,
+    /// a request's `n_keep` says how many tokens of its prompt stay (-1: all).
+    #[must_use]
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.when_full = when_full;
         self
     }
 
@@ -128,6 +139,7 @@ impl Api {
                 if let Some(set) = &set {
                     generate = generate.lora(set.iter().cloned());
                 }
+                let generate = generate.when_full(options.when_full(self.when_full));
                 let answer = self.engine.try_submit(generate).map_err(|error| options.error(&error, prompt_name))?;
                 choices.push(Choice::new(answer, reading(), prompt, tokens.clone()));
             }

@@ -8,20 +8,21 @@ use serde_json::{Value, json};
 use super::api::check_name;
 use super::error::{ApiError, beginning, check_length};
 use super::reading;
-use autoplace::embed::{Embedder, Embedding};
+use autoplace::embed::{Embedder, Embedding, Normalization};
 use autoplace::memory::Pooling;
 
 /// Texts of one request at most.
 const MOST_TEXTS: usize = 2048;
 
 /// The body of `POST /v1/embeddings`, read and checked: `model`, `input` (a text, or up to 2048 of them),
-/// `encoding_format` (`float`, `base64`), `dimensions`, `truncate`.
+/// `encoding_format` (`float`, `base64`), `dimensions`, `truncate`, `embd_normalize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingRequest {
     texts: Vec<String>,
     in_base64: bool,
     dimensions: Option<usize>,
     truncate: bool,
+    normalization: Option<Normalization>,
     model: String,
 }
 
@@ -35,6 +36,8 @@ struct Body {
     truncate: bool,
     /// vLLM's: -1 is as many as the model takes.
     truncate_prompt_tokens: Option<i64>,
+    /// llama-server's: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm.
+    embd_normalize: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -53,12 +56,21 @@ impl EmbeddingRequest {
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let object = reading::object(&body)?;
-        let Body { model, encoding_format, dimensions, truncate, truncate_prompt_tokens } = object.part()?;
+        let Body { model, encoding_format, dimensions, truncate, truncate_prompt_tokens, embd_normalize } =
+            object.part()?;
         check_name(model.as_deref(), name)?;
         if truncate_prompt_tokens.is_some_and(|tokens| tokens != -1) {
             let message = "`truncate_prompt_tokens` can be -1, which is as many as the model takes";
             return Err(ApiError::unsupported("truncate_prompt_tokens", message));
         }
+        let kind = |number| {
+            let message = format!(
+                "`embd_normalize` is {number}: -1 is none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm up to {}",
+                u16::MAX
+            );
+            Normalization::from_llama_cpp(number).ok_or_else(|| ApiError::invalid("embd_normalize", message))
+        };
+        let normalization = embd_normalize.map(kind).transpose()?;
         let missing = || ApiError::invalid("input", "`input` is missing or empty");
         let input = object.get("input").ok_or_else(missing)?;
         if matches!(reading::first_of_list(input), Some(b'[' | b'-' | b'0'..=b'9')) {
@@ -72,7 +84,7 @@ impl EmbeddingRequest {
         }
         let in_base64 = encoding_format == Some(Encoding::Base64);
         let truncate = truncate || truncate_prompt_tokens.is_some();
-        Ok(Self { texts, in_base64, dimensions, truncate, model: name.to_owned() })
+        Ok(Self { texts, in_base64, dimensions, truncate, normalization, model: name.to_owned() })
     }
 
     /// Computes the vectors, on this thread, and returns the body of the response.
@@ -93,17 +105,18 @@ impl EmbeddingRequest {
             return Err(ApiError::unsupported("dimensions", message));
         }
         let longest = embedder.longest_text()?;
+        let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
                 // A tokenizer takes some forty times the size of its text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
-                embedder.embed_truncated(&texts)?
+                embedder.embed_with(&texts, true, normalization)?
             }
             false => {
                 for (index, text) in self.texts.iter().enumerate() {
                     check_length(text.len(), longest, &format!("input[{index}]"))?;
                 }
-                embedder.embed(&self.texts)?
+                embedder.embed_with(&self.texts, false, normalization)?
             }
         };
         let tokens: usize = vectors.iter().map(Embedding::tokens).sum();

@@ -103,7 +103,7 @@ fn structured_outputs(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
         forms.push(choices(choice, "structured_outputs.choice")?);
     }
     if let Some(text) = asked.grammar.filter(|it| !it.is_empty()) {
-        forms.push(grammar(text, "structured_outputs.grammar")?);
+        forms.push(Constraint::grammar(text));
     }
     if asked.json_object == Some(true) {
         forms.push(Constraint::json_object().at("structured_outputs.json_object"));
@@ -128,7 +128,7 @@ fn guided(body: &Body<'_>) -> Result<Vec<(&'static str, Constraint)>, ApiError> 
         forms.push(("guided_choice", choices(choice, "guided_choice")?));
     }
     if let Some(text) = body.get("guided_grammar") {
-        forms.push(("guided_grammar", grammar(reading::value(text, "guided_grammar")?, "guided_grammar")?));
+        forms.push(("guided_grammar", Constraint::grammar(reading::value::<String>(text, "guided_grammar")?)));
     }
     Ok(forms)
 }
@@ -137,7 +137,7 @@ fn guided(body: &Body<'_>) -> Result<Vec<(&'static str, Constraint)>, ApiError> 
 fn own(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
     let text = body.get("grammar").map(|text| reading::value::<String>(text, "grammar")).transpose()?;
     if let Some(text) = text.filter(|text| !text.is_empty()) {
-        return Ok(Some(("grammar", grammar(text, "grammar")?)));
+        return Ok(Some(("grammar", Constraint::grammar(text))));
     }
     let Some(given) = body.get("json_schema") else { return Ok(None) };
     Ok(Some(("json_schema", schema(body, given, "json_schema")?)))
@@ -159,12 +159,4 @@ fn schema(body: &Body<'_>, given: &RawValue, place: &str) -> Result<Constraint, 
 fn choices(given: &RawValue, place: &str) -> Result<Constraint, ApiError> {
     let List::<String, MOST_CHOICES>(choices) = reading::value(given, place)?;
     Ok(Constraint::choices(choices))
-}
-
-fn grammar(text: String, place: &str) -> Result<Constraint, ApiError> {
-    if text.contains("::=") && !text.starts_with("%llguidance") {
-        let message = format!("`{place}` is Lark, as behind `%llguidance {{}}` in llama-server: GBNF is not read");
-        return Err(ApiError::invalid(place, message));
-    }
-    Ok(Constraint::lark(text))
 }

@@ -4,7 +4,7 @@ use super::adapters::{Entry, MOST_ADAPTERS};
 use super::error::ApiError;
 use super::form;
 use super::reading::{self, Body, Entries, List};
-use autoplace::generate::{Constraint, Error, Generate, Mirostat, Sampling};
+use autoplace::generate::{Constraint, Error, Generate, Mirostat, Sampling, WhenFull};
 use serde::Deserialize;
 
 /// Answers of one request at most, over all its prompts.
@@ -39,6 +39,8 @@ pub(super) struct Options {
     ignore_eos: bool,
     #[serde(default)]
     min_tokens: usize,
+    /// Tokens of the prompt that a shift keeps.
+    n_keep: Option<i64>,
     #[serde(skip)]
     stop_tokens: Vec<i32>,
     /// The adapters that it names; an empty list names none of its own.
@@ -127,6 +129,17 @@ impl Options {
     fn seed(&self, index: usize) -> Option<u32> {
         let seed = self.seed.map(|seed| seed as u32).filter(|seed| *seed != u32::MAX)?;
         Some(((u64::from(seed) + index as u64) % u64::from(u32::MAX)) as u32)
+    }
+
+    /// The server's way with a full context, with the tokens that the request keeps.
+    pub(super) fn when_full(&self, of_server: WhenFull) -> WhenFull {
+        match (of_server, self.n_keep) {
+            // -1 is the whole prompt.
+            (WhenFull::Shift { .. }, Some(keep)) => {
+                WhenFull::Shift { keep: usize::try_from(keep).unwrap_or(usize::MAX) }
+            }
+            _ => of_server,
+        }
     }
 
     /// Sets all of it on the generation of one of the answers.
@@ -273,6 +286,8 @@ mod tests {
         assert_eq!(constraint(json!({"grammar": ""})), None);
         let lark = "%llguidance {}\nstart: \"a\"";
         assert_eq!(constraint(json!({"grammar": lark, "json_schema": {}})), Some(Constraint::lark(lark)));
+        let gbnf = "root ::= \"a\"";
+        assert_eq!(constraint(json!({"grammar": gbnf})), Some(Constraint::gbnf(gbnf)));
         let only = json!({"type": "null"});
         let held = |place: &str| Some(Constraint::json_schema(only.clone()).at(place));
         assert_eq!(constraint(json!({"json_schema": only})), held("json_schema"));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::local::EmbedderHere;
 use super::remote::EmbedderThere;
-use super::{Embedding, Error};
+use super::{Embedding, Error, Normalization};
 use crate::load::{AbortHandle, Model};
 use crate::memory::Pooling;
 
@@ -33,10 +33,10 @@ enum At {
     There(Box<EmbedderThere>),
 }
 
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(super) truncate: bool,
-    pub(super) normalize: bool,
+    pub(super) normalization: Normalization,
 }
 
 /// What holds for all texts.
@@ -55,16 +55,16 @@ impl Embedder {
         } else {
             At::Here(Box::new(EmbedderHere::open(model)?))
         };
-        Ok(Self { at, options: Options { truncate: false, normalize: true } })
+        Ok(Self { at, options: Options::default() })
     }
 
     setters! {
         /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and
         /// a document, the document is cut. Default: `false`.
         truncate(truncate: bool) options.truncate = truncate;
-        /// Scales vectors to a length of 1, so that the product of two is their cosine similarity; scores never are
-        /// scaled. Default: `true`.
-        normalize(normalize: bool) options.normalize = normalize;
+        /// How vectors are scaled; scores never are. `true` and `false` are Euclidean and none. Default:
+        /// [`Normalization::Euclidean`], a length of 1.
+        normalize(normalization: impl Into<Normalization>) options.normalization = normalization.into();
     }
 
     /// The vectors of these texts, in their order. Prefixes that a model wants ("query: ") are the caller's.
@@ -87,6 +87,26 @@ impl Embedder {
     /// As [`embed`](Self::embed), but none is too long.
     pub fn embed_truncated<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
         self.compute(None, texts, Options { truncate: true, ..self.options })
+    }
+
+    /// The same as [`embed`](Self::embed), for these texts alone with [`truncate`](Self::truncate) and
+    /// [`normalize`](Self::normalize).
+    ///
+    /// # Errors
+    ///
+    /// As [`embed`](Self::embed).
+    pub fn embed_with<T: AsRef<str>>(
+        &mut self,
+        texts: &[T],
+        truncate: bool,
+        normalization: Normalization,
+    ) -> Result<Vec<Embedding>, Error> {
+        self.compute(None, texts, Options { truncate, normalization })
+    }
+
+    /// How vectors are scaled: see [`normalize`](Self::normalize).
+    pub const fn normalization(&self) -> Normalization {
+        self.options.normalization
     }
 
     /// How well each of these documents answers the query, in their order: the first score of the model's

@@ -1,5 +1,7 @@
 //! The vectors of a text.
 
+use serde::{Deserialize, Serialize};
+
 use super::Error;
 
 /// What a model makes of a text: one vector, or with [`Pooling::None`](crate::memory::Pooling::None)
@@ -78,18 +80,78 @@ pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> Re
     Ok(cosine.clamp(-1.0, 1.0))
 }
 
-/// Scales a vector to a length of 1; one of zeros stays as it is. The same arithmetic as llama.cpp's
-/// (common/common.cpp, `common_embd_normalize`).
-pub(super) fn normalize(vector: &mut [f32]) {
-    let length = vector.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt();
-    #[allow(clippy::cast_possible_truncation, reason = "llama.cpp's factor is a float")]
-    let factor = if length > 0.0 { (1.0 / length) as f32 } else { 0.0 };
-    vector.iter_mut().for_each(|x| *x *= factor);
+/// How a vector is scaled. A vector of zeros stays one. The arithmetic is that of llama.cpp's `--embd-normalize`
+/// (common/common.cpp, `common_embd_normalize`), whose numbers [`from_llama_cpp`](Self::from_llama_cpp) reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Normalization {
+    /// Not scaled: as the model gives it (-1).
+    None,
+    /// To a largest absolute element of 32760, for vectors that are kept as 16-bit integers (0).
+    MaxAbsolute,
+    /// To a sum of absolute elements of 1 (1).
+    Taxicab,
+    /// To a length of 1: the product of two vectors is their cosine similarity (2).
+    #[default]
+    Euclidean,
+    /// To a p-norm of 1, for this p (3 and more); 0 counts as 1.
+    P(u16),
+}
+
+/// `true` is [`Euclidean`](Normalization::Euclidean), `false` is [`None`](Normalization::None).
+impl From<bool> for Normalization {
+    fn from(is_scaled: bool) -> Self {
+        if is_scaled { Self::Euclidean } else { Self::None }
+    }
+}
+
+/// llama.cpp's largest element of [`Normalization::MaxAbsolute`].
+const LARGEST: f64 = 32760.0;
+
+impl Normalization {
+    /// The kind of a number of llama.cpp's: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm. `None` for
+    /// any other number.
+    pub fn from_llama_cpp(number: i64) -> Option<Self> {
+        match number {
+            -1 => Some(Self::None),
+            0 => Some(Self::MaxAbsolute),
+            1 => Some(Self::Taxicab),
+            2 => Some(Self::Euclidean),
+            p => u16::try_from(p).ok().map(Self::P),
+        }
+    }
+
+    /// Scales a vector.
+    pub fn apply(self, vector: &mut [f32]) {
+        let size = match self {
+            Self::None => return,
+            Self::MaxAbsolute => vector.iter().fold(0.0_f64, |most, x| most.max(f64::from(x.abs()))) / LARGEST,
+            Self::Euclidean | Self::P(2) => vector.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt(),
+            Self::Taxicab => p_norm(vector, 1),
+            Self::P(p) => p_norm(vector, p.max(1)),
+        };
+        #[allow(clippy::cast_possible_truncation, reason = "llama.cpp's factor is a float")]
+        let factor = if size > 0.0 { (1.0 / size) as f32 } else { 0.0 };
+        vector.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+fn p_norm(vector: &[f32], p: u16) -> f64 {
+    // Relative to the largest element: no power of it overflows.
+    let largest = vector.iter().fold(0.0_f64, |most, x| most.max(f64::from(x.abs())));
+    if largest == 0.0 {
+        return 0.0;
+    }
+    let sum: f64 = vector.iter().map(|x| (f64::from(x.abs()) / largest).powf(f64::from(p))).sum();
+    largest * sum.powf(1.0 / f64::from(p))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, cosine_similarity, normalize};
+    use proptest::prelude::*;
+
+    use super::{Error, Normalization as N, cosine_similarity, p_norm};
 
     #[test]
     fn the_cosine_is_of_the_angle_alone() {
@@ -103,11 +165,41 @@ mod tests {
         assert!(matches!(error, Error::Lengths { one: 2, other: 3 }), "{error}");
     }
 
+    fn scaled(normalization: N, vector: &[f32]) -> Vec<f32> {
+        let mut vector = vector.to_vec();
+        normalization.apply(&mut vector);
+        vector
+    }
+
     #[test]
-    fn a_vector_has_a_length_of_1_or_is_zero() {
-        for (mut vector, expected) in [([3.0, -4.0], [0.6, -0.8]), ([0.0, 0.0], [0.0, 0.0])] {
-            normalize(&mut vector);
-            assert_eq!(vector, expected);
+    fn each_kind_is_llama_cpps() {
+        let vector = [3.0, -4.0];
+        let seventh = 1.0 / 7.0;
+        for (number, expected) in
+            [(-1, vector), (0, [24570.0, -32760.0]), (1, [3.0 * seventh, -4.0 * seventh]), (2, [0.6, -0.8])]
+        {
+            let normalization = N::from_llama_cpp(number).unwrap();
+            assert_eq!(scaled(normalization, &vector), expected, "{number}");
+            let zeros = [0.0; 3];
+            assert_eq!(scaled(normalization, &zeros), zeros, "{number}");
+        }
+        let cube = (27.0_f32 + 64.0).cbrt();
+        let third = scaled(N::from_llama_cpp(3).unwrap(), &vector);
+        assert!((third[0] - 3.0 / cube).abs() < 1e-6, "{third:?}");
+        assert_eq!(scaled(N::P(0), &vector), scaled(N::Taxicab, &vector));
+        assert_eq!(scaled(N::P(2), &vector), scaled(N::Euclidean, &vector));
+        assert_eq!([N::from(true), N::from(false)], [N::Euclidean, N::None]);
+        assert_eq!([N::from_llama_cpp(-2), N::from_llama_cpp(65_536)], [None, None]);
+        // A large p is nearly the largest element.
+        assert!((scaled(N::P(u16::MAX), &[1e30, 1e3])[0] - 1.0).abs() < 1e-3);
+    }
+
+    proptest! {
+        #[test]
+        fn the_norm_is_1_afterwards(vector in prop::collection::vec(-1e3_f32..1e3, 1..64), p in 1_u16..6) {
+            prop_assume!(vector.iter().any(|x| x.abs() > 1e-3));
+            let norm = p_norm(&scaled(N::P(p), &vector), p);
+            prop_assert!((norm - 1.0).abs() < 1e-3, "{norm}");
         }
     }
 }

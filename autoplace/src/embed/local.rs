@@ -6,9 +6,8 @@ use std::sync::Arc;
 use llama_sys::{AbortHandle, Batch, Context};
 
 use super::embedder::{About, Options};
-use super::embedding::normalize;
 use super::pair::{Format, Limit, Text};
-use super::{Embedding, Error};
+use super::{Embedding, Error, Normalization};
 use crate::load::{self, Contents, Model, Purpose, native};
 use crate::memory::Pooling;
 
@@ -58,7 +57,7 @@ impl EmbedderHere {
             None => Text::of(&vocab, index, text, limit),
         };
         let texts = texts.iter().copied().enumerate().map(read).collect::<Result<Vec<_>, Error>>()?;
-        self.compute_all(&texts, options.normalize)
+        self.compute_all(&texts, options.normalization)
     }
 
     pub(super) fn about(&self) -> Result<About, Error> {
@@ -82,7 +81,7 @@ impl EmbedderHere {
         Ok(self.context()?.longest_text().min(self.model.placement().context.n_ctx) as usize)
     }
 
-    fn compute_all(&mut self, texts: &[Text], is_scaled: bool) -> Result<Vec<Embedding>, Error> {
+    fn compute_all(&mut self, texts: &[Text], normalization: Normalization) -> Result<Vec<Embedding>, Error> {
         let context = self.context()?;
         let most_tokens = context.n_ubatch().min(context.n_batch()).min(context.n_ctx()) as usize;
         let most_texts = context.n_seq_max() as usize;
@@ -91,12 +90,17 @@ impl EmbedderHere {
         for range in batches(&lengths, most_tokens, most_texts) {
             let pulse = Arc::clone(self.model.pulse());
             let _computing = pulse.computing();
-            self.compute_batch(&texts[range], is_scaled, &mut embeddings)?;
+            self.compute_batch(&texts[range], normalization, &mut embeddings)?;
         }
         Ok(embeddings)
     }
 
-    fn compute_batch(&mut self, texts: &[Text], is_scaled: bool, into: &mut Vec<Embedding>) -> Result<(), Error> {
+    fn compute_batch(
+        &mut self,
+        texts: &[Text],
+        normalization: Normalization,
+        into: &mut Vec<Embedding>,
+    ) -> Result<(), Error> {
         let Self { context: Some(context), batch, .. } = self else {
             return Err(load::Error::NotLoaded.into());
         };
@@ -120,14 +124,12 @@ impl EmbedderHere {
                 for row in rows.by_ref().take(text.tokens.len()) {
                     let begin = values.len();
                     values.extend_from_slice(context.embeddings_ith(row)?);
-                    if is_scaled {
-                        normalize(&mut values[begin..]);
-                    }
+                    normalization.apply(&mut values[begin..]);
                 }
             } else {
                 values.extend_from_slice(context.embeddings_seq(sequence)?);
-                if is_scaled && pooling != Pooling::Rank {
-                    normalize(&mut values);
+                if pooling != Pooling::Rank {
+                    normalization.apply(&mut values);
                 }
             }
             into.push(Embedding { values, width, tokens: text.tokens.len(), truncated: text.truncated });

@@ -11,7 +11,7 @@ mod pair;
 pub(crate) mod remote;
 
 pub use embedder::Embedder;
-pub use embedding::{Embedding, cosine_similarity};
+pub use embedding::{Embedding, Normalization, cosine_similarity};
 pub(crate) use local::EmbedderHere;
 
 use std::sync::Arc;

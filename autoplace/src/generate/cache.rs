@@ -227,14 +227,14 @@ impl Cache {
 
     /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
     /// checkpoint before.
-    fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
+    pub(super) fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
     /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
     /// Returns how many it holds.
-    fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
+    pub(super) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         let held = if !can_go_back(context, seq, tokens)? {
             self.checkpoints.restore(context, seq, known)
@@ -247,6 +247,16 @@ impl Cache {
             context.kv_seq_remove(seq, 0..Position::MAX)?;
         }
         Ok(held)
+    }
+
+    /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells, which
+    /// are about to move.
+    pub(super) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
+        let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
+        for idle in self.idle.extract_if(.., shares) {
+            context.kv_seq_remove(idle.seq, 0..Position::MAX)?;
+        }
+        Ok(())
     }
 
     /// Takes a checkpoint of a running text, whose sequence holds just these tokens.

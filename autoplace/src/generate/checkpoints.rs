@@ -18,7 +18,7 @@ use crate::memory::{Headroom, Workload};
 const BEFORE_END: usize = 4;
 
 /// A prompt of fewer tokens is computed again: llama.cpp's server takes none of those either.
-const MIN_PROMPT: usize = 64;
+pub(super) const MIN_PROMPT: usize = 64;
 
 /// In a long prompt, tokens after which another is taken (common.h, `checkpoint_min_step`).
 const STEP: usize = 8192;
@@ -59,6 +59,12 @@ impl Checkpoints {
     /// The tokens before the last checkpoint that lies among the first of these.
     pub(super) fn last_among(&self, text: Prefix<'_>) -> Option<usize> {
         self.find(text).map(|at| self.kept[at].tokens.len())
+    }
+
+    /// The tokens before the first checkpoint that lies among the first of these.
+    pub(super) fn first_among(&self, text: Prefix<'_>) -> Option<usize> {
+        let is_among = |it: &&Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
+        self.kept.iter().filter(is_among).map(|it| it.tokens.len()).min()
     }
 
     fn find(&self, text: Prefix<'_>) -> Option<usize> {

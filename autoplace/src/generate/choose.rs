@@ -66,6 +66,16 @@ impl Chooser {
         self.sampler.seed()
     }
 
+    /// Whether what its sampler remembers depends on the logits of its choices, and not on the tokens alone.
+    pub(super) fn depends_on_logits(&self) -> bool {
+        self.sampler.depends_on_logits()
+    }
+
+    /// A copy of the application's own sampler as it is now.
+    pub(super) fn custom(&self) -> Option<CustomSampler> {
+        self.custom.clone()
+    }
+
     /// Accepts a token that was not its choice: the prompt's.
     pub(super) fn accept(&mut self, token: Token) -> Result<(), Error> {
         Ok(self.sampler.accept(token)?)
@@ -225,7 +235,7 @@ mod tests {
             let last = candidates.iter().map(Candidate::token).max();
             last.unwrap() + so_far.len() as Token
         };
-        let custom = CustomSampler::new(last);
+        let custom = CustomSampler::new(Box::new(last));
         let sampling = Sampling::default();
         let model = context.model().clone();
         let mut chooser = Chooser::new(&sampling, Some(1), Some(custom), &model).unwrap();

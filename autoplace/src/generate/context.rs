@@ -2,13 +2,15 @@
 
 use llama_sys::{Context, Vocab};
 
-use crate::memory::ContextParams;
+use crate::memory::{ContextParams, KvType};
 
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) context: Context,
     pub(super) vocab: Vocab,
     pub(super) room: Room,
+    /// Of the keys in the cache.
+    pub(super) type_k: KvType,
 }
 
 /// Tokens that a context has places for.
@@ -32,6 +34,6 @@ impl Lent {
     pub(super) fn new(context: Context, params: &ContextParams) -> Self {
         let mut room = Room::of(params);
         room.each = room.each.min(context.n_ctx_seq() as usize);
-        Self { vocab: context.model().vocab(), context, room }
+        Self { vocab: context.model().vocab(), context, room, type_k: params.type_k }
     }
 }

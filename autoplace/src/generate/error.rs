@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::piece::FinishReason;
+use super::piece::{FinishReason, SequenceId};
 use crate::worker::{self, Word};
 use crate::{chat, load};
 
@@ -55,6 +55,22 @@ pub enum Error {
     /// The application's own sampler chose a token that is not allowed at this place.
     #[error("the application's sampler chose token {token}, which the constraint does not allow here")]
     NotAllowed { token: llama_sys::Token },
+    /// The session has no such text: it has ended, or was never begun there.
+    #[error("text {} does not run in this session", sequence.0)]
+    NotRunning { sequence: SequenceId },
+    /// A text cannot forget so many of its last tokens. See [`Session::can_roll_back`](super::Session::can_roll_back).
+    #[error("{tokens} tokens cannot be taken back, and {possible} can: {reason}")]
+    CannotRollBack { tokens: usize, possible: usize, reason: String },
+    /// A sampler goes by the logits of the choices so far, which are not kept.
+    #[error("the sampler goes by the logits of the {choices} choices so far, which are not kept: fork from the prompt")]
+    ChoicesLost { choices: usize },
+    /// A text whose oldest tokens were shifted out of the context can neither be forked nor rolled back.
+    #[error("{tokens} tokens of the text were shifted out of the context: what followed them has seen them")]
+    ShiftedOut { tokens: usize },
+    /// A text was to shift its oldest tokens out when the context is full
+    /// ([`WhenFull::Shift`](super::WhenFull::Shift)), and this model's memory, or this text, cannot.
+    #[error("a full context cannot shift its oldest tokens out: {reason}")]
+    CannotShift { reason: String },
     /// A stop string is empty: nothing could ever be generated before it.
     #[error("a stop string is empty")]
     EmptyStop,

@@ -98,7 +98,8 @@ impl Model {
     /// # Errors
     ///
     /// [`Error::NotGenerative`]; [`Error::Busy`] while a stream or another session of this model lives; [`Error::Load`]
-    /// for a model that is not loaded; [`Error::Worker`] for one in a worker process.
+    /// for a model that is not loaded; [`Error::Worker`] when the model's worker process has died or cannot be started
+    /// again.
     pub fn session(&self) -> Result<Session, Error> {
         Session::open(self)
     }

@@ -11,40 +11,21 @@ use llama_sys::Context;
 
 use super::context::{Lent, Room};
 use super::error::Error;
+use super::local::SessionHere;
 use super::sequence::Sequence;
-use super::session::Session;
 use super::speculative::Drafters;
 use super::stats::{Replaced, Resumed};
 use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
-impl Session {
-    /// Re-places the model between two tokens: by this plan or, without one, by a plan for what is free once the
-    /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
-    /// [`Model`](crate::Model) follow.
-    ///
-    /// # Errors
-    ///
-    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and
-    /// [`Error::TooFewSequences`] for a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds
-    /// the model underneath, [`Error::Load`] where there is no plan, [`Error::Native`] when a state cannot be saved.
-    ///
-    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
-    /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
-    pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
+impl SessionHere {
+    pub(super) fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         let outcome = self.replace_by(plan, None);
         self.last_replaced = Some(outcome.clone());
         outcome
     }
 
-    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
-    /// it would not. To be called when memory has become free.
-    ///
-    /// # Errors
-    ///
-    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
-    /// if it can be: then the texts go on all the same.
-    pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
+    pub(super) fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         let plan = match self.plan_with_room() {
             Ok((plan, _)) => plan,
             Err(Error::ContextTooSmall { .. }) => return Ok(None),
@@ -58,14 +39,11 @@ impl Session {
         outcome.map(Some)
     }
 
-    /// The outcome of the last re-placement, including those that others requested
-    /// ([`Model::request_replace`](crate::Model::request_replace)).
-    pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
+    pub(super) fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         self.last_replaced.as_ref()
     }
 
-    /// False after a re-placement that failed: the texts are kept, and wait for one that succeeds.
-    pub fn is_loaded(&self) -> bool {
+    pub(super) fn is_loaded(&self) -> bool {
         self.lent.is_some()
     }
 

@@ -4,12 +4,14 @@ use llama_sys::{Candidates, Token};
 use serde::{Deserialize, Serialize};
 
 use super::constraint::Constraint;
-use super::custom::CustomSampler;
+use super::custom::{CustomDrafter, CustomSampler};
+use super::error::Error;
 use super::piece::Progress;
 use super::prompt::Prompt;
 use super::sampling::{Mirostat, SamplerKind, Sampling};
 use super::speculative::Speculation;
 use crate::load::Model;
+use crate::worker;
 
 /// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
 #[derive(Debug, Clone)]
@@ -31,6 +33,22 @@ pub enum WhenFull {
     /// does [`Generate::text`]: for whom half an answer is none. A [`Session`](super::Session) says it with the last
     /// piece, as for `Stop`, since its other texts go on.
     Error,
+    /// The oldest tokens after the first `keep` of the prompt are shifted out, half of them at a time, and the others
+    /// move up without being computed again: the text goes on without end, for a model that writes raw text. It is
+    /// llama.cpp's `--context-shift`, with its `--keep`. A BOS token at the beginning is always kept, and a `keep` of
+    /// `usize::MAX` is the whole prompt.
+    ///
+    /// What has moved up has seen the tokens that are gone, and no other text goes on from it. Cells that other texts
+    /// have too (`kv_unified`) go besides, since to leave them makes no room; where nothing is left to shift out, the
+    /// text ends as for `Stop`. [`Statistics::discarded_tokens`](super::Statistics::discarded_tokens) counts.
+    ///
+    /// A memory that cannot do it is [`Error::CannotShift`](super::Error::CannotShift) when the text begins, with the
+    /// reason: a recurrent state, windows without `swa_full`, positions of several axes (M-RoPE), keys that are
+    /// neither F16 nor F32, YaRN, or an `n_ubatch` of fewer than 4 tokens for each cache.
+    Shift {
+        /// Tokens at the beginning of the prompt that stay.
+        keep: usize,
+    },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,6 +64,9 @@ pub(crate) struct Spec {
     /// Not for a worker.
     #[serde(skip)]
     pub(super) custom: Option<CustomSampler>,
+    /// Not for a worker.
+    #[serde(skip)]
+    pub(super) drafter: Option<CustomDrafter>,
     pub(super) constraint: Option<Constraint>,
     pub(super) stops: Vec<String>,
     pub(super) stop_tokens: Vec<Token>,
@@ -74,6 +95,7 @@ impl Spec {
             lora: None,
             logprobs: None,
             custom: None,
+            drafter: None,
             constraint: None,
             stops: Vec::new(),
             stop_tokens: Vec::new(),
@@ -81,6 +103,36 @@ impl Spec {
             speculation: Speculation::Off,
             when_full: WhenFull::Stop,
         }
+    }
+
+    /// The same with an empty prompt.
+    pub(super) fn without_prompt(&self) -> Self {
+        let Self { prompt: _, cache_prompt, sampling, logprobs, custom, drafter, constraint, stops, .. } = self;
+        Self {
+            prompt: Prompt::tokens([]),
+            cache_prompt: *cache_prompt,
+            sampling: sampling.clone(),
+            lora: self.lora.clone(),
+            logprobs: *logprobs,
+            custom: custom.clone(),
+            drafter: drafter.clone(),
+            constraint: constraint.clone(),
+            stops: stops.clone(),
+            stop_tokens: self.stop_tokens.clone(),
+            limits: self.limits,
+            speculation: self.speculation,
+            when_full: self.when_full,
+        }
+    }
+
+    /// Refuses closures, which cannot go to a worker.
+    pub(super) fn check_for_worker(&self) -> Result<(), Error> {
+        let what = match (&self.custom, &self.drafter) {
+            (Some(_), _) => "the choice of its tokens",
+            (None, Some(_)) => "the draft of its tokens",
+            (None, None) => return Ok(()),
+        };
+        Err(worker::Error::Elsewhere { what }.into())
     }
 
     /// For the reader of the text.
@@ -140,6 +192,28 @@ impl Generate {
         /// it is not, or cannot go back in its memory, the text is generated without, and
         /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
         speculate(speculation: Speculation) spec.speculation = speculation.in_range();
+        /// Drafts the next tokens by a closure of the application, in place of [`speculate`](Self::speculate). The
+        /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order; a
+        /// step computes as many of them as the context was planned for
+        /// ([`Request::draft_max`](crate::plan::Request::draft_max)). It is for an application that knows more of the
+        /// answer than the text does: the file that is edited, the form that is filled in. Each text has a copy of the
+        /// closure.
+        ///
+        /// Wrong drafts cost time and change nothing: the text is the same as without. A model in a worker process
+        /// refuses it: [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+        ///
+        /// ```no_run
+        /// # let model = autoplace::Model::builder("model.gguf").draft_max(8).load()?;
+        /// let before = model.tokenize("fn main() { println!(); }")?;
+        /// let generate = model.generate("Repeat the function.").draft_with(move |so_far, draft| {
+        ///     // What followed the last token in the file.
+        ///     let last = so_far.last().and_then(|last| before.iter().rposition(|token| token == last));
+        ///     draft.extend(last.map_or(&[][..], |at| &before[at + 1..]));
+        /// });
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
+        draft_with(draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static)
+            spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
         /// Reports with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
         /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
         /// nothing.
@@ -205,7 +279,7 @@ impl Generate {
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         sampler(choose: impl FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static)
-            spec.custom = Some(CustomSampler::new(choose));
+            spec.custom = Some(CustomSampler::new(Box::new(choose)));
         /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
         seed(seed: u32) spec.sampling.seed = Some(seed);
     }

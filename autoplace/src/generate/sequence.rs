@@ -13,7 +13,9 @@ use super::choose::Chooser;
 use super::constraint::Matcher;
 use super::error::Error;
 use super::piece::SequenceId;
+use super::prompt::Prompt;
 use super::request::{Limits, Spec};
+use super::shift::Shifting;
 use super::speculative::Speculator;
 use super::stats::Statistics;
 use super::text::TextAssembler;
@@ -42,6 +44,12 @@ pub(super) struct Sequence {
     pub(super) turns_waited: u32,
     pub(super) speculator: Option<Speculator>,
     pub(super) statistics: Statistics,
+    /// Bytes of text in its pieces so far.
+    pub(super) given: usize,
+    /// What was asked for, without the prompt, of a text that can be forked and rolled back.
+    pub(super) asked: Option<Box<Spec>>,
+    /// How its oldest tokens are shifted out when the context is full.
+    pub(super) shifting: Option<Shifting>,
 }
 
 impl Sequence {
@@ -62,7 +70,9 @@ impl Sequence {
         }
         let mut tokens = spec.prompt.tokenize(vocab)?;
         let prompt = tokens.len();
-        let in_place = prompt + so_far.len();
+        let shifting = Shifting::of(spec.when_full, &tokens, capacity, vocab)?;
+        // What an earlier process has shifted out needs no place.
+        let in_place = prompt + if shifting.is_some() { 0 } else { so_far.len() };
         // The last token of an answer needs no place.
         if in_place >= capacity + usize::from(!so_far.is_empty()) {
             return Err(Error::PromptTooLong { tokens: in_place, context: capacity });
@@ -88,21 +98,28 @@ impl Sequence {
             held: Held { in_batches: prompt, ..Held::default() },
             batch: InBatch::default(),
             turns_waited: 0,
-            speculator: Speculator::new(spec.speculation),
+            speculator: Speculator::new(spec.speculation, spec.drafter),
             statistics,
+            given: 0,
+            asked: None,
+            shifting,
         };
-        sequence.go_on_after(so_far, vocab)?;
+        sequence.go_on_after(so_far, vocab, capacity)?;
         Ok(sequence)
     }
 
     /// Puts tokens behind the prompt that an earlier process has generated: they are computed again one after the
     /// other, as they were there, since another shape of batch would round otherwise. Their text was given out, but for
     /// what is held back. The state of samplers that depends on logits (mirostat, adaptive-p, XTC) starts over.
-    fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab) -> Result<(), Error> {
+    /// Tokens beyond `capacity` were shifted out there, and are here.
+    fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
-            self.text.release();
+            self.given += self.text.release().0.len();
             self.tokens.push(token);
+            if self.tokens.len() > capacity {
+                self.forget_oldest(0);
+            }
         }
         self.statistics.generated_tokens = so_far.len();
         self.chooser.go_on_after(so_far)?;
@@ -110,6 +127,23 @@ impl Sequence {
             Some(matcher) => so_far.iter().try_for_each(|it| matcher.accept(*it)),
             None => Ok(()),
         }
+    }
+
+    /// Has a fork draw the same random numbers as this text, whose seed was drawn.
+    pub(super) fn keep_seed(&mut self) {
+        let seed = self.chooser.seed();
+        if let Some(asked) = &mut self.asked {
+            asked.sampling.seed = seed.or(asked.sampling.seed);
+        }
+    }
+
+    /// What was asked for, with the first tokens as the prompt.
+    pub(super) fn spec_after(&self, prompt: usize) -> Result<Spec, Error> {
+        if self.statistics.discarded_tokens > 0 {
+            return Err(Error::ShiftedOut { tokens: self.statistics.discarded_tokens });
+        }
+        let asked = self.asked.as_deref().ok_or(Error::NotRunning { sequence: self.id })?;
+        Ok(Spec { prompt: Prompt::tokens(&self.tokens[..prompt]), ..asked.clone() })
     }
 
     /// Tokens that it has places for or needs them: those computed, and those to be.
@@ -129,6 +163,13 @@ pub(super) fn held(sequences: &[Sequence]) -> Vec<(SeqId, Prefix<'_>)> {
     sequences.iter().map(|it| (it.held.seq, it.held())).collect()
 }
 
+/// Tokens at the beginning of a text that lie in cells which other running texts have too (`kv_unified`).
+pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
+    let this = &sequences[at];
+    let by_it = this.held.shares.map(|(_, tokens)| tokens);
+    sequences.iter().filter_map(|it| it.shared_with(this.id)).chain(by_it).max().unwrap_or(0)
+}
+
 impl Sequence {
     /// Tokens at the beginning that it shares with the text `id`.
     fn shared_with(&self, id: SequenceId) -> Option<usize> {
@@ -142,20 +183,31 @@ impl Sequence {
     }
 }
 
-/// Takes a text out of those that run. Of the texts that share cells with it, the one that shares the most has all that
-/// the others have: they share with that one now, and it has as much of what the gone one shared as it had of that.
+/// Takes a text out of those that run.
 pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
     let gone = sequences.remove(at);
-    let heirs = sequences.iter().filter_map(|it| Some((it.shared_with(gone.id)?, it.id)));
-    let Some((most, heir)) = heirs.max() else {
-        return gone;
-    };
+    part(sequences, gone.id, 0, gone.held.shares);
+    gone
+}
+
+/// Notes that a text holds its first `keep` tokens only of those that it shares with others.
+pub(super) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
+    let id = sequences[at].id;
+    sequences[at].held.shares = sequences[at].held.shares.map(|(of, tokens)| (of, tokens.min(keep)));
+    part(sequences, id, keep, Some((id, keep)));
+}
+
+/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the
+/// others have: they share with that one now, and it shares as much of `left` as it had of the text.
+fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
+    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
+    let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
+    let Some((most, heir)) = heirs.max() else { return };
     for it in sequences {
         if it.id == heir {
-            it.held.shares = gone.held.shares.map(|(of, tokens)| (of, tokens.min(most)));
-        } else if let Some(tokens) = it.shared_with(gone.id) {
+            it.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
+        } else if let Some(tokens) = more(it) {
             it.held.shares = Some((heir, tokens));
         }
     }
-    gone
 }

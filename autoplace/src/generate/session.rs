@@ -1,18 +1,20 @@
-//! Several texts at once on the thread of their owner, on the model's one context.
+//! Several texts at once on the thread of their owner, wherever the model is.
 
-use llama_sys::{Context, Token};
+use std::collections::VecDeque;
 
-use super::cache::Cache;
+use llama_sys::Token;
+
 use super::checkpoints::CheckpointUse;
-use super::context::{Lent, Room};
 use super::error::Error;
-use super::piece::{Message, Piece, SequenceId};
+use super::fork::Fork;
+use super::local::SessionHere;
+use super::piece::{Piece, SequenceId};
+use super::remote::SessionThere;
 use super::request::Generate;
-use super::sequence::{Sequence, held, take_out};
-use super::speculative::Drafters;
+use super::roll_back::RolledBack;
 use super::stats::{Replaced, Statistics};
-use super::step::{Step, Work};
-use crate::load::{AbortHandle, Drafts, Model, Purpose};
+use crate::load::{AbortHandle, Model};
+use crate::plan::Plan;
 
 /// The model's one context, on which as many texts are generated at once as the plan has sequences
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
@@ -20,8 +22,9 @@ use crate::load::{AbortHandle, Drafts, Model, Purpose};
 /// Texts with [different adapters](Generate::lora) take turns: a step computes the texts of one set, for some steps in
 /// a row, while the others wait.
 ///
-/// A model in a [worker process](crate::Isolation::Process) has none ([`Error::Worker`]): there, an
-/// [`Engine`](super::Engine) computes several texts at once.
+/// With a model in a [worker process](crate::Isolation::Process) it is the same. Where the worker dies, the texts have
+/// ended, and the call returns [`Error::Worker`]; the model's next session starts another worker. An own
+/// [sampler](Generate::sampler) or [drafts](Generate::draft_with) cannot go there.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -39,62 +42,24 @@ use crate::load::{AbortHandle, Drafts, Model, Purpose};
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    pub(super) model: Model,
-    /// `None` after a re-placement that failed.
-    pub(super) lent: Option<Lent>,
-    /// Those that run, in the order of their numbers in the context.
-    pub(super) sequences: Vec<Sequence>,
-    pub(super) cache: Cache,
-    pub(super) drafters: Drafters,
-    pub(super) abort: llama_sys::AbortHandle,
-    pub(super) last_replaced: Option<Result<Replaced, Error>>,
-    pub(super) work: Work,
-    /// The text whose error was returned last.
-    last_failed: Option<SequenceId>,
-    /// The pieces are those of a step that returned an error first.
-    is_owed: bool,
-    begun: u64,
+    at: At,
+    /// Those of the last step.
+    pieces: VecDeque<Piece>,
+}
+
+#[derive(Debug)]
+enum At {
+    Here(Box<SessionHere>),
+    There(Box<SessionThere>),
 }
 
 impl Session {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
-        let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
-        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
-        let is_generative = model.with_native(|native| {
-            native.has_decoder() && !native.has_encoder() && native.shape().causal && !native.is_diffusion()
-        })?;
-        if !is_generative {
-            return Err(not_generative());
-        }
-        let slot = model.slot();
-        let (mut context, contents) = slot.take_for(Purpose::Text)?.ok_or(Error::Busy)?;
-        let drafts = match context.has_memory() {
-            true => slot.take_drafts().map_err(Error::from),
-            false => Err(not_generative()),
+        let at = match model.is_elsewhere() {
+            true => At::There(Box::new(SessionThere::open(model)?)),
+            false => At::Here(Box::new(SessionHere::open(model)?)),
         };
-        let drafts = match drafts {
-            Ok(drafts) => drafts,
-            Err(error) => {
-                slot.give_back(context, contents);
-                return Err(error);
-            }
-        };
-        // A session's own: who still holds one of an earlier session stops nothing of this one.
-        let abort = llama_sys::AbortHandle::default();
-        context.follow_abort_handle(abort.clone());
-        Ok(Self {
-            model: model.clone(),
-            drafters: Drafters::new(drafts, abort.clone()),
-            abort,
-            lent: Some(Lent::new(context, &model.placement().context)),
-            sequences: Vec::new(),
-            cache: Cache::of(contents, model.checkpoints()),
-            last_replaced: None,
-            work: Work::default(),
-            last_failed: None,
-            is_owed: false,
-            begun: 0,
-        })
+        Ok(Self { at, pieces: VecDeque::new() })
     }
 
     /// Begins a text beside those that run. Nothing is computed before the next [`step`](Self::step).
@@ -102,53 +67,65 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
-    /// [`Error::EmptyStop`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Native`] for a sampling
-    /// parameter out of range; [`Error::Load`] after a re-placement that failed, and for an adapter that the model was
-    /// loaded without.
+    /// [`Error::EmptyStop`], [`Error::CannotShift`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`];
+    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed,
+    /// and for an adapter that the model was loaded without; [`Error::Worker`] for what cannot go to a worker, or where it has died.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
-        let Generate { model, spec } = generate;
-        if !model.is(&self.model) {
-            return Err(Error::OtherModel);
+        match &mut self.at {
+            At::Here(session) => session.begin(generate),
+            At::There(session) => session.begin(generate),
         }
-        let used = self.sequences.iter().map(Sequence::cells).sum();
-        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        let room = lent.room;
-        if self.sequences.len() >= room.sequences {
-            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
-        }
-        let capacity = room.each.min(room.all.saturating_sub(used));
-        let id = SequenceId(self.begun);
-        self.begun += 1;
-        let reuse = spec.cache_prompt.unwrap_or(false);
-        let sequence = Sequence::new(id, spec, &[], &self.model, &lent.vocab, capacity)?;
-        self.join(sequence, reuse, false)?;
-        Ok(id)
     }
 
-    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again. `again`:
-    /// it goes on after it was [suspended](Self::suspend), and only what the context does not hold of it any more is
-    /// computed again.
-    pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
-        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
-        let running = held(&self.sequences);
-        let place = self.cache.place(lent, &running, sequence.all(), reuse || again)?;
-        let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
-        sequence.held.shares = of.map(|of| (of.id, place.cached));
-        sequence.put(place, again);
-        // Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each
-        // other in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
-        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
-        self.sequences.insert(at, sequence);
-        Ok(())
+    /// Begins a text that goes on from where another one is, beside it. What the context holds of that one is not
+    /// computed again, where the memory allows it: a window or a recurrent state is copied as it is now, or goes back
+    /// to a [checkpoint](crate::ModelBuilder::checkpoints); what is missing is computed by the next steps. Greedily,
+    /// the tokens are those that a fresh text with the same tokens gives.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`]; [`Error::SequencesBusy`] and [`Error::PromptTooLong`] where there is no room;
+    /// [`Error::ChoicesLost`] where the new sampling goes by the logits of the choices so far (mirostat, adaptive-p,
+    /// XTC), which are not kept: [`Fork::from_prompt`] needs none; [`Error::ShiftedOut`] for a text that has lost its
+    /// oldest tokens; else as [`begin`](Self::begin).
+    pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
+        match &mut self.at {
+            At::Here(session) => session.fork(sequence, fork),
+            At::There(session) => session.fork(sequence, fork),
+        }
     }
 
-    /// Suspends a text. What the context holds of it stays as long as no other text needs the place.
-    pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
-        let at = self.position(sequence)?;
-        self.lent.as_ref()?;
-        let mut suspended = take_out(&mut self.sequences, at);
-        suspended.suspend(&mut self.cache);
-        Some(suspended)
+    /// Forgets the last tokens of a running text, generated ones or ones of its prompt, which is shorter then. The text
+    /// goes on as if they had never been there: sampler, constraint, stop strings and random numbers are as they were
+    /// before them. Greedily, the tokens after that are those that a fresh text with the same tokens gives. What an
+    /// [own sampler](Generate::sampler) remembers by itself stays.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`]; [`Error::CannotRollBack`] for more tokens than [`can_roll_back`](Self::can_roll_back)
+    /// says; [`Error::ShiftedOut`] for a text that has lost its oldest tokens; [`Error::Load`] after a re-placement
+    /// that failed. Nothing has changed then.
+    pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
+        match &mut self.at {
+            At::Here(session) => session.roll_back(sequence, tokens),
+            At::There(session) => session.roll_back(sequence, tokens),
+        }
+    }
+
+    /// How many of its last tokens a text can be [rolled back](Self::roll_back) by: all but one where the memory can go
+    /// anywhere (attention); else as far as a window is still held, or to the first of its
+    /// [checkpoints](crate::ModelBuilder::checkpoints), after which the tokens are computed again. A prompt of fewer
+    /// than 64 tokens, which has no checkpoint, is computed again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`]; [`Error::ShiftedOut`] for a text that has lost its oldest tokens; [`Error::Load`] after a
+    /// re-placement that failed.
+    pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
+        match &self.at {
+            At::Here(session) => session.can_roll_back(sequence),
+            At::There(session) => session.can_roll_back(sequence),
+        }
     }
 
     /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt
@@ -167,155 +144,135 @@ impl Session {
     /// an [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed)
     /// says which. What the step gives to the others comes with the next one.
     pub fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
-        self.advance()?;
-        Ok(self.work.pieces.drain(..).map(|(piece, _)| piece))
-    }
-
-    /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
-    pub(super) fn next_message(&mut self) -> Message {
-        loop {
-            if let Some(next) = self.work.pieces.pop_front() {
-                return Ok(next);
-            }
-            self.advance()?;
+        self.pieces.clear();
+        match &mut self.at {
+            At::Here(session) => self.pieces.extend(session.step()?),
+            At::There(session) => self.pieces.extend(session.step()?),
         }
-    }
-
-    /// Takes a step, after a requested re-placement.
-    pub(super) fn advance(&mut self) -> Result<(), Error> {
-        if let Some(replacement) = self.model.requests().take() {
-            self.last_failed = None;
-            self.carry_out(replacement)?;
-        }
-        self.advance_in_place()
-    }
-
-    /// Takes a step with the model where it is.
-    pub(super) fn advance_in_place(&mut self) -> Result<(), Error> {
-        self.last_failed = None;
-        if !std::mem::take(&mut self.is_owed) {
-            self.compute()?;
-        }
-        if let Some((sequence, error)) = self.work.failed.pop() {
-            self.last_failed = Some(sequence);
-            self.is_owed = true;
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    fn compute(&mut self) -> Result<(), Error> {
-        self.work.pieces.clear();
-        self.work.number = self.work.number.wrapping_add(1);
-        if self.sequences.is_empty() {
-            return Ok(());
-        }
-        let step = Step {
-            lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
-            sequences: &mut self.sequences,
-            cache: &mut self.cache,
-            drafters: &mut self.drafters,
-            work: &mut self.work,
-            model: &self.model,
-        };
-        let computing = self.model.pulse().computing();
-        let computed = step.run();
-        drop(computing);
-        computed.inspect_err(|_| self.spoil())
-    }
-
-    /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
-    pub(super) fn spoil(&mut self) {
-        self.sequences.clear();
-        self.work.pieces.clear();
-        self.work.failed.clear();
-        self.is_owed = false;
-        self.cache.spoil();
+        Ok(self.pieces.drain(..))
     }
 
     /// The text that the last error of [`step`](Self::step) has ended, where it has ended one and no other.
     pub fn failed(&self) -> Option<SequenceId> {
-        self.last_failed
+        match &self.at {
+            At::Here(session) => session.failed(),
+            At::There(session) => session.view().failed,
+        }
     }
 
     /// Ends a text. Returns what it took, or `None` if it had ended.
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
-        let at = self.position(sequence)?;
-        let ended = take_out(&mut self.sequences, at);
-        let statistics = ended.statistics;
-        if self.lent.is_some() {
-            ended.leave(&mut self.cache);
+        match &mut self.at {
+            At::Here(session) => session.end(sequence),
+            At::There(session) => session.end(sequence),
         }
-        Some(statistics)
-    }
-
-    fn position(&self, sequence: SequenceId) -> Option<usize> {
-        self.sequences.iter().position(|it| it.id == sequence)
     }
 
     /// Counts and times of a text so far; `None` if it has ended.
     pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
-        self.position(sequence).map(|at| self.sequences[at].statistics)
+        match &self.at {
+            At::Here(session) => session.statistics(sequence),
+            At::There(session) => session.view().statistics(sequence),
+        }
     }
 
-    /// The tokens of a running text, prompt and all; `None` if it has ended.
+    /// The tokens of a running text, prompt and all, but those that were [shifted out](super::WhenFull::Shift); `None`
+    /// if it has ended.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
-        self.position(sequence).map(|at| self.sequences[at].tokens.clone())
+        match &self.at {
+            At::Here(session) => session.tokens(sequence),
+            At::There(session) => session.tokens(sequence),
+        }
     }
 
     /// What checkpoints take, which [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits.
     pub fn checkpoints(&self) -> CheckpointUse {
-        self.cache.checkpoints.usage()
+        match &self.at {
+            At::Here(session) => session.checkpoints(),
+            At::There(session) => session.view().checkpoints,
+        }
     }
 
     /// Texts that run.
     pub fn len(&self) -> usize {
-        self.sequences.len()
+        match &self.at {
+            At::Here(session) => session.len(),
+            At::There(session) => session.view().texts.len(),
+        }
     }
 
     /// Whether no text runs, and all that the last step gave was returned.
     pub fn is_empty(&self) -> bool {
-        let Work { failed, pieces, .. } = &self.work;
-        self.sequences.is_empty() && failed.is_empty() && (pieces.is_empty() || !self.is_owed)
+        match &self.at {
+            At::Here(session) => session.is_empty(),
+            At::There(session) => session.view().is_empty,
+        }
     }
 
     /// Texts that can run at once.
     pub fn n_seq_max(&self) -> usize {
-        self.room().sequences
+        match &self.at {
+            At::Here(session) => session.n_seq_max(),
+            At::There(session) => session.view().n_seq_max,
+        }
     }
 
     /// Stops a step that another thread is waiting for, which then returns an error. The handle stays valid when the
     /// model is re-placed, and does nothing once the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.abort.clone().into()
-    }
-
-    pub(super) fn room(&self) -> Room {
-        match &self.lent {
-            Some(lent) => lent.room,
-            None => Room::of(&self.model.placement().context),
+        match &self.at {
+            At::Here(session) => session.abort_handle(),
+            At::There(session) => session.abort_handle(),
         }
     }
 
-    /// False when only another context can compute.
-    pub(super) fn is_usable(&self) -> bool {
-        let Drafts { model, heads } = &self.drafters.drafts;
-        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|it| &it.context));
-        self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let Some(lent) = self.lent.take() else {
-            return;
-        };
-        let mut cache = std::mem::take(&mut self.cache);
-        for sequence in self.sequences.drain(..) {
-            sequence.leave(&mut cache);
+    /// Re-places the model between two tokens: by this plan or, without one, by a plan for what is free once the
+    /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
+    /// [`Model`](crate::Model) follow.
+    ///
+    /// # Errors
+    ///
+    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and
+    /// [`Error::TooFewSequences`] for a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds
+    /// the model underneath, [`Error::Load`] where there is no plan, [`Error::Native`] when a state cannot be saved.
+    ///
+    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
+    /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
+    pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
+        match &mut self.at {
+            At::Here(session) => session.replace(plan),
+            At::There(session) => session.replace(plan),
         }
-        let slot = self.model.slot();
-        slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
-        slot.give_back(lent.context, cache.into_contents());
+    }
+
+    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
+    /// it would not. To be called when memory has become free.
+    ///
+    /// # Errors
+    ///
+    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
+    /// if it can be: then the texts go on all the same.
+    pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
+        match &mut self.at {
+            At::Here(session) => session.improve(min_gain),
+            At::There(session) => session.improve(min_gain),
+        }
+    }
+
+    /// The outcome of the last re-placement, including those that others requested
+    /// ([`Model::request_replace`](crate::Model::request_replace)).
+    pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
+        match &self.at {
+            At::Here(session) => session.last_replaced(),
+            At::There(session) => session.last_replaced(),
+        }
+    }
+
+    /// False after a re-placement that failed: the texts are kept, and wait for one that succeeds.
+    pub fn is_loaded(&self) -> bool {
+        match &self.at {
+            At::Here(session) => session.is_loaded(),
+            At::There(session) => session.view().is_loaded,
+        }
     }
 }

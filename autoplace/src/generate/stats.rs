@@ -17,6 +17,8 @@ pub struct Statistics {
     pub prompt_tokens: usize,
     /// Tokens at the beginning of the prompt that the context held already.
     pub cached_tokens: usize,
+    /// Tokens that were shifted out because the context was full ([`WhenFull::Shift`](super::WhenFull::Shift)).
+    pub discarded_tokens: usize,
     /// Tokens generated so far, an end-of-generation token not counted.
     pub generated_tokens: usize,
     /// Time to compute the prompt, but for what the context held.

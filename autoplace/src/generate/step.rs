@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
-use super::piece::{Piece, SequenceId};
+use super::piece::{FinishReason, Piece, SequenceId};
 use super::schedule::{AdapterTurns, Asking, share};
-use super::sequence::{Sequence, held, take_out};
+use super::sequence::{Sequence, held, part_after, shared, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftsOff, Statistics};
 use crate::load::Model;
@@ -249,7 +249,7 @@ impl Step<'_> {
             if !sequence.is_queued() {
                 continue;
             }
-            let from = sequence.held.computed;
+            let (from, discarded) = (sequence.held.computed, sequence.statistics.discarded_tokens);
             sequence.computed(computed);
             if sequence.held.stops.is_due(sequence.held.computed) {
                 self.checkpoint(at);
@@ -262,7 +262,10 @@ impl Step<'_> {
             }
             let sequence = &mut self.sequences[at];
             let context = &mut self.lent.context;
-            sequence.followed(self.drafters, context, from)?;
+            // After a shift the tokens are no longer where the batch had them.
+            if sequence.statistics.discarded_tokens == discarded {
+                sequence.followed(self.drafters, context, from)?;
+            }
             sequence.forget_draft(context)?;
         }
         Ok(())
@@ -284,13 +287,42 @@ impl Step<'_> {
             let took = now.saturating_sub(previous);
             previous = now;
             let full = sequence.len() >= room.each || *used >= room.all;
-            let piece = sequence.take(choice, took, &self.lent.vocab, full)?;
+            let shifts = full && sequence.shifting.is_some();
+            let mut piece = sequence.take(choice, took, &self.lent.vocab, full && !shifts)?;
+            if shifts && piece.end.is_none() {
+                self.shift(at, used, &mut piece)?;
+            }
+            let sequence = &mut self.sequences[at];
+            sequence.given += piece.text.len();
             let goes_on = piece.end.is_none();
             *used += usize::from(goes_on);
             self.work.pieces.push_back((piece, sequence.statistics));
-            if !goes_on || !sequence.accepts(token) {
+            if !goes_on || shifts || !sequence.accepts(token) {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// Has a text, whose token was just chosen, shift its oldest tokens out. It ends where that makes no room.
+    fn shift(&mut self, at: usize, used: &mut usize, piece: &mut Piece) -> Result<(), Error> {
+        // The draft lies behind the tokens that move, and there is room for none after this token.
+        self.sequences[at].forget_draft(&mut self.lent.context)?;
+        let cells = |sequences: &[Sequence]| sequences.iter().map(Sequence::cells).sum::<usize>();
+        let before = cells(self.sequences);
+        let shared = shared(self.sequences, at);
+        if self.lent.context.kv_unified()
+            && let Some(end) = self.sequences[at].shift_end(shared)
+        {
+            self.cache.part_from(&mut self.lent.context, &self.sequences[at].tokens, end)?;
+        }
+        if let Some(keep) = self.sequences[at].shift(self.lent, shared)? {
+            part_after(self.sequences, at, keep);
+        }
+        *used = (*used + cells(self.sequences)).saturating_sub(before);
+        let room = self.lent.room;
+        if self.sequences[at].len() > room.each || *used >= room.all {
+            self.sequences[at].finish(piece, FinishReason::ContextFull);
         }
         Ok(())
     }

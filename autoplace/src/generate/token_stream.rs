@@ -6,9 +6,9 @@ use std::task::{Context, Poll, ready};
 use super::channel::{Receiver, block_on};
 use super::engine::Engine;
 use super::error::Error;
+use super::local::SessionHere;
 use super::piece::{FinishReason, Message, Piece, Progress};
 use super::request::Generate;
-use super::session::Session;
 use super::stats::{Replaced, Statistics};
 use crate::load::AbortHandle;
 use crate::plan::Plan;
@@ -33,7 +33,7 @@ pub struct TokenStream {
 #[derive(Debug)]
 pub(super) enum Source {
     /// The one text of a session.
-    Here(Box<Session>),
+    Here(Box<SessionHere>),
     /// Of another thread, or of a worker.
     Elsewhere(Receiver<Message>),
 }
@@ -43,7 +43,7 @@ impl Generate {
     ///
     /// # Errors
     ///
-    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`],
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::CannotShift`],
     /// [`Error::NotGenerative`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another
     /// stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
     /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
@@ -57,8 +57,8 @@ impl Generate {
             return Ok(stream);
         }
         let mut progress = self.spec.progress();
-        let mut session = Session::open(&self.model)?;
-        let sequence = session.begin(self)?;
+        let mut session = SessionHere::open(&self.model)?;
+        let sequence = session.begin_once(self)?;
         progress.statistics = session.statistics(sequence).unwrap_or_default();
         Ok(TokenStream::new(Source::Here(Box::new(session)), progress))
     }
@@ -130,7 +130,7 @@ impl TokenStream {
         }
     }
 
-    fn session(&mut self) -> Result<&mut Session, Error> {
+    fn session(&mut self) -> Result<&mut SessionHere, Error> {
         match &mut self.source {
             Source::Here(session) => Ok(session),
             Source::Elsewhere(_) => Err(Error::Busy),

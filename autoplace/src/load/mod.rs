@@ -66,6 +66,7 @@ pub use lease::Leases;
 pub(crate) use lent::LentWorker;
 pub use model::Model;
 pub(crate) use model::WeakModel;
+pub(crate) use placed::Placed;
 pub use probe::{Breakdown, BufferBytes, NativeProbe};
 pub(crate) use progress::Progress;
 pub use pulse::Generated;

@@ -61,6 +61,14 @@ fn what_no_text_can_meet_is_refused() {
         Constraint::lark("start: undefined"),
         Constraint::lark("start: a\na: b\nb: a"),
         Constraint::lark("no grammar"),
+        Constraint::gbnf("root ::= undefined"),
+        Constraint::gbnf("root ::= root \"a\" | \"b\""),
+        Constraint::gbnf("root ::= a root\na ::= \"x\"?"),
+        Constraint::gbnf("root ::= \"a\" root"),
+        Constraint::gbnf("root ::= [a"),
+        Constraint::gbnf("root ::= [\\U00110000]"),
+        Constraint::gbnf("root ::= <no such token>"),
+        Constraint::gbnf(""),
     ] {
         let said = refusal(&model, constraint.clone());
         assert!(said.len() < 500 && !said.contains('\n'), "{constraint:?}: {said}");
@@ -87,7 +95,7 @@ fn any_object(key: &str, n: usize) -> Value {
 }
 
 /// What nobody in good faith would write. Each is refused or followed, in bounded time and memory: the test ends.
-const HOSTILE: [Make; 26] = [
+const HOSTILE: [Make; 37] = [
     || {
         let chain = object(1900, |i| {
             let next = format!("#/$defs/d{}", (i + 1) % 1900);
@@ -120,6 +128,31 @@ const HOSTILE: [Make; 26] = [
     || Constraint::lark(format!("start: {}", "(".repeat(100_000))),
     || Constraint::lark(format!("start: {}\"a\"{}", "(".repeat(3_900), ")".repeat(3_900))),
     || Constraint::regex(format!("{}a{}", "(".repeat(2_600), ")".repeat(2_600))),
+    || Constraint::gbnf("root ::= (a a)* \"b\"\na ::= (\"x\" | \"x\" a | a2)*\na2 ::= \"x\"* \"x\"* \"x\"*"),
+    || Constraint::gbnf("root ::= ((((\"x\"{40}){40}){40}){40})"),
+    || Constraint::gbnf("root ::= \"x\"{2000} | [^x]{0,99999999999999999999}"),
+    || Constraint::gbnf(format!("root ::= {}", "(".repeat(100_000))),
+    || Constraint::gbnf("root ::= \"(\" root root | \"(\" root | \"\""),
+    || Constraint::gbnf(format!("root ::= {}", "\"a\"? ".repeat(8_000))),
+    || Constraint::gbnf(format!("root ::= ({}\"b\") root | \"\"", "\"a\"? ".repeat(8_000))),
+    // Each rule is two of the one before.
+    || {
+        let rules: String = (1..60).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1)).collect();
+        Constraint::gbnf(format!("root ::= r59\nr0 ::= \"x\" | \"y\"?\n{rules}"))
+    },
+    // Words that begin alike, beside a rule that reads them letter by letter.
+    || {
+        let words: Vec<String> = (0..2_000).map(|i| format!("\"w{i}\"")).collect();
+        Constraint::gbnf(format!("root ::= (word | ({}) root [a-z0-9])\nword ::= [a-z] word?", words.join(" | ")))
+    },
+    || {
+        let rules: String = (0..1_900).map(|i| format!("r{i} ::= \"a\" r{} | r{}?\n", i + 1, i + 2)).collect();
+        Constraint::gbnf(format!("root ::= r0\n{rules}r1900 ::= root\nr1901 ::= \"z\""))
+    },
+    || {
+        let rules: String = (0..20_000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
+        Constraint::gbnf(format!("root ::= r0\n{rules}r20000 ::= \"z\""))
+    },
 ];
 
 fn numbers() -> Value {

@@ -1,7 +1,7 @@
 //! A text that is held to a regular expression, a list of choices or a grammar is what that allows.
 
-use crate::native_support::load_demo;
-use crate::text_support::PROMPT;
+use crate::native_support::{demo_path, load_demo};
+use crate::text_support::{PROMPT, in_worker, request};
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error};
 
@@ -66,6 +66,23 @@ fn a_lark_grammar_is_followed() {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+#[test]
+fn a_gbnf_grammar_is_followed_here_and_in_a_worker() {
+    let grammar =
+        Constraint::gbnf("root ::= item{2,3}\nitem ::= \"- \" word (\" \" word){0,2} \"\\n\"\nword ::= [a-z]{2,6}");
+    let items = regex::Regex::new("^(- [a-z]{2,6}( [a-z]{2,6}){0,2}\n){2,3}$").unwrap();
+    for model in [load_demo(), in_worker(&demo_path(), request(1024, 1, false))] {
+        for seed in 0..6 {
+            let text = generate(&model, &grammar, seed).unwrap();
+            assert!(items.is_match(&text), "{text:?}");
+        }
+    }
+    // The token that a grammar names is one of the vocabulary.
+    let model = load_demo();
+    let said = generate(&model, &Constraint::gbnf("root ::= <think>"), 1).unwrap_err().to_string();
+    assert!(said.contains("line 1, column 10: `<think>` is no token"), "{said}");
 }
 
 #[test]

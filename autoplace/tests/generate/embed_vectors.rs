@@ -6,7 +6,7 @@ use crate::embedding_models::{LONGEST, bert, classifier, encoders, llama_embed, 
 use crate::native_support::{demo_path, load_demo, native};
 use crate::synthetic::Sketch;
 use crate::text_support::Raw;
-use autoplace::embed::{self, Embedding, cosine_similarity};
+use autoplace::embed::{self, Embedding, Normalization, cosine_similarity};
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::{self, Batch, Context, ContextParams, Token, Vocab};
 use autoplace::machine::{Host, Machine, gib};
@@ -167,6 +167,20 @@ fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
             assert_eq!(scaled.len(), embedder.width().unwrap());
             assert!((length(scaled) - 1.0).abs() < 1e-5 && (length(raw) - 1.0).abs() > 1e-2);
             assert!(cosine_similarity(scaled, raw).unwrap() > 0.999_99);
+        }
+        // The other kinds, each vector by itself.
+        for (kind, size) in [
+            (
+                Normalization::MaxAbsolute,
+                (|vector| vector.iter().fold(0.0, |most, x| x.abs().max(most)) / 32760.0) as fn(&[f32]) -> f32,
+            ),
+            (Normalization::Taxicab, |vector| vector.iter().map(|x| x.abs()).sum()),
+            (Normalization::P(3), |vector| vector.iter().map(|x| x.abs().powi(3)).sum::<f32>().cbrt()),
+        ] {
+            let other = embedder.embed_with(&texts, false, kind).unwrap();
+            for vector in other.iter().flat_map(Embedding::vectors) {
+                assert!((size(vector) - 1.0).abs() < 1e-4, "{kind:?}: {}", size(vector));
+            }
         }
     }
 }

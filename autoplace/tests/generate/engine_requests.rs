@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::thread;
+use std::time::Duration;
 
 use crate::native_support::demo_path;
 use crate::text_support::{PROMPTS, demo, in_worker, request, text, until};
@@ -161,6 +162,28 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         assert_eq!(count(second).unwrap(), 20);
         has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
         // The context is free, while handles are left.
+        assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
+
+        // What has begun is finished, what waits is not.
+        let engine = start();
+        let (first, second) = begin(&engine, 50);
+        engine.close(Shutdown::FinishBegun);
+        has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
+        assert_eq!(count(first).unwrap(), 50);
+        has_ended(count(second));
+        engine.shutdown(Shutdown::FinishBegun);
+
+        // All is finished in time, or cut off.
+        let engine = start();
+        let (first, second) = begin(&engine, 50);
+        assert!(engine.shutdown_within(Duration::from_secs(600)));
+        assert_eq!([count(first).unwrap(), count(second).unwrap()], [50, 20]);
+        assert!(engine.shutdown_within(Duration::ZERO), "it has ended before");
+        let engine = start();
+        let (first, second) = begin(&engine, LONG);
+        assert!(!engine.shutdown_within(Duration::ZERO));
+        has_ended(count(first));
+        has_ended(count(second));
         assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
 
         let engine = start();

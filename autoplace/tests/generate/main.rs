@@ -58,8 +58,11 @@ mod prefix_reuse;
 mod sampling_chain;
 mod sampling_custom;
 mod sampling_raw;
+mod session_edits;
 mod session_memories;
 mod session_random;
+mod session_shift;
+mod session_worker;
 #[cfg(target_os = "linux")]
 mod soak;
 mod speculative;

@@ -6,6 +6,8 @@ mod checkpoints;
 
 use std::path::{Path, PathBuf};
 
+use autoplace::generate::Fork;
+
 use crate::text_support::{SEED, Texts, complete, random, raw_by_chance as raw, request, sampled, small, words};
 
 /// The models by the kind of their memory: `(name, path, recurrent, window)`.
@@ -65,6 +67,40 @@ fn a_second_text_goes_on_from_the_tokens_of_a_running_one() {
             texts.run(&mut session);
             assert_eq!(texts.of(second).tokens, raw(&model, &so_far, 12), "{case}");
             assert_eq!(texts.of(second).statistics().cached_tokens, so_far.len() - 1, "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_text_is_forked_and_rolled_back_in_each_memory_as_far_as_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for (title, path, recurrent, window) in models(folder.path()) {
+        for (unified, checkpoints) in [(false, 1 << 30), (true, 1 << 30), (false, 0)] {
+            let case = format!("{title}, unified: {unified}, checkpoints: {checkpoints}");
+            let model = small(&path, request(1536, 2, unified), checkpoints);
+            let prompt = words(7, 400);
+            let expected = raw(&model, &prompt, 40);
+            let mut session = model.session().unwrap();
+            let mut texts = Texts::default();
+            let first = session.begin(sampled(&model, prompt.clone(), SEED).max_tokens(40)).unwrap();
+            texts.generate_to(&mut session, first, 30);
+            let second = session.fork(first, Fork::new()).unwrap();
+            let possible = session.can_roll_back(first).unwrap();
+            match (recurrent, window, checkpoints) {
+                (false, false, _) => assert_eq!(possible, prompt.len() + 30 - 1, "{case}"),
+                // A recurrent state holds its end alone, and the last token is not computed yet.
+                (true, _, 0) => assert_eq!(possible, 0, "{case}"),
+                // To the checkpoint before the end of the prompt, and one token that is computed after it.
+                (true, ..) => assert_eq!(possible, 30 + 3, "{case}"),
+                (false, true, _) => assert!(possible >= 30, "{case}: {possible}"),
+            }
+            let back = possible.min(25);
+            let refused = session.roll_back(first, possible + 1).unwrap_err().to_string();
+            assert!(refused.contains(&format!("and {possible} can")), "{case}: {refused}");
+            session.roll_back(first, back).unwrap();
+            texts.run(&mut session);
+            assert_eq!(texts.of(second).tokens, expected[30..], "{case}");
+            assert_eq!(texts.of(first).tokens[30..], expected[30 - back..], "{case}");
         }
     }
 }

@@ -3,10 +3,11 @@
 
 use crate::native_support::demo_path;
 use crate::speculative::{draft, greedy, seeded};
-use crate::speculative_support::{PROMPT, builder, exact, request};
-use crate::text_support::{self, REPEATED, Raw, SYSTEM, answered, complete, tokens_of};
+use crate::speculative_support::{PROMPT, builder, exact, oracle, request};
+use crate::text_support::{self, REPEATED, Raw, SYSTEM, answered, complete, in_worker, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Engine, FinishReason, Speculation};
+use autoplace::generate::{Engine, Error, FinishReason, Speculation};
+use autoplace::worker;
 use proptest::prelude::*;
 
 /// A model that drafts with itself: the likeliest token is accepted, and what chance takes may be another.
@@ -57,6 +58,37 @@ fn a_constraint_holds_for_draft_tokens_too() {
         assert_eq!(drafted, plain);
         assert!(drafted.statistics().drafted_tokens > 0, "{drafted:?}");
     }
+}
+
+#[test]
+fn an_application_drafts_by_a_closure_of_its_own_and_changes_no_text() {
+    let model = load_exact();
+    let prompt = tokens_of(&model, PROMPT);
+    let mut wrong = 0;
+    for noise in 0..6 {
+        for generate in
+            [greedy(&model), seeded(&model, 3).constraint(autoplace::generate::Constraint::regex("[^x]{40}"))]
+        {
+            let plain = complete(generate.clone(), &model);
+            let oracle = oracle(&prompt, &plain.tokens, noise);
+            let drafted = complete(generate.clone().draft_with(oracle.clone()), &model);
+            assert_eq!(drafted, plain, "{noise}");
+            let it = drafted.statistics();
+            assert!(it.accepted_tokens > 4, "{it:?}");
+            // The token that ends a text is drafted in vain.
+            assert!(noise > 0 || it.accepted_tokens + 1 >= it.drafted_tokens, "{it:?}");
+            wrong += it.drafted_tokens - it.accepted_tokens;
+            // It takes the place of other drafts, and stops where the text does.
+            for most in [1, 7] {
+                let cut = generate.clone().max_tokens(most).speculate(draft()).draft_with(oracle.clone());
+                assert_eq!(complete(cut, &model).tokens, plain.tokens[..most]);
+            }
+        }
+    }
+    assert!(wrong > 0);
+    let there = in_worker(&demo_path(), request(512, 1, 4));
+    let refused = there.generate(PROMPT).draft_with(|_, _| {}).stream().map(drop);
+    assert_matches!(refused, Err(Error::Worker(worker::Error::Elsewhere { .. })));
 }
 
 #[test]

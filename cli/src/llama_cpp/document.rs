@@ -220,7 +220,7 @@ fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
         ("serve a -p hi", &["-p: `autoplace run` or `chat` takes it, not serve"]),
         ("run a --port 80", &["--port: `autoplace serve` takes it, not run"]),
         ("run a -ngl", &["-ngl: its value is missing"]),
-        ("run a --grammar x", &["--grammar: GBNF"]),
+        ("serve a --grammar x", &["--grammar: `autoplace run` or `chat` takes it, not serve"]),
         ("run a --no-jinja", &["--no-jinja: the model's own"]),
         ("run -m a -hf b/c", &["-hf: the model is a already"]),
         ("serve a --cors-origins '*'", &["--cors-origins: `*`"]),
@@ -244,8 +244,12 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
     let mut schema = tempfile::NamedTempFile::new().unwrap();
     std::io::Write::write_all(&mut schema, b"{}").unwrap();
     let file = schema.path().to_str().unwrap();
+    let mut grammar = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut grammar, b"root ::= [a-z]+").unwrap();
     let samples = [
         file,
+        grammar.path().to_str().unwrap(),
+        "root ::= [a-z]+",
         "1",
         "99",
         "on",

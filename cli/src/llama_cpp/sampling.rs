@@ -2,8 +2,6 @@
 
 use super::Row;
 
-const NO_GBNF: &str = "GBNF is not read: -j takes a JSON schema, and the library Lark grammars";
-
 pub(super) const ROWS: &[Row] = &[
     Row::flag(&["-s", "--seed"], &["--seed"]).usual(&["-1"]).library("`.seed(n)` of a request"),
     Row::flag(&["--temp", "--temperature"], &["--temp"]).library("`.temp(t)` of a request"),
@@ -34,7 +32,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::reads(&["--sampler-seq", "--sampling-seq"], sampler_seq, "`--samplers`, by their names").library("`.samplers(list)` of a request"),
     Row::flag(&["-l", "--logit-bias"], &["--logit-bias"]).library("`.logit_bias(token, bias)` and `.logit_bias_text(text, bias)` of a request"),
     Row::switch(&["--ignore-eos"], "--ignore-eos").library("`.ignore_eos()` of a request, for measurements: what would end the text is a token like any other, as in vLLM; llama.cpp never chooses it, which a bias against the token does too"),
-    Row::refused(&["--grammar", "--grammar-file"], NO_GBNF).library("`.constraint(c)` of a request: `Constraint::lark`, `Constraint::regex`"),
+    Row::flag(&["--grammar"], &["--grammar"]).library("`.constraint(c)` of a request: `Constraint::gbnf`, `Constraint::lark`, `Constraint::regex`"),
+    Row::flag(&["--grammar-file"], &["--grammar-file"]).library("the same: `Constraint::grammar` tells GBNF from Lark"),
     Row::flag(&["-j", "--json-schema"], &["--json-schema"]).library("`.constraint(c)` of a request: `Constraint::json_schema`"),
     Row::flag(&["-jf", "--json-schema-file"], &["--json-schema-file"]).library("the same"),
     Row::refused_switch(&["-bs", "--backend-sampling"], "samplers on a device take memory that no plan counts"),

@@ -73,7 +73,8 @@ pub(super) const ROWS: &[Row] = &[
         .library("`.embeddings(Pooling::Rank)` of the builder"),
     Row::flag(&["--pooling"], &["--embeddings"]).library("the pooling of `.embeddings(pooling)`"),
     Row::refused(&["--attention"], "the model says whether its attention is causal"),
-    Row::refused(&["--embd-normalize"], "a client normalises, or the library: vectors are as the model gives them"),
+    Row::flag(&["--embd-normalize"], &["--embd-normalize"])
+        .library("`.normalize(kind)` of an embedder: `Normalization`"),
 ];
 
 fn origins(list: &str) -> Result<Vec<String>, String> {

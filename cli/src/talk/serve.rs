@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use autoplace::chat::ChatTemplate;
+use autoplace::embed::Normalization;
 use autoplace::generate::Engine;
 use autoplace::gguf::Header;
 use autoplace::memory::Pooling;
@@ -23,6 +24,7 @@ use tokio::time::sleep;
 use super::load::LoadArgs;
 use super::sampling::SamplingArgs;
 use super::screen::note;
+use super::texts::ShiftArgs;
 use crate::stop::Stop;
 use crate::template;
 
@@ -47,6 +49,10 @@ pub(crate) struct ServeArgs {
     /// GGUF file of a model for embeddings, which goes by its file's name
     #[arg(long, value_name = "FILE")]
     embed: Option<PathBuf>,
+    /// With --embed: how vectors are scaled, where a request does not say: -1 not, 0 to 32760 as the largest,
+    /// 1 taxicab, 2 Euclidean, N by the N-norm [default: 2]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = normalization)]
+    embd_normalize: Option<Normalization>,
     /// Family of the chat template, or a file with one [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     template: Option<String>,
@@ -68,6 +74,8 @@ pub(crate) struct ServeArgs {
     api_key: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    shift: ShiftArgs,
     /// Loads the LoRA adapters and computes without them, until a request names some or `POST /lora-adapters` does
     #[arg(long)]
     lora_init_without_apply: bool,
@@ -109,7 +117,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     // What a slow client has not read yet is kept: not too much of it.
     let engine = Engine::builder(&model).queue(args.queue).ahead(256).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
-    api = api.sampling(args.sampling.over(model.sampling()));
+    api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
+    if args.shift.context_shift {
+        // A model that cannot shift is an error now, and not of each request.
+        let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());
+        engine.submit(text)?.into_text()?;
+    }
     if args.lora_init_without_apply {
         api.apply_no_adapters();
     }
@@ -181,7 +194,7 @@ impl ServeArgs {
             Err(load::Error::NoPooling { .. }) => load(Pooling::Mean),
             loaded => loaded,
         };
-        Ok(model?.embedder()?)
+        Ok(model?.embedder()?.normalize(self.embd_normalize.unwrap_or_default()))
     }
 
     /// The key, if there is one. An error where there is none and others than this machine's users could reach it.
@@ -205,6 +218,11 @@ impl ServeArgs {
         };
         Ok(Some(key.trim().to_owned()))
     }
+}
+
+fn normalization(text: &str) -> Result<Normalization, String> {
+    let kind = text.parse().ok().and_then(Normalization::from_llama_cpp);
+    kind.ok_or_else(|| format!("-1 (none), 0 (max absolute), 1 (taxicab), 2 (Euclidean), or a p up to {}", u16::MAX))
 }
 
 fn name_of(path: &Path) -> String {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use autoplace::chat::ReplyFormat;
-use autoplace::generate::{Chat, Constraint, Generate};
+use autoplace::generate::{Chat, Constraint, Generate, WhenFull};
 use serde_json::{Map, Value};
 
 use crate::in_file;
@@ -46,12 +46,49 @@ pub(super) struct TextArgs {
     /// Reads neither reasoning nor calls out of answers
     #[arg(long)]
     plain: bool,
+    #[command(flatten)]
+    shift: ShiftArgs,
     /// Holds answers to a JSON schema
     #[arg(long, value_name = "JSON", value_parser = json, conflicts_with = "json_schema_file")]
     json_schema: Option<Value>,
     /// Holds answers to the JSON schema in a file
     #[arg(long, value_name = "FILE", value_parser = json_of_file)]
     json_schema_file: Option<Value>,
+    /// Holds answers to a grammar in GBNF, llama.cpp's notation, or in Lark
+    #[arg(long, value_name = "GBNF", value_parser = grammar, conflicts_with_all = ["grammar_file", "json_schema", "json_schema_file"])]
+    grammar: Option<Constraint>,
+    /// Holds answers to the grammar in a file
+    #[arg(long, value_name = "FILE", value_parser = grammar_of_file, conflicts_with_all = ["json_schema", "json_schema_file"])]
+    grammar_file: Option<Constraint>,
+}
+
+/// What happens when the context is full.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct ShiftArgs {
+    /// Shifts the oldest tokens out when the context is full, so that a text goes on, instead of ending it
+    #[arg(long)]
+    pub(super) context_shift: bool,
+    /// With --context-shift: tokens of the prompt that stay; -1 is all of it [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = keep)]
+    keep: Option<usize>,
+}
+
+impl ShiftArgs {
+    pub(super) fn when_full(&self) -> WhenFull {
+        match self.context_shift {
+            true => WhenFull::Shift { keep: self.keep.unwrap_or(0) },
+            false => WhenFull::Stop,
+        }
+    }
+}
+
+/// -1 is the whole prompt.
+fn keep(text: &str) -> Result<usize, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(usize::MAX),
+        Ok(tokens) => usize::try_from(tokens).map_err(|_| "a number of tokens, or -1 for the whole prompt".to_owned()),
+        Err(_) => Err("a number of tokens, or -1 for the whole prompt".to_owned()),
+    }
 }
 
 impl TextArgs {
@@ -78,8 +115,11 @@ impl TextArgs {
         if self.ignore_eos {
             generate = generate.ignore_eos();
         }
-        match self.json_schema.as_ref().or(self.json_schema_file.as_ref()) {
-            Some(schema) => generate.constraint(Constraint::json_schema(schema.clone())),
+        generate = generate.when_full(self.shift.when_full());
+        let schema = self.json_schema.as_ref().or(self.json_schema_file.as_ref());
+        let schema = schema.map(|schema| Constraint::json_schema(schema.clone()));
+        match schema.or_else(|| self.grammar.clone()).or_else(|| self.grammar_file.clone()) {
+            Some(constraint) => generate.constraint(constraint),
             None => generate,
         }
     }
@@ -147,6 +187,16 @@ fn json(text: &str) -> Result<Value, String> {
 
 fn json_of_file(file: &str) -> Result<Value, String> {
     json(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
+}
+
+/// A grammar whose syntax is right. Tokens that it names are looked up once there is a model.
+fn grammar(text: &str) -> Result<Constraint, String> {
+    let constraint = Constraint::grammar(text);
+    constraint.check().map(|()| constraint).map_err(|error| error.to_string())
+}
+
+fn grammar_of_file(file: &str) -> Result<Constraint, String> {
+    grammar(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {

@@ -23,6 +23,13 @@ fn talk(user: &User, args: &[&str], input: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
+/// What comes of these arguments in a context of so many tokens.
+fn talk_in(user: &User, args: &[&str], context: &str) -> Output {
+    let demo = demo();
+    let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
+    user.autoplace(&[&args[..], &["--temp", "0", "-c", context]].concat())
+}
+
 /// The answer, and what was said beside it.
 #[track_caller]
 fn said(output: &Output) -> (String, String) {
@@ -55,6 +62,33 @@ fn a_saved_plan_is_followed_and_an_answer_that_its_context_ends_says_so() {
     assert!(beside.ends_with("the answer ends here: --ctx N or --ctx auto gives more\n"), "{beside}");
     let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan]).stderr;
     assert!(text(&long).ends_with("the answer needs: --ctx N or --ctx auto gives more\n"), "{}", text(&long));
+}
+
+#[test]
+fn an_answer_is_held_to_a_grammar_of_llama_cpps() {
+    let user = User::new();
+    let grammar = "# two words\nroot ::= word \"-\" word\nword ::= [a-z]{2,5}\n";
+    let file = user.path("words.gbnf");
+    fs::write(&file, grammar).unwrap();
+    let (answer, _) = said(&talk(&user, &["run", "demo", PROMPT, "--grammar-file", &file.display().to_string()], ""));
+    let words: Vec<&str> = answer.trim().split('-').collect();
+    assert!(words.len() == 2 && words.iter().all(|it| (2..=5).contains(&it.len())), "{answer}");
+    assert_eq!(said(&talk(&user, &["run", "demo", PROMPT, "--grammar", grammar], "")).0, answer);
+    // An error of its syntax comes before anything is loaded.
+    let refused = talk(&user, &["run", "demo", PROMPT, "--grammar", "root ::= a"], "");
+    assert!(text(&refused.stderr).contains("line 1, column 10: the rule `a` is not defined"), "{refused:?}");
+}
+
+#[test]
+fn a_full_context_shifts_where_that_is_asked_for() {
+    let user = User::new();
+    let shift = ["run", "demo", PROMPT, "--raw", "--context-shift", "--keep", "4", "-n", "200", "--ignore-eos"];
+    let command = |more: &[&str]| talk_in(&user, &[&shift[..], more].concat(), "64");
+    let (answer, beside) = said(&command(&[]));
+    assert!(answer.split_whitespace().count() > 64 / 2, "{answer}");
+    assert!(!beside.contains("the context is full"), "{beside}");
+    let refused = command(&["-ctk", "q8_0", "-fa", "on"]);
+    assert!(text(&refused.stderr).contains("cannot shift its oldest tokens out: keys of Q8_0"), "{refused:?}");
 }
 
 #[test]

@@ -21,5 +21,6 @@ mod sampler;
 mod sim_memory;
 mod sim_registry;
 mod sim_rules;
+mod sim_shift;
 mod state_stream;
 mod threads;

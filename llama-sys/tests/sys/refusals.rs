@@ -273,6 +273,7 @@ fn sequences_and_ranges_that_cannot_be() {
     for seq in [-1, 2, i32::MAX] {
         assert_eq!(refused(context.kv_seq_remove(seq, 0..1)), "seq_id");
         assert_eq!(refused(context.kv_seq_copy(0, seq, 0..1)), "seq_id");
+        assert_eq!(refused(context.kv_seq_shift(seq, 0..1, 1)), "seq_id");
         assert_eq!(refused(context.kv_seq_end(seq)), "seq_id");
         assert_eq!(refused(context.save_state(seq)), "seq_id");
     }
@@ -281,6 +282,8 @@ fn sequences_and_ranges_that_cannot_be() {
     assert_eq!(refused(context.kv_seq_remove(0, begin..end)), "range");
     context.decode(&batch_of(&[5; 8], 0)).unwrap();
     assert_eq!(refused(context.kv_seq_copy(0, 1, 0..4)), "range");
+    assert_eq!(refused(context.kv_seq_shift(0, 0..4, -1)), "delta");
+    assert_eq!(refused(context.kv_seq_shift(0, 0..8, i32::MAX - 2)), "delta");
 }
 
 #[test]

@@ -149,6 +149,10 @@ fn a_form_is_kept_or_the_answer_says_that_it_was_cut_short() {
     let answer = complete(&held).unwrap().wait().unwrap();
     let text = answer["choices"][0]["text"].as_str().unwrap();
     assert!(["yes", "no"].contains(&text), "{text}");
+    let gbnf = "# GBNF, as llama-server takes it\nroot ::= \"yes\" | \"no\"";
+    let answer = complete(&with(held, &json!({"grammar": gbnf}))).unwrap().wait().unwrap();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(["yes", "no"].contains(&text), "{text}");
 }
 
 #[test]
@@ -214,7 +218,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         (json!({"tool_choice": "some"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
         (json!({"tools": [{"type": "function"}]}), "tools[0]"),
-        (json!({"grammar": "root ::= \"a\""}), "grammar"),
+        (json!({"grammar": "root ::= a"}), "grammar"),
         (json!({"response_format": "text"}), "response_format"),
         (json!({"response_format": {"type": 3}}), "response_format"),
         (json!({"response_format": {"schema": {"type": "null"}}}), "response_format"),
@@ -349,6 +353,15 @@ fn vectors_come_as_numbers_and_packed() {
     }
     assert_eq!(plain["usage"]["prompt_tokens"], plain["usage"]["total_tokens"]);
     let width = plain["data"][0]["embedding"].as_array().unwrap().len();
+    // llama-server's kinds of scaling: the largest element is 32760, or nothing is scaled.
+    let mut largest = |kind: i64| {
+        let scaled = answer(json!({"input": "tide", "embd_normalize": kind})).unwrap();
+        let values = scaled["data"][0]["embedding"].as_array().unwrap();
+        values.iter().map(|it| it.as_f64().unwrap().abs()).fold(0.0, f64::max)
+    };
+    assert!((largest(0) - 32760.0).abs() < 0.1 && largest(2) < 1.0 && largest(-1) > largest(2));
+    let error = answer(json!({"input": "a", "embd_normalize": -2})).unwrap_err();
+    assert_eq!((error.status, error.param.as_deref()), (400, Some("embd_normalize")));
     assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("dimensions"));

@@ -123,7 +123,7 @@ fn other_names_do_what_ours_do_and_errors_have_the_name_that_was_given() {
         (json!({"structured_outputs": {"structural_tag": "a"}}), "structured_outputs.structural_tag"),
         (json!({"structured_outputs": {"json": {}, "choice": ["a"]}}), "structured_outputs"),
         (json!({"guided_json": {}, "guided_choice": ["a"]}), "guided_choice"),
-        (json!({"guided_grammar": "root ::= \"a\""}), "guided_grammar"),
+        (json!({"guided_grammar": "root ::= root"}), "guided_grammar"),
     ] {
         let error = complete(more.clone()).expect_err("it is refused");
         assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{more}: {error}");
@@ -135,6 +135,7 @@ fn other_names_do_what_ours_do_and_errors_have_the_name_that_was_given() {
         (json!({"guided_json": {"const": 3}}), "3"),
         (json!({"guided_json": "{\"const\": 3}"}), "3"),
         (json!({"guided_grammar": "start: \"ab\""}), "ab"),
+        (json!({"guided_grammar": "root ::= \"ab\""}), "ab"),
         (json!({"structured_outputs": {"choice": ["no"]}}), "no"),
         (json!({"structured_outputs": {"json": {"const": null}}}), "null"),
         (json!({"structured_outputs": {"regex": "b"}}), "b"),

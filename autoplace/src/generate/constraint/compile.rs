@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::schema::Unenforced;
 use super::vocabulary::Vocabulary;
-use super::{Constraint, Kind, lark, schema};
+use super::{Constraint, Kind, gbnf, lark, schema};
 use crate::generate::Error;
 
 /// Bytes of a regular expression or grammar, and of all choices together.
@@ -39,7 +39,7 @@ fn limits(constraint: &Constraint) -> ParserLimits {
 /// Compiles a constraint.
 pub(super) fn matcher(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<llguidance::Matcher, Error> {
     guarded(constraint, || {
-        let (grammar, log) = (GrammarInit::Serialized(grammar(constraint, &vocabulary.control)?), Logger::new(0, 0));
+        let (grammar, log) = (GrammarInit::Serialized(grammar(constraint, Some(vocabulary))?), Logger::new(0, 0));
         let limits = limits(constraint);
         let parser = vocabulary.factory.create_parser_from_init_ext(grammar, log, Default::default(), limits);
         let matcher = llguidance::Matcher::new(parser);
@@ -74,7 +74,7 @@ fn failure(constraint: &Constraint, reason: String) -> Unenforced {
 
 /// Compiles a constraint without a vocabulary.
 fn compiled(constraint: &Constraint) -> Result<(), Unenforced> {
-    let compiled = GrammarInit::Serialized(grammar(constraint, &[])?).to_internal(None, limits(constraint));
+    let compiled = GrammarInit::Serialized(grammar(constraint, None)?).to_internal(None, limits(constraint));
     compiled.map(drop).map_err(|error| failure(constraint, said(&error.to_string())))
 }
 
@@ -83,8 +83,8 @@ const CALLS_OR: &str = r#"start: @form | call ("\n" call)*
 call: "<tool_call>" /\n?/ @calls /\n?/ "</tool_call>"
 "#;
 
-/// `control`: the texts of the vocabulary's control tokens.
-fn grammar(constraint: &Constraint, control: &[String]) -> Result<TopLevelGrammar, Unenforced> {
+/// A constraint as llguidance takes it. Without a vocabulary, tokens that a grammar names are not looked up.
+fn grammar(constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<TopLevelGrammar, Unenforced> {
     Ok(match &constraint.0 {
         Kind::JsonSchema { schema, is_open, .. } => {
             let prepared = schema::read(schema).and_then(|schema| schema::prepared(&schema, *is_open));
@@ -92,15 +92,16 @@ fn grammar(constraint: &Constraint, control: &[String]) -> Result<TopLevelGramma
         }
         Kind::CallsOr { calls, form } => {
             let mut whole = TopLevelGrammar::from_lark(CALLS_OR.to_owned());
-            whole.grammars.push(part("calls", calls)?);
-            whole.grammars.push(part("form", form)?);
+            whole.grammars.push(part("calls", calls, vocabulary)?);
+            whole.grammars.push(part("form", form, vocabulary)?);
             whole
         }
         Kind::TextOrCalls(calls) => {
+            let control = vocabulary.map_or(&[][..], |vocabulary| &vocabulary.control);
             let written = calls.grammar(control)?;
             let mut whole = TopLevelGrammar::from_lark(written.lark);
             for (name, constraint) in &written.parts {
-                whole.grammars.push(part(name, constraint)?);
+                whole.grammars.push(part(name, constraint, vocabulary)?);
             }
             whole
         }
@@ -121,12 +122,17 @@ fn grammar(constraint: &Constraint, control: &[String]) -> Result<TopLevelGramma
             sized(grammar)?;
             TopLevelGrammar::from_lark(lark::prepared(grammar)?)
         }
+        Kind::Gbnf(grammar) => {
+            sized(grammar)?;
+            let token = |text: &str| vocabulary.map_or(Ok(0), |vocabulary| vocabulary.token(text));
+            TopLevelGrammar::from_lark(lark::prepared(&gbnf::lark(grammar, &token)?)?)
+        }
     })
 }
 
 /// A constraint as a part of a grammar that calls it by this name.
-fn part(name: &str, constraint: &Constraint) -> Result<GrammarWithLexer, Unenforced> {
-    let only = grammar(constraint, &[])?.grammars.into_iter().next().unwrap_or_default();
+fn part(name: &str, constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<GrammarWithLexer, Unenforced> {
+    let only = grammar(constraint, vocabulary)?.grammars.into_iter().next().unwrap_or_default();
     Ok(GrammarWithLexer { name: Some(name.to_owned()), ..only })
 }
 

@@ -7,6 +7,7 @@
 
 mod calls;
 mod compile;
+mod gbnf;
 mod lark;
 mod matcher;
 mod schema;
@@ -63,6 +64,7 @@ enum Kind {
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
+    Gbnf(String),
     /// Calls of tools, or a text of another form.
     CallsOr {
         calls: Box<Constraint>,
@@ -107,7 +109,7 @@ impl Constraint {
                 form.open();
             }
             Kind::TextOrCalls(calls) => calls.is_open = true,
-            Kind::Regex(_) | Kind::Choices(_) | Kind::Lark(_) => {}
+            Kind::Regex(_) | Kind::Choices(_) | Kind::Lark(_) | Kind::Gbnf(_) => {}
         }
     }
 
@@ -171,6 +173,29 @@ impl Constraint {
         Self(Kind::Lark(grammar.into()))
     }
 
+    /// A text of a grammar in GBNF, llama.cpp's notation, from its rule `root`:
+    ///
+    /// ```
+    /// use autoplace::generate::Constraint;
+    /// let list = Constraint::gbnf(r#"root ::= ("- " [^\n]+ "\n"){2,5}"#);
+    /// assert!(list.check().is_ok());
+    /// let refused = Constraint::gbnf("root ::= item\nitem ::= item \"x\" | \"x\"").check().unwrap_err().to_string();
+    /// assert!(refused.contains("line 2, column 1") && refused.contains("left recursion"));
+    /// ```
+    ///
+    /// The texts are those that llama.cpp allows, whatever tokens they are made of. `<[7]>` and `<think>` are one token
+    /// of the vocabulary, `!<think>` any other one. As everywhere, no control token is allowed.
+    pub fn gbnf(grammar: impl Into<String>) -> Self {
+        Self(Kind::Gbnf(grammar.into()))
+    }
+
+    /// A text of a grammar in llama.cpp's notation ([`gbnf`](Self::gbnf)) or in llguidance's ([`lark`](Self::lark)),
+    /// whichever it is written in: a definition in GBNF has `::=`, one in Lark `:`.
+    pub fn grammar(grammar: impl Into<String>) -> Self {
+        let grammar = grammar.into();
+        if gbnf::is_gbnf(&grammar) { Self::gbnf(grammar) } else { Self::lark(grammar) }
+    }
+
     /// Begins a text that is held to it.
     pub(super) fn begin(&self, model: &Model, vocab: &Vocab) -> Result<Matcher, Error> {
         let vocabulary = model.kept(|| Vocabulary::new(vocab))?;
@@ -201,6 +226,7 @@ impl Constraint {
             Kind::Regex(_) => "regular expression",
             Kind::Choices(_) => "list of choices",
             Kind::Lark(_) => "Lark grammar",
+            Kind::Gbnf(_) => "GBNF grammar",
             Kind::CallsOr { form, .. } => form.name(),
             Kind::TextOrCalls(_) => "calls of tools",
         }

@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use llama_sys::{Model, ModelParams, Vocab};
@@ -8,13 +9,13 @@ use super::{Constraint, Matcher, Vocabulary};
 use crate::chat::Tool;
 use crate::generate::Error;
 
-fn vocab() -> Vocab {
+pub(super) fn vocab() -> Vocab {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
     Model::load(path, ModelParams::default()).unwrap().vocab()
 }
 
 /// The demo's, read once for all tests.
-fn vocabulary() -> Arc<Vocabulary> {
+pub(super) fn vocabulary() -> Arc<Vocabulary> {
     static READ: OnceLock<Arc<Vocabulary>> = OnceLock::new();
     Arc::clone(READ.get_or_init(|| Vocabulary::new(&vocab()).unwrap()))
 }
@@ -39,7 +40,7 @@ pub(super) fn allows_with_control(constraint: &Constraint, text: &str, control: 
     let vocab = vocab();
     let (words, _) = super::vocabulary::words(&vocab, false).unwrap();
     let control = control.iter().map(|it| (*it).to_owned()).collect();
-    allows_of(&Arc::new(Vocabulary::of(&vocab, &words, control).unwrap()), constraint, text)
+    allows_of(&Arc::new(Vocabulary::of(&vocab, &words, control, HashSet::new()).unwrap()), constraint, text)
 }
 
 fn allows_of(vocabulary: &Arc<Vocabulary>, constraint: &Constraint, text: &str) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! It is made once per model, some tens of milliseconds for a large vocabulary, and holds nothing of the loaded model.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use llama_sys::{Token, Vocab};
@@ -26,6 +27,8 @@ pub(super) struct Vocabulary {
     pub(super) ends: Vec<u32>,
     /// The texts of control tokens, where those are marks of calls.
     pub(super) control: Vec<String>,
+    /// The texts of tokens that no constraint allows.
+    disallowed: HashSet<Vec<u8>>,
     /// The same vocabulary with control tokens as marks, once it was asked for.
     with_marks: OnceLock<Arc<Self>>,
 }
@@ -61,6 +64,17 @@ pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec
     Ok((words, control))
 }
 
+/// The texts of control tokens and of those that end a text.
+fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, Error> {
+    let mut disallowed = HashSet::new();
+    for token in (0..vocab.n_tokens() as Token).filter(|it| vocab.is_eog(*it) || vocab.is_control(*it)) {
+        let mut text = Vec::new();
+        vocab.append_piece(token, true, &mut text)?;
+        disallowed.insert(text);
+    }
+    Ok(disallowed)
+}
+
 impl Vocabulary {
     /// Reads all tokens of a loaded model.
     pub(super) fn new(vocab: &Vocab) -> Result<Arc<Self>, Error> {
@@ -79,7 +93,8 @@ impl Vocabulary {
 
     fn read(vocab: &Vocab, are_marks: bool) -> Result<Arc<Self>, Error> {
         let (words, control) = words(vocab, are_marks)?;
-        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words, control));
+        let disallowed = disallowed(vocab)?;
+        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words, control, disallowed));
         vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
             constraint: "vocabulary".to_owned(),
             place: String::new(),
@@ -87,7 +102,12 @@ impl Vocabulary {
         })
     }
 
-    pub(super) fn of(vocab: &Vocab, words: &[Vec<u8>], control: Vec<String>) -> Result<Self, String> {
+    pub(super) fn of(
+        vocab: &Vocab,
+        words: &[Vec<u8>],
+        control: Vec<String>,
+        disallowed: HashSet<Vec<u8>>,
+    ) -> Result<Self, String> {
         let n_tokens = words.len() as u32;
         let eog: Vec<TokenId> = (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
         let info = TokRxInfo::new(n_tokens, eog.first().copied().unwrap_or(INVALID_TOKEN));
@@ -112,7 +132,20 @@ impl Vocabulary {
             allowed: mask(&|token| is_end(token) || !words[token as usize].is_empty()),
             ends: mask(&is_end),
             control,
+            disallowed,
             with_marks: OnceLock::new(),
         })
+    }
+
+    /// The token whose whole text this is.
+    pub(super) fn token(&self, text: &str) -> Result<u32, String> {
+        let tree = self.factory.tok_env().tok_trie();
+        match tree.token_id(text.as_bytes()) {
+            Some(token) => Ok(token),
+            None if self.disallowed.contains(text.as_bytes()) => {
+                Err(format!("`{text}` is a control token, which no constraint allows"))
+            }
+            None => Err(format!("`{text}` is no token of the model's vocabulary")),
+        }
     }
 }

@@ -9,9 +9,9 @@ use super::order::{Stand, may_join, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::cache::{WORTH_A_COPY, common_prefix};
 use crate::generate::error::Error;
+use crate::generate::local::SessionHere;
 use crate::generate::piece::SequenceId;
 use crate::generate::sequence::Sequence;
-use crate::generate::session::Session;
 use crate::generate::stats::{Replaced, Resumed};
 use crate::generate::step::PromptChunk;
 use crate::load::Replacement;
@@ -21,12 +21,12 @@ pub(super) struct Driver {
     shared: Arc<Shared>,
     prompt_chunk: PromptChunk,
     /// `None` while there is no context that works.
-    session: Option<Session>,
+    session: Option<SessionHere>,
     running: Vec<Text>,
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>, session: Session, prompt_chunk: PromptChunk) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, session: SessionHere, prompt_chunk: PromptChunk) -> Self {
         Self { shared, prompt_chunk, session: Some(session), running: Vec::new() }
     }
 
@@ -125,7 +125,7 @@ impl Driver {
         let session = match &mut self.session {
             Some(session) => session,
             // The context was lost, and is taken again.
-            lost => match Session::open(&self.shared.model) {
+            lost => match SessionHere::open(&self.shared.model) {
                 Ok(session) => {
                     let session = lost.insert(session);
                     session.work.prompt_chunk = self.prompt_chunk;
@@ -233,12 +233,12 @@ impl Driver {
 }
 
 /// What the texts that run take.
-fn stands(session: &Session) -> impl ExactSizeIterator<Item = Stand> + Clone {
+fn stands(session: &SessionHere) -> impl ExactSizeIterator<Item = Stand> + Clone {
     session.sequences.iter().map(Stand::of)
 }
 
 /// Whether a text that runs is computing what this one can have a copy of in a moment.
-fn is_being_computed(session: &Session, next: &Waiting) -> bool {
+fn is_being_computed(session: &SessionHere, next: &Waiting) -> bool {
     let begins = |it: &Sequence| {
         let worth = it.held.computed + WORTH_A_COPY;
         // Before each step: what generates is not compared.

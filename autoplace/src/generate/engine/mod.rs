@@ -11,8 +11,9 @@ mod queue;
 pub(super) use queue::Place;
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use driver::Driver;
 use llama_sys::Token;
@@ -22,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use super::channel::{block_on, spawn};
 use super::chat::Chat;
 use super::error::Error;
+use super::local::SessionHere;
 use super::remote::{Reader, Start};
 use super::request::Generate;
-use super::session::Session;
 use super::stats::Replaced;
 use super::step::PromptChunk;
 use super::token_stream::TokenStream;
@@ -77,6 +78,24 @@ pub struct Engine {
 struct Inner {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    ended: Arc<Ended>,
+}
+
+/// Whether an engine's thread has ended.
+#[derive(Debug, Default)]
+struct Ended {
+    is_so: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// Says so when the thread ends, by a panic too.
+struct EndsThread(Arc<Ended>);
+
+impl Drop for EndsThread {
+    fn drop(&mut self) {
+        *lock(&self.0.is_so) = true;
+        self.0.changed.notify_all();
+    }
 }
 
 /// What becomes of the texts of an engine that is shut down.
@@ -84,6 +103,9 @@ struct Inner {
 pub enum Shutdown {
     /// All that were accepted are finished.
     Finish,
+    /// Texts that run, or have run and made room for others, are finished. Those that have not begun end with
+    /// [`Error::EngineEnded`].
+    FinishBegun,
     /// All end with [`Error::EngineEnded`].
     Cancel,
 }
@@ -160,6 +182,25 @@ impl Engine {
         self.inner.join();
     }
 
+    /// Refuses further requests, lets those that have been accepted finish for as long as `time`, and cancels what is
+    /// left then. Returns whether all finished. The context is free afterwards.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// # let engine = autoplace::generate::Engine::new(&model)?;
+    /// if !engine.shutdown_within(Duration::from_secs(30)) {
+    ///     eprintln!("some answers were cut off");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shutdown_within(&self, time: Duration) -> bool {
+        self.inner.shared.close(Shutdown::Finish);
+        let is_finished = self.inner.ended.wait(time);
+        self.shutdown(Shutdown::Cancel);
+        is_finished
+    }
+
     /// Requests that it takes at once: those that run, and those that wait.
     pub fn capacity(&self) -> usize {
         self.inner.shared.capacity()
@@ -218,8 +259,22 @@ impl Engine {
     }
 
     fn run(shared: Arc<Shared>, run: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
-        let thread = spawn("autoplace-engine", run)?;
-        Ok(Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)) }) })
+        let ended = Arc::new(Ended::default());
+        let ends = EndsThread(Arc::clone(&ended));
+        let thread = spawn("autoplace-engine", move || {
+            let _ends = ends;
+            run();
+        })?;
+        Ok(Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)), ended }) })
+    }
+}
+
+impl Ended {
+    /// Waits until it is so, at most this long. Returns whether it is.
+    fn wait(&self, time: Duration) -> bool {
+        let is_so = lock(&self.is_so);
+        let waited = self.changed.wait_timeout_while(is_so, time, |is_so| !*is_so);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -290,7 +345,7 @@ impl EngineBuilder {
 
     /// An engine in this process, with what stops a computation.
     fn start_here(self) -> Result<(Engine, AbortHandle), Error> {
-        let mut session = Session::open(&self.model)?;
+        let mut session = SessionHere::open(&self.model)?;
         session.work.prompt_chunk = self.prompt_chunk;
         let abort = session.abort_handle();
         let shared = Arc::new(Shared::new(&self.model, session.room(), self.queue, self.ahead));

@@ -20,7 +20,7 @@ use crate::generate::sequence::Sequence;
 use crate::generate::stats::Replaced;
 use crate::generate::token_stream::{Source, TokenStream};
 use crate::load::{AbortHandle, Model};
-use crate::{lock, worker};
+use crate::lock;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -194,6 +194,11 @@ impl Shared {
         state.closing = state.closing.max(Some(how));
         let refused = match how {
             Shutdown::Finish => VecDeque::new(),
+            Shutdown::FinishBegun => {
+                let (begun, waiting) = state.waiting.drain(..).partition(|waiting| waiting.has_begun);
+                state.waiting = begun;
+                waiting
+            }
             Shutdown::Cancel => std::mem::take(&mut state.waiting),
         };
         let line = std::mem::take(&mut state.line);
@@ -294,9 +299,7 @@ impl Shared {
         self.model.scales(spec.lora.as_deref())?;
         let mut progress = spec.progress();
         if let Some(link) = &self.link {
-            if spec.custom.is_some() {
-                return Err(worker::Error::Elsewhere { what: "the choice of its tokens" }.into());
-            }
+            spec.check_for_worker()?;
             return Ok((Work::There(Arc::clone(link), Box::new(spec)), progress));
         }
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();

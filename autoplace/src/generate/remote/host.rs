@@ -72,8 +72,8 @@ impl Host {
                 self.outbox.bell.ring();
             }
             TextCall::Close { how } => self.close(how),
-            // Whoever has started this has heard it.
-            TextCall::Start(_) => {}
+            // Whoever has started this has heard it, and a run has no session.
+            TextCall::Start(_) | TextCall::Session(_) => {}
         }
         Ok(true)
     }

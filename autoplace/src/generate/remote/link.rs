@@ -95,6 +95,7 @@ impl Text {
     fn outlive(&mut self, death: &worker::Error, closing: Option<Shutdown>) -> Option<Error> {
         match closing {
             Some(Shutdown::Cancel) => return Some(Error::EngineEnded),
+            Some(Shutdown::FinishBegun) if !self.has_begun() => return Some(Error::EngineEnded),
             _ if !death.is_death() || self.attempts == 0 => return Some(death.clone().into()),
             _ => self.attempts -= 1,
         }

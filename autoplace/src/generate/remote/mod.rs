@@ -10,9 +10,12 @@
 
 mod host;
 mod link;
+mod session;
 
 pub(crate) use host::Host;
 pub(super) use link::{Link, Reader};
+pub(super) use session::SessionThere;
+pub(crate) use session::{SessionCall, SessionHost};
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
@@ -41,6 +44,8 @@ pub(crate) enum TextCall {
     Hold { id: u64, is_held: bool },
     /// Take no more texts, and give the context back when the last one has ended.
     Close { how: Shutdown },
+    /// A call of a session, in place of a run.
+    Session(SessionCall),
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use crate::generate::checkpoints::Stops;
 use crate::generate::error::Error;
 use crate::generate::piece::SequenceId;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Held {
     /// Its number in the context.
     pub(crate) seq: SeqId,
@@ -18,6 +18,9 @@ pub(crate) struct Held {
     /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by
     /// one, as they came.
     pub(crate) in_batches: usize,
+    /// Tokens at the beginning that no shift has moved. Those that it has moved have seen the ones that were shifted
+    /// out: no other text goes on from them.
+    pub(crate) unshifted: usize,
     pub(crate) stops: Stops,
     /// The running text whose cells hold the beginning of this one, and how many of its tokens.
     pub(crate) shares: Option<(SequenceId, usize)>,
@@ -25,11 +28,33 @@ pub(crate) struct Held {
     pub(crate) saved: Option<State>,
 }
 
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            seq: 0,
+            computed: 0,
+            in_batches: 0,
+            unshifted: usize::MAX,
+            stops: Stops::default(),
+            shares: None,
+            saved: None,
+        }
+    }
+}
+
+impl Held {
+    /// Tokens at the beginning that another text can go on from.
+    fn reusable(&self) -> usize {
+        self.computed.min(self.unshifted)
+    }
+}
+
 impl Sequence {
     /// Runs it where the context holds this much of its beginning; `again`: after it was suspended.
     pub(crate) fn put(&mut self, place: Place, again: bool) {
         self.held.seq = place.seq;
         self.held.computed = place.cached;
+        self.held.unshifted = usize::MAX;
         self.held.stops = place.stops;
         match again {
             true => self.held.in_batches = self.tokens.len(),
@@ -37,9 +62,9 @@ impl Sequence {
         }
     }
 
-    /// What the context holds of it.
+    /// What the context holds of it that another text can go on from.
     pub(crate) fn held(&self) -> Prefix<'_> {
-        Prefix { tokens: &self.tokens[..self.held.computed], scales: &self.scales }
+        Prefix { tokens: &self.tokens[..self.held.reusable()], scales: &self.scales }
     }
 
     /// All of its tokens.
@@ -50,14 +75,16 @@ impl Sequence {
     /// Takes it out of the context, which keeps what it holds of it as long as no other text needs the place.
     /// [`put`](Self::put) puts it back.
     pub(crate) fn suspend(&mut self, cache: &mut Cache) {
-        let held = std::mem::take(&mut self.held.computed);
+        let held = self.held.reusable();
+        self.held.computed = 0;
         self.held.shares = None;
         cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held);
     }
 
     /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
     pub(crate) fn leave(self, cache: &mut Cache) {
-        cache.remember(self.held.seq, self.scales, self.tokens, self.held.computed);
+        let held = self.held.reusable();
+        cache.remember(self.held.seq, self.scales, self.tokens, held);
     }
 
     /// Keeps what the context holds of it. Returns the bytes.
@@ -85,6 +112,7 @@ impl Sequence {
     pub(crate) fn compute_again(&mut self) {
         if self.held.computed > 0 {
             self.held.computed = 0;
+            self.held.unshifted = usize::MAX;
             self.held.in_batches = self.tokens.len();
         }
     }

@@ -7,6 +7,7 @@ use llama_sys::{AbortHandle, Batch, Token};
 
 use super::gate::Gate;
 use super::{SeqTokens, Speculation, lookup};
+use crate::generate::custom::CustomDrafter;
 use crate::generate::error::Error;
 use crate::generate::stats::DraftsOff;
 use crate::load::Drafts;
@@ -14,6 +15,8 @@ use crate::load::Drafts;
 #[derive(Debug, Clone)]
 pub(crate) struct Speculator {
     speculation: Speculation,
+    /// The application's own, in place of that.
+    custom: Option<CustomDrafter>,
     gate: Gate,
     pub(crate) draft: Vec<Token>,
     /// Tokens at its beginning that were accepted.
@@ -22,9 +25,11 @@ pub(crate) struct Speculator {
 
 impl Speculator {
     /// As a generation asks for it; `None` for nothing.
-    pub(crate) fn new(speculation: Speculation) -> Option<Self> {
-        let is_on = speculation != Speculation::Off;
-        is_on.then(|| Self { speculation, gate: Gate::new(), draft: Vec::with_capacity(64), accepted: 0 })
+    pub(crate) fn new(speculation: Speculation, custom: Option<CustomDrafter>) -> Option<Self> {
+        let is_on = speculation != Speculation::Off || custom.is_some();
+        // What the application drafts by itself comes in place of the other drafts.
+        let speculation = if custom.is_some() { Speculation::Off } else { speculation };
+        is_on.then(|| Self { speculation, custom, gate: Gate::new(), draft: Vec::with_capacity(64), accepted: 0 })
     }
 
     /// Drafts up to `most` tokens of a vocabulary of `n_vocab` that follow a text, if that pays. Returns them.
@@ -37,11 +42,19 @@ impl Speculator {
     ) -> Result<&[Token], Error> {
         self.forget();
         let draft = &mut self.draft;
-        let most = most.min(self.speculation.draft_max() as usize);
+        let most = match self.custom {
+            Some(_) => most,
+            None => most.min(self.speculation.draft_max() as usize),
+        };
         let Drafters { drafts, batch, state } = drafters;
         if most > 0 && self.gate.is_open() {
             match self.speculation {
-                Speculation::Off => {}
+                Speculation::Off => {
+                    if let Some(custom) = &mut self.custom {
+                        custom.draft(text.tokens, draft);
+                        draft.truncate(most);
+                    }
+                }
                 Speculation::PromptLookup { ngram_max, ngram_min, .. } => {
                     lookup::draft(text.tokens, ngram_max, ngram_min, most, draft);
                 }
@@ -56,7 +69,7 @@ impl Speculator {
                     }
                 }
             }
-            // A draft model's vocabulary may have a few more.
+            // A draft model's vocabulary may have a few more, and an application may push any number.
             let unknown = draft.iter().position(|token| token.cast_unsigned() >= n_vocab);
             draft.truncate(unknown.unwrap_or(draft.len()));
         }

@@ -328,6 +328,18 @@ impl Raw {
         self.context.decode(&self.batch).unwrap();
     }
 
+    pub(crate) fn choose(&mut self) -> Token {
+        self.sampler.sample(&mut self.context, -1).unwrap()
+    }
+
+    /// llama.cpp's context shift: takes `discard` positions after the first `keep` out.
+    pub(crate) fn shift(&mut self, keep: Position, discard: Position) {
+        let end = keep + discard;
+        assert!(self.context.kv_seq_remove(0, keep..end).unwrap());
+        self.context.kv_seq_shift(0, end..Position::MAX, -discard).unwrap();
+        self.position -= discard;
+    }
+
     /// The text of so many tokens after a prompt, or to its end.
     pub(crate) fn text(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
         Self::new(&model.native().unwrap(), (prompt.len() + n + 8) as u32).go_on(prompt, n)
@@ -339,7 +351,7 @@ impl Raw {
         self.compute(prompt);
         let mut tokens = Vec::new();
         while tokens.len() < n {
-            let token = self.sampler.sample(&mut self.context, -1).unwrap();
+            let token = self.choose();
             tokens.push(token);
             if vocab.is_eog(token) {
                 break;

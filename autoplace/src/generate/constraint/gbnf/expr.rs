@@ -1,0 +1,194 @@
+//! The parts of a grammar: classes of characters, tokens, references to rules, and how they are put together.
+
+/// The last code point.
+const LAST: u32 = 0x10_FFFF;
+
+/// A set of Unicode characters: sorted ranges that do not touch, without surrogates.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Chars(Vec<(u32, u32)>);
+
+impl Chars {
+    /// The characters of these ranges of code points. A code point that is no character matches nothing, as in
+    /// llama.cpp, and neither does NUL, with which llama.cpp ends a text.
+    pub(super) fn of(ranges: &[(u32, u32)]) -> Self {
+        let mut sorted: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+        for &(low, high) in ranges {
+            let high = high.min(LAST);
+            // Surrogates (0xD800 to 0xDFFF) are no characters.
+            for (low, high) in [(low.max(1), high.min(0xD7FF)), (low.max(0xE000), high)] {
+                if low <= high {
+                    sorted.push((low, high));
+                }
+            }
+        }
+        Self::joined(sorted)
+    }
+
+    /// The union of ranges.
+    fn joined(mut ranges: Vec<(u32, u32)>) -> Self {
+        ranges.sort_unstable();
+        let mut joined: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+        for (low, high) in ranges {
+            match joined.last_mut() {
+                Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
+                _ => joined.push((low, high)),
+            }
+        }
+        Self(joined)
+    }
+
+    /// Stands for the beginning or the end of a text, where a set says which character is beside something: a code
+    /// point that is no character.
+    pub(super) fn edge_of_text() -> Self {
+        Self(vec![(0xD800, 0xD800)])
+    }
+
+    pub(super) fn all() -> Self {
+        Self::of(&[(1, LAST)])
+    }
+
+    /// All other characters.
+    pub(super) fn negated(&self) -> Self {
+        let (mut others, mut next) = (Vec::new(), 0);
+        for &(low, high) in &self.0 {
+            if next < low {
+                others.push((next, low - 1));
+            }
+            next = high + 1;
+        }
+        others.push((next, LAST));
+        Self::of(&others)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn ranges(&self) -> &[(u32, u32)] {
+        &self.0
+    }
+
+    /// Adds the characters of another set; says whether any was new.
+    pub(super) fn add(&mut self, other: &Self) -> bool {
+        let union = Self::joined([&self.0[..], &other.0].concat());
+        let is_more = union != *self;
+        *self = union;
+        is_more
+    }
+
+    /// Whether a character is in both sets.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some(&&(low, high)), Some(&&(other_low, other_high))) = (ours.peek(), theirs.peek()) {
+            if low.max(other_low) <= high.min(other_high) {
+                return true;
+            }
+            if high < other_high {
+                ours.next();
+            } else {
+                theirs.next();
+            }
+        }
+        false
+    }
+}
+
+/// A part of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Expr {
+    /// One character of a set.
+    Chars(Chars),
+    /// One token of the vocabulary, or one that is not this one.
+    Token { id: u32, is_negated: bool },
+    /// A text of a rule, by its number.
+    Rule(usize),
+    /// One after the other.
+    Sequence(Vec<Expr>),
+    /// One of them.
+    Choice(Vec<Expr>),
+    /// `least` to `most` times; without a `most`, any number of times from `least` on.
+    Repeat { inner: Box<Expr>, least: u32, most: Option<u32> },
+}
+
+impl Expr {
+    pub(super) fn empty() -> Self {
+        Self::Sequence(Vec::new())
+    }
+
+    /// Parts one after the other; a part alone is itself.
+    pub(super) fn sequence(mut parts: Vec<Expr>) -> Self {
+        match parts.len() {
+            1 => parts.remove(0),
+            _ => Self::Sequence(parts),
+        }
+    }
+
+    /// Alternatives; one alone is itself.
+    pub(super) fn choice(mut alternatives: Vec<Expr>) -> Self {
+        match alternatives.len() {
+            1 => alternatives.remove(0),
+            _ => Self::Choice(alternatives),
+        }
+    }
+
+    pub(super) fn repeat(inner: Expr, least: u32, most: Option<u32>) -> Self {
+        Self::Repeat { inner: Box::new(inner), least, most }
+    }
+
+    /// The parts that it consists of.
+    pub(super) fn parts(&self) -> &[Expr] {
+        match self {
+            Self::Chars(_) | Self::Token { .. } | Self::Rule(_) => &[],
+            Self::Sequence(parts) | Self::Choice(parts) => parts,
+            Self::Repeat { inner, .. } => std::slice::from_ref(inner),
+        }
+    }
+
+    /// Expressions that it consists of, itself among them.
+    pub(super) fn size(&self) -> usize {
+        1 + self.parts().iter().map(Self::size).sum::<usize>()
+    }
+
+    /// Whether some part of it, or it itself, is so.
+    pub(super) fn any(&self, is_so: &mut dyn FnMut(&Expr) -> bool) -> bool {
+        is_so(self) || self.parts().iter().any(|part| part.any(is_so))
+    }
+
+    /// Replaces each part for which there is another one, from the outside to the inside.
+    pub(super) fn replace(&mut self, by: &dyn Fn(&Expr) -> Option<Expr>) {
+        if let Some(other) = by(self) {
+            *self = other;
+            return;
+        }
+        match self {
+            Self::Chars(_) | Self::Token { .. } | Self::Rule(_) => {}
+            Self::Sequence(parts) | Self::Choice(parts) => parts.iter_mut().for_each(|part| part.replace(by)),
+            Self::Repeat { inner, .. } => inner.replace(by),
+        }
+    }
+
+    /// Whether it names this rule.
+    pub(super) fn names(&self, rule: usize) -> bool {
+        self.any(&mut |part| *part == Self::Rule(rule))
+    }
+
+    /// Whether it can be the empty text, where these rules can.
+    pub(super) fn is_nullable(&self, rules: &[bool]) -> bool {
+        match self {
+            Self::Chars(_) | Self::Token { .. } => false,
+            Self::Rule(rule) => rules[*rule],
+            Self::Sequence(parts) => parts.iter().all(|part| part.is_nullable(rules)),
+            Self::Choice(alternatives) => alternatives.iter().any(|it| it.is_nullable(rules)),
+            Self::Repeat { inner, least, most } => *least == 0 || *most == Some(0) || inner.is_nullable(rules),
+        }
+    }
+}
+
+/// A rule of a grammar.
+#[derive(Debug, Clone)]
+pub(super) struct Rule {
+    pub(super) name: String,
+    /// The byte of the grammar where it is first named.
+    pub(super) at: usize,
+    pub(super) body: Expr,
+}

@@ -1,0 +1,69 @@
+//! GBNF, llama.cpp's notation of grammars, as a grammar of llguidance.
+//!
+//! In: the text of a grammar, as llama.cpp reads it (src/llama-grammar.cpp). Out: a grammar in llguidance's variant of
+//! Lark that allows the same texts, and no others. GBNF is a grammar of characters; llguidance reads terminals, of
+//! which it takes the longest text. Regular parts become terminals, and where the longest text is not the only
+//! reading, they are divided until it is ([`overlap`]).
+
+mod expr;
+mod overlap;
+mod parse;
+mod pieces;
+mod rules;
+mod write;
+
+pub(super) use parse::TokenOf;
+
+use super::schema::Unenforced;
+use pieces::Pieces;
+
+/// Rules of a grammar.
+const MAX_RULES: usize = 2_000;
+
+/// The grammar in Lark. `token_of` finds the token of a text such as `<think>`.
+pub(super) fn lark(text: &str, token_of: TokenOf<'_>) -> Result<String, Unenforced> {
+    let mut rules = parse::rules(text, token_of)?;
+    if rules.len() > MAX_RULES {
+        return Err(format!("it has {} rules, and {MAX_RULES} can be followed", rules.len()).into());
+    }
+    rules::refuse_left_recursion(text, &rules)?;
+    rules::prune(text, &mut rules)?;
+    rules::unroll_tails(&mut rules);
+    let mut pieces = Pieces::of(&rules);
+    overlap::resolve(&mut pieces)?;
+    Ok(write::lark(&pieces))
+}
+
+/// Whether a grammar is written in GBNF: its first definition, behind comments and empty lines, has `::=` behind a
+/// name.
+pub(super) fn is_gbnf(text: &str) -> bool {
+    let is_blank = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let mut definition = text.trim_start_matches('\u{feff}').lines().skip_while(is_blank);
+    let first = definition.next().unwrap_or_default().trim_start();
+    let name = first.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(first.len());
+    name > 0 && first[name..].trim_start().starts_with("::=")
+}
+
+/// A place in the text of a grammar.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    line: usize,
+    column: usize,
+}
+
+fn place(text: &str, at: usize) -> Place {
+    let before = &text[..at];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    Place { line: 1 + before.matches('\n').count(), column: 1 + before[line_start..].chars().count() }
+}
+
+impl Place {
+    /// The place is a part of the reason: it is one in a text, and no parameter of a request.
+    fn refused(self, reason: impl Into<String>) -> Unenforced {
+        let Self { line, column } = self;
+        format!("line {line}, column {column}: {}", reason.into()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! One text becomes two: the second goes on from where the first is, or from the end of its prompt.
+
+use serde::{Deserialize, Serialize};
+
+use super::cache::Prefix;
+use super::error::Error;
+use super::local::SessionHere;
+use super::piece::SequenceId;
+use super::sampling::Sampling;
+use super::sequence::Sequence;
+
+/// How a [fork](super::Session::fork) differs from the text that it is made of. By default it does not differ: the same
+/// tokens are chosen for both.
+///
+/// ```no_run
+/// use autoplace::{Model, generate::Fork};
+/// let model = Model::builder("model.gguf").parallel(3, 2048).load()?;
+/// let mut session = model.session()?;
+/// let first = session.begin(model.generate("Three names for a cat:").seed(1).max_tokens(16))?;
+/// session.step()?;
+/// // The prompt is computed once, and each answer has another first word.
+/// for seed in [2, 3] {
+///     session.fork(first, Fork::from_prompt().seed(seed))?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[must_use = "a fork is made by `Session::fork`"]
+pub struct Fork {
+    from_prompt: bool,
+    sampling: Option<Sampling>,
+    seed: Option<u32>,
+    max_tokens: Option<usize>,
+}
+
+impl Fork {
+    /// Goes on from where the text is.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Goes on from the end of the text's prompt: another answer to it.
+    pub fn from_prompt() -> Self {
+        Self { from_prompt: true, ..Self::default() }
+    }
+
+    setters! {
+        /// Other sampling parameters, from the next token on. Without a seed in them, the seed of the text.
+        sampling(sampling: Sampling) sampling = Some(sampling);
+        /// Another seed: the random numbers are those of a text that had this seed from its beginning.
+        seed(seed: u32) seed = Some(seed);
+        /// Ends after `n` generated tokens, those before the fork included. Default: as the text.
+        max_tokens(n: usize) max_tokens = Some(n);
+    }
+}
+
+impl SessionHere {
+    pub(super) fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
+        let at = self.position(sequence).ok_or(Error::NotRunning { sequence })?;
+        let used: usize = self.sequences.iter().map(Sequence::cells).sum();
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let room = lent.room;
+        if self.sequences.len() >= room.sequences {
+            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
+        }
+        let source = &self.sequences[at];
+        let prompt = source.prompt;
+        let end = if fork.from_prompt { prompt } else { source.len() };
+        let mut spec = source.spec_after(prompt)?;
+        if let Some(sampling) = fork.sampling {
+            let seed = sampling.seed.or(spec.sampling.seed);
+            spec.sampling = Sampling { seed, ..sampling };
+        }
+        spec.sampling.seed = fork.seed.or(spec.sampling.seed);
+        spec.limits.max_tokens = fork.max_tokens.unwrap_or(spec.limits.max_tokens);
+        if !fork.from_prompt {
+            spec.custom = source.chooser.custom();
+        }
+        // The cells that both texts have in common are not counted twice.
+        let mut free = room.all.saturating_sub(used);
+        if lent.context.kv_unified() {
+            let known = source.held.computed.min(end - 1);
+            let known = Prefix { tokens: &source.tokens[..known], scales: &source.scales };
+            free += self.cache.reach(&lent.context, source.held.seq, known)?;
+        }
+        let id = self.next_id();
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let source = &self.sequences[at];
+        let generated = &source.tokens[prompt..end];
+        let asked = Box::new(spec.without_prompt());
+        let mut forked = Sequence::new(id, spec, generated, &self.model, &lent.vocab, room.each.min(free))?;
+        forked.asked = Some(asked);
+        forked.keep_seed();
+        if !generated.is_empty() && forked.chooser.depends_on_logits() {
+            return Err(Error::ChoicesLost { choices: generated.len() });
+        }
+        self.join(forked, true, false)?;
+        Ok(id)
+    }
+}

@@ -1,0 +1,288 @@
+//! Several texts at once on the model's one context, in this process: what a session, a stream and an engine run.
+
+use llama_sys::{Context, Token};
+
+use super::cache::Cache;
+use super::checkpoints::CheckpointUse;
+use super::context::{Lent, Room};
+use super::error::Error;
+use super::piece::{Message, Piece, SequenceId};
+use super::request::Generate;
+use super::sequence::{Sequence, held, take_out};
+use super::speculative::Drafters;
+use super::stats::{Replaced, Statistics};
+use super::step::{Step, Work};
+use crate::load::{AbortHandle, Drafts, Model, Purpose};
+
+/// See [`Session`](super::Session).
+#[derive(Debug)]
+pub(super) struct SessionHere {
+    pub(super) model: Model,
+    /// `None` after a re-placement that failed.
+    pub(super) lent: Option<Lent>,
+    /// Those that run, in the order of their numbers in the context.
+    pub(super) sequences: Vec<Sequence>,
+    pub(super) cache: Cache,
+    pub(super) drafters: Drafters,
+    pub(super) abort: llama_sys::AbortHandle,
+    pub(super) last_replaced: Option<Result<Replaced, Error>>,
+    pub(super) work: Work,
+    /// The text whose error was returned last.
+    last_failed: Option<SequenceId>,
+    /// The pieces are those of a step that returned an error first.
+    is_owed: bool,
+    begun: u64,
+}
+
+impl SessionHere {
+    pub(super) fn open(model: &Model) -> Result<Self, Error> {
+        let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
+        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
+        let is_generative = model.with_native(|native| {
+            native.has_decoder() && !native.has_encoder() && native.shape().causal && !native.is_diffusion()
+        })?;
+        if !is_generative {
+            return Err(not_generative());
+        }
+        let slot = model.slot();
+        let (mut context, contents) = slot.take_for(Purpose::Text)?.ok_or(Error::Busy)?;
+        let drafts = match context.has_memory() {
+            true => slot.take_drafts().map_err(Error::from),
+            false => Err(not_generative()),
+        };
+        let drafts = match drafts {
+            Ok(drafts) => drafts,
+            Err(error) => {
+                slot.give_back(context, contents);
+                return Err(error);
+            }
+        };
+        // A session's own: who still holds one of an earlier session stops nothing of this one.
+        let abort = llama_sys::AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
+        Ok(Self {
+            model: model.clone(),
+            drafters: Drafters::new(drafts, abort.clone()),
+            abort,
+            lent: Some(Lent::new(context, &model.placement().context)),
+            sequences: Vec::new(),
+            cache: Cache::of(contents, model.checkpoints()),
+            last_replaced: None,
+            work: Work::default(),
+            last_failed: None,
+            is_owed: false,
+            begun: 0,
+        })
+    }
+
+    /// Begins a text that can be forked and rolled back.
+    pub(super) fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
+        let asked = Box::new(generate.spec.without_prompt());
+        let id = self.begin_once(generate)?;
+        if let Some(at) = self.position(id) {
+            let sequence = &mut self.sequences[at];
+            sequence.asked = Some(asked);
+            sequence.keep_seed();
+        }
+        Ok(id)
+    }
+
+    /// The same for a text that is neither forked nor rolled back.
+    pub(super) fn begin_once(&mut self, generate: Generate) -> Result<SequenceId, Error> {
+        let Generate { model, spec } = generate;
+        if !model.is(&self.model) {
+            return Err(Error::OtherModel);
+        }
+        let used = self.sequences.iter().map(Sequence::cells).sum();
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let room = lent.room;
+        if self.sequences.len() >= room.sequences {
+            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
+        }
+        let capacity = room.each.min(room.all.saturating_sub(used));
+        let reuse = spec.cache_prompt.unwrap_or(false);
+        let id = self.next_id();
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let sequence = Sequence::new(id, spec, &[], &self.model, &lent.vocab, capacity)?;
+        self.join(sequence, reuse, false)?;
+        Ok(id)
+    }
+
+    pub(super) fn next_id(&mut self) -> SequenceId {
+        self.begun += 1;
+        SequenceId(self.begun - 1)
+    }
+
+    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again. `again`:
+    /// it goes on after it was [suspended](Self::suspend), and only what the context does not hold of it any more is
+    /// computed again.
+    pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        if sequence.shifting.is_some() {
+            lent.check_shift()?;
+        }
+        let running = held(&self.sequences);
+        let place = self.cache.place(lent, &running, sequence.all(), reuse || again)?;
+        let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
+        sequence.held.shares = of.map(|of| (of.id, place.cached));
+        sequence.put(place, again);
+        // Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each
+        // other in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
+        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        self.sequences.insert(at, sequence);
+        Ok(())
+    }
+
+    /// Suspends a text. What the context holds of it stays as long as no other text needs the place.
+    pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
+        let at = self.position(sequence)?;
+        self.lent.as_ref()?;
+        let mut suspended = take_out(&mut self.sequences, at);
+        suspended.suspend(&mut self.cache);
+        Some(suspended)
+    }
+
+    /// The pieces of a step.
+    pub(super) fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
+        self.advance()?;
+        Ok(self.work.pieces.drain(..).map(|(piece, _)| piece))
+    }
+
+    /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
+    pub(super) fn next_message(&mut self) -> Message {
+        loop {
+            if let Some(next) = self.work.pieces.pop_front() {
+                return Ok(next);
+            }
+            self.advance()?;
+        }
+    }
+
+    /// Takes a step, after a requested re-placement.
+    pub(super) fn advance(&mut self) -> Result<(), Error> {
+        if let Some(replacement) = self.model.requests().take() {
+            self.last_failed = None;
+            self.carry_out(replacement)?;
+        }
+        self.advance_in_place()
+    }
+
+    /// Takes a step with the model where it is.
+    pub(super) fn advance_in_place(&mut self) -> Result<(), Error> {
+        self.last_failed = None;
+        if !std::mem::take(&mut self.is_owed) {
+            self.compute()?;
+        }
+        if let Some((sequence, error)) = self.work.failed.pop() {
+            self.last_failed = Some(sequence);
+            self.is_owed = true;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<(), Error> {
+        self.work.pieces.clear();
+        self.work.number = self.work.number.wrapping_add(1);
+        if self.sequences.is_empty() {
+            return Ok(());
+        }
+        let step = Step {
+            lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
+            sequences: &mut self.sequences,
+            cache: &mut self.cache,
+            drafters: &mut self.drafters,
+            work: &mut self.work,
+            model: &self.model,
+        };
+        let computing = self.model.pulse().computing();
+        let computed = step.run();
+        drop(computing);
+        computed.inspect_err(|_| self.spoil())
+    }
+
+    /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
+    pub(super) fn spoil(&mut self) {
+        self.sequences.clear();
+        self.work.pieces.clear();
+        self.work.failed.clear();
+        self.is_owed = false;
+        self.cache.spoil();
+    }
+
+    pub(super) fn failed(&self) -> Option<SequenceId> {
+        self.last_failed
+    }
+
+    pub(super) fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
+        let at = self.position(sequence)?;
+        let ended = take_out(&mut self.sequences, at);
+        let statistics = ended.statistics;
+        if self.lent.is_some() {
+            ended.leave(&mut self.cache);
+        }
+        Some(statistics)
+    }
+
+    pub(super) fn position(&self, sequence: SequenceId) -> Option<usize> {
+        self.sequences.iter().position(|it| it.id == sequence)
+    }
+
+    pub(super) fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
+        self.position(sequence).map(|at| self.sequences[at].statistics)
+    }
+
+    pub(super) fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
+        self.position(sequence).map(|at| self.sequences[at].tokens.clone())
+    }
+
+    pub(super) fn checkpoints(&self) -> CheckpointUse {
+        self.cache.checkpoints.usage()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let Work { failed, pieces, .. } = &self.work;
+        self.sequences.is_empty() && failed.is_empty() && (pieces.is_empty() || !self.is_owed)
+    }
+
+    pub(super) fn n_seq_max(&self) -> usize {
+        self.room().sequences
+    }
+
+    pub(super) fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone().into()
+    }
+
+    pub(super) fn room(&self) -> Room {
+        match &self.lent {
+            Some(lent) => lent.room,
+            None => Room::of(&self.model.placement().context),
+        }
+    }
+
+    /// False when only another context can compute.
+    pub(super) fn is_usable(&self) -> bool {
+        let Drafts { model, heads } = &self.drafters.drafts;
+        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|it| &it.context));
+        self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
+    }
+}
+
+impl Drop for SessionHere {
+    fn drop(&mut self) {
+        let Some(lent) = self.lent.take() else {
+            return;
+        };
+        let mut cache = std::mem::take(&mut self.cache);
+        for sequence in self.sequences.drain(..) {
+            sequence.leave(&mut cache);
+        }
+        let slot = self.model.slot();
+        slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
+        slot.give_back(lent.context, cache.into_contents());
+    }
+}
