@@ -194,6 +194,28 @@ fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
 }
 
 #[test]
+fn a_choice_by_chance_comes_as_often_as_it_is_likely() {
+    // Of 4,000 draws a share has a deviation of less than 0.008: five of them.
+    let often = |chain: Result<SamplerChain, Error>| {
+        let mut sampler = chain.unwrap().dist(5).unwrap();
+        let mut counts = [0.0; PROBABILITIES.len()];
+        for _ in 0..4000 {
+            counts[sampler.apply(&mut likely(&PROBABILITIES)).unwrap() as usize] += 1.0 / 4000.0;
+        }
+        counts
+    };
+    let close = |found: [f64; 5], expected: [f64; 5]| {
+        assert!(found.iter().zip(expected).all(|(one, other)| (one - other).abs() < 0.04), "{found:?} {expected:?}");
+    };
+    let likely = PROBABILITIES.map(f64::from);
+    close(often(Ok(chain())), likely);
+    // XTC drops the first token in three of ten draws, and what it leaves is chosen by its share.
+    let without_first = |n: usize| if n == 0 { 0.0 } else { likely[n] / 0.5 };
+    let mixed: [f64; 5] = std::array::from_fn(|n| 0.7 * likely[n] + 0.3 * without_first(n));
+    close(often(chain().xtc(0.3, 0.2, 4)), mixed);
+}
+
+#[test]
 fn a_chain_that_depends_on_logits_says_so_and_skips_nothing() {
     let cooled = chain().top_k(3).unwrap().temperature(0.5);
     for (sampler, depends) in [
