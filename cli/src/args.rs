@@ -188,7 +188,8 @@ pub(crate) struct AskArgs {
     /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
     #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N|all|auto", value_parser = gpu_layers, allow_hyphen_values = true)]
     pub(crate) ngl: Option<GpuLayers>,
-    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total in all), a size (`600MiB`) or a share of its total (`15%`)
+    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total in all), a size (`600MiB`) or a
+    /// share of its total (`15%`)
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
     /// Takes a model that is larger than all memory too: weights that do not fit are read from disk again for every
@@ -264,8 +265,8 @@ pub(crate) struct PlanArgs {
     /// Prints the predicted speed by layers on the GPU too
     #[arg(long)]
     pub(crate) curve: bool,
-    /// Draws the plan into a file: the memory of each device, the cliff with the plan's point, speed by depth. `.svg` is
-    /// the picture, `.html` a page with it that needs no other file
+    /// Draws the plan into a file: the memory of each device, the cliff with the plan's point, speed by depth. `.svg`
+    /// is the picture, `.html` a page with it that needs no other file
     #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = picture::file)]
     pub(crate) picture: Option<PathBuf>,
     /// Prints JSON, all sizes in bytes

@@ -21,11 +21,16 @@
 //!
 //! | | |
 //! |---|---|
-//! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`, `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
-//! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`, `top_logprobs`, `reasoning_effort` |
+//! | both | `model`, `stream`, `stream_options.include_usage`, `n`, `stop`, `max_tokens`, `seed`, `response_format`,
+//! `temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `logit_bias` |
+//! | chat | `messages`, `tools`, `tool_choice`, `parallel_tool_calls`, `max_completion_tokens`, `logprobs`,
+//! `top_logprobs`, `reasoning_effort` |
 //! | completions | `prompt` (a text, tokens, or a list of either), `logprobs` |
-//! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar` (GBNF, or Lark behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`, `add_generation_prompt`, `continue_final_message` |
-//! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`, `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
+//! | llama.cpp's additions | every parameter of [`Sampling`](autoplace::generate::Sampling) by its name, `grammar`
+//! (GBNF, or Lark behind `%llguidance {}`), `json_schema`, `cache_prompt`, `chat_template_kwargs`,
+//! `add_generation_prompt`, `continue_final_message` |
+//! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
+//! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
 //! What would change the meaning of a request and cannot be done is refused (images and sound, `suffix`, `echo`,
 //! `best_of`; docs/openai.md has the list for vLLM's and llama-server's parameters); names that neither knows are

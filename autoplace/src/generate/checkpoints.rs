@@ -1,8 +1,9 @@
 //! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
 //!
 //! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent
-//! state can go back all the same. A checkpoint belongs to the tokens before it and the adapters that they were computed
-//! with, not to a sequence: any sequence with those tokens can go back to it. It has only what full attention does not keep by itself.
+//! state can go back all the same. A checkpoint belongs to the tokens before it and the adapters that they were
+//! computed with, not to a sequence: any sequence with those tokens can go back to it. It has only what full attention
+//! does not keep by itself.
 
 use llama_sys::{Context, SeqId};
 use serde::{Deserialize, Serialize};

@@ -69,7 +69,8 @@ impl Session {
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
     /// [`Error::EmptyStop`], [`Error::CannotShift`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`];
     /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed,
-    /// and for an adapter that the model was loaded without; [`Error::Worker`] for what cannot go to a worker, or where it has died.
+    /// and for an adapter that the model was loaded without; [`Error::Worker`] for what cannot go to a worker, or where
+    /// it has died.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         match &mut self.at {
             At::Here(session) => session.begin(generate),

@@ -100,18 +100,18 @@ impl TokenStream {
         }
     }
 
-    /// Re-places the model between two pieces: see [`Session::replace`].
+    /// Re-places the model between two pieces: see [`Session::replace`](super::Session::replace).
     ///
     /// # Errors
     ///
-    /// As [`Session::replace`]; [`Error::Busy`] for a text of an engine or a worker: see
+    /// As [`Session::replace`](super::Session::replace); [`Error::Busy`] for a text of an engine or a worker: see
     /// [`Model::request_replace`](crate::Model::request_replace).
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         self.session()?.replace(plan)
     }
 
     /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
-    /// [`Session::improve`].
+    /// [`Session::improve`](super::Session::improve).
     ///
     /// # Errors
     ///

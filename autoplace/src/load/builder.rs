@@ -90,9 +90,9 @@ impl ModelBuilder {
         type_k(keys: KvType) recipe.request.params.type_k = keys;
         /// Type of the values in the cache. Default: F16.
         type_v(values: KvType) recipe.request.params.type_v = values;
-        /// Whether the types of keys and values are those, or chosen: [`KvCache::Auto`](plan::KvCache::Auto) takes `Q8_0`
-        /// where the speed that it buys is worth the quality, and the plan's notes say what was bought. Default: as
-        /// given.
+        /// Whether the types of keys and values are those, or chosen: [`KvCache::Auto`](plan::KvCache::Auto) takes
+        /// `Q8_0` where the speed that it buys is worth the quality, and the plan's notes say what was bought. Default:
+        /// as given.
         kv_cache(types: plan::KvCache) recipe.request.kv_cache = types;
         /// Whether attention is fused. Default: where every device that holds a layer can.
         flash_attn(flash_attn: FlashAttention) recipe.request.params.flash_attn = flash_attn;

@@ -1,5 +1,5 @@
-//! The probe with adapters and a control vector against real loads of models with random weights, on simulated GPUs that count for
-//! themselves: equal to the byte, and never less than what is taken while adapters come and go.
+//! The probe with adapters and a control vector against real loads of models with random weights, on simulated GPUs
+//! that count for themselves: equal to the byte, and never less than what is taken while adapters come and go.
 
 use std::path::Path;
 

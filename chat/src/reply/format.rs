@@ -29,8 +29,8 @@ impl ReplyFormat {
         Self::default()
     }
 
-    /// An answer that is held to be one call, `{"name": .., "arguments": {..}}`, and nothing else. Where a limit cuts it,
-    /// what there is of it is the call: see [`ToolCall::arguments`](crate::ToolCall::arguments).
+    /// An answer that is held to be one call, `{"name": .., "arguments": {..}}`, and nothing else. Where a limit cuts
+    /// it, what there is of it is the call: see [`ToolCall::arguments`](crate::ToolCall::arguments).
     pub fn forced_call() -> Self {
         Self { forced_call: true, ..Self::plain().with_tool_calls(ToolCallFormat::Llama3) }
     }

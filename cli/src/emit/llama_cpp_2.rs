@@ -1,5 +1,5 @@
-//! The crate llama-cpp-2, as of 0.1.160: Rust that builds its parameters, loads the model and makes those of the context.
-//! examples/with-llama-cpp-2 compiles what comes out.
+//! The crate llama-cpp-2, as of 0.1.160: Rust that builds its parameters, loads the model and makes those of the
+//! context. examples/with-llama-cpp-2 compiles what comes out.
 
 use autoplace::memory::{FlashAttention, Place};
 use autoplace::plan::Plan;

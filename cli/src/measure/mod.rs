@@ -84,8 +84,8 @@ pub(crate) struct MeasureArgs {
     /// and what each placement took. `.svg` is the picture, `.html` a page with it that needs no other file
     #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = picture::file)]
     picture: Option<PathBuf>,
-    /// Draws another sweep beside it: what `--write` wrote, llama-bench's JSON, or a table of n_gpu_layers and tokens per
-    /// second; several times for several
+    /// Draws another sweep beside it: what `--write` wrote, llama-bench's JSON, or a table of n_gpu_layers and tokens
+    /// per second; several times for several
     #[arg(long, value_name = "FILE", requires = "picture")]
     beside: Vec<PathBuf>,
     /// Writes a file to give to others, in which nothing says whose machine it was, and shows what it leaves in

@@ -1,5 +1,5 @@
-//! A measurement as a picture: measured speeds with their spread beside predicted ones, beside published sweeps, and the
-//! memory that each placement took beside what was planned.
+//! A measurement as a picture: measured speeds with their spread beside predicted ones, beside published sweeps, and
+//! the memory that each placement took beside what was planned.
 
 use autoplace::machine::Bytes;
 use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};

@@ -1,4 +1,5 @@
-//! `autoplace plan --lora`, `--control-vector` and `--mtp`: what is computed with beside a model's own blocks is part of the plan.
+//! `autoplace plan --lora`, `--control-vector` and `--mtp`: what is computed with beside a model's own blocks is part
+//! of the plan.
 
 use crate::cli_support::{User, demo, fails, succeeds, text};
 use crate::lora_support::{Adapter, write_random};

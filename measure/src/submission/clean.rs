@@ -1,4 +1,5 @@
-//! Texts without what identifies a person or a machine. A text flows in, the same text with such words masked flows out.
+//! Texts without what identifies a person or a machine. A text flows in, the same text with such words masked flows
+//! out.
 
 use std::env;
 use std::fs;

@@ -1,9 +1,9 @@
-//! Common GPUs, computers and memories by name: what their makers say of size and speed, for machines that are not there
-//! and for what a driver does not report.
+//! Common GPUs, computers and memories by name: what their makers say of size and speed, for machines that are not
+//! there and for what a driver does not report.
 //!
 //! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`] or [`Host`](super::Host), or the
-//! bandwidth of a card that was found. A driver's name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX 4090`. A person may
-//! write some of its words where no other card has them, `R9700`; of two sizes one must be said.
+//! bandwidth of a card that was found. A driver's name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX
+//! 4090`. A person may write some of its words where no other card has them, `R9700`; of two sizes one must be said.
 
 mod hosts;
 mod name;

@@ -54,13 +54,13 @@ kv_types! {
 }
 
 impl KvType {
-    /// The share by which perplexity rises with keys and values of this type instead of `F16`: 0.01 is 1 %. `None` where
-    /// nobody has published it for llama.cpp.
+    /// The share by which perplexity rises with keys and values of this type instead of `F16`: 0.01 is 1 %. `None`
+    /// where nobody has published it for llama.cpp.
     ///
     /// `Q8_0`: 6.2344 instead of 6.2322 (LLaMA 3 8B, ggml-org/llama.cpp#7412); 7.8569 instead of 7.8551 (Gemma 3 4B,
     /// #21551). `Q4_0`: 7.9506 instead of 7.8551 (Gemma 3 4B, #21551), 5.2709 instead of 5.2306 (Gemma 4 31B,
-    /// ikawrakow/ik_llama.cpp#1599). The larger figure of each type counts. All are of texts of a few hundred tokens, as
-    /// llama-perplexity has them: longer ones may cost more.
+    /// ikawrakow/ik_llama.cpp#1599). The larger figure of each type counts. All are of texts of a few hundred tokens,
+    /// as llama-perplexity has them: longer ones may cost more.
     pub const fn perplexity_cost(self) -> Option<f64> {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => Some(0.0),

@@ -74,8 +74,8 @@ impl<'a> Planner<'a> {
     /// has been probed. So has the one that would be better and lacks the least, unless the corrected estimate says
     /// that it lacks more than any error of its own. It takes at most 6 probes for one GPU and 12 for several, unless
     /// none of these fits: then the search for the most layers takes its own. A longer context takes up to 3 more. On
-    /// more than two GPUs none is spent on what would be faster by less than half a percent. Where types of the cache may
-    /// be chosen ([`KvCache`]), it is as many probes for each type.
+    /// more than two GPUs none is spent on what would be faster by less than half a percent. Where types of the cache
+    /// may be chosen ([`KvCache`]), it is as many probes for each type.
     ///
     /// # Errors
     ///

@@ -14,8 +14,8 @@ const WITHIN: Duration = Duration::from_secs(1);
 
 /// This machine with the rates of these types of matrices, each with whether they are experts' matrices. What is
 /// missing is measured now, some hundredths of a second for each type and device, and kept in the user's cache with
-/// the conditions that it was measured under. A machine with simulated GPUs, and one whose devices cannot be measured, stays as it
-/// is.
+/// the conditions that it was measured under. A machine with simulated GPUs, and one whose devices cannot be measured,
+/// stays as it is.
 ///
 /// The machine must be this one, as [`detect`](crate::load::detect) describes it.
 pub fn with_rates_of(machine: Machine, types: &[(TensorType, bool)]) -> Machine {

@@ -8,20 +8,24 @@
 //! |---|---|---|
 //! | `E`, `Q` | 4 x tokens x width | a stream of activations; all queries |
 //! | `U`, `D` | 4 x tokens x width x experts used | a feed-forward step; what experts give out (without experts `E`) |
-//! | `M`, `S` | 2 x tokens x cells; 4 x tokens x cells x heads | the mask (twice that without fused attention); the scores |
+//! | `M`, `S` | 2 x tokens x cells; 4 x tokens x cells x heads | the mask (twice that without fused attention); the
+//! scores |
 //! | `L` | 4 x outputs x vocabulary | the logits |
 //! | `C`, `KV`, `W` | | the cache in F16; a block's cache, and its weight, copied from the host |
 //!
 //! | role | bytes |
 //! |---|---|
-//! | GPU, own blocks | max(3`U`, 2`D` + `E`) + `M` + 4`E`, or attention: 5`E` + 2(`Q` - `E`) + `M` + `C`, without fusion `S` in place of `C` |
+//! | GPU, own blocks | max(3`U`, 2`D` + `E`) + `M` + 4`E`, or attention: 5`E` + 2(`Q` - `E`) + `M` + `C`, without
+//! fusion `S` in place of `C` |
 //! | GPU, logits | `L` + `M` + 4`E` |
 //! | first GPU, for the host's blocks | `W` + 2`U` or `W` + `U` + `D`, + `M` + 4`E`; attention with 3/2 `KV` |
 //! | GPUs behind others with blocks | one stream less |
-//! | several GPUs, all offloaded | 12`E` more on the first that has blocks and 4`E` on the others, 3`M` on each: four copies of the inputs |
+//! | several GPUs, all offloaded | 12`E` more on the first that has blocks and 4`E` on the others, 3`M` on each: four
+//! copies of the inputs |
 //! | host beside GPUs | 4`E` + `M`, in four copies 10`E` + 4`M`; what it computes itself |
 //! | host alone | the same steps with one stream more |
-//! | parts of the input for `d` blocks | d(d + 3)`E` on the GPU of the first, 3d`E` on the host; in four copies 4 and 3 times that |
+//! | parts of the input for `d` blocks | d(d + 3)`E` on the GPU of the first, 3d`E` on the host; in four copies 4 and 3
+//! times that |
 //! | Metal | partial results of fused attention, and the cache in F16 whatever its type |
 //!
 //! Fitted on a simulation of llama.cpp's graphs that was equal to it to the byte: within 3 % of the device's total or

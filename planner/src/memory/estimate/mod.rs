@@ -3,7 +3,8 @@
 //! | part | how good |
 //! |---|---|
 //! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
-//! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for most others |
+//! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for
+//! most others |
 //! | compute | a formula, within 3 % or 32 MiB of a device's total in 95 % of cases: [`Estimate::with_uncertainty`] |
 
 pub mod assignment;

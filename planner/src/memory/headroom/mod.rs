@@ -106,7 +106,10 @@ impl Headroom {
     ///
     /// | backend | driver | growth |
     /// |---|---|---|
-    /// | CUDA | a context: 16 MiB and 2 KiB per thread that the card holds at once ([`Gpu::resident_threads`]), 560 MiB where that is not known; half of it where free memory was read through ggml, whose first query opens the context (kernels are loaded when they are first used; no number is published) | cuBLAS 32 MiB + 2 x activations (the pools of MMQ, MoE sorting, FA partials) |
+    /// | CUDA | a context: 16 MiB and 2 KiB per thread that the card holds at once ([`Gpu::resident_threads`]), 560 MiB
+    /// where that is not known; half of it where free memory was read through ggml, whose first query opens the context
+    /// (kernels are loaded when they are first used; no number is published) | cuBLAS 32 MiB + 2 x activations (the
+    /// pools of MMQ, MoE sorting, FA partials) |
     /// | ROCm, MUSA | 560 MiB, or half of it | as CUDA |
     /// | Vulkan | 128 MiB | one decoded matrix + 2 x activations (prealloc_x, _y, split_k) |
     /// | Metal | none: its limit is advisory, the host's margin counts | activations |
@@ -121,14 +124,16 @@ impl Headroom {
     /// | | margin | source |
     /// |---|---|---|
     /// | [`Tight`](Self::Tight) | 16 MiB | what is certain to be lost: memory is handed out in pieces of 2 MiB |
-    /// | [`Default`](Self::Default) | 1 % of what is free, at least 64 and at most 256 MiB | other programs; of what is free and not of the total, since a card of 8 GiB of which others hold 3 is planned as one of 5 |
-    /// | [`Cautious`](Self::Cautious) | as `Default`, and so much that driver, growth and margin are 15 % of the total | the rule of thumb that a card spills when more than 85 % of it are in use |
+    /// | [`Default`](Self::Default) | 1 % of what is free, at least 64 and at most 256 MiB | other programs; of what is
+    /// free and not of the total, since a card of 8 GiB of which others hold 3 is planned as one of 5 |
+    /// | [`Cautious`](Self::Cautious) | as `Default`, and so much that driver, growth and margin are 15 % of the total
+    /// | the rule of thumb that a card spills when more than 85 % of it are in use |
     ///
     /// The uncertainty comes on top of each, and under WSL 512 MiB, which `Cautious` counts into its 15 %. What other
     /// programs hold is in use: of a card of which they hold 85 %, `Cautious` takes nothing.
     ///
-    /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go, and
-    /// the rest is margin: the total is what was asked for.
+    /// With [`Headroom::Bytes`] and [`Headroom::Percent`] the parts are filled in this order as far as the bytes go,
+    /// and the rest is margin: the total is what was asked for.
     pub fn of_gpu(&self, gpu: &Gpu, workload: &Workload, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
         let growth = known::growth(gpu, workload);

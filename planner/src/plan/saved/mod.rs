@@ -28,7 +28,8 @@ pub use identity::ModelIdentity;
 /// A plan with all that it takes to follow it again, or to say why it cannot be followed.
 ///
 /// ```
-/// # use autoplace_planner::{gguf::Header, machine::Machine, plan::{Planner, Request, SavedPlan}, profile::ModelProfile};
+/// # use autoplace_planner::{gguf::Header, machine::Machine, plan::{Planner, Request, SavedPlan},
+/// profile::ModelProfile};
 /// # fn f(header: &Header, machine: &Machine, request: Request) -> Result<(), Box<dyn std::error::Error>> {
 /// let profile = ModelProfile::from_header(header)?;
 /// let plan = Planner::new(&profile, machine).request(request.clone()).plan()?;

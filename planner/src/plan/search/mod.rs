@@ -1,12 +1,12 @@
 //! The best safe placement: of all that fit every device the one with the most predicted tokens per second, or with the
 //! most layers on GPUs.
 //!
-//! A placement is a [setting](settings) (the type of the cache, tokens computed at once), an [`Order`] of GPUs, a run of layers on each of
-//! them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload by
-//! [`speed`](super::speed) ([`Policy::Fastest`]), or one for each layer on the host ([`Policy::MostLayers`]). A
+//! A placement is a [setting](settings) (the type of the cache, tokens computed at once), an [`Order`] of GPUs, a run
+//! of layers on each of them, and the [`Parts`] of blocks that stay on the host. It costs the seconds of the workload
+//! by [`speed`](super::speed) ([`Policy::Fastest`]), or one for each layer on the host ([`Policy::MostLayers`]). A
 //! thousandth of the least cost for each of these decides between equals: a GPU, up to twice if it is full; a single
-//! copy of the graph, by half. Each doubling of the tokens computed at once costs a hundredth, and with a smaller type of
-//! the cache all seconds count more ([`kv_cache`](super::kv_cache)); by layers, such a type costs half a layer.
+//! copy of the graph, by half. Each doubling of the tokens computed at once costs a hundredth, and with a smaller type
+//! of the cache all seconds count more ([`kv_cache`](super::kv_cache)); by layers, such a type costs half a layer.
 //!
 //! There is one search. It tries placements in the order of their cost ([`path`]) until one fits by the estimate: no
 //! cheaper one does. It skips what has no room even with the smallest compute buffer of its kind ([`ground`]).
@@ -144,8 +144,8 @@ struct Found {
 }
 
 impl<'a> Placements<'a> {
-    /// `params` are the request's, every default resolved; `model` is this model in such a context. By layers the tokens
-    /// computed at once stay as they are, and no block is parted.
+    /// `params` are the request's, every default resolved; `model` is this model in such a context. By layers the
+    /// tokens computed at once stay as they are, and no block is parted.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
