@@ -15,7 +15,7 @@ use crate::fleets_support::{Models, run_all};
 /// What there must be of, and in how many rounds of a thousand.
 const LEAST: [(&str, u64); 6] = [
     ("loaded at attempt 1", 200),
-    ("loaded at attempt 2", 150),
+    ("loaded at attempt 2", 120),
     ("loaded at attempt 3", 10),
     ("a failed generation, then the same text", 30),
     ("no plan at first", 15),
