@@ -143,7 +143,7 @@ proptest! {
         cards in prop::collection::vec((mib(1)..gib(5), 0..gib(40)), 1..4),
     ) {
         // A share of the total is asked of the total.
-        if request.headroom == Headroom::Cautious {
+        if matches!(request.headroom, Headroom::Cautious | Headroom::Percent(_)) {
             request.headroom = Headroom::Default;
         }
         let profile = shape.profile();
