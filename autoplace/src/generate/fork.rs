@@ -57,12 +57,8 @@ impl Fork {
 impl SessionHere {
     pub(super) fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
         let at = self.position(sequence).ok_or(Error::NotRunning { sequence })?;
-        let used: usize = self.sequences.iter().map(Sequence::cells).sum();
+        let (room, mut free) = self.room_for_another()?;
         let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
-        let room = lent.room;
-        if self.sequences.len() >= room.sequences {
-            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
-        }
         let source = &self.sequences[at];
         let prompt = source.prompt;
         let end = if fork.from_prompt { prompt } else { source.len() };
@@ -77,7 +73,6 @@ impl SessionHere {
             spec.custom = source.chooser.custom();
         }
         // The cells that both texts have in common are not counted twice.
-        let mut free = room.all.saturating_sub(used);
         if lent.context.kv_unified() {
             let known = source.held.computed.min(end - 1);
             let known = Prefix { tokens: &source.tokens[..known], scales: &source.scales };

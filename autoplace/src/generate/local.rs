@@ -8,7 +8,7 @@ use super::context::{Lent, Room};
 use super::error::Error;
 use super::piece::{Message, Piece, SequenceId};
 use super::request::Generate;
-use super::sequence::{Sequence, held, take_out};
+use super::sequence::{Sequence, cells, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{Replaced, Statistics};
 use super::step::{Step, Work};
@@ -93,19 +93,28 @@ impl SessionHere {
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        let used = self.sequences.iter().map(Sequence::cells).sum();
-        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
-        let room = lent.room;
-        if self.sequences.len() >= room.sequences {
-            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
-        }
-        let capacity = room.each.min(room.all.saturating_sub(used));
+        let (room, free) = self.room_for_another()?;
+        let capacity = room.each.min(free);
         let reuse = spec.cache_prompt.unwrap_or(false);
         let id = self.next_id();
         let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
         let sequence = Sequence::new(id, spec, &[], &self.model, &lent.vocab, capacity)?;
         self.join(sequence, reuse, false)?;
         Ok(id)
+    }
+
+    /// The places of the context, and how many cells the running texts leave for another one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SequencesBusy`] where as many texts run as the context has sequences; [`Error::Load`] where the model
+    /// is not loaded.
+    pub(super) fn room_for_another(&self) -> Result<(Room, usize), Error> {
+        let room = self.lent.as_ref().ok_or_else(Error::not_loaded)?.room;
+        if self.sequences.len() >= room.sequences {
+            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
+        }
+        Ok((room, room.all.saturating_sub(cells(&self.sequences))))
     }
 
     pub(super) fn next_id(&mut self) -> SequenceId {

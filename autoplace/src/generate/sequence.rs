@@ -178,9 +178,14 @@ impl Sequence {
     }
 
     /// Cells of the context that it needs and no other text that it shares cells with has been counted for.
-    pub(super) fn cells(&self) -> usize {
+    fn cells(&self) -> usize {
         self.len() - self.held.shares.map_or(0, |(_, tokens)| tokens)
     }
+}
+
+/// Cells of the context that texts need together.
+pub(super) fn cells(sequences: &[Sequence]) -> usize {
+    sequences.iter().map(Sequence::cells).sum()
 }
 
 /// Takes a text out of those that run.

@@ -11,7 +11,7 @@ use super::context::Lent;
 use super::error::Error;
 use super::piece::{FinishReason, Piece, SequenceId};
 use super::schedule::{AdapterTurns, Asking, share};
-use super::sequence::{Sequence, held, part_after, shared, take_out};
+use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftsOff, Statistics};
 use crate::load::Model;
@@ -195,7 +195,7 @@ impl Step<'_> {
         if context.kv_unified() {
             // What idle texts have left lies in the same cells.
             let drafted = self.work.batch.len() - queued;
-            let wanted: usize = self.sequences.iter().map(Sequence::cells).sum::<usize>() + drafted;
+            let wanted = cells(self.sequences) + drafted;
             self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted))?;
         }
         match context.decode(&self.work.batch) {
@@ -243,7 +243,7 @@ impl Step<'_> {
     /// Chooses the next token of every text of which all is computed, and those after it as long as they were drafted.
     /// `computed`: how long that took from `begun` on.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
-        let mut used = self.sequences.iter().map(Sequence::cells).sum();
+        let mut used = cells(self.sequences);
         for at in 0..self.sequences.len() {
             let sequence = &mut self.sequences[at];
             if !sequence.is_queued() {
@@ -308,7 +308,6 @@ impl Step<'_> {
     fn shift(&mut self, at: usize, used: &mut usize, piece: &mut Piece) -> Result<(), Error> {
         // The draft lies behind the tokens that move, and there is room for none after this token.
         self.sequences[at].forget_draft(&mut self.lent.context)?;
-        let cells = |sequences: &[Sequence]| sequences.iter().map(Sequence::cells).sum::<usize>();
         let before = cells(self.sequences);
         let shared = shared(self.sequences, at);
         if self.lent.context.kv_unified()

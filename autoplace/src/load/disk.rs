@@ -11,7 +11,10 @@ pub fn measure_disk(file: &Path) -> Option<DiskRate> {
     #[cfg(target_os = "linux")]
     return linux::read_rate(file);
     #[cfg(not(target_os = "linux"))]
-    return Some(file).and(None);
+    {
+        let _ = file;
+        None
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -39,8 +42,9 @@ mod linux {
 
     pub(super) fn read_rate(path: &Path) -> Option<DiskRate> {
         let file = File::open(path).ok()?;
-        let stretches = (file.metadata().ok()?.len() / STRETCH).min(STRETCHES);
-        let apart = file.metadata().ok()?.len() / stretches.max(1);
+        let length = file.metadata().ok()?.len();
+        let stretches = (length / STRETCH).min(STRETCHES);
+        let apart = length / stretches.max(1);
         let mut buffer = vec![0_u8; READ];
         let (mut bytes, mut took) = (0_u64, Duration::ZERO);
         for stretch in 0..stretches {

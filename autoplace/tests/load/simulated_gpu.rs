@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
+use crate::synthetic::{Dims, Sketch};
 use autoplace::Model;
-use autoplace::gguf::TensorType;
+use autoplace::gguf::{Header, TensorType};
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
 use autoplace::machine::{MatrixShape, MeasuredRates, mib};
-use autoplace::memory::Headroom;
+use autoplace::memory::{Headroom, KvType};
 use autoplace::plan::{HostParts, Request};
+use autoplace::profile::ModelProfile;
 
 #[test]
 fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
@@ -76,4 +78,46 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     let now = detect().unwrap();
     assert!(now.gpus.iter().all(|gpu| gpu.rates.is_none()));
     assert_eq!(now.host.rates.is_some(), measured_before);
+}
+
+#[test]
+fn a_narrow_model_is_measured_in_each_size_of_its_matrices_and_with_its_own_heads_and_a_wide_one_in_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = |name, dims: Dims| {
+        let mut sketch = Sketch::new("llama", name, dims);
+        sketch.ends(TensorType::Q8_0, None);
+        for il in 0..dims.n_layer {
+            sketch.norms(il);
+            sketch.attention(il, TensorType::Q4_1);
+            sketch.feed_forward(il, TensorType::Q4_1, TensorType::Q4_1);
+        }
+        let header = Header::open(sketch.write(folder.path())).unwrap();
+        let profile = ModelProfile::from_header(&header).unwrap();
+        RatesRequest::of_model(&header, &profile, &[KvType::F16]).cases
+    };
+    let shapes_of = |cases: &[RateCase], of: TensorType, of_tokens: u32| -> Vec<MatrixShape> {
+        let shape = |case: &RateCase| match *case {
+            RateCase::Matrix { tensor_type, shape, n_tokens, .. } if (tensor_type, n_tokens) == (of, of_tokens) => {
+                Some(shape)
+            }
+            _ => None,
+        };
+        cases.iter().filter_map(shape).collect()
+    };
+    let heads = |cases: &[RateCase]| {
+        cases.iter().find_map(|case| match *case {
+            RateCase::Attention { head_size, n_gqa, n_head_kv, .. } => Some((head_size, n_gqa, n_head_kv)),
+            _ => None,
+        })
+    };
+    // SmolLM2 135M's widths: by bytes the halves of the feed-forward step come first, keys and values last.
+    let narrow = cases("narrow", Dims::of([3, 576, 1536, 9, 3, 64, 1024]));
+    let sizes = [(576, 1536), (1536, 576), (576, 576), (576, 192)].map(|(n_in, n_out)| MatrixShape::new(n_in, n_out));
+    assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 1), sizes);
+    // Prompts in the most usual one alone.
+    assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 512), sizes[..1]);
+    assert_eq!(heads(&narrow), Some((64, 3, 3)));
+    let wide = cases("wide", Dims::of([2, 4096, 8192, 32, 32, 128, 1024]));
+    assert_eq!(shapes_of(&wide, TensorType::Q4_1, 1), [MatrixShape::default()]);
+    assert_eq!(heads(&wide), Some((128, 1, 0)));
 }

@@ -218,7 +218,7 @@ pub struct WeightRate {
 }
 
 /// The size of a matrix that a figure is of. All large matrices have one rate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatrixShape {
     /// Elements of a row; 0 for a large matrix.
     pub n_in: u32,

@@ -1,6 +1,6 @@
 //! What is measured: everything that is common, or what one model needs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::RateCase;
@@ -81,11 +81,10 @@ impl RatesRequest {
             let (tensor_type, experts) = (kind.tensor_type, kind.experts);
             RateCase::Matrix { tensor_type, experts, shape, n_tokens }
         };
-        let mut cases: Vec<RateCase> =
-            weights.iter().filter_map(|kind| Some(case(kind, *kind.shapes.first()?, 1))).collect();
-        let others =
-            |kind: &WeightKind| kind.shapes.iter().skip(1).map(|&shape| case(kind, shape, 1)).collect::<Vec<_>>();
-        cases.extend(weights.iter().flat_map(others));
+        let mut cases: Vec<RateCase> = weights.iter().map(|kind| case(kind, kind.shape, 1)).collect();
+        for kind in &weights {
+            cases.extend(kind.other_shapes.iter().map(|&shape| case(kind, shape, 1)));
+        }
         cases.extend([RateCase::Layer, RateCase::Link]);
         if weights.iter().any(|kind| kind.experts) {
             cases.push(RateCase::Routing);
@@ -98,8 +97,7 @@ impl RatesRequest {
         }
         let n_tokens = 512;
         // Of a prompt the last token alone passes the output matrix.
-        let of_blocks = weights.iter().filter(|kind| kind.of_blocks);
-        cases.extend(of_blocks.filter_map(|kind| Some(case(kind, *kind.shapes.first()?, n_tokens))));
+        cases.extend(weights.iter().filter(|kind| kind.of_blocks).map(|kind| case(kind, kind.shape, n_tokens)));
         cases.push(RateCase::Activations);
         for &kv_type in &kv_types {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, n_tokens)));
@@ -112,8 +110,10 @@ impl RatesRequest {
 struct WeightKind {
     tensor_type: TensorType,
     experts: bool,
-    /// The sizes of their matrices that a twentieth of them or more has, the most usual first. Large ones are one size.
-    shapes: Vec<MatrixShape>,
+    /// The size of matrix that most of them have. Large matrices are one size.
+    shape: MatrixShape,
+    /// The other sizes that a twentieth of them or more has, the most usual first.
+    other_shapes: Vec<MatrixShape>,
     /// Whether a twentieth of the blocks' weights or more is of this type.
     of_blocks: bool,
 }
@@ -125,7 +125,7 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     struct Sum {
         bytes: u64,
         in_blocks: u64,
-        by_shape: HashMap<MatrixShape, u64>,
+        by_shape: BTreeMap<MatrixShape, u64>,
     }
     let mut types: BTreeMap<(TensorType, bool), Sum> = BTreeMap::new();
     let is_tied = header.tensor("output.weight").is_none();
@@ -158,11 +158,12 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     types.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
     let kinds = types.into_iter().map(|((tensor_type, experts), sum)| {
         let mut by_shape: Vec<(MatrixShape, u64)> = sum.by_shape.into_iter().collect();
-        by_shape.retain(|(_, bytes)| *bytes >= sum.bytes / 20);
         by_shape.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let shapes = by_shape.into_iter().map(|(shape, _)| shape).collect();
+        let shape = by_shape.first().map_or_else(MatrixShape::default, |(shape, _)| *shape);
+        let others = by_shape.into_iter().skip(1).filter(|(_, bytes)| *bytes >= sum.bytes / 20);
+        let other_shapes = others.map(|(shape, _)| shape).collect();
         let of_blocks = sum.in_blocks > 0 && sum.in_blocks >= in_blocks / 20;
-        WeightKind { tensor_type, experts, shapes, of_blocks }
+        WeightKind { tensor_type, experts, shape, other_shapes, of_blocks }
     });
     kinds.collect()
 }

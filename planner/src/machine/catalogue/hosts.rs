@@ -70,13 +70,9 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     let is_end = |platform: &&Platform| platform.names.iter().any(|words| words.ends_with(&asked));
     let mut ends = PLATFORMS.iter().filter(|platform| !asked.is_empty() && is_end(platform));
     // The whole name of one may be the end of another's: `M3`, `Xeon ... M3`.
-    let (Some(platform), _) = (match PLATFORMS.iter().find(is_whole) {
-        Some(whole) => (Some(whole), None),
-        None => match (ends.next(), ends.next()) {
-            (Some(only), None) => (Some(only), None),
-            (_, more) => (None, more),
-        },
-    }) else {
+    let whole = PLATFORMS.iter().find(is_whole);
+    let only = ends.next().filter(|_| ends.next().is_none());
+    let Some(platform) = whole.or(only) else {
         return Err(CatalogueError::UnknownHost { name: text.trim().to_owned(), near: near(&asked) });
     };
     let mut host = Host::new(total);
