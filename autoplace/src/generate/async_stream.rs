@@ -1,4 +1,4 @@
-//! Texts and answers for tasks: `Stream`s, for any runtime.
+//! Texts and answers as `Stream`s for tasks of any async runtime.
 
 use std::mem;
 use std::ops::{Deref, DerefMut};
@@ -16,11 +16,11 @@ use super::token_stream::{Source, TokenStream};
 use crate::chat::ReplyPart;
 use crate::load::AbortHandle;
 
-/// Pieces that the thread computes ahead of its reader.
+/// Maximum number of pieces that the thread computes ahead of its reader.
 const AHEAD: usize = 64;
 
-/// A [`TokenStream`] or [`ChatStream`] as a `Stream` and not as an iterator: made by their `into_async`. It has their
-/// other methods.
+/// A [`TokenStream`] or [`ChatStream`] as a `Stream` instead of an iterator, with the same other methods. Their
+/// `into_async` creates one.
 #[derive(Debug)]
 pub struct AsyncStream<S>(S);
 
@@ -39,13 +39,13 @@ impl<S> DerefMut for AsyncStream<S> {
 }
 
 impl TokenStream {
-    /// Turns it into a `Stream` of text, for a task. A text that no engine or worker computes is computed on a thread
-    /// of its own from now on, 64 pieces ahead of the reader at most. The model's context is free again when the stream
-    /// has returned `None`, or soon after it is dropped before that.
+    /// Converts the stream into a `Stream` of text for a task. A text without an engine or a worker moves to a thread
+    /// of its own, which computes at most 64 pieces ahead of the reader. The model's context is free once the stream
+    /// has returned `None`, or soon after the stream is dropped.
     ///
     /// # Errors
     ///
-    /// [`Error::Thread`] where no thread can be started.
+    /// [`Error::Thread`] when the thread cannot start.
     pub fn into_async(mut self) -> Result<AsyncStream<Self>, Error> {
         self.leave_thread()?;
         Ok(AsyncStream(self))
@@ -57,8 +57,8 @@ impl TokenStream {
         }
         let (handle, has_begun, bell) = (self.abort_handle(), Arc::new(AtomicBool::new(false)), Arc::<Bell>::default());
         let (begun, rings) = (Arc::clone(&has_begun), Arc::clone(&bell));
-        // A prompt may take long, and is aborted. What that has left in the context is not known, which costs later
-        // prompts more than a token does.
+        // A long prompt is aborted. A token that is being computed is not: an abort leaves the context in an unknown
+        // state, and computing the prompt again would cost more than one token.
         let (sender, pieces) = channel(
             AHEAD,
             AbortHandle::new(move || {
@@ -87,7 +87,7 @@ impl TokenStream {
                     last => break Some(last),
                 }
             };
-            // The context is free before the reader hears of the end.
+            // Frees the context before the reader sees the end.
             drop(session);
             last.into_iter().for_each(|last| sender.send(last));
         };
@@ -95,7 +95,7 @@ impl TokenStream {
     }
 }
 
-/// A text that no engine, worker or thread of its own computes is computed by the task that polls it.
+/// The task that polls computes the text, unless an engine, a worker or a thread computes it.
 impl Stream for TokenStream {
     type Item = Result<String, Error>;
 
@@ -113,18 +113,18 @@ impl<S: Stream + Unpin> Stream for AsyncStream<S> {
 }
 
 impl ChatStream<'_> {
-    /// A `Stream` of its parts, for a task: see [`TokenStream::into_async`].
+    /// Converts the answer into a `Stream` of its parts for a task: see [`TokenStream::into_async`].
     ///
     /// # Errors
     ///
-    /// [`Error::Thread`] where no thread can be started.
+    /// [`Error::Thread`] when the thread cannot start.
     pub fn into_async(mut self) -> Result<AsyncStream<Self>, Error> {
         self.text.leave_thread()?;
         Ok(AsyncStream(self))
     }
 }
 
-/// As a [`TokenStream`].
+/// Computes as a [`TokenStream`] does.
 impl Stream for ChatStream<'_> {
     type Item = Result<ReplyPart, Error>;
 

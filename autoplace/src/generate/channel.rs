@@ -1,5 +1,5 @@
-//! The channel for pieces of one text, from the thread that computes to the reader, a thread or a task; and how such
-//! threads start and wait.
+//! The channel that carries the pieces of one text from the computing thread to its reader, which may be a thread or a
+//! task. Also starts and parks such threads.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,8 +11,8 @@ use crate::load::AbortHandle;
 use crate::lock;
 use crate::worker::Word;
 
-/// A queue that counts as full when the reader has `ahead` items to read; the writer may still write. `writer` is
-/// called when half of them are read, when the reader wants no more, and when it is dropped.
+/// A queue that counts as full once it holds `ahead` items; the writer may still send more. `writer` is called when
+/// half of them have been read, when the reader cancels, and when the reader is dropped.
 pub(super) fn channel<T>(ahead: usize, writer: AbortHandle) -> (Sender<T>, Receiver<T>) {
     let queue = Queue { items: VecDeque::new(), ahead: ahead.max(1), reader: None, is_written: true, is_wanted: true };
     let queue = Arc::new(Mutex::new(queue));
@@ -24,23 +24,23 @@ struct Queue<T> {
     items: VecDeque<T>,
     ahead: usize,
     reader: Option<Waker>,
-    /// Whether there is somebody to write.
+    /// Whether the writer still exists.
     is_written: bool,
-    /// Whether the reader wants more.
+    /// Whether the reader still wants items.
     is_wanted: bool,
 }
 
-/// The writer's end. The reader learns when it is dropped.
+/// The writer's end. Dropping it tells the reader that no item follows.
 #[derive(Debug)]
 pub(super) struct Sender<T>(Arc<Mutex<Queue<T>>>);
 
 impl<T> Sender<T> {
-    /// Writes an item.
     pub(super) fn send(&self, item: T) {
         self.put(item).into_iter().for_each(Waker::wake);
     }
 
-    /// The same for a caller that holds a lock, which wakes the reader once that is free.
+    /// Sends an item without waking the reader. A caller that holds a lock wakes the reader after it has released the
+    /// lock.
     pub(super) fn put(&self, item: T) -> Option<Waker> {
         let mut queue = lock(&self.0);
         queue.items.push_back(item);
@@ -51,13 +51,13 @@ impl<T> Sender<T> {
         !lock(&self.0).is_wanted
     }
 
-    /// Whether the reader has enough to read.
+    /// Whether the reader is `ahead` items behind.
     pub(super) fn is_full(&self) -> bool {
         let queue = lock(&self.0);
         queue.items.len() >= queue.ahead
     }
 
-    /// Whether the reader has read half of it.
+    /// Whether at most half of `ahead` items are unread.
     pub(super) fn is_drained(&self) -> bool {
         let queue = lock(&self.0);
         queue.items.len() <= queue.ahead / 2
@@ -82,7 +82,7 @@ pub(super) struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next item; `None` when all are read and nobody writes.
+    /// Polls for the next item; `None` when all are read and the writer is gone.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         let mut queue = lock(&self.queue);
         if let Some(item) = queue.items.pop_front() {
@@ -97,13 +97,13 @@ impl<T> Receiver<T> {
             return Poll::Ready(None);
         }
         let before = queue.reader.replace(context.waker().clone());
-        // A waker may do anything when it is dropped.
+        // Dropping a waker runs foreign code, so the lock is released first.
         drop(queue);
         drop(before);
         Poll::Pending
     }
 
-    /// Asks for no more items. Those that are there can still be read.
+    /// A handle that asks for no more items. Items that were already sent can still be read.
     pub(super) fn canceller(&self) -> AbortHandle
     where
         T: Send + 'static,
@@ -135,13 +135,13 @@ thread_local! {
     static BELL: Arc<Bell> = Arc::default();
 }
 
-/// Polls until there is an answer. Between two polls the thread sleeps, until it is woken.
+/// Polls until the answer is ready. The thread sleeps between two polls.
 pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-    // What this thread computes by itself is never waited for, and wants no waker.
+    // An answer that this thread computes itself is ready at once and needs no waker.
     if let Poll::Ready(answer) = poll(&mut Context::from_waker(Waker::noop())) {
         return answer;
     }
-    // Where the thread ends, its own are gone already.
+    // The thread-local value is already gone while the thread ends.
     let bell = BELL.try_with(Arc::clone).unwrap_or_default();
     let waker = Waker::from(Arc::clone(&bell));
     let mut context = Context::from_waker(&waker);
@@ -153,13 +153,12 @@ pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> 
     }
 }
 
-/// Starts a thread.
 pub(super) fn spawn(name: Word, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let spawned = thread::Builder::new().name(name.into()).spawn(run);
     spawned.map_err(|error| Error::Thread { name, reason: error.to_string() })
 }
 
-/// Wakes a thread that sleeps until there is something to do.
+/// Wakes a sleeping thread when there is work.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
     has_rung: Mutex<bool>,
@@ -172,7 +171,7 @@ impl Bell {
         self.rings.notify_one();
     }
 
-    /// Sleeps until it rings. Returns at once if it has rung since the last time.
+    /// Sleeps until a notification, or returns at once if one has come since the last call.
     pub(super) fn wait(&self) {
         let has_rung = self.rings.wait_while(lock(&self.has_rung), |has_rung| !*has_rung);
         *has_rung.unwrap_or_else(PoisonError::into_inner) = false;
@@ -210,7 +209,7 @@ mod tests {
         }
         receiver.canceller().abort();
         assert!(sender.is_abandoned() && receiver.is_cancelled());
-        // What is there can still be read.
+        // Items that were already sent can still be read.
         assert_eq!(block_on(|context| receiver.poll_next(context)), Some(3));
         drop(receiver);
         assert_eq!(called.load(Ordering::Relaxed), 3);

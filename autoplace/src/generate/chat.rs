@@ -1,4 +1,4 @@
-//! A conversation with a model: its history, and the prompts that its template makes of it.
+//! A conversation with a model: its history, and the prompts that the chat template renders from it.
 
 use llama_sys::{Token, Vocab};
 use serde_json::{Map, Value};
@@ -14,10 +14,10 @@ use super::request::Generate;
 use super::token_stream::TokenStream;
 use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall};
 
-/// A conversation: the messages so far, and how answers to them are generated.
+/// A conversation with a model: the messages so far, and the settings of its answers.
 ///
-/// The history is rendered by the model's own template for every answer. What the context still holds of it is not
-/// computed again, and the tokens of an answer stay what they were, however its text would be tokenized.
+/// Each answer renders the history with the model's own template. The tokens that the context still holds are not
+/// computed again. The tokens of an answer stay as they were generated, even where its text would tokenize differently.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -31,16 +31,16 @@ use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, Re
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A clone is a conversation of its own: both share what the context holds of their common history.
+/// A clone is an independent conversation. Both share the cells of their common history.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
-    /// How answers are generated; its prompt is replaced for each.
+    /// Settings of the answers. Each answer replaces the prompt.
     generate: Generate,
-    /// What generates them, where that serves others too.
+    /// The engine that generates the answers; `None`: a stream of the chat's own.
     engine: Option<Engine>,
     template: ChatTemplate,
-    /// How answers are read, where that is not for the template to say.
+    /// Overrides the reply format of the template.
     format: Option<ReplyFormat>,
     pub(super) messages: Vec<Message>,
     window: Window,
@@ -50,7 +50,7 @@ pub struct Chat {
     known: Option<Known>,
 }
 
-/// A text, and the tokens that it was computed as.
+/// A text and the tokens that were computed for it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     text: String,
@@ -78,7 +78,7 @@ impl Chat {
         Self { engine: Some(engine), ..self }
     }
 
-    /// Puts a system message at the beginning, in place of one that is there.
+    /// Sets the system message at the beginning of the history.
     pub fn system(mut self, content: impl Into<String>) -> Self {
         let message = Message::system(content);
         match self.messages.first_mut() {
@@ -88,7 +88,7 @@ impl Chat {
         self
     }
 
-    /// Says how answers are generated:
+    /// Sets how answers are generated:
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
@@ -96,39 +96,39 @@ impl Chat {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// An answer that is held to a constraint is all content, without reasoning before it (`enable_thinking`), unless a
-    /// [`variable`](Self::variable) or [`reply_format`](Self::reply_format) says otherwise.
+    /// An answer under a constraint consists of content alone; the chat turns reasoning off (`enable_thinking`). A
+    /// [`variable`](Self::variable) or a [`reply_format`](Self::reply_format) overrides this.
     pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
         self.generate = settings(self.generate);
         self
     }
 
     setters! {
-        /// Tools that the model may call. Calls come as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall), and
-        /// their results are added with [`tool_result`](Self::tool_result).
+        /// Tools that the model may call. A call arrives as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall);
+        /// [`tool_result`](Self::tool_result) adds its result.
         tools(tools: impl Into<Vec<Tool>>) tools = tools.into();
-        /// Whether a user message is answered with a tool call. After the result of a call the model chooses
-        /// again. Default: the model chooses.
+        /// Decides whether the model answers a user message with a tool call. After the result of a call the model
+        /// chooses freely again. Default: the model chooses.
         ///
-        /// A forced call is generated as JSON of the tool's schema, without reasoning before it (`enable_thinking`),
-        /// and is read as a call.
+        /// A forced call is generated as JSON of the tool's schema, without reasoning (`enable_thinking`), and is
+        /// parsed as a call.
         #[cfg(feature = "constraints")]
         tool_choice(choice: ToolChoice) tool_choice = choice;
-        /// Another variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
+        /// Sets a variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
         variable(name: impl Into<String>, value: impl Into<Value>) variables.insert(name.into(), value.into());
-        /// How answers are read, instead of as the template suggests.
+        /// Parses answers by this format instead of the template's.
         reply_format(format: ReplyFormat) format = Some(format);
-        /// What happens when the context has no room for all messages. Default: the oldest turns are left out, and the
-        /// system message stays.
+        /// Decides which messages are shown when the context has no room for all. Default: the oldest turns are left
+        /// out, and the system message stays.
         when_full(when_full: ChatFull) window.when_full = when_full;
     }
 
-    /// Messages that the model is no longer shown, since the context has no room for them.
+    /// Messages that the model is no longer shown because the context has no room for them.
     pub fn forgotten(&self) -> &[Message] {
         self.window.forgotten(&self.messages)
     }
 
-    /// Tokens of the prompt that the next answer would be asked for with.
+    /// Number of tokens in the prompt of the next answer.
     ///
     /// # Errors
     ///
@@ -142,41 +142,41 @@ impl Chat {
         &self.messages
     }
 
-    /// The messages so far, to be changed; which of them a full context shows is decided again. What is before the
-    /// first change is not computed again, except the last answer there if its text can be tokenized otherwise than
-    /// it was generated.
+    /// The messages so far, for editing. After an edit, the chat decides again which messages a full context shows. The
+    /// context keeps the tokens before the first edit, except those of the last answer there if its text tokenizes
+    /// differently.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         self.window.from = 0;
         &mut self.messages
     }
 
-    /// Adds a message, and asks for no answer.
+    /// Adds a message without requesting an answer.
     pub fn push(&mut self, message: Message) {
         self.messages.push(message);
     }
 
-    /// Adds what a tool gave for a call, and asks for no answer: there may be several calls.
+    /// Adds the result of a tool call without requesting an answer, because one answer may contain several calls.
     pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<String>) {
         self.push(Message::tool(call, content));
     }
 
-    /// Adds a user message, and asks for an answer. Where none comes, the message is taken back.
+    /// Adds a user message and requests an answer.
     ///
     /// # Errors
     ///
-    /// As [`answer`](Self::answer); the message is taken back then.
+    /// As [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         let begun = self.begin().inspect_err(|_| drop(self.messages.pop()))?;
         Ok(ChatStream::new(self, begun, true))
     }
 
-    /// Adds a user message, and asks for an answer that is a value of a type: see [`Generate::parse`]. It is in
-    /// the history as JSON. In a template that lets the model think first, that is turned off (`enable_thinking`).
+    /// Adds a user message and requests an answer as a value of a type: see [`Generate::parse`]. The history keeps the
+    /// answer as JSON. Reasoning is turned off in templates that support it (`enable_thinking`).
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say) and [`Generate::parse`]; the message is taken back then.
+    /// As [`say`](Self::say) and [`Generate::parse`]. On an error, the message is removed again.
     #[cfg(feature = "schemars")]
     pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
     where
@@ -193,12 +193,12 @@ impl Chat {
         Ok(value)
     }
 
-    /// Asks for an answer to the messages so far. It is added to the history when it ends; if it is dropped before,
-    /// as far as it came.
+    /// Requests an answer to the messages so far. The answer joins the history when it ends; a dropped answer joins the
+    /// history as far as it came.
     ///
     /// # Errors
     ///
-    /// [`Error::Template`] where the template refuses the history, and as [`Generate::stream`].
+    /// [`Error::Template`] when the template refuses the history, and the errors of [`Generate::stream`].
     pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
         let begun = self.begin()?;
         Ok(ChatStream::new(self, begun, false))
@@ -209,12 +209,12 @@ impl Chat {
         self.begin_within().inspect_err(|_| self.window = before)
     }
 
-    /// Leaves out as much as has no room, and asks.
+    /// Leaves out the oldest turns until the prompt fits, and requests the answer.
     fn begin_within(&mut self) -> Result<(TokenStream, Asked), Error> {
         let drops = self.window.when_full == ChatFull::DropOldest;
         let all = self.forgotten().len();
         let n_ctx = Room::of(&self.generate.model.placement().context).each;
-        // A quarter is for the answer, or what it may have.
+        // Reserves `max_tokens` for the answer, and at most a quarter of the context.
         let mut most = n_ctx - self.generate.spec.limits.max_tokens.min(n_ctx / 4);
         let (asked, text) = loop {
             let asked = self.ask()?;
@@ -256,7 +256,7 @@ impl Chat {
         Ok(Asked { known, parser, constraint })
     }
 
-    /// What forces the next answer to be a call.
+    /// The constraint and the reply format that force a tool call, if the next answer must be a call.
     fn forced(&self) -> Result<Option<(Constraint, ReplyFormat)>, Error> {
         match self.messages.last() {
             Some(last) if last.role == Role::TOOL => Ok(None),
@@ -264,11 +264,11 @@ impl Chat {
         }
     }
 
-    /// The prompt that the next answer is asked for with, as the template renders it.
+    /// The prompt of the next answer, as the template renders it.
     ///
     /// # Errors
     ///
-    /// [`Error::Template`]; [`Error::Constraint`] where a tool is to be called that there is not.
+    /// [`Error::Template`]; [`Error::Constraint`] when the tool choice names an unknown tool.
     pub fn rendered(&self) -> Result<Rendered, Error> {
         let shown = self.window.shown(&self.messages);
         let mut conversation = Conversation::new(&shown).tools(&self.tools);
@@ -281,7 +281,7 @@ impl Chat {
         Ok(self.template.render(&conversation)?)
     }
 
-    /// What the context is to begin with: the tokens that are known, and the rest as it is written.
+    /// The tokens of the prompt: the known tokens of the beginning, and the tokenized rest.
     fn tokens(&self, rendered: &Rendered) -> Result<Vec<Token>, Error> {
         let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
         let prompt = match known {
@@ -291,8 +291,8 @@ impl Chat {
         self.generate.model.tokenize(prompt)
     }
 
-    /// Keeps this prompt and what was generated after it; without that where the tokens are not those of the text (a
-    /// stop string was cut off).
+    /// Keeps the prompt and the tokens that were generated after it. Keeps the prompt alone when those tokens do not
+    /// spell the text, for example because a stop string was cut off.
     pub(super) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
         let mut bytes = Vec::with_capacity(text.len());
         let mut spell = |vocab: &Vocab| tokens.iter().all(|it| vocab.append_piece(*it, true, &mut bytes).is_ok());

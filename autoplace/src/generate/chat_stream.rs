@@ -1,4 +1,4 @@
-//! An answer of a chat as it comes, in its parts.
+//! The parts of a chat's answer while it is generated.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -15,8 +15,8 @@ use super::token_stream::TokenStream;
 use crate::chat::{Reply, ReplyFormat, ReplyParser, ReplyPart};
 use crate::load::AbortHandle;
 
-/// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it
-/// as far as it came. If nothing came, the message that was [said](Chat::say) is taken back.
+/// An iterator over the parts of an answer while it is generated. Dropping it ends the answer; the history keeps the
+/// part that came. If no text came, the message of [`say`](Chat::say) is removed again.
 #[derive(Debug)]
 pub struct ChatStream<'a> {
     chat: &'a mut Chat,
@@ -24,11 +24,11 @@ pub struct ChatStream<'a> {
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
     prompt: Known,
-    /// The question is taken back where no answer comes.
+    /// Whether the user message is removed when no answer comes.
     said: bool,
-    /// Of the answer so far. Text of the last ones may still be held back.
+    /// Tokens of the answer so far. The parser may still hold back the text of the last ones.
     tokens: Vec<Token>,
-    /// When it has ended.
+    /// Set when the answer has ended.
     reply: Option<Reply>,
 }
 
@@ -38,7 +38,7 @@ impl<'a> ChatStream<'a> {
         Self { chat, text, parser, parts: VecDeque::new(), prompt, said, tokens: Vec::new(), reply: None }
     }
 
-    /// Runs to the end and returns the whole answer, which is in the history then.
+    /// Runs to the end and returns the whole answer, which has then joined the history.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl<'a> ChatStream<'a> {
             part?;
         }
         let statistics = self.statistics();
-        // The stream that is dropped now has to know that it has ended.
+        // Drop calls `end` again, and `reply` tells it that the answer has ended.
         Ok((self.reply.clone().unwrap_or_default(), statistics))
     }
 
@@ -67,7 +67,7 @@ impl<'a> ChatStream<'a> {
         self.text.finish_reason()
     }
 
-    /// Ends the answer that another thread is waiting for. The history keeps it as far as it came.
+    /// A handle that ends the answer from another thread. The history keeps the part that came.
     pub fn abort_handle(&self) -> AbortHandle {
         self.text.abort_handle()
     }
@@ -82,7 +82,7 @@ impl<'a> ChatStream<'a> {
             }
             match ready!(self.text.poll_piece(context)) {
                 Some(Ok(piece)) => {
-                    // A token that ends the generation is not one of the text.
+                    // An end-of-generation token is not part of the text.
                     if self.statistics().generated_tokens > self.tokens.len() {
                         self.tokens.extend(piece.token);
                     }
@@ -106,7 +106,7 @@ impl<'a> ChatStream<'a> {
         }
         let reply = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain())).finish();
         if self.said && reply.raw.is_empty() {
-            // Templates want turns.
+            // Templates expect user and assistant messages to alternate.
             self.chat.messages.pop();
         } else {
             self.chat.remember(mem::take(&mut self.prompt), &reply.raw, &self.tokens);

@@ -1,4 +1,5 @@
-//! Which messages the model is shown when a conversation outgrows the context: the system message and the latest turns.
+//! The messages that the model is shown when a conversation outgrows the context: the system message and the latest
+//! turns.
 
 use crate::chat::{Message, Role};
 
@@ -6,26 +7,26 @@ use crate::chat::{Message, Role};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChatFull {
-    /// It no longer shows the model the oldest turns, as many as leave half of the context free, so that the next turns
-    /// need drop none. A system message at the beginning and the last turn always stay.
-    /// [`Chat::messages`](super::Chat::messages) keeps all; [`Chat::forgotten`](super::Chat::forgotten) are those that
-    /// are not shown, and a `tracing` warning says so.
+    /// The chat stops showing the oldest turns until half of the context is free, so that the next turns drop none. A
+    /// system message at the beginning and the last turn always stay. [`Chat::messages`](super::Chat::messages) keeps
+    /// all messages, [`Chat::forgotten`](super::Chat::forgotten) returns the hidden ones, and a `tracing` warning
+    /// reports them.
     #[default]
     DropOldest,
-    /// Asking for an answer is [`Error::PromptTooLong`](super::Error::PromptTooLong).
+    /// The request for an answer fails with [`Error::PromptTooLong`](super::Error::PromptTooLong).
     Error,
 }
 
-/// Which messages are shown.
+/// The part of the history that is shown.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Window {
     pub(super) when_full: ChatFull,
-    /// The first message that is shown, but for a system message that stays; 0: all are.
+    /// Index of the first shown message after a kept system message; 0: all messages are shown.
     pub(super) from: usize,
 }
 
 impl Window {
-    /// The messages that are not shown. A history that was cut to before the window is shown from its beginning.
+    /// The messages that are not shown. A history that was truncated to before the window is shown from its beginning.
     pub(super) fn forgotten<'m>(&self, messages: &'m [Message]) -> &'m [Message] {
         let kept = kept(messages);
         messages.get(kept..self.from).filter(|_| self.from < messages.len()).unwrap_or_default()
@@ -36,7 +37,7 @@ impl Window {
         [&messages[..kept], &messages[kept + self.forgotten(messages).len()..]].concat()
     }
 
-    /// Leaves out one turn more: the messages from one user message to the next. `false` if only the last turn is
+    /// Hides one more turn: the messages from one user message to the next. Returns `false` when only the last turn is
     /// left.
     pub(super) fn narrow(&mut self, messages: &[Message]) -> bool {
         let from = kept(messages) + self.forgotten(messages).len();
@@ -46,7 +47,7 @@ impl Window {
     }
 }
 
-/// Messages at the beginning that always stay.
+/// Number of messages at the beginning that always stay.
 fn kept(messages: &[Message]) -> usize {
     usize::from(messages.first().is_some_and(|first| [Role::SYSTEM, Role::DEVELOPER].contains(&first.role)))
 }

@@ -1,7 +1,7 @@
-//! The choice of the next token: the sampler chain, what the application puts in its place, and how likely it was.
+//! The choice of the next token: the sampler chain, the application's own sampler, and the log-probabilities.
 //!
-//! In: an output of the context, and which tokens are allowed there. Out: a token, which the chain has accepted.
-//! Nothing of it is tied to the loaded model: it goes on after the model was re-placed.
+//! In: an output of the context, and a mask of the allowed tokens. Out: a token that the chain has accepted. A chooser
+//! is independent of the loaded model and keeps working after the model was re-placed.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use super::sampling::Sampling;
 #[derive(Debug)]
 pub(super) struct Chooser {
     sampler: Sampler,
-    /// What is added to logits before the chain.
+    /// Added to the logits before the chain.
     biases: BTreeMap<Token, f32>,
     custom: Option<CustomSampler>,
-    /// Tokens that end a text, in their order, where it may not end yet.
+    /// Tokens that end a text, sorted. Empty for a text without a minimum length.
     ends: Vec<Token>,
-    /// How many of the likeliest tokens are reported beside the chosen one.
+    /// Number of likeliest tokens to report beside the chosen one.
     logprobs: Option<usize>,
-    /// Room for what is chosen from.
+    /// Buffer for the candidates of each choice.
     candidates: Candidates,
 }
 
@@ -33,8 +33,8 @@ pub(super) struct Choice {
 }
 
 impl Chooser {
-    /// By these parameters, with the log-probabilities of so many tokens beside the chosen one, if any are asked for,
-    /// and with the application's own sampler, if it has one.
+    /// Builds the sampler chain. `logprobs` is the number of likeliest tokens to report beside the chosen one; `custom`
+    /// is the application's own sampler.
     pub(super) fn new(
         sampling: &Sampling,
         logprobs: Option<usize>,
@@ -54,35 +54,35 @@ impl Chooser {
         })
     }
 
-    /// Takes note of the tokens that end a text: the model's own and `others`.
+    /// Records the tokens that end a text: the model's own and `others`.
     pub(super) fn know_ends(&mut self, vocab: &Vocab, others: &[Token]) {
         let own = (0..vocab.n_tokens() as Token).filter(|token| vocab.is_eog(*token));
         self.ends = own.chain(others.iter().copied()).collect();
         self.ends.sort_unstable();
     }
 
-    /// The seed in use; `None` where nothing is left to chance.
+    /// The seed in use; `None` when no sampler is random.
     pub(super) fn seed(&self) -> Option<u32> {
         self.sampler.seed()
     }
 
-    /// Whether what its sampler remembers depends on the logits of its choices, and not on the tokens alone.
+    /// Whether the state of the sampler depends on the logits of its earlier choices, and not on the tokens alone.
     pub(super) fn depends_on_logits(&self) -> bool {
         self.sampler.depends_on_logits()
     }
 
-    /// A copy of the application's own sampler as it is now.
+    /// A copy of the application's own sampler in its present state.
     pub(super) fn custom(&self) -> Option<CustomSampler> {
         self.custom.clone()
     }
 
-    /// Accepts a token that was not its choice: the prompt's.
+    /// Accepts a token of the prompt, which the sampler did not choose.
     pub(super) fn accept(&mut self, token: Token) -> Result<(), Error> {
         Ok(self.sampler.accept(token)?)
     }
 
-    /// Goes on after tokens that an earlier process has chosen: random numbers are counted by tokens. Samplers whose
-    /// state depends on logits, which are gone (mirostat, adaptive-p, XTC), start over.
+    /// Continues after tokens that an earlier process chose, by advancing the random numbers one per token. Samplers
+    /// whose state depends on the lost logits (mirostat, adaptive-p, XTC) start over.
     pub(super) fn go_on_after(&mut self, chosen: &[Token]) -> Result<(), Error> {
         if !self.sampler.depends_on_logits() {
             self.sampler.skip(chosen.len())?;
@@ -90,9 +90,9 @@ impl Chooser {
         chosen.iter().try_for_each(|it| self.accept(*it))
     }
 
-    /// Chooses a token after this output of the last batch: of those that a mask allows, if there is one (bit `t % 32`
-    /// of word `t / 32` is token `t`). `so_far`: prompt and answer. `is_early`: the text may not end yet, unless
-    /// nothing else is allowed.
+    /// Chooses a token from an output of the last batch. In `mask`, bit `t % 32` of word `t / 32` allows token `t`.
+    /// `so_far` is the prompt with the answer. `is_early` forbids tokens that end the text, unless the mask allows no
+    /// other.
     pub(super) fn choose(
         &mut self,
         context: &mut Context,
@@ -130,14 +130,14 @@ impl Chooser {
         Ok(Choice { token, logprobs })
     }
 
-    /// Whether a mask allows a token that ends no text.
+    /// Whether a mask allows a token that does not end the text.
     fn goes_on(&self, mask: &[u32]) -> bool {
         let allowed: u32 = mask.iter().map(|word| word.count_ones()).sum();
         let ends = self.ends.iter().filter(|token| allows(mask, **token)).count();
         allowed as usize > ends
     }
 
-    /// The candidates that a mask allows, or all, with the biases added to their logits.
+    /// Fills the candidates with the tokens that the mask allows, or with all, and adds the biases to their logits.
     fn fill(&mut self, context: &mut Context, output: i32, mask: Option<&[u32]>) -> Result<(), llama_sys::Error> {
         match mask {
             Some(mask) => self.candidates.fill_masked(context, output, mask)?,
@@ -146,7 +146,7 @@ impl Chooser {
         if self.biases.is_empty() {
             return Ok(());
         }
-        // Both are in the order of the tokens.
+        // The biases and the candidates are both sorted by token.
         let mut biases = self.biases.iter().peekable();
         self.candidates.map_logits(|token, logit| {
             while biases.next_if(|(biased, _)| **biased < token).is_some() {}
@@ -157,7 +157,7 @@ impl Chooser {
     }
 }
 
-/// Whether a mask has a token.
+/// Whether a mask allows a token.
 pub(super) fn allows(mask: &[u32], token: Token) -> bool {
     usize::try_from(token).is_ok_and(|token| {
         let word = mask.get(token / 32).copied().unwrap_or(0);
@@ -165,13 +165,13 @@ pub(super) fn allows(mask: &[u32], token: Token) -> bool {
     })
 }
 
-/// Tokens that may be asked for beside the chosen one: each is looked for in all logits.
+/// Maximum number of likeliest tokens per report. The search costs one pass over all logits.
 const MOST_LOGPROBS: usize = 128;
 
-/// Log-probabilities of a token of these logits, and of the `n` likeliest.
+/// Log-probability of a token under these logits, with the `n` likeliest tokens.
 fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
     let log_sum = log_sum(logits);
-    // What is infinite, JSON has no word for.
+    // JSON cannot represent infinity.
     let logprob = |logit: f32| ((f64::from(logit) - log_sum) as f32).max(f32::MIN);
     let chosen = usize::try_from(token).ok().and_then(|it| logits.get(it));
     let mut top = highest(logits, n);
@@ -181,9 +181,9 @@ fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {
     TokenLogprobs { token, logprob: chosen.map_or(f32::MIN, |logit| logprob(*logit)), top }
 }
 
-/// The highest logits and their tokens, the highest first; of equal ones the lower token.
+/// The `n` highest logits with their tokens, in descending order. Of equal logits the lower token comes first.
 fn highest(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
-    // One more, for a moment.
+    // An insertion holds one more entry before it truncates.
     let mut top: Vec<(Token, f32)> = Vec::with_capacity(n.min(logits.len()) + 1);
     for (token, &logit) in logits.iter().enumerate() {
         let is_among = match top.last() {
@@ -199,9 +199,9 @@ fn highest(logits: &[f32], n: usize) -> Vec<(Token, f32)> {
     top
 }
 
-/// Natural logarithm of the sum over all tokens of e to the power of their logit.
+/// Natural logarithm of the sum of exp(logit) over all tokens.
 fn log_sum(logits: &[f32]) -> f64 {
-    // Finite, so that infinities make no difference of each other.
+    // Finite, because infinity minus infinity is not a number.
     let highest = logits.iter().copied().fold(f32::MIN, f32::max).min(f32::MAX);
     let sum: f64 = logits.iter().map(|logit| f64::from((logit - highest).exp())).sum();
     f64::from(highest) + sum.ln()
@@ -214,7 +214,7 @@ mod tests {
 
     const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
-    /// A context that has computed a token.
+    /// A context that has computed one token.
     fn context() -> Context {
         let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
         let model = Model::load(DEMO, params).unwrap();
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(tokens(0), [0; 0]);
         assert_eq!(tokens(3), [1, 3, 4]);
         assert_eq!(tokens(9), [1, 3, 4, 0, 2]);
-        // Without a chance, and a number all the same.
+        // The logarithm of a zero probability is finite.
         assert_eq!(top(9).logprob, f32::MIN);
         assert_eq!(top(9).top[4], (2, f32::MIN));
     }

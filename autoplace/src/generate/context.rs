@@ -1,4 +1,4 @@
-//! The model's one context while a session has it, and the tokens that it has places for.
+//! The model's one context while a session holds it, and its capacity in tokens.
 
 use llama_sys::{Context, Vocab};
 
@@ -9,16 +9,16 @@ pub(super) struct Lent {
     pub(super) context: Context,
     pub(super) vocab: Vocab,
     pub(super) room: Room,
-    /// Of the keys in the cache.
+    /// Type of the keys in the cache.
     pub(super) type_k: KvType,
 }
 
-/// Tokens that a context has places for.
+/// Capacity of a context, in tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Room {
-    /// For each sequence.
+    /// Tokens per sequence.
     pub(super) each: usize,
-    /// For all together.
+    /// Tokens of all sequences together.
     pub(super) all: usize,
     pub(super) sequences: usize,
 }

@@ -1,4 +1,4 @@
-//! Closures of the application: one that chooses tokens, and one that drafts them.
+//! Closures of the application that choose or draft tokens.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -7,11 +7,11 @@ use llama_sys::{Candidates, Token};
 
 use crate::lock;
 
-/// A closure of which each text has a copy: what one copy remembers is not known to another. The lock is only for
-/// copying it, so that a description of a generation can be shared.
+/// A closure of the application. Each text has its own copy with its own state. The lock serves only to copy the
+/// closure, so that a request can be shared between threads.
 pub(super) struct Custom<F: ?Sized>(Mutex<Box<F>>);
 
-/// Chooses a token of these candidates, after the tokens so far.
+/// Chooses one of the candidates, given the tokens so far.
 pub(super) type CustomSampler = Custom<dyn Choose>;
 
 /// Pushes the tokens that it expects after the tokens so far.
@@ -51,7 +51,7 @@ impl<F: ?Sized> fmt::Debug for Custom<F> {
     }
 }
 
-/// A closure behind a pointer that can be cloned.
+/// A closure that can be cloned behind a pointer.
 pub(super) trait Copied {
     fn copied(&self) -> Box<Self>;
 }

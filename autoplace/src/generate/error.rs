@@ -1,4 +1,4 @@
-//! What can go wrong between a prompt and its text.
+//! Errors between a prompt and its text.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ pub enum Error {
     /// The generation was described for another model than the session's.
     #[error("this generation was described for another model than the session's")]
     OtherModel,
-    /// The new plan's context has no room for the texts as they are: for the longest, or for all together.
+    /// The context of the new plan has no room for the longest text, or for all texts together.
     #[error("the texts take {tokens} tokens, and the new plan's context holds {context} of them")]
     ContextTooSmall { tokens: usize, context: usize },
-    /// The new plan's context has fewer sequences than texts run.
+    /// The context of the new plan has fewer sequences than running texts.
     #[error("{running} texts are running, and the new plan's context has {n_seq_max} sequences")]
     TooFewSequences { running: usize, n_seq_max: usize },
-    /// The memory of the model would not become free, so it cannot be re-placed: clones of it, and contexts,
-    /// vocabularies and samplers made of it, are held that are not the session's.
+    /// The native model is still held outside the session (by a clone, a context, a vocabulary or a sampler), so its
+    /// memory cannot become free and the model cannot be re-placed.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
@@ -40,49 +40,49 @@ pub enum Error {
     /// The prompt leaves no room for an answer.
     #[error("the prompt is {tokens} tokens long, and the context holds {context}, one of which the answer needs")]
     PromptTooLong { tokens: usize, context: usize },
-    /// The context is full, and the text was to end with an error then.
+    /// The context is full, and the request asked for an error in that case.
     #[error("the context is full: the text takes {tokens} tokens")]
     ContextFull { tokens: usize },
-    /// The model computes embeddings or encodings and generates nothing.
+    /// The model computes embeddings or encodings and does not generate text.
     #[error("{architecture} models do not generate text")]
     NotGenerative { architecture: String },
-    /// A bias was asked for by a text that is several tokens, or none.
+    /// The text of a bias is several tokens, or none.
     #[error("{text:?} is {tokens} tokens, and a bias is one token's")]
     NotOneToken { text: String, tokens: usize },
-    /// More log-probabilities were asked for than are reported.
+    /// The request asks for too many log-probabilities.
     #[error("{asked} log-probabilities per token were asked for, and {most} are the most")]
     TooManyLogprobs { asked: usize, most: usize },
-    /// The application's own sampler chose a token that is not allowed at this place.
+    /// The application's own sampler chose a token that the constraint forbids.
     #[error("the application's sampler chose token {token}, which the constraint does not allow here")]
     NotAllowed { token: llama_sys::Token },
-    /// The session has no such text: it has ended, or was never begun there.
+    /// The session has no running text with this identifier.
     #[error("text {} does not run in this session", sequence.0)]
     NotRunning { sequence: SequenceId },
-    /// A text cannot forget so many of its last tokens. See [`Session::can_roll_back`](super::Session::can_roll_back).
+    /// The memory cannot discard this number of tokens. See [`Session::can_roll_back`](super::Session::can_roll_back).
     #[error("{tokens} tokens cannot be taken back, and {possible} can: {reason}")]
     CannotRollBack { tokens: usize, possible: usize, reason: String },
-    /// A sampler goes by the logits of the choices so far, which are not kept.
+    /// The sampler depends on the logits of earlier choices, which are not kept.
     #[error("the sampler goes by the logits of the {choices} choices so far, which are not kept: fork from the prompt")]
     ChoicesLost { choices: usize },
-    /// A text whose oldest tokens were shifted out of the context can neither be forked nor rolled back.
+    /// A text whose oldest tokens were discarded by a shift can neither be forked nor rolled back.
     #[error("{tokens} tokens of the text were shifted out of the context: what followed them has seen them")]
     ShiftedOut { tokens: usize },
-    /// A text was to shift its oldest tokens out when the context is full
-    /// ([`WhenFull::Shift`](super::WhenFull::Shift)), and this model's memory, or this text, cannot.
+    /// The request asks for [`WhenFull::Shift`](super::WhenFull::Shift), which the memory of this model or this text
+    /// does not support.
     #[error("a full context cannot shift its oldest tokens out: {reason}")]
     CannotShift { reason: String },
-    /// A stop string is empty: nothing could ever be generated before it.
+    /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStop,
-    /// The constraint cannot be enforced, or no text can meet it: the keyword that is not supported, the
-    /// place where the grammar does not parse, or the limit. `place` is where in a schema that is, as
-    /// `properties.tags.items`, or where in a request; empty for the whole.
+    /// The constraint cannot be enforced, or no text can meet it. The reason names the unsupported keyword, the place
+    /// where the grammar does not parse, or the limit. `place` is the place in the schema, such as
+    /// `properties.tags.items`, or in the request; an empty `place` is the whole constraint.
     #[error("the {constraint} cannot be enforced: {}{reason}", at_place(place))]
     Constraint { constraint: String, place: String, reason: String },
-    /// In the middle of a text the constraint allows no token of the vocabulary.
+    /// The constraint allows no token of the vocabulary in the middle of a text.
     #[error("after {tokens} tokens the {constraint} allows no token: {reason}")]
     NoTokenAllowed { constraint: String, tokens: usize, reason: String },
-    /// A text ended before it met its constraint; `text` is as far as it came.
+    /// The text ended before it met its constraint. `text` is the part that was generated.
     #[error(
         "{} ended the text before its constraint was met, after {} bytes: {}; lists and strings without bounds \
          (`maxItems`, `maxLength`) invite a model to go on and on",
@@ -91,17 +91,16 @@ pub enum Error {
         end_of(text)
     )]
     Incomplete { limit: FinishReason, text: String },
-    /// A text meets its schema but is not a value of the type.
+    /// The text meets its schema but cannot be deserialized into the type.
     #[error("the text is no value of its type: {reason}")]
     NotOfType { reason: String, text: String },
-    /// As many texts as an engine takes are running and waiting
-    /// ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
+    /// The engine's queue is full ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
     #[error("the engine's queue is full: {queue} texts are waiting")]
     QueueFull { queue: usize },
-    /// The engine was shut down or dropped, or its thread has panicked.
+    /// The engine was shut down or dropped, or its thread panicked.
     #[error("the engine has ended: it takes no texts any more, and what it had not finished is lost")]
     EngineEnded,
-    /// llama.cpp refused or failed.
+    /// llama.cpp refused a call, or a call failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
     /// The worker process that the model runs in died, or the call is not available there.
@@ -110,18 +109,18 @@ pub enum Error {
     /// The model is not loaded, or cannot be loaded again.
     #[error(transparent)]
     Load(#[serde(with = "load::crossing")] Arc<load::Error>),
-    /// A thread could not be started, or has panicked.
+    /// A thread could not start, or panicked.
     #[error("the thread {name} failed: {reason}")]
     #[serde(skip)]
     Thread { name: Word, reason: String },
-    /// The chat template cannot be had, or yields no prompt.
+    /// The chat template is missing or invalid, or renders no prompt.
     #[error(transparent)]
     #[serde(skip)]
     Template(Arc<chat::Error>),
 }
 
 impl Error {
-    /// Whether it is of one text's next token alone, while all that others are computed with is as it was.
+    /// Whether the error concerns the next token of one text alone, so that the other texts can continue.
     pub(super) fn is_of_one_text(&self) -> bool {
         use llama_sys::Error::{InvalidParameter, NoCandidates};
         matches!(
@@ -141,10 +140,10 @@ fn at_place(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!("{place}: ") }
 }
 
-/// Bytes of a text that a message shows.
+/// Bytes of a text that an error message shows.
 const SHOWN: usize = 1000;
 
-/// A text as a message shows it: the end of a long one.
+/// The end of a text, as an error message shows it.
 fn end_of(text: &str) -> String {
     let from = (text.len().saturating_sub(SHOWN)..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     format!("{}{:?}", if from > 0 { "..." } else { "" }, &text[from..])

@@ -1,4 +1,4 @@
-//! One text becomes two: the second goes on from where the first is, or from the end of its prompt.
+//! Forks a text: the second text continues from the present end of the first, or from the end of its prompt.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,8 @@ use super::piece::SequenceId;
 use super::sampling::Sampling;
 use super::sequence::Sequence;
 
-/// How a [fork](super::Session::fork) differs from the text that it is made of. By default it does not differ: the same
-/// tokens are chosen for both.
+/// Settings of a [fork](super::Session::fork) that differ from the original text. By default none differs, and both
+/// texts get the same tokens.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Fork};
@@ -34,22 +34,22 @@ pub struct Fork {
 }
 
 impl Fork {
-    /// Goes on from where the text is.
+    /// Continues from the present end of the text.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Goes on from the end of the text's prompt: another answer to it.
+    /// Continues from the end of the prompt, for another answer to it.
     pub fn from_prompt() -> Self {
         Self { from_prompt: true, ..Self::default() }
     }
 
     setters! {
-        /// Other sampling parameters, from the next token on. Without a seed in them, the seed of the text.
+        /// Uses other sampling parameters from the next token on. Without a seed in them, the text's seed stays.
         sampling(sampling: Sampling) sampling = Some(sampling);
-        /// Another seed: the random numbers are those of a text that had this seed from its beginning.
+        /// Uses another seed. The random numbers are those of a text that had this seed from its beginning.
         seed(seed: u32) seed = Some(seed);
-        /// Ends after `n` generated tokens, those before the fork included. Default: as the text.
+        /// Ends after `n` generated tokens, including those before the fork. Default: the limit of the text.
         max_tokens(n: usize) max_tokens = Some(n);
     }
 }
@@ -72,7 +72,7 @@ impl SessionHere {
         if !fork.from_prompt {
             spec.custom = source.chooser.custom();
         }
-        // The cells that both texts have in common are not counted twice.
+        // Cells that both texts share are counted once.
         if lent.context.kv_unified() {
             let known = source.held.computed.min(end - 1);
             let known = Prefix { tokens: &source.tokens[..known], scales: &source.scales };

@@ -1,4 +1,4 @@
-//! Several texts at once on the model's one context, in this process: what a session, a stream and an engine run.
+//! Several texts at once on the model's one context, in this process. Sessions, streams and engines run on it.
 
 use llama_sys::{Context, Token};
 
@@ -20,16 +20,16 @@ pub(super) struct SessionHere {
     pub(super) model: Model,
     /// `None` after a re-placement that failed.
     pub(super) lent: Option<Lent>,
-    /// Those that run, in the order of their numbers in the context.
+    /// The running texts, ordered by their sequence numbers in the context.
     pub(super) sequences: Vec<Sequence>,
     pub(super) cache: Cache,
     pub(super) drafters: Drafters,
     pub(super) abort: llama_sys::AbortHandle,
     pub(super) last_replaced: Option<Result<Replaced, Error>>,
     pub(super) work: Work,
-    /// The text whose error was returned last.
+    /// The text that the last error of a step ended.
     last_failed: Option<SequenceId>,
-    /// The pieces are those of a step that returned an error first.
+    /// Whether the pieces of the last step are still to be returned, because the step returned an error first.
     is_owed: bool,
     begun: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct SessionHere {
 impl SessionHere {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
-        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) have no next token.
+        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) do not predict a next token.
         let is_generative = model.with_native(|native| {
             native.has_decoder() && !native.has_encoder() && native.shape().causal && !native.is_diffusion()
         })?;
@@ -57,7 +57,7 @@ impl SessionHere {
                 return Err(error);
             }
         };
-        // A session's own: who still holds one of an earlier session stops nothing of this one.
+        // Each session has a handle of its own, so that a handle of an earlier session cannot stop this one.
         let abort = llama_sys::AbortHandle::default();
         context.follow_abort_handle(abort.clone());
         Ok(Self {
@@ -87,7 +87,7 @@ impl SessionHere {
         Ok(id)
     }
 
-    /// The same for a text that is neither forked nor rolled back.
+    /// Begins a text that can be neither forked nor rolled back.
     pub(super) fn begin_once(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         let Generate { model, spec } = generate;
         if !model.is(&self.model) {
@@ -103,12 +103,12 @@ impl SessionHere {
         Ok(id)
     }
 
-    /// The places of the context, and how many cells the running texts leave for another one.
+    /// The capacity of the context, and the number of cells that the running texts leave free.
     ///
     /// # Errors
     ///
-    /// [`Error::SequencesBusy`] where as many texts run as the context has sequences; [`Error::Load`] where the model
-    /// is not loaded.
+    /// [`Error::SequencesBusy`] when every sequence of the context runs a text; [`Error::Load`] when the model is not
+    /// loaded.
     pub(super) fn room_for_another(&self) -> Result<(Room, usize), Error> {
         let room = self.lent.as_ref().ok_or_else(Error::not_loaded)?.room;
         if self.sequences.len() >= room.sequences {
@@ -122,9 +122,8 @@ impl SessionHere {
         SequenceId(self.begun - 1)
     }
 
-    /// Runs a text beside the others. `reuse`: what the context holds of its beginning is not computed again. `again`:
-    /// it goes on after it was [suspended](Self::suspend), and only what the context does not hold of it any more is
-    /// computed again.
+    /// Adds a text to the running ones. `reuse` lets the text use matching tokens that the context holds. `again`
+    /// resumes a [suspended](Self::suspend) text; only the tokens that the context has lost are computed again.
     pub(super) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
         let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
         if sequence.shifting.is_some() {
@@ -135,14 +134,14 @@ impl SessionHere {
         let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         sequence.put(place, again);
-        // Where every sequence has a cache of its own, llama.cpp computes those together whose numbers follow each
-        // other in the batch, and the others in graphs of their own (llama-batch.cpp, split_equal).
+        // With a cache for each sequence, llama.cpp computes sequences with consecutive numbers in one graph, and the
+        // others in separate graphs (llama-batch.cpp, split_equal).
         let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
         self.sequences.insert(at, sequence);
         Ok(())
     }
 
-    /// Suspends a text. What the context holds of it stays as long as no other text needs the place.
+    /// Suspends a text. Its tokens stay in the context until another text needs the cells.
     pub(super) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
         let at = self.position(sequence)?;
         self.lent.as_ref()?;
@@ -151,13 +150,13 @@ impl SessionHere {
         Some(suspended)
     }
 
-    /// The pieces of a step.
+    /// Takes a step and returns its pieces.
     pub(super) fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
         self.advance()?;
         Ok(self.work.pieces.drain(..).map(|(piece, _)| piece))
     }
 
-    /// The next piece of all texts: as many steps as it takes, since one that computes a part of a prompt gives none.
+    /// The next piece of any text. Takes several steps if needed, because a step within a long prompt yields no piece.
     pub(super) fn next_message(&mut self) -> Message {
         loop {
             if let Some(next) = self.work.pieces.pop_front() {
@@ -167,7 +166,7 @@ impl SessionHere {
         }
     }
 
-    /// Takes a step, after a requested re-placement.
+    /// Carries out a requested re-placement, then takes a step.
     pub(super) fn advance(&mut self) -> Result<(), Error> {
         if let Some(replacement) = self.model.requests().take() {
             self.last_failed = None;
@@ -176,7 +175,7 @@ impl SessionHere {
         self.advance_in_place()
     }
 
-    /// Takes a step with the model where it is.
+    /// Takes a step without re-placing the model.
     pub(super) fn advance_in_place(&mut self) -> Result<(), Error> {
         self.last_failed = None;
         if !std::mem::take(&mut self.is_owed) {
@@ -210,7 +209,7 @@ impl SessionHere {
         computed.inspect_err(|_| self.spoil())
     }
 
-    /// Ends all texts, and keeps nothing of them: nobody knows what the context holds.
+    /// Ends all texts and discards the cache, because the content of the context is unknown.
     pub(super) fn spoil(&mut self) {
         self.sequences.clear();
         self.work.pieces.clear();
@@ -273,7 +272,7 @@ impl SessionHere {
         }
     }
 
-    /// False when only another context can compute.
+    /// Whether the contexts can still compute. When false, the session needs a new context.
     pub(super) fn is_usable(&self) -> bool {
         let Drafts { model, heads } = &self.drafters.drafts;
         let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|it| &it.context));

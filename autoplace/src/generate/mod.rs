@@ -9,9 +9,10 @@
 //! # Ok::<(), autoplace::Error>(())
 //! ```
 //!
-//! A [`TokenStream`] is an iterator of text that cancels when dropped; [`Chat`] keeps a conversation; [`Engine`] serves
-//! many requests at once, and a [`Session`] several texts on the thread of its owner. The loop adds nothing to
-//! llama.cpp's own: one decode, one sample, one piece per token. Between two tokens the model can be re-placed.
+//! A [`TokenStream`] is an iterator of text; dropping it cancels the generation. A [`Chat`] keeps a conversation. An
+//! [`Engine`] serves many requests at once. A [`Session`] generates several texts on its owner's thread. The loop adds
+//! nothing to llama.cpp's own: one decode, one sample and one piece per token. The model can be re-placed between two
+//! tokens.
 
 #[cfg(feature = "async")]
 mod async_stream;

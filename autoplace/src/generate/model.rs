@@ -1,4 +1,4 @@
-//! What a loaded model does with texts: the way in.
+//! Entry points of a loaded model: generation, tokens, chats and sessions.
 
 use llama_sys::Token;
 
@@ -16,12 +16,13 @@ use crate::load::{self, Model};
 impl Model {
     /// Describes a generation that continues `prompt`.
     ///
-    /// A text is plain: control tokens written in it are not read as such. [`Prompt`] has the other kinds.
+    /// A `&str` or `String` is plain text: control tokens written in it are not read as such. [`Prompt`] has the other
+    /// kinds.
     pub fn generate(&self, prompt: impl Into<Prompt>) -> Generate {
         Generate { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
     }
 
-    /// Generates a value of a type: [`Generate::parse`] with all else left as it is by default.
+    /// Generates a value of a type with the default settings: see [`Generate::parse`].
     ///
     /// ```no_run
     /// #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -45,7 +46,7 @@ impl Model {
         self.generate(prompt).parse()
     }
 
-    /// The tokens that a prompt is computed as, what the vocabulary puts before a text included.
+    /// The tokens of a prompt, including the special tokens that the vocabulary adds before a text.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl Model {
         self.with_vocab(|vocab| prompt.tokenize(vocab))?
     }
 
-    /// How many tokens a prompt is computed as: see [`tokenize`](Self::tokenize).
+    /// The number of tokens of a prompt: see [`tokenize`](Self::tokenize).
     ///
     /// # Errors
     ///
@@ -65,8 +66,8 @@ impl Model {
         Ok(self.tokenize(prompt)?.len())
     }
 
-    /// The sampling parameters that the model's makers put into the file, those of llama.cpp where there are none: what
-    /// a generation starts with.
+    /// The sampling parameters that a generation starts with: those in the model file, and llama.cpp's defaults for the
+    /// rest.
     pub fn sampling(&self) -> Sampling {
         match self.header() {
             Ok(header) => Sampling::shipped_with(header),
@@ -77,23 +78,23 @@ impl Model {
         }
     }
 
-    /// Begins a conversation by the chat template that the model ships.
+    /// Begins a conversation with the chat template of the model.
     ///
     /// # Errors
     ///
-    /// [`Error::Template`] for a model that ships none ([`chat_with`](Self::chat_with) takes another), or one that is
-    /// no template; [`Error::Load`] where the file cannot be read.
+    /// [`Error::Template`] for a model without a template or with an invalid one ([`chat_with`](Self::chat_with) takes
+    /// another); [`Error::Load`] when the file cannot be read.
     pub fn chat(&self) -> Result<Chat, Error> {
         Ok(self.chat_with(ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?))
     }
 
-    /// Begins a conversation by another template than the model's own.
+    /// Begins a conversation with another template.
     pub fn chat_with(&self, template: ChatTemplate) -> Chat {
         Chat::new(self.generate(""), template)
     }
 
-    /// Takes the model's one context, to generate several texts at once. For a single text,
-    /// [`generate`](Self::generate) does it.
+    /// Takes the model's one context to generate several texts at once. [`generate`](Self::generate) is enough for a
+    /// single text.
     ///
     /// # Errors
     ///
@@ -107,14 +108,14 @@ impl Model {
 
 #[cfg(feature = "schemars")]
 impl Generate {
-    /// Generates a value of a type, held to the type's own JSON schema. The prompt has to say what is wanted: the
-    /// schema is not shown to the model.
+    /// Generates a value of a type under the JSON schema of the type. The model does not see the schema, so the prompt
+    /// must describe the value.
     ///
     /// # Errors
     ///
-    /// As [`text`](Self::text): [`Error::Constraint`], before anything is generated, for a type whose schema has a
-    /// keyword that cannot be enforced (a `HashSet`: `uniqueItems`), and [`Error::Incomplete`] where a limit cuts the
-    /// text short. [`Error::NotOfType`] for what the schema of the type allows and its `Deserialize` does not.
+    /// As [`text`](Self::text). [`Error::Constraint`], before the generation starts, for a type whose schema has a
+    /// keyword that cannot be enforced (a `HashSet`: `uniqueItems`). [`Error::Incomplete`] when a limit cuts the text
+    /// short. [`Error::NotOfType`] for a text that the schema allows and the type's `Deserialize` refuses.
     pub fn parse<T>(self) -> Result<T, Error>
     where
         T: serde::de::DeserializeOwned + schemars::JsonSchema,

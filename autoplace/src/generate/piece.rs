@@ -1,4 +1,4 @@
-//! What a step adds to one text, and how a text ends.
+//! The pieces of a text, one step each, and the end of a text.
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
@@ -13,40 +13,40 @@ use super::stats::Statistics;
 pub enum FinishReason {
     /// The model chose a token that ends the text or turn.
     EndOfGeneration,
-    /// A stop string came.
+    /// A stop string appeared.
     StopString,
     /// `max_tokens` were generated.
     MaxTokens,
     /// The context is full.
     ContextFull,
-    /// It was aborted, or is not wanted any more.
+    /// The text was aborted, or its reader has gone.
     Aborted,
     /// An error, which the iterator returned.
     Error,
 }
 
-/// One of the texts of a [`Session`](super::Session). No two of a session are the same.
+/// Identifies a text of a [`Session`](super::Session). A session never uses an identifier twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SequenceId(pub(super) u64);
 
-/// What a [step](super::Session::step) adds to one text.
+/// A piece of one text, as a [step](super::Session::step) returns it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Piece {
-    /// The text that it belongs to.
+    /// The text of this piece.
     pub sequence: SequenceId,
-    /// The token that was chosen; `None` where a text ends without one.
+    /// The chosen token; `None` when a text ends without one.
     pub token: Option<Token>,
-    /// How likely the token was, and the likeliest tokens, if that was [asked for](super::Generate::logprobs).
+    /// Log-probabilities of the token, if [requested](super::Generate::logprobs).
     pub logprobs: Option<TokenLogprobs>,
-    /// Whole characters; empty while a character or a stop string is incomplete.
+    /// Whole characters. Empty while a character or a possible stop string is incomplete.
     pub text: String,
-    /// Set in the last piece of its text.
+    /// Set in the last piece of a text.
     pub end: Option<End>,
 }
 
 impl Piece {
-    /// Of a token, or of none; its text is still to come.
+    /// A piece whose text is still to be added.
     pub(super) fn new(sequence: SequenceId, token: Option<Token>) -> Self {
         Self { sequence, token, logprobs: None, text: String::new(), end: None }
     }
@@ -56,43 +56,42 @@ impl Piece {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct End {
-    /// Why.
+    /// The reason.
     pub reason: FinishReason,
-    /// Whether the text meets its constraint; true without one. Where it is false, the reason is the limit
-    /// that has cut it short.
+    /// Whether the text meets its constraint; true without a constraint. When false, `reason` is the limit that cut the
+    /// text short.
     pub meets_constraint: bool,
-    /// What it took.
+    /// Counts and times of the text.
     pub statistics: Statistics,
 }
 
-/// Log-probabilities of one step: of the model's own distribution over all tokens, before any sampler,
-/// bias or constraint.
+/// Log-probabilities of one step, by the model's own distribution over all tokens, before any sampler, bias or
+/// constraint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TokenLogprobs {
-    /// The token that was chosen.
+    /// The chosen token.
     pub token: Token,
-    /// Natural logarithm of its probability. What a model gives no chance at all has [`f32::MIN`].
+    /// Natural logarithm of the token's probability; [`f32::MIN`] for a probability of zero.
     pub logprob: f32,
-    /// The likeliest tokens with their log-probabilities, the likeliest first; as many as were asked for.
+    /// The requested number of likeliest tokens with their log-probabilities, in descending order.
     pub top: Vec<(Token, f32)>,
 }
 
-/// What comes of one text: its next piece with what the text took so far, or why there is none. A session, an engine
-/// and a worker all write it.
+/// A message to the reader of one text: the next piece with the statistics so far, or an error. Sessions, engines and
+/// workers all send it.
 pub(super) type Message = Result<(Piece, Statistics), Error>;
 
-/// What a reader knows of one text: what it took, how it ended, and the error that follows its last piece where it is
-/// read as text.
+/// The reader's state of one text: its statistics, its end, and the error that follows the last piece.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) statistics: Statistics,
     pub(super) finished: Option<FinishReason>,
-    /// A full context is an error ([`WhenFull::Error`](super::WhenFull::Error)).
+    /// Whether a full context is an error ([`WhenFull::Error`](super::WhenFull::Error)).
     full_is_error: bool,
-    /// The whole text, where it is held to a constraint.
+    /// The whole text so far, under a constraint.
     text: Option<String>,
-    /// Not returned yet.
+    /// An error that the reader has not returned yet.
     pub(super) error: Option<Error>,
 }
 
@@ -102,7 +101,7 @@ impl Progress {
         Self { statistics, finished: None, full_is_error, text, error: None }
     }
 
-    /// The piece, or the error instead of it; `None` where the text was aborted.
+    /// Takes a message and returns its piece or error; `None` for an aborted text.
     pub(super) fn read(&mut self, message: Message) -> Option<Result<Piece, Error>> {
         let (piece, statistics) = match message {
             Ok(generated) => generated,
@@ -132,7 +131,7 @@ impl Progress {
         Some(Ok(piece))
     }
 
-    /// The text ends here, unless it has ended.
+    /// Marks the text as aborted, unless it has ended.
     pub(super) fn abort(&mut self) {
         if self.finished.is_none() {
             self.finished = Some(FinishReason::Aborted);

@@ -1,4 +1,4 @@
-//! What a text begins with.
+//! The prompt of a text.
 
 use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use crate::chat::{self, Rendered};
 
-/// A prompt: plain text, text with control tokens written in it, tokens, or several of them one
-/// after the other.
+/// A prompt: plain text, text with control tokens, tokens, or a concatenation of them.
 ///
 /// ```
 /// use autoplace::generate::Prompt;
@@ -23,15 +22,15 @@ pub struct Prompt {
     begin: Begin,
 }
 
-/// What stands before a prompt's parts.
+/// The tokens before the parts of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Begin {
-    /// Nothing.
+    /// No token.
     Nothing,
-    /// What the vocabulary puts before a text, such as BOS.
+    /// The special tokens that the vocabulary adds before a text, such as BOS.
     Special,
-    /// One BOS token, where the vocabulary puts one before a text, whether the parts begin with it or not.
+    /// Exactly one BOS token if the vocabulary adds one, even when the parts begin with BOS already.
     OneBos,
 }
 
@@ -48,34 +47,34 @@ impl Prompt {
         Self { parts: vec![part], begin }
     }
 
-    /// Plain text: control tokens written in it are not read as such. The vocabulary's BOS token is put before it,
-    /// where the model asks for one.
+    /// Plain text. Control tokens written in it are not read as such. The BOS token is added in front, where the model
+    /// asks for one.
     pub fn text(text: impl Into<String>) -> Self {
         Self::of(Part::Text(text.into()), Begin::Special)
     }
 
-    /// Text in which control tokens are read as such. Nothing is put before it.
+    /// Text in which control tokens are read as such. No token is added in front.
     pub fn markup(text: impl Into<String>) -> Self {
         Self::of(Part::Markup(text.into()), Begin::Nothing)
     }
 
-    /// Tokens, as they are.
+    /// Tokens. No token is added in front.
     pub fn tokens(tokens: impl Into<Vec<Token>>) -> Self {
         Self::of(Part::Tokens(tokens.into()), Begin::Nothing)
     }
 
     setters! {
-        /// Goes on with plain text.
+        /// Appends plain text.
         then_text(text: impl Into<String>) parts.push(Part::Text(text.into()));
-        /// Goes on with text in which control tokens are read as such.
+        /// Appends text in which control tokens are read as such.
         then_markup(text: impl Into<String>) parts.push(Part::Markup(text.into()));
-        /// Goes on with tokens.
+        /// Appends tokens.
         then_tokens(tokens: impl Into<Vec<Token>>) parts.push(Part::Tokens(tokens.into()));
-        /// Whether what the vocabulary puts before a text, such as BOS, is put before this one.
+        /// Sets whether the special tokens of the vocabulary, such as BOS, are added in front.
         add_special(add: bool) begin = if add { Begin::Special } else { Begin::Nothing };
     }
 
-    /// Goes on with what a template has made, after its first `skip` bytes. What users wrote in it is plain text.
+    /// Appends a rendered template without its first `skip` bytes. User text in it is plain text.
     pub(super) fn then_rendered(self, rendered: &Rendered, mut skip: usize) -> Self {
         rendered.parts().fold(self, |prompt, part| {
             let from = skip.min(part.as_str().len());
@@ -87,7 +86,7 @@ impl Prompt {
         })
     }
 
-    /// Its tokens: at least one.
+    /// The tokens of the prompt: at least one.
     pub(super) fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
         let mut tokens = Vec::new();
         let mut add_special = self.begin == Begin::Special;
@@ -128,8 +127,8 @@ macro_rules! from {
 
 from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
 
-/// What users wrote in a conversation is never read as control tokens. Where the vocabulary puts a BOS token before a
-/// text, the prompt begins with exactly one, whether the template wrote it or not (llama.cpp's rule).
+/// Text that users wrote in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a
+/// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule).
 impl From<&Rendered> for Prompt {
     fn from(rendered: &Rendered) -> Self {
         Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0) }
@@ -159,7 +158,7 @@ mod tests {
         for source in ["", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"] {
             assert_eq!(prompt(&format!("{source}{{{{ messages[0].content }}}}")), text, "{source}");
         }
-        // What an application writes itself is as it is.
+        // A prompt that the application writes itself stays unchanged.
         assert_ne!(Prompt::markup("the king").tokenize(&vocab).unwrap()[0], bos);
     }
 }

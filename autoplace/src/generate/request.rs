@@ -1,4 +1,4 @@
-//! A generation being described: what is to be generated, and how.
+//! A generation request: the prompt, and how to generate from it.
 
 use llama_sys::{Candidates, Token};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use super::speculative::Speculation;
 use crate::load::Model;
 use crate::worker;
 
-/// A generation being described: finish it with [`stream`](Self::stream) or [`text`](Self::text).
+/// A generation request. [`stream`](Self::stream) or [`text`](Self::text) runs the request.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is generated until `stream` or `text` is called"]
 pub struct Generate {
@@ -21,32 +21,33 @@ pub struct Generate {
     pub(super) spec: Spec,
 }
 
-/// What happens to a text when the context has no place for its next token.
+/// Decides how a text continues when the context has no cell left for its next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It ends, with [`FinishReason::ContextFull`](super::FinishReason::ContextFull).
+    /// The text ends with [`FinishReason::ContextFull`](super::FinishReason::ContextFull).
     #[default]
     Stop,
-    /// It ends, and after its last piece a stream returns [`Error::ContextFull`](super::Error::ContextFull), and so
-    /// does [`Generate::text`]: for whom half an answer is none. A [`Session`](super::Session) says it with the last
-    /// piece, as for `Stop`, since its other texts go on.
+    /// The text ends, and a stream returns [`Error::ContextFull`](super::Error::ContextFull) after the last piece.
+    /// [`Generate::text`] returns that error too. This suits callers that cannot use half an answer. A
+    /// [`Session`](super::Session) reports the end in the last piece, as for `Stop`, because its other texts continue.
     Error,
-    /// The oldest tokens after the first `keep` of the prompt are shifted out, half of them at a time, and the others
-    /// move up without being computed again: the text goes on without end, for a model that writes raw text. It is
-    /// llama.cpp's `--context-shift`, with its `--keep`. A BOS token at the beginning is always kept, and a `keep` of
-    /// `usize::MAX` is the whole prompt.
+    /// The first `keep` tokens of the prompt stay. Half of the tokens after them, the oldest ones, are discarded, and
+    /// the rest move up without being computed again. The text can thus continue without end, which suits a model that
+    /// writes raw text. This is llama.cpp's `--context-shift` with its `--keep`. A BOS token at the beginning always
+    /// stays. A `keep` of `usize::MAX` keeps the whole prompt.
     ///
-    /// What has moved up has seen the tokens that are gone, and no other text goes on from it. Cells that other texts
-    /// have too (`kv_unified`) go besides, since to leave them makes no room; where nothing is left to shift out, the
-    /// text ends as for `Stop`. [`Statistics::discarded_tokens`](super::Statistics::discarded_tokens) counts.
+    /// The tokens that moved up were computed from the discarded ones, so no other text reuses them. In a unified cache
+    /// (`kv_unified`) the shift also discards cells that other texts share, because keeping those cells would free no
+    /// room. A text with no token left to discard ends as for `Stop`.
+    /// [`Statistics::discarded_tokens`](super::Statistics::discarded_tokens) counts the discarded tokens.
     ///
-    /// A memory that cannot do it is [`Error::CannotShift`](super::Error::CannotShift) when the text begins, with the
-    /// reason: a recurrent state, windows without `swa_full`, positions of several axes (M-RoPE), keys that are
-    /// neither F16 nor F32, YaRN, or an `n_ubatch` of fewer than 4 tokens for each cache.
+    /// Some memories cannot shift: a recurrent state, windows without `swa_full`, positions of several axes (M-RoPE),
+    /// keys that are neither F16 nor F32, YaRN, or an `n_ubatch` of fewer than 4 tokens for each cache. The text then
+    /// fails at its beginning with [`Error::CannotShift`](super::Error::CannotShift), which gives the reason.
     Shift {
-        /// Tokens at the beginning of the prompt that stay.
+        /// Number of tokens at the beginning of the prompt that stay.
         keep: usize,
     },
 }
@@ -54,17 +55,18 @@ pub enum WhenFull {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(super) prompt: Prompt,
-    /// What of the prompt the context holds already is not computed again. `None`: as whoever generates does it.
+    /// Whether the prompt reuses the tokens that the context holds already. `None`: the default of the session or
+    /// engine.
     pub(super) cache_prompt: Option<bool>,
     pub(super) sampling: Sampling,
-    /// Adapters with their scales, instead of all at the scales of the load.
+    /// Adapters with their scales. `None`: all adapters, at the scales of the load.
     pub(super) lora: Option<Vec<(String, f32)>>,
-    /// How many of the likeliest tokens are reported beside the chosen one.
+    /// Number of likeliest tokens to report beside the chosen one.
     pub(super) logprobs: Option<usize>,
-    /// Not for a worker.
+    /// A closure cannot cross to a worker process.
     #[serde(skip)]
     pub(super) custom: Option<CustomSampler>,
-    /// Not for a worker.
+    /// A closure cannot cross to a worker process.
     #[serde(skip)]
     pub(super) drafter: Option<CustomDrafter>,
     pub(super) constraint: Option<Constraint>,
@@ -78,11 +80,11 @@ pub(crate) struct Spec {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Limits {
     pub(super) max_tokens: usize,
-    /// Control tokens are written out.
+    /// Writes control tokens out.
     pub(super) special: bool,
-    /// What ends a text is a token like any other.
+    /// Treats tokens that end a text like any other token.
     pub(super) ignore_eos: bool,
-    /// Nothing that ends a text is chosen before so many tokens.
+    /// Tokens to generate before a token that ends the text may be chosen.
     pub(super) min_tokens: usize,
 }
 
@@ -105,7 +107,7 @@ impl Spec {
         }
     }
 
-    /// The same with an empty prompt.
+    /// Copies the request with an empty prompt.
     pub(super) fn without_prompt(&self) -> Self {
         let Self { prompt: _, cache_prompt, sampling, logprobs, custom, drafter, constraint, stops, .. } = self;
         Self {
@@ -125,7 +127,7 @@ impl Spec {
         }
     }
 
-    /// Refuses closures, which cannot go to a worker.
+    /// Refuses requests with closures, which cannot cross to a worker process.
     pub(super) fn check_for_worker(&self) -> Result<(), Error> {
         let what = match (&self.custom, &self.drafter) {
             (Some(_), _) => "the choice of its tokens",
@@ -135,7 +137,7 @@ impl Spec {
         Err(worker::Error::Elsewhere { what }.into())
     }
 
-    /// For the reader of the text.
+    /// State of the reader of this text.
     pub(super) fn progress(&self) -> Progress {
         Progress::new(self.when_full == WhenFull::Error, self.constraint.is_some())
     }
@@ -143,34 +145,35 @@ impl Spec {
 
 impl Generate {
     setters! {
-        /// Another prompt.
+        /// Replaces the prompt.
         prompt(prompt: impl Into<Prompt>) spec.prompt = prompt.into();
         /// Ends after `n` tokens. Default: at the end of the text or of the context.
         max_tokens(n: usize) spec.limits.max_tokens = n;
-        /// Computes only the part of the prompt that the context does not hold from earlier texts. Those may be rounded
-        /// differently: then the same seed can give another text. [`cached_tokens`](super::Statistics::cached_tokens)
-        /// says how much was there. Default: off, and on in an [`Engine`](super::Engine).
+        /// Reuses the tokens of the prompt that the context still holds from earlier texts. Those tokens may have been
+        /// rounded differently, so the same seed can give another text.
+        /// [`cached_tokens`](super::Statistics::cached_tokens) counts the reused tokens. Default: off, and on in an
+        /// [`Engine`](super::Engine).
         ///
-        /// What a text leaves in the context is kept until another needs the place. Recurrent models go on where a text
-        /// ended, models with sliding windows also where the window is still held, and both from a
-        /// [checkpoint](crate::ModelBuilder::checkpoints) before.
+        /// The tokens of a text stay in the context until another text needs the cells. A recurrent model continues
+        /// only where a text ended, a model with sliding windows also where the window is still held. Both also
+        /// continue from an earlier [checkpoint](crate::ModelBuilder::checkpoints).
         cache_prompt(cache: bool) spec.cache_prompt = Some(cache);
-        /// What happens when the context has no place for the next token. Default: the text ends.
+        /// Decides how the text continues when the context is full. Default: the text ends.
         when_full(when_full: WhenFull) spec.when_full = when_full;
-        /// Ends before `text` would appear; can be called several times.
+        /// Ends the text before `text` would appear. Each call adds one stop string.
         stop(text: impl Into<String>) spec.stops.push(text.into());
-        /// Ends with this token as with one of the model's own that end a text: vLLM's `stop_token_ids`. Its text is
-        /// not part of the answer. Can be called for several.
+        /// Ends the text at this token, as at the model's own end tokens (vLLM's `stop_token_ids`). The token's
+        /// characters are not part of the answer. Each call adds one token.
         stop_token(token: Token) spec.stop_tokens.push(token);
-        /// Chooses nothing that ends the text before `n` tokens: neither the model's own tokens for that nor
-        /// [`stop_token`](Self::stop_token)s. Stop strings, limits and a complete constraint end it earlier. Default:
-        /// 0.
+        /// Forbids tokens that end the text before `n` tokens were generated: the model's own end tokens and each
+        /// [`stop_token`](Self::stop_token). Stop strings, limits and a complete constraint can still end the text
+        /// earlier. Default: 0.
         min_tokens(n: usize) spec.limits.min_tokens = n;
         /// Writes control tokens out as text instead of leaving them out.
         special(show: bool) spec.limits.special = show;
-        /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices: it ends by itself
-        /// when it meets that, and not before. Where a limit ends it earlier ([`max_tokens`](Self::max_tokens),
-        /// [`stop`](Self::stop), the end of the context), the last item is
+        /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices. The text ends by
+        /// itself once it meets the constraint, and not before. A limit ([`max_tokens`](Self::max_tokens),
+        /// [`stop`](Self::stop), the end of the context) can end the text earlier; the last item is then
         /// [`Error::Incomplete`](super::Error::Incomplete).
         ///
         /// ```no_run
@@ -184,23 +187,23 @@ impl Generate {
         /// ```
         #[cfg(feature = "constraints")]
         constraint(constraint: Constraint) spec.constraint = Some(constraint);
-        /// Drafts the next tokens, so that several are computed at once. The text is the one that it would be without,
-        /// but for rounding; how many of the draft tokens were accepted is in the [`Statistics`](super::Statistics).
-        /// Where drafting takes longer than it saves, it pauses by itself.
+        /// Drafts the next tokens, so that several are computed at once. Except for rounding, the text does not change.
+        /// The [`Statistics`](super::Statistics) count the accepted draft tokens. Drafting pauses by itself while it
+        /// costs more time than it saves.
         ///
-        /// The model has to be loaded with room for it: [`Request::draft_max`](crate::plan::Request::draft_max). Where
-        /// it is not, or cannot go back in its memory, the text is generated without, and
-        /// [`Statistics::drafts_off`](super::Statistics::drafts_off) says why. Default: [`Speculation::Off`].
+        /// The model must be loaded with room for drafts: [`Request::draft_max`](crate::plan::Request::draft_max).
+        /// Without that room, or with a memory that cannot discard tokens, the text is generated without drafts, and
+        /// [`Statistics::drafts_off`](super::Statistics::drafts_off) gives the reason. Default: [`Speculation::Off`].
         speculate(speculation: Speculation) spec.speculation = speculation.in_range();
-        /// Drafts the next tokens by a closure of the application, in place of [`speculate`](Self::speculate). The
-        /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order; a
-        /// step computes as many of them as the context was planned for
-        /// ([`Request::draft_max`](crate::plan::Request::draft_max)). It is for an application that knows more of the
-        /// answer than the text does: the file that is edited, the form that is filled in. Each text has a copy of the
+        /// Drafts the next tokens with a closure of the application, in place of [`speculate`](Self::speculate). The
+        /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. A step
+        /// computes at most as many draft tokens as the context was planned for
+        /// ([`Request::draft_max`](crate::plan::Request::draft_max)). This suits an application that can predict the
+        /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the
         /// closure.
         ///
-        /// Wrong drafts cost time and change nothing: the text is the same as without. A model in a worker process
-        /// refuses it: [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+        /// Wrong drafts cost time and do not change the text. A model in a worker process refuses the closure:
+        /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
         ///
         /// ```no_run
         /// # let model = autoplace::Model::builder("model.gguf").draft_max(8).load()?;
@@ -214,14 +217,15 @@ impl Generate {
         /// ```
         draft_with(draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static)
             spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
-        /// Reports with each piece how likely its token was, and which `n` tokens were the likeliest, at most 128
-        /// ([`Piece::logprobs`](super::Piece::logprobs)): by the model's own distribution, before any sampler. Default:
-        /// nothing.
+        /// Reports with each piece the log-probability of its token and the `n` likeliest tokens, at most 128
+        /// ([`Piece::logprobs`](super::Piece::logprobs)). They come from the model's own distribution, before any
+        /// sampler. Default: no report.
         logprobs(n: usize) spec.logprobs = Some(n);
-        /// Goes on where the model would end the text, as vLLM's `ignore_eos` does: for measurements. What ends it is
-        /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context.
+        /// Continues where the model would end the text, like vLLM's `ignore_eos`; useful for measurements. Only
+        /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context then ends the text.
         ignore_eos() spec.limits.ignore_eos = true;
-        /// All sampling parameters at once. Default: the model's own ([`Model::sampling`](crate::Model::sampling)).
+        /// Sets all sampling parameters at once. Default: the model's own
+        /// ([`Model::sampling`](crate::Model::sampling)).
         sampling(sampling: Sampling) spec.sampling = sampling;
         /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
         temp(temp: f32) spec.sampling.temperature = temp;
@@ -236,7 +240,7 @@ impl Generate {
         /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default:
         /// the model's own, or 1.0.
         repeat_penalty(penalty: f32) spec.sampling.repeat_penalty = penalty;
-        /// Subtracts `penalty` from the logit of a recent token for each time that it came; 0.0, the default, is off.
+        /// Subtracts `penalty` from the logit of a recent token once per occurrence; 0.0, the default, is off.
         frequency_penalty(penalty: f32) spec.sampling.frequency_penalty = penalty;
         /// Subtracts `penalty` once from the logit of a recent token; 0.0, the default, is off.
         presence_penalty(penalty: f32) spec.sampling.presence_penalty = penalty;
@@ -244,29 +248,30 @@ impl Generate {
         /// (XTC); 0.0 is off. Default: the model's own, or off.
         xtc(probability: f32, threshold: f32)
             spec.sampling.xtc_probability = probability, spec.sampling.xtc_threshold = threshold;
-        /// Punishes tokens that go on with a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`]
-        /// has its other numbers.
+        /// Penalises tokens that continue a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`]
+        /// has the other DRY parameters.
         dry(multiplier: f32) spec.sampling.dry_multiplier = multiplier;
-        /// Keeps the surprise of the text near `tau` bits per token, instead of all samplers but the temperature.
-        /// Default: the model's own, or off.
+        /// Keeps the surprise of the text near `tau` bits per token. Mirostat replaces all samplers except the
+        /// temperature. Default: the model's own, or off.
         mirostat(mirostat: Mirostat, tau: f32) spec.sampling.mirostat = mirostat, spec.sampling.mirostat_tau = tau;
-        /// Adds `bias` to the logit of a token; can be called for several, once for each. -1000.0 forbids a token as
-        /// long as there is another.
+        /// Adds `bias` to the logit of a token. Each call sets the bias of one token. -1000.0 forbids the token unless
+        /// it is the only one left.
         logit_bias(token: Token, bias: f32) spec.sampling.logit_bias.push((token, bias));
-        /// The same for the token that `text` is: [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the
-        /// generation begins, if it is more or fewer.
+        /// Adds `bias` to the logit of the token that `text` stands for. A `text` of several tokens or none fails with
+        /// [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the generation begins.
         logit_bias_text(text: impl Into<String>, bias: f32) spec.sampling.logit_bias_text.push((text.into(), bias));
-        /// Which samplers apply, in this order. Without any, a token is chosen by the model's own probabilities.
-        /// Default: the model's own, or [`SamplerKind::DEFAULT`].
+        /// Sets the samplers and their order. An empty list samples from the model's own probabilities. Default: the
+        /// model's own, or [`SamplerKind::DEFAULT`].
         samplers(kinds: impl IntoIterator<Item = SamplerKind>) spec.sampling.samplers = kinds.into_iter().collect();
-        /// Chooses each token by a closure, of the candidates that the other samplers leave and the tokens so far, the
-        /// prompt's first. [`Candidates::selected`] is what would be chosen without it; where
-        /// [`samplers`](Self::samplers) are none, all tokens are there. [`Candidates::softmax`] computes their
+        /// Chooses each token with a closure. The closure gets the candidates that the other samplers leave, and the
+        /// tokens so far, starting with the prompt. [`Candidates::selected`] is the token that the samplers chose. With
+        /// no [`samplers`](Self::samplers), the candidates are all tokens. [`Candidates::softmax`] computes their
         /// probabilities.
         ///
-        /// Any token of the vocabulary may be chosen; under a constraint, one that it allows, or the text ends with
-        /// [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the closure. It cannot
-        /// choose for a model in a worker process: [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+        /// The closure may return any token of the vocabulary. Under a constraint, a token that the constraint forbids
+        /// ends the text with [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the
+        /// closure. A model in a worker process refuses the closure:
+        /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
         ///
         /// ```no_run
         /// # let model = autoplace::Model::load("model.gguf")?;
@@ -280,16 +285,16 @@ impl Generate {
         /// ```
         sampler(choose: impl FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static)
             spec.custom = Some(CustomSampler::new(Box::new(choose)));
-        /// Seed of the random choice: the same seed gives the same text. Default: a new one every time.
+        /// Seeds the random choices. The same seed gives the same text. Default: a new seed for each text.
         seed(seed: u32) spec.sampling.seed = Some(seed);
     }
 
-    /// Computes with these of the model's [adapters](Model::adapters), by their names, at these scales, and with no
-    /// others; with none at all where the list is empty. Default: all of them, at the scales of the
-    /// [load](crate::ModelBuilder::lora).
+    /// Applies these [adapters](Model::adapters) of the model, by name, at these scales, and no others. An empty list
+    /// applies no adapter. Default: all adapters, at the scales of the [load](crate::ModelBuilder::lora).
     ///
-    /// Texts with different sets take turns in a [`Session`](super::Session) and an [`Engine`](super::Engine), since
-    /// llama.cpp computes a batch with one set. What the context holds of texts with another set is not reused.
+    /// llama.cpp computes a batch with one set of adapters, so texts with different sets take turns in a
+    /// [`Session`](super::Session) and an [`Engine`](super::Engine). A text does not reuse tokens that were computed
+    /// with another set.
     ///
     /// ```no_run
     /// let model = autoplace::Model::builder("model.gguf").lora("style.gguf", 0.0).load()?;
@@ -302,8 +307,8 @@ impl Generate {
         self
     }
 
-    /// Prefers tokens whose probability is near `target`, 0.0 to 1.0, whatever chance would choose of those that the
-    /// other samplers leave. Default: off.
+    /// Prefers tokens whose probability is near `target` (0.0 to 1.0) among the tokens that the other samplers leave.
+    /// Default: off.
     pub fn adaptive_p(mut self, target: f32) -> Self {
         let sampling = &mut self.spec.sampling;
         sampling.adaptive_target = target;

@@ -1,24 +1,24 @@
-//! What a step computes: the texts of one set of adapters, since llama.cpp computes a batch with one set, and the same
-//! number of tokens of each of their prompts, or the rest of a shorter one.
+//! Schedules the prompts of a step. llama.cpp computes a batch with one set of adapters, so a step computes the texts
+//! of one set. Each prompt gets the same number of tokens, or the rest of a shorter prompt.
 
 use super::sequence::Sequence;
 use crate::load::Scales;
 
-/// Batches that a set computes before another one's turn, where one waits. A change of the set has the compute buffers
-/// reserved again, which took as long as one and a half tokens of the demo model (docs/adapters.md).
+/// Batches of one set of adapters in a row while another set waits. A change of the set makes llama.cpp reserve the
+/// compute buffers again, which took as long as one and a half tokens of the demo model (docs/adapters.md).
 const BATCHES: u32 = 8;
 
-/// Which set of adapters is computed with.
+/// The set of adapters whose turn it is.
 #[derive(Debug, Default)]
 pub(super) struct AdapterTurns {
     current: Scales,
-    /// Batches that it may still compute while others wait.
+    /// Batches that the current set may still compute while others wait.
     left: u32,
 }
 
 impl AdapterTurns {
-    /// Chooses the set of the next batch: the current one until its turn is over, then that of the text that has waited
-    /// for the most turns, of several the first.
+    /// Chooses the adapters of the next batch. The current set keeps its turn until the turn is over. The next set is
+    /// that of the text that has waited for the most turns; the first such text wins ties.
     pub(super) fn next(&mut self, sequences: &mut [Sequence]) -> &Scales {
         let is_wanted = sequences.iter().any(|it| it.scales == self.current);
         let others_wait = sequences.iter().any(|it| it.scales != self.current);
@@ -38,12 +38,12 @@ impl AdapterTurns {
     }
 }
 
-/// A prompt that asks for its part.
+/// A prompt that needs a share of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asking {
-    /// Tokens that are not computed yet.
+    /// Tokens of the prompt that are not computed yet.
     pub(super) wanted: usize,
-    /// Tokens that it gets in this step.
+    /// Tokens of the prompt in this step.
     pub(super) given: usize,
 }
 
@@ -57,8 +57,8 @@ impl Asking {
     }
 }
 
-/// Gives every prompt the same number of tokens, and what shorter ones leave to the others. If there are fewer tokens
-/// left than prompts, the prompts take turns from step to step.
+/// Gives every prompt the same number of tokens. Tokens that shorter prompts do not need go to the longer ones. When
+/// there are fewer tokens than prompts, the prompts take turns from step to step.
 pub(super) fn share(asking: &mut [Asking], tokens: usize, step: usize) {
     let mut left = tokens;
     loop {

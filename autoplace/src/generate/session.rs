@@ -1,4 +1,4 @@
-//! Several texts at once on the thread of their owner, wherever the model is.
+//! Several texts at once, driven from the thread of their owner. The model runs in this process or in a worker.
 
 use std::collections::VecDeque;
 
@@ -16,15 +16,15 @@ use super::stats::{Replaced, Statistics};
 use crate::load::{AbortHandle, Model};
 use crate::plan::Plan;
 
-/// The model's one context, on which as many texts are generated at once as the plan has sequences
-/// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping it gives the context back.
+/// A session holds the model's one context and generates several texts at once, one per sequence of the plan
+/// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping the session gives the context back.
 ///
-/// Texts with [different adapters](Generate::lora) take turns: a step computes the texts of one set, for some steps in
-/// a row, while the others wait.
+/// Texts with [different adapters](Generate::lora) take turns: the session computes the texts of one set for some steps
+/// in a row while the others wait.
 ///
-/// With a model in a [worker process](crate::Isolation::Process) it is the same. Where the worker dies, the texts have
-/// ended, and the call returns [`Error::Worker`]; the model's next session starts another worker. An own
-/// [sampler](Generate::sampler) or [drafts](Generate::draft_with) cannot go there.
+/// A model in a [worker process](crate::Isolation::Process) works the same way. When the worker dies, all texts end and
+/// the call returns [`Error::Worker`]; the model's next session starts another worker. A [sampler](Generate::sampler)
+/// or [drafter](Generate::draft_with) closure cannot cross to a worker.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -43,7 +43,7 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub struct Session {
     at: At,
-    /// Those of the last step.
+    /// Pieces of the last step.
     pieces: VecDeque<Piece>,
 }
 
@@ -62,15 +62,15 @@ impl Session {
         Ok(Self { at, pieces: VecDeque::new() })
     }
 
-    /// Begins a text beside those that run. Nothing is computed before the next [`step`](Self::step).
+    /// Begins a text. Its first token is computed by the next [`step`](Self::step).
     ///
     /// # Errors
     ///
     /// [`Error::OtherModel`], [`Error::SequencesBusy`], [`Error::PromptTooLong`], [`Error::EmptyPrompt`],
     /// [`Error::EmptyStop`], [`Error::CannotShift`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`];
-    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed,
-    /// and for an adapter that the model was loaded without; [`Error::Worker`] for what cannot go to a worker, or where
-    /// it has died.
+    /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed, and
+    /// for an adapter that the model was loaded without; [`Error::Worker`] for a closure that cannot cross to a worker,
+    /// and for a worker that died.
     pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
         match &mut self.at {
             At::Here(session) => session.begin(generate),
@@ -78,17 +78,17 @@ impl Session {
         }
     }
 
-    /// Begins a text that goes on from where another one is, beside it. What the context holds of that one is not
-    /// computed again, where the memory allows it: a window or a recurrent state is copied as it is now, or goes back
-    /// to a [checkpoint](crate::ModelBuilder::checkpoints); what is missing is computed by the next steps. Greedily,
-    /// the tokens are those that a fresh text with the same tokens gives.
+    /// Begins a text that continues from the present end of a running text. The new text reuses the cells of the
+    /// running one where the memory allows it. A window or a recurrent state is copied as it is now, or restored from a
+    /// [checkpoint](crate::ModelBuilder::checkpoints). The next steps compute the missing tokens. Greedy sampling gives
+    /// the same tokens as a fresh text with the same history.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`]; [`Error::SequencesBusy`] and [`Error::PromptTooLong`] where there is no room;
-    /// [`Error::ChoicesLost`] where the new sampling goes by the logits of the choices so far (mirostat, adaptive-p,
-    /// XTC), which are not kept: [`Fork::from_prompt`] needs none; [`Error::ShiftedOut`] for a text that has lost its
-    /// oldest tokens; else as [`begin`](Self::begin).
+    /// [`Error::NotRunning`]; [`Error::SequencesBusy`] and [`Error::PromptTooLong`] when there is no room;
+    /// [`Error::ChoicesLost`] when the new sampling depends on the logits of earlier choices (mirostat, adaptive-p,
+    /// XTC), which are not kept ([`Fork::from_prompt`] does not need them); [`Error::ShiftedOut`] for a text whose
+    /// oldest tokens were discarded; otherwise as [`begin`](Self::begin).
     pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
         match &mut self.at {
             At::Here(session) => session.fork(sequence, fork),
@@ -96,16 +96,16 @@ impl Session {
         }
     }
 
-    /// Forgets the last tokens of a running text, generated ones or ones of its prompt, which is shorter then. The text
-    /// goes on as if they had never been there: sampler, constraint, stop strings and random numbers are as they were
-    /// before them. Greedily, the tokens after that are those that a fresh text with the same tokens gives. What an
-    /// [own sampler](Generate::sampler) remembers by itself stays.
+    /// Discards the last `tokens` tokens of a running text, which may reach into its prompt. The text continues as if
+    /// those tokens had never existed: the sampler, the constraint, the stop strings and the random numbers return to
+    /// their earlier state. Greedy sampling gives the same tokens as a fresh text with the same history. A [sampler
+    /// closure](Generate::sampler) keeps its own state.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`]; [`Error::CannotRollBack`] for more tokens than [`can_roll_back`](Self::can_roll_back)
-    /// says; [`Error::ShiftedOut`] for a text that has lost its oldest tokens; [`Error::Load`] after a re-placement
-    /// that failed. Nothing has changed then.
+    /// The text stays unchanged on an error. [`Error::NotRunning`]; [`Error::CannotRollBack`] for more tokens than
+    /// [`can_roll_back`](Self::can_roll_back) returns; [`Error::ShiftedOut`] for a text whose oldest tokens were
+    /// discarded; [`Error::Load`] after a re-placement that failed.
     pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
         match &mut self.at {
             At::Here(session) => session.roll_back(sequence, tokens),
@@ -113,15 +113,15 @@ impl Session {
         }
     }
 
-    /// How many of its last tokens a text can be [rolled back](Self::roll_back) by: all but one where the memory can go
-    /// anywhere (attention); else as far as a window is still held, or to the first of its
-    /// [checkpoints](crate::ModelBuilder::checkpoints), after which the tokens are computed again. A prompt of fewer
-    /// than 64 tokens, which has no checkpoint, is computed again.
+    /// Returns the largest number of tokens that [`roll_back`](Self::roll_back) can discard. A memory of attention
+    /// alone can discard all tokens but one. A memory with a window can go back as far as it still holds the window;
+    /// every memory can go back to the first [checkpoint](crate::ModelBuilder::checkpoints) of the text and compute the
+    /// later tokens again. A prompt of fewer than 64 tokens has no checkpoint and is computed again.
     ///
     /// # Errors
     ///
-    /// [`Error::NotRunning`]; [`Error::ShiftedOut`] for a text that has lost its oldest tokens; [`Error::Load`] after a
-    /// re-placement that failed.
+    /// [`Error::NotRunning`]; [`Error::ShiftedOut`] for a text whose oldest tokens were discarded; [`Error::Load`]
+    /// after a re-placement that failed.
     pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
         match &self.at {
             At::Here(session) => session.can_roll_back(sequence),
@@ -129,21 +129,20 @@ impl Session {
         }
     }
 
-    /// Computes one batch and returns what it adds to the texts: a piece for each that runs, but for those whose prompt
-    /// is not done, and one more for each [draft token](Generate::speculate) that was chosen. Of long prompts, a batch
-    /// holds as many tokens as the other texts leave of `n_batch`, shared out evenly.
+    /// Computes one batch and returns the new pieces. Each running text gets one piece, except a text whose prompt is
+    /// still being computed. A text gets one more piece for each accepted [draft token](Generate::speculate). Long
+    /// prompts share the room that the other texts leave in `n_batch`.
     ///
-    /// Texts end by themselves: the last piece says so, and the text is no longer in the session.
+    /// The last piece of a text carries its end, and the text has then left the session.
     ///
     /// # Errors
     ///
-    /// Whatever llama.cpp fails on, [`llama_sys::Error::Aborted`] included: all texts have ended then. After a
-    /// re-placement that failed,
-    /// [`Error::Load`]: no text has ended, and after one that succeeds they go on.
+    /// An error of llama.cpp, including [`llama_sys::Error::Aborted`], ends all texts. After a re-placement that
+    /// failed, the error is [`Error::Load`]; the texts then stay and continue after a re-placement that succeeds.
     ///
-    /// Where the next token of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`], a token of
-    /// an [own sampler](Generate::sampler) that is none), that text has ended and no other: [`failed`](Self::failed)
-    /// says which. What the step gives to the others comes with the next one.
+    /// A failure to choose the next token of one text ends that text alone: [`Error::NoTokenAllowed`],
+    /// [`Error::NotAllowed`], or a [sampler closure](Generate::sampler) that returned an invalid token.
+    /// [`failed`](Self::failed) names the text. The next step returns the pieces of the other texts.
     pub fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
         self.pieces.clear();
         match &mut self.at {
@@ -153,7 +152,7 @@ impl Session {
         Ok(self.pieces.drain(..))
     }
 
-    /// The text that the last error of [`step`](Self::step) has ended, where it has ended one and no other.
+    /// The one text that the last error of [`step`](Self::step) ended; `None` for an error that ended all texts.
     pub fn failed(&self) -> Option<SequenceId> {
         match &self.at {
             At::Here(session) => session.failed(),
@@ -161,7 +160,7 @@ impl Session {
         }
     }
 
-    /// Ends a text. Returns what it took, or `None` if it had ended.
+    /// Ends a text. Returns its statistics, or `None` for a text that had already ended.
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
         match &mut self.at {
             At::Here(session) => session.end(sequence),
@@ -169,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Counts and times of a text so far; `None` if it has ended.
+    /// Counts and times of a text so far; `None` for a text that has ended.
     pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
         match &self.at {
             At::Here(session) => session.statistics(sequence),
@@ -177,8 +176,8 @@ impl Session {
         }
     }
 
-    /// The tokens of a running text, prompt and all, but those that were [shifted out](super::WhenFull::Shift); `None`
-    /// if it has ended.
+    /// The tokens of a running text with its prompt, without the [discarded](super::WhenFull::Shift) ones; `None` for a
+    /// text that has ended.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
         match &self.at {
             At::Here(session) => session.tokens(sequence),
@@ -186,7 +185,7 @@ impl Session {
         }
     }
 
-    /// What checkpoints take, which [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits.
+    /// Memory that checkpoints take. [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits it.
     pub fn checkpoints(&self) -> CheckpointUse {
         match &self.at {
             At::Here(session) => session.checkpoints(),
@@ -194,7 +193,7 @@ impl Session {
         }
     }
 
-    /// Texts that run.
+    /// Number of running texts.
     pub fn len(&self) -> usize {
         match &self.at {
             At::Here(session) => session.len(),
@@ -202,7 +201,7 @@ impl Session {
         }
     }
 
-    /// Whether no text runs, and all that the last step gave was returned.
+    /// Whether no text runs and all pieces of the last step were returned.
     pub fn is_empty(&self) -> bool {
         match &self.at {
             At::Here(session) => session.is_empty(),
@@ -210,7 +209,7 @@ impl Session {
         }
     }
 
-    /// Texts that can run at once.
+    /// Maximum number of texts that run at once.
     pub fn n_seq_max(&self) -> usize {
         match &self.at {
             At::Here(session) => session.n_seq_max(),
@@ -218,8 +217,8 @@ impl Session {
         }
     }
 
-    /// Stops a step that another thread is waiting for, which then returns an error. The handle stays valid when the
-    /// model is re-placed, and does nothing once the session has ended.
+    /// A handle that another thread can use to stop the running step, which then returns an error. The handle stays
+    /// valid when the model is re-placed, and does nothing after the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.at {
             At::Here(session) => session.abort_handle(),
@@ -227,18 +226,19 @@ impl Session {
         }
     }
 
-    /// Re-places the model between two tokens: by this plan or, without one, by a plan for what is free once the
-    /// model is released. The texts go on with the same tokens as if nothing had happened, and all clones of the
-    /// [`Model`](crate::Model) follow.
+    /// Re-places the model between two tokens. Without a plan, the model is released and a plan is made for the memory
+    /// that is then free. The texts continue with the same tokens, and all clones of the [`Model`](crate::Model)
+    /// follow.
     ///
     /// # Errors
     ///
-    /// Before anything is released, so that the session goes on as it was: [`Error::ContextTooSmall`] and
-    /// [`Error::TooFewSequences`] for a plan that has no room for the texts, [`Error::NativeHeld`] while somebody holds
-    /// the model underneath, [`Error::Load`] where there is no plan, [`Error::Native`] when a state cannot be saved.
+    /// These errors come before the model is released, and the session continues unchanged: [`Error::ContextTooSmall`]
+    /// and [`Error::TooFewSequences`] for a plan without room for the texts, [`Error::NativeHeld`] while another part
+    /// of the application holds the native model, [`Error::Load`] when no plan fits, [`Error::Native`] when a state
+    /// cannot be saved.
     ///
-    /// After that: as [`ModelBuilder::load`](crate::ModelBuilder::load). The model is not loaded then,
-    /// [`is_loaded`](Self::is_loaded) says so, and the texts wait: they go on after a re-placement that succeeds.
+    /// Later errors are those of [`ModelBuilder::load`](crate::ModelBuilder::load). The model is then unloaded
+    /// ([`is_loaded`](Self::is_loaded) is false), and the texts wait for a re-placement that succeeds.
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         match &mut self.at {
             At::Here(session) => session.replace(plan),
@@ -246,13 +246,14 @@ impl Session {
         }
     }
 
-    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least; `None` if
-    /// it would not. To be called when memory has become free.
+    /// Re-places the model if the best plan improves it by at least `min_gain`
+    /// ([`BetterPlan::gain`](crate::load::BetterPlan::gain)). Returns `None` when no plan does. Call it after memory
+    /// has become free.
     ///
     /// # Errors
     ///
-    /// As [`replace`](Self::replace). Where the better plan cannot be loaded after all, the one before is loaded again
-    /// if it can be: then the texts go on all the same.
+    /// As [`replace`](Self::replace). When the better plan cannot be loaded, the earlier plan is loaded again if
+    /// possible, and the texts continue.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
         match &mut self.at {
             At::Here(session) => session.improve(min_gain),
@@ -260,7 +261,7 @@ impl Session {
         }
     }
 
-    /// The outcome of the last re-placement, including those that others requested
+    /// The outcome of the last re-placement, including one that another part of the application requested
     /// ([`Model::request_replace`](crate::Model::request_replace)).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.at {
@@ -269,7 +270,7 @@ impl Session {
         }
     }
 
-    /// False after a re-placement that failed: the texts are kept, and wait for one that succeeds.
+    /// False after a re-placement that failed. The texts are kept until one succeeds.
     pub fn is_loaded(&self) -> bool {
         match &self.at {
             At::Here(session) => session.is_loaded(),

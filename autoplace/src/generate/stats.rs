@@ -1,4 +1,4 @@
-//! What a generation took, and what re-placing its model did.
+//! Statistics of a generation, and of the re-placement of its model.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,40 +17,40 @@ pub struct Statistics {
     pub prompt_tokens: usize,
     /// Tokens at the beginning of the prompt that the context held already.
     pub cached_tokens: usize,
-    /// Tokens that were shifted out because the context was full ([`WhenFull::Shift`](super::WhenFull::Shift)).
+    /// Tokens that a full context discarded ([`WhenFull::Shift`](super::WhenFull::Shift)).
     pub discarded_tokens: usize,
-    /// Tokens generated so far, an end-of-generation token not counted.
+    /// Tokens generated so far, without an end-of-generation token.
     pub generated_tokens: usize,
-    /// Time to compute the prompt, but for what the context held.
+    /// Time to compute the prompt, without the cached tokens.
     pub prompt_time: Duration,
-    /// Time to compute and choose the generated tokens after the first; what the caller does between two pieces does
-    /// not count.
+    /// Time to compute and choose the generated tokens after the first, without the caller's own time between two
+    /// pieces.
     pub generation_time: Duration,
-    /// From the start of the prompt to the first token.
+    /// Time from the start of the prompt to the first token.
     pub first_token_latency: Option<Duration>,
-    /// Time that it waited for its turn in an [`Engine`](super::Engine): before the prompt was begun, and where it had
-    /// to make room for others.
+    /// Time in the queue of an [`Engine`](super::Engine): before the prompt was begun, and while the text was
+    /// suspended.
     pub queue_time: Duration,
-    /// The seed in use; `None` when nothing is left to chance.
+    /// The seed in use; `None` when no sampler is random.
     pub seed: Option<u32>,
-    /// Tokens that were [drafted](super::Generate::speculate), and computed with those that were known.
+    /// Tokens that were [drafted](super::Generate::speculate) and computed together with known tokens.
     pub drafted_tokens: usize,
-    /// How many of them were accepted: the sampler chose them too.
+    /// Draft tokens that the sampler chose too.
     pub accepted_tokens: usize,
-    /// Threads of the CPU that the last step was computed with; 0 before the first.
+    /// CPU threads of the last step; 0 before the first.
     pub threads: u32,
-    /// Why none are drafted at the moment, though that was asked for.
+    /// Why a text with speculation drafts no tokens at the moment.
     pub drafts_off: Option<DraftsOff>,
 }
 
 impl Statistics {
-    /// Prompt processing, in tokens per second; 0.0 before the prompt is done.
+    /// Prompt processing in tokens per second; 0.0 before the prompt is done.
     pub fn prompt_tokens_per_second(&self) -> f64 {
         let computed = self.prompt_tokens.saturating_sub(self.cached_tokens);
         self.first_token_latency.map_or(0.0, |_| per_second(computed, self.prompt_time))
     }
 
-    /// The share of the draft tokens that were accepted; 0.0 before the first draft.
+    /// Share of the draft tokens that were accepted, 0.0 to 1.0; 0.0 before the first draft.
     pub fn acceptance_rate(&self) -> f64 {
         match self.drafted_tokens {
             0 => 0.0,
@@ -58,8 +58,8 @@ impl Statistics {
         }
     }
 
-    /// Text generation, in tokens per second; 0.0 before the second token, since the first one's logits come
-    /// with the prompt.
+    /// Text generation in tokens per second; 0.0 before the second token. The first token does not count, because its
+    /// logits come with the prompt.
     pub fn tokens_per_second(&self) -> f64 {
         per_second(self.generated_tokens.saturating_sub(1), self.generation_time)
     }
@@ -93,51 +93,50 @@ fn per_second(tokens: usize, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
-/// Why no tokens are drafted though that was asked for.
+/// Why a text with speculation drafts no tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DraftsOff {
-    /// The context was planned for one token of each text at a time: see
+    /// The context was planned for one token per text and step: see
     /// [`Request::draft_max`](crate::plan::Request::draft_max).
     NoRoom,
-    /// The model's memory cannot go back by single tokens, so that a rejected draft could not be forgotten: it is
-    /// recurrent, at least in part, and no earlier states are kept, as they are with
-    /// [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
+    /// The model's memory cannot discard single tokens, so it could not forget a rejected draft. At least a part of it
+    /// is recurrent, and no earlier states are kept ([`ModelBuilder::mtp`](crate::ModelBuilder::mtp) keeps them).
     Memory,
     /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
     NoModel,
-    /// No block that predicts further tokens is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
+    /// No block for multi-token prediction is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     NoHeads,
-    /// For now: with drafts, tokens took longer than without. Drafts are tried again from time to time.
+    /// Tokens took longer with drafts than without. Drafting is tried again from time to time.
     Losing,
 }
 
-/// What re-placing a model in the middle of its texts took.
+/// The effect of re-placing a model in the middle of its texts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Replaced {
-    /// Where the model was.
+    /// The plan before.
     pub before: Arc<Plan>,
-    /// Where it is.
+    /// The plan after.
     pub after: Arc<Plan>,
-    /// Bytes of state that were kept in host memory meanwhile, over all texts.
+    /// Bytes of state that were held in host memory during the move, over all texts.
     pub saved: u64,
-    /// How the texts go on.
+    /// How the texts continue.
     pub resumed: Resumed,
-    /// From saving the states to restoring them. What has to be computed again is computed by the steps that follow.
+    /// Time from saving the states to restoring them. The later steps that compute tokens again are not included.
     pub time: Duration,
 }
 
-/// How texts go on after the model was re-placed.
+/// How texts continue after the model was re-placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Resumed {
-    /// Their states were restored: as if nothing had happened. Only where several texts share one cache (`kv_unified`)
-    /// may they lie in other cells than before, and what follows may differ by rounding.
+    /// The states were restored unchanged. In a shared cache (`kv_unified`) the texts may lie in other cells than
+    /// before, and the following tokens may differ by rounding.
     Restored,
-    /// The new cache has other types or another layout (flash attention, sequences), so their tokens so far are
-    /// computed again. What follows may differ by rounding.
+    /// The new cache has other types or another layout (flash attention, sequences), so the tokens are computed again.
+    /// The following tokens may differ by rounding.
     Recomputed,
 }
 

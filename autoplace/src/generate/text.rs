@@ -1,12 +1,12 @@
-//! Bytes of tokens to pieces of text: whole characters only, and never past a stop string.
+//! Assembles the bytes of tokens into pieces of text: whole characters, and no text of a stop string.
 
 use std::str;
 
-/// Collects token bytes and releases text as soon as it is certain: complete as UTF-8, and not the beginning of a stop
-/// string.
+/// Collects token bytes and releases text as soon as it is certain: complete UTF-8 that cannot be the beginning of a
+/// stop string.
 #[derive(Debug, Clone)]
 pub(super) struct TextAssembler {
-    /// Bytes that may still become a character.
+    /// Bytes of an incomplete character.
     bytes: Vec<u8>,
     /// Characters held back because a stop string may begin in them.
     held: String,
@@ -24,22 +24,22 @@ impl TextAssembler {
         &mut self.bytes
     }
 
-    /// Takes what has become certain, which can be empty, and whether a stop string came: after that there is no more.
+    /// Takes the certain text, which can be empty, and whether a stop string was found. No text follows a stop string.
     pub(super) fn release(&mut self) -> (String, bool) {
         self.decode(false);
         self.take()
     }
 
-    /// Takes everything that is left, and whether a stop string came; a character that was cut off becomes U+FFFD.
+    /// Takes all remaining text, and whether a stop string was found. A cut-off character becomes U+FFFD.
     pub(super) fn finish(&mut self) -> (String, bool) {
         self.decode(true);
         let (text, is_stopped) = self.take();
-        // After a stop string nothing is held.
+        // `held` is empty after a stop string.
         (text + &std::mem::take(&mut self.held), is_stopped)
     }
 
-    /// Moves complete characters from `bytes` to `held`. Bytes that can never become a character are U+FFFD, one per
-    /// maximal invalid part, as `String::from_utf8_lossy` does it.
+    /// Moves complete characters from `bytes` to `held`. Each maximal invalid sequence becomes one U+FFFD, as in
+    /// `String::from_utf8_lossy`.
     fn decode(&mut self, last: bool) {
         let mut read = 0;
         for chunk in self.bytes.utf8_chunks() {
@@ -47,7 +47,7 @@ impl TextAssembler {
             self.held.push_str(chunk.valid());
             let is_begun = str::from_utf8(chunk.invalid()).is_err_and(|error| error.error_len().is_none());
             if is_begun && read == self.bytes.len() && !last {
-                // Wait for the rest.
+                // Waits for the rest of the character.
                 read -= chunk.invalid().len();
             } else if !chunk.invalid().is_empty() {
                 self.held.push(char::REPLACEMENT_CHARACTER);
@@ -63,13 +63,13 @@ impl TextAssembler {
             return (std::mem::take(&mut self.held), true);
         }
         let certain = self.held.len() - self.longest_possible_beginning();
-        // The piece itself is the one allocation per token.
+        // This string is the only allocation per token.
         let text = self.held[..certain].to_owned();
         self.held.drain(..certain);
         (text, false)
     }
 
-    /// Bytes at the end of `held` that are a beginning of some stop string.
+    /// Number of bytes at the end of `held` that begin some stop string.
     fn longest_possible_beginning(&self) -> usize {
         let held = self.held.as_bytes();
         self.stops
@@ -107,16 +107,16 @@ mod tests {
 
     #[test]
     fn what_is_certain_is_shown_and_no_stop_string_ever() {
-        // Bytes of tokens, stop strings, the text, and whether a stop string ended it.
+        // Token bytes, stop strings, the text, and whether a stop string ended it.
         type Case<'a> = (&'a [&'a [u8]], &'a [&'a str], &'a str, bool);
         let cases: [Case<'_>; 5] = [
-            // What is no character is replaced once, and loses nothing else.
+            // Each invalid sequence is replaced once; the other characters stay.
             (&[b"a\xffb", b"\xe4\xbd"], &[], "a\u{fffd}b\u{fffd}", false),
-            // Across tokens.
+            // A stop string across tokens.
             (&[b"say E", b"N", b"D now"], &["END"], "say ", true),
-            // The first of several.
+            // The first of several stop strings.
             (&[b"one two three"], &["three", "two"], "one ", true),
-            // A beginning that comes to nothing, and one at the end, are given back.
+            // A beginning that does not become a stop string is released, also at the end.
             (&[b"EN", b"EN", b"x"], &["END"], "ENENx", false),
             (&[b"almost EN"], &["END"], "almost EN", false),
         ];

@@ -1,4 +1,4 @@
-//! A text as the application reads it, whoever computes it: a session on the reader's thread, an engine, or a worker.
+//! A text as the application reads it. A session on the reader's thread, an engine or a worker computes the text.
 
 use std::iter;
 use std::task::{Context, Poll, ready};
@@ -13,33 +13,34 @@ use super::stats::{Replaced, Statistics};
 use crate::load::AbortHandle;
 use crate::plan::Plan;
 
-/// Text as it is generated: an iterator of pieces that are always whole characters. Dropping it cancels the generation
-/// within one token, or takes it out of an engine's queue.
+/// Text as it is generated: an iterator of pieces, each of whole characters. Dropping the stream cancels the generation
+/// within one token, or removes the request from an engine's queue.
 ///
-/// A stream of [`Generate::stream`] has the model's context while it lives, and each `next` computes a token, the first
-/// one the prompt. Where an [`Engine`] or a [worker](crate::Isolation::Process) computes, that does not wait for the
+/// A stream of [`Generate::stream`] holds the model's context while it lives. Each `next` computes one token; the first
+/// computes the prompt. An [`Engine`] or a [worker](crate::Isolation::Process) computes ahead without waiting for the
 /// reader.
 ///
-/// After the end or an error the iterator stays at `None`; [`finish_reason`](Self::finish_reason) says which end it
-/// was. Only after a [re-placement](Self::replace) that failed does it stay at that error, until one succeeds.
+/// After the end or an error the iterator keeps returning `None`; [`finish_reason`](Self::finish_reason) gives the
+/// reason. After a [re-placement](Self::replace) that failed, the iterator keeps returning that error until another
+/// re-placement succeeds.
 #[derive(Debug)]
 pub struct TokenStream {
     pub(super) source: Source,
     progress: Progress,
-    /// What computes this text alone, in a worker. Dropped last: the context is free then.
+    /// The engine of a worker for this text alone. The field is dropped last, so that the context is free then.
     run: Option<Engine>,
 }
 
 #[derive(Debug)]
 pub(super) enum Source {
-    /// The one text of a session.
+    /// A session on the reader's thread with this one text.
     Here(Box<SessionHere>),
-    /// Of another thread, or of a worker.
+    /// Pieces from another thread or from a worker.
     Elsewhere(Receiver<Message>),
 }
 
 impl Generate {
-    /// Checks everything and returns the stream; nothing is computed before its first `next`, unless a worker does it.
+    /// Checks the request and returns the stream. The first `next` starts the computation; a worker starts at once.
     ///
     /// # Errors
     ///
@@ -63,12 +64,12 @@ impl Generate {
         Ok(TokenStream::new(Source::Here(Box::new(session)), progress))
     }
 
-    /// Generates everything and returns the text.
+    /// Generates the whole text.
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and whatever llama.cpp
-    /// fails on meanwhile.
+    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and every error of llama.cpp during
+    /// the generation.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.into_text().map(|(text, _)| text)
     }
@@ -84,14 +85,14 @@ impl TokenStream {
         self.progress.statistics
     }
 
-    /// Why the text ended; `None` while it is not read to its end.
+    /// Why the text ended; `None` before the reader has reached the end.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.progress.finished
     }
 
-    /// Ends the text from another thread: a prompt or token that is waited for, or an engine's text after the token
-    /// that is being computed. Pieces that are there can still be read. The handle stays valid when the model is
-    /// re-placed.
+    /// A handle that ends the text from another thread. A stream stops in the middle of a prompt or token; an engine's
+    /// text ends after the token that is being computed. Pieces that were already generated can still be read. The
+    /// handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match (&self.source, &self.run) {
             (_, Some(run)) => run.abort_handle(),
@@ -110,7 +111,7 @@ impl TokenStream {
         self.session()?.replace(plan)
     }
 
-    /// Re-places the model if that makes it better by this [gain](crate::load::BetterPlan::gain) at least: see
+    /// Re-places the model if the best plan improves it by at least `min_gain`: see
     /// [`Session::improve`](super::Session::improve).
     ///
     /// # Errors
@@ -120,9 +121,9 @@ impl TokenStream {
         self.session()?.improve(min_gain)
     }
 
-    /// The outcome of the last re-placement, including those that others requested
-    /// ([`Model::request_replace`](crate::Model::request_replace)). `None` for a text of an engine, which
-    /// [has it](Engine::last_replaced).
+    /// The outcome of the last re-placement, including one that another part of the application requested
+    /// ([`Model::request_replace`](crate::Model::request_replace)). `None` for a text of an engine; see
+    /// [`Engine::last_replaced`].
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.source {
             Source::Here(session) => session.last_replaced(),
@@ -137,8 +138,8 @@ impl TokenStream {
         }
     }
 
-    /// The text token by token, with more than its characters. The last piece has its [`end`](Piece::end), unless the
-    /// text ends with an error.
+    /// The text token by token, with the token and its log-probabilities. The last piece carries its
+    /// [`end`](Piece::end), unless the text ends with an error.
     pub fn pieces(&mut self) -> impl Iterator<Item = Result<Piece, Error>> {
         iter::from_fn(|| block_on(|context| self.poll_piece(context)))
     }
@@ -153,8 +154,8 @@ impl TokenStream {
         Ok((text, self.statistics()))
     }
 
-    /// The next of [`pieces`](Self::pieces), for a task: it is woken when there is more. A stream that an engine or a
-    /// thread of its own (`into_async`) does not compute is computed by this call.
+    /// Polls for the next of [`pieces`](Self::pieces) and wakes the task when one is ready. A stream that no engine,
+    /// worker or thread (`into_async`) computes runs its computation inside this call.
     pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
         if self.progress.finished.is_some() {
             return Poll::Ready(None);
@@ -171,7 +172,7 @@ impl TokenStream {
         if let (Some(Err(_)), Source::Here(session)) = (&piece, &self.source)
             && !session.is_loaded()
         {
-            // It goes on after a re-placement that succeeds.
+            // The text continues after a re-placement that succeeds.
             self.progress.finished = None;
         }
         Poll::Ready(piece)

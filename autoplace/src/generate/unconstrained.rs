@@ -1,4 +1,4 @@
-//! Without the feature `constraints`: no text is held to anything, and there is no value of these types.
+//! Stand-ins for builds without the feature `constraints`. The constraint types have no values.
 
 use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ pub(crate) enum Constraint {}
 #[derive(Debug, Clone)]
 pub(super) enum Matcher {}
 
-/// A model calls tools as it likes.
+/// Without constraints, no tool call can be forced.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ToolChoice {}
 

@@ -1,4 +1,5 @@
-//! The engine's thread: between two steps it ends texts whose readers have gone, admits requests, and makes room.
+//! The engine's thread. Between two steps it ends texts whose readers have gone, admits requests, and suspends texts
+//! that lack room.
 
 use std::sync::Arc;
 use std::thread;
@@ -20,7 +21,7 @@ use crate::load::Replacement;
 pub(super) struct Driver {
     shared: Arc<Shared>,
     prompt_chunk: PromptChunk,
-    /// `None` while there is no context that works.
+    /// `None` while there is no working context.
     session: Option<SessionHere>,
     running: Vec<Text>,
 }
@@ -30,13 +31,13 @@ impl Driver {
         Self { shared, prompt_chunk, session: Some(session), running: Vec::new() }
     }
 
-    /// Runs until the engine is shut down and the texts to be finished are.
+    /// Runs until the engine is closed and the texts to be finished have ended.
     pub(super) fn run(mut self) {
         self.shared.model.requests().listen(Some(Arc::clone(&self.shared.bell).into()));
         while self.turn() {}
     }
 
-    /// One step, or a sleep until there is something to do. `false`: it is over.
+    /// Takes one step, or sleeps until there is work. Returns `false` when the engine is done.
     fn turn(&mut self) -> bool {
         let closing = self.shared.closing();
         if closing == Some(Shutdown::Cancel) {
@@ -60,7 +61,8 @@ impl Driver {
         true
     }
 
-    /// Re-places the model. Where that fails there is nothing to compute with until somebody else loads it.
+    /// Re-places the model. A failure leaves the engine without a context until another part of the application loads
+    /// the model.
     fn replace(&mut self, replacement: Replacement) {
         let Some(session) = &mut self.session else {
             self.shared.replaced(None, self.replace_without_session(&replacement));
@@ -78,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// The same while there is no session. `None` where nothing was done.
+    /// Re-places the model without a session. Returns `None` if the plan stays the same.
     fn replace_without_session(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
         let (before, begun) = (self.shared.model.placement(), Instant::now());
         if let Err(error) = self.shared.model.carry_out(replacement) {
@@ -98,14 +100,14 @@ impl Driver {
         }
     }
 
-    /// Sends texts whose readers are behind back to the queue.
+    /// Suspends texts whose readers are behind, and queues them again.
     fn put_aside(&mut self) {
         while let Some(full) = self.running.iter().find(|text| text.answer.is_full()) {
             self.suspend(full.id);
         }
     }
 
-    /// Admits texts, in the order in which they came.
+    /// Admits waiting texts in the order of their arrival.
     fn let_waiting_in(&mut self) {
         loop {
             let session = self.session.as_ref();
@@ -124,7 +126,7 @@ impl Driver {
         let Waiting { text, mut sequence, since, has_begun } = waiting;
         let session = match &mut self.session {
             Some(session) => session,
-            // The context was lost, and is taken again.
+            // The context was lost; the next text takes it again.
             lost => match SessionHere::open(&self.shared.model) {
                 Ok(session) => {
                     let session = lost.insert(session);
@@ -132,17 +134,17 @@ impl Driver {
                     self.shared.replaced(Some(session.room()), None);
                     session
                 }
-                // Every text ends with the reason why there is no session, and the next may find one.
+                // Each text ends with the reason why there is no session. A later text may get one.
                 Err(error) => return text.end(Err(error)),
             },
         };
         sequence.statistics.queue_time += since.elapsed();
         let prompt = sequence.prompt;
-        // In an earlier process, if not here.
+        // The text may also have begun in an earlier process.
         let goes_on = has_begun || sequence.statistics.generated_tokens > 0;
         let (needs, each) = (sequence.needs(), session.room().each);
         let joined = if needs > each {
-            // The model was re-placed while it waited.
+            // The model was re-placed while the text waited, and the new context is smaller.
             Err(Error::ContextTooSmall { tokens: needs, context: each })
         } else {
             session.join(sequence, text.reuse, has_begun)
@@ -162,7 +164,7 @@ impl Driver {
         self.running.push(text);
     }
 
-    /// Sends texts back to the queue until there is room for the next step.
+    /// Suspends texts until the others have room for the next step.
     fn make_room(&mut self) {
         while let Some(last) = self.session.as_ref().and_then(|it| too_many(it.room(), stands(it))) {
             self.suspend(SequenceId(last));
@@ -177,13 +179,13 @@ impl Driver {
         }
     }
 
-    /// Computes the next tokens of all, and sends them to the readers.
+    /// Computes the next token of every text, and sends the pieces to the readers.
     fn step(&mut self) {
         while let Some(session) = &mut self.session
             && let Err(error) = session.advance_in_place()
         {
             match session.failed() {
-                // The next call returns the pieces of the others.
+                // The next call returns the pieces of the other texts.
                 Some(failed) => {
                     if let Some(text) = self.running.extract_if(.., |text| text.id == failed).next() {
                         text.end(Err(error));
@@ -224,7 +226,7 @@ impl Driver {
         }
     }
 
-    /// Releases a context that no longer works: another is made for the next text.
+    /// Releases a context that no longer works. The next text gets a new one.
     fn renew(&mut self) {
         if self.session.as_ref().is_some_and(|session| !session.is_usable()) {
             self.session = None;
@@ -232,21 +234,22 @@ impl Driver {
     }
 }
 
-/// What the texts that run take.
+/// The queue entries of the running texts.
 fn stands(session: &SessionHere) -> impl ExactSizeIterator<Item = Stand> + Clone {
     session.sequences.iter().map(Stand::of)
 }
 
-/// Whether a text that runs is computing what this one can have a copy of in a moment.
+/// Whether a running text is computing a prefix that `next` could soon copy.
 fn is_being_computed(session: &SessionHere, next: &Waiting) -> bool {
     let begins = |it: &Sequence| {
         let worth = it.held.computed + WORTH_A_COPY;
-        // Before each step: what generates is not compared.
+        // The length check comes first: it skips texts that already generate, so they are not compared before every
+        // step.
         it.tokens.len() >= worth
             && it.scales == next.sequence.scales
             && common_prefix(&it.tokens, &next.sequence.tokens) >= worth
     };
-    // A window or a state cannot be cut down to the beginning.
+    // A window or a recurrent state cannot be cut down to a prefix.
     let goes_back = session.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());
     next.text.reuse && goes_back && session.sequences.iter().any(begins)
 }
@@ -259,7 +262,7 @@ impl Drop for Driver {
         {
             session.spoil();
         }
-        // Waiting texts get the error here, running ones when they are dropped.
+        // Waiting texts get the error here; running texts get it when they are dropped.
         self.shared.close(Shutdown::Cancel);
     }
 }

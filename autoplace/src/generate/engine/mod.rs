@@ -1,8 +1,7 @@
-//! Many requests on one model: a thread of its own computes them together, as many at once as the
-//! context has sequences.
+//! Many requests on one model. The engine's thread computes them together, one per sequence of the context.
 //!
-//! In: [`Generate`]s, of any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
-//! (`queue`), come and go between two tokens (`driver`), and are admitted in the order in which they came (`order`).
+//! In: [`Generate`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
+//! (`queue`), join and leave between two tokens (`driver`), and are admitted in the order of their arrival (`order`).
 
 mod driver;
 mod order;
@@ -33,9 +32,10 @@ use crate::chat::ChatTemplate;
 use crate::load::{AbortHandle, Model};
 use crate::lock;
 
-/// A loaded model that computes many requests at once (continuous batching). Clones are handles of the same engine.
+/// An engine computes many requests at once on a loaded model (continuous batching). Clones are handles of the same
+/// engine.
 ///
-/// It holds the model's context until the last handle is dropped, which cancels what is not finished.
+/// The engine holds the model's context until its last handle is dropped. That drop cancels unfinished texts.
 ///
 /// ```no_run
 /// use autoplace::{Model, generate::Engine};
@@ -56,19 +56,20 @@ use crate::lock;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// - **Order.** First come, first served; texts join and leave between two tokens. A step computes the next token of
-///   every text and a [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out evenly.
-/// - **Prefixes.** What a prompt shares with what the context holds is not computed again, unless
-///   [`Generate::cache_prompt`] is turned off.
-/// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) makes room for those that wait, and goes on
-///   when it is read. Nobody else waits for it.
-/// - **One cache for all** (`kv_unified`): a text is admitted when there is room for what it is likely to need. Where
-///   that runs out, the one that came last goes back to the queue and is computed again later, so that it may differ in
-///   rounding. No text ends for lack of room unless it fills the whole context.
-/// - **Isolation.** With a model in a [worker](crate::Isolation::Process) all of this is the same, but the model is not
-///   re-placed meanwhile, and [`OnDeath`](crate::OnDeath) decides about the texts when the worker dies.
-/// - **Errors.** A computation that fails ends the running texts, with the error, and no others. Where the next token
-///   of one text cannot be chosen ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]), it ends alone.
+/// - **Order.** Requests are served in the order of their arrival. Texts join and leave between two tokens. A step
+///   computes the next token of every text and a [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out
+///   evenly.
+/// - **Prefixes.** A prompt reuses the tokens that the context holds already, unless [`Generate::cache_prompt`]
+///   is off.
+/// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) gives its sequence to waiting texts, and
+///   resumes when the reader catches up. A slow reader delays no other text.
+/// - **One cache for all** (`kv_unified`): a text is admitted when the cache has room for its expected length. When the
+///   cache runs out, the newest text returns to the queue and is computed again later, so its tokens may differ by
+///   rounding. A text ends for lack of room only if it fills the whole context.
+/// - **Isolation.** A model in a [worker](crate::Isolation::Process) behaves the same, except that it is not re-placed
+///   while texts run. [`OnDeath`](crate::OnDeath) decides about the texts when the worker dies.
+/// - **Errors.** A computation that fails ends the running texts, and no waiting one, with its error. A failure to
+///   choose the next token of one text ([`Error::NoTokenAllowed`], [`Error::NotAllowed`]) ends that text alone.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -81,14 +82,14 @@ struct Inner {
     ended: Arc<Ended>,
 }
 
-/// Whether an engine's thread has ended.
+/// Tells whether the engine's thread has ended.
 #[derive(Debug, Default)]
 struct Ended {
     is_so: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Says so when the thread ends, by a panic too.
+/// Marks the thread as ended when dropped, also after a panic.
 struct EndsThread(Arc<Ended>);
 
 impl Drop for EndsThread {
@@ -98,15 +99,14 @@ impl Drop for EndsThread {
     }
 }
 
-/// What becomes of the texts of an engine that is shut down.
+/// Decides about unfinished texts when an engine shuts down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Shutdown {
-    /// All that were accepted are finished.
+    /// Finishes all accepted texts.
     Finish,
-    /// Texts that run, or have run and made room for others, are finished. Those that have not begun end with
-    /// [`Error::EngineEnded`].
+    /// Finishes the texts that run, and those that were suspended. The other texts end with [`Error::EngineEnded`].
     FinishBegun,
-    /// All end with [`Error::EngineEnded`].
+    /// Ends all texts with [`Error::EngineEnded`].
     Cancel,
 }
 
@@ -120,14 +120,15 @@ impl Engine {
         Self::builder(model).start()
     }
 
-    /// Describes an engine: how many requests wait, how far ahead of its reader a text runs, how prompts are split.
+    /// Configures an engine: the length of its queue, how far a text runs ahead of its reader, and how prompts are
+    /// split.
     pub fn builder(model: &Model) -> EngineBuilder {
         EngineBuilder { model: model.clone(), queue: 64, ahead: 1024, prompt_chunk: PromptChunk::Graph }
     }
 
-    /// Queues a request, and waits while the queue is full; waiting callers get a place in their order. Before that it
-    /// checks the request on this thread: the prompt is tokenized, and a constraint compiled. While the model
-    /// is re-placed, this waits for that.
+    /// Checks and queues a request, and waits while the queue is full. Waiting callers are served in order. The check
+    /// runs on the calling thread: it tokenizes the prompt, compiles a constraint, and waits while the model is being
+    /// re-placed.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl Engine {
         wait(self.submit_async(generate))
     }
 
-    /// Queues a request, if the queue has room.
+    /// Queues a request if the queue has room.
     ///
     /// # Errors
     ///
@@ -145,45 +146,46 @@ impl Engine {
         self.go_on(generate, &[])
     }
 
-    /// Queues a request: a future that waits while the queue is full, in any runtime. The request is checked
-    /// before this returns; with a model in a worker process, the future waits for the check too. Dropping it takes the
-    /// request back.
+    /// Queues a request. The future waits while the queue is full and works in any async runtime. The request is
+    /// checked before this function returns; with a model in a worker process, the future waits for the worker's check
+    /// too. Dropping the future withdraws the request.
     ///
     /// # Errors
     ///
-    /// The future's: as [`submit`](Self::submit).
+    /// The future fails as [`submit`](Self::submit) does.
     pub fn submit_async(&self, generate: Generate) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
         self.inner.shared.submit(generate, &[], true)
     }
 
-    /// The same as [`try_submit`](Self::try_submit), after the tokens of the text that another process has generated.
+    /// Queues a request as [`try_submit`](Self::try_submit) does, after the tokens that an earlier process generated
+    /// for the text.
     pub(super) fn go_on(&self, generate: Generate, so_far: &[Token]) -> Result<TokenStream, Error> {
         wait(self.inner.shared.submit(generate, so_far, false))
     }
 
-    /// A run of the model's worker for one text.
+    /// An engine of the model's worker for a single text.
     pub(super) fn of_one_text(model: &Model) -> Result<Self, Error> {
         EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(model) }.start_there()
     }
 
-    /// Ends what a worker computes.
+    /// A handle that stops a worker's computation.
     pub(super) fn abort_handle(&self) -> AbortHandle {
         self.inner.shared.abort_handle()
     }
 
-    /// Refuses further requests, and returns at once. A second call can only make it end sooner.
+    /// Refuses further requests and returns at once. A second call can only bring the end forward.
     pub fn close(&self, how: Shutdown) {
         self.inner.shared.close(how);
     }
 
-    /// Refuses further requests, and waits until the last one has ended. The context is free then.
+    /// Refuses further requests and waits until the last text has ended. The context is then free.
     pub fn shutdown(&self, how: Shutdown) {
         self.inner.shared.close(how);
         self.inner.join();
     }
 
-    /// Refuses further requests, lets those that have been accepted finish for as long as `time`, and cancels what is
-    /// left then. Returns whether all finished. The context is free afterwards.
+    /// Refuses further requests, gives the accepted ones `time` to finish, and cancels the rest. Returns whether all
+    /// finished. The context is then free.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -201,17 +203,17 @@ impl Engine {
         is_finished
     }
 
-    /// Requests that it takes at once: those that run, and those that wait.
+    /// Maximum number of requests at once: running and waiting.
     pub fn capacity(&self) -> usize {
         self.inner.shared.capacity()
     }
 
-    /// Reads the vocabulary. The model is not re-placed meanwhile: `read` must not ask it for anything else. With a
-    /// model in a worker process, the vocabulary is read from the file into this process when it is first asked for.
+    /// Gives `read` the vocabulary. The model cannot be re-placed during the call, so `read` must not ask the model for
+    /// anything else. The vocabulary of a model in a worker process is read from the file on first use.
     ///
     /// # Errors
     ///
-    /// [`Error`] if the model is not loaded, since a re-placement has failed.
+    /// [`Error`] when a failed re-placement has left the model unloaded.
     pub fn with_vocab<T>(&self, read: impl FnOnce(&llama_sys::Vocab) -> T) -> Result<T, Error> {
         Ok(self.model().with_vocab(read)?)
     }
@@ -220,8 +222,8 @@ impl Engine {
         &self.inner.shared.model
     }
 
-    /// Begins a conversation by the chat template that the model ships. Many go on at once: their answers are texts of
-    /// this engine, and what is said waits while its queue is full.
+    /// Begins a conversation with the chat template of the model. Many conversations can run at once: each answer is a
+    /// text of this engine, and a request for one waits while the queue is full.
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
@@ -241,19 +243,19 @@ impl Engine {
         Ok(self.model().chat()?.on(self.clone()))
     }
 
-    /// Begins a conversation by another template than the model's own.
+    /// Begins a conversation with another template.
     pub fn chat_with(&self, template: ChatTemplate) -> Chat {
         self.model().chat_with(template).on(self.clone())
     }
 
-    /// How many requests wait and run, and what was generated so far.
+    /// Numbers of waiting and running requests, and tokens generated so far.
     pub fn metrics(&self) -> Metrics {
         self.inner.shared.metrics()
     }
 
-    /// The outcome of the last requested re-placement ([`Model::request_replace`]). One that leaves the model unloaded
-    /// ends the running texts, and requests are refused until it is loaded again. A waiting request that the new
-    /// context has no room for ends with [`Error::ContextTooSmall`] when its turn comes.
+    /// The outcome of the last requested re-placement ([`Model::request_replace`]). A failure that leaves the model
+    /// unloaded ends the running texts, and the engine refuses requests until the model is loaded again. A waiting
+    /// request that is too long for the new context ends with [`Error::ContextTooSmall`] when its turn comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
         self.inner.shared.last_replaced()
     }
@@ -270,7 +272,7 @@ impl Engine {
 }
 
 impl Ended {
-    /// Waits until it is so, at most this long. Returns whether it is.
+    /// Waits for the end of the thread, at most `time`. Returns whether the thread has ended.
     fn wait(&self, time: Duration) -> bool {
         let is_so = lock(&self.is_so);
         let waited = self.changed.wait_timeout_while(is_so, time, |is_so| !*is_so);
@@ -281,10 +283,10 @@ impl Ended {
 impl Inner {
     fn join(&self) {
         let mut thread = lock(&self.thread);
-        // A waker of the application's can hold the last handle, and be dropped by the engine's own thread.
+        // A waker of the application may hold the last handle, and the engine's own thread may drop it.
         let is_other = |thread: &mut JoinHandle<()>| thread.thread().id() != thread::current().id();
         if let Some(thread) = thread.take_if(is_other) {
-            // Those who wait have the error of a panic already.
+            // The callers have already received the error of a panic.
             let _ = thread.join();
         }
     }
@@ -297,7 +299,7 @@ impl Drop for Inner {
     }
 }
 
-/// An [`Engine`] being described.
+/// Settings of an [`Engine`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing runs until `start` is called"]
 pub struct EngineBuilder {
@@ -309,23 +311,23 @@ pub struct EngineBuilder {
 
 impl EngineBuilder {
     setters! {
-        /// Requests that wait at most, beside as many as the context has sequences. Default 64.
+        /// Maximum number of waiting requests, in addition to the running ones. Default 64.
         queue(requests: usize) queue = requests;
-        /// Pieces that a text runs ahead of its reader; it goes on when half of them are read. Default 1024: long
-        /// enough for most answers to be read one after the other.
+        /// Maximum number of pieces that a text runs ahead of its reader. A suspended text resumes when half of them
+        /// have been read. Default 1024, which lets most answers finish before they are read.
         ahead(pieces: usize) ahead = pieces;
-        /// Tokens of prompts that a step computes at most, over all texts, beside one token of each text that is being
-        /// generated: fewer make long prompts stall others less, and take longer. Default: what those leave of
-        /// `n_ubatch`.
+        /// Maximum number of prompt tokens per step, over all texts, in addition to one token of each text that
+        /// generates. A smaller number delays other texts less, and makes long prompts take longer. Default: the rest
+        /// of `n_ubatch`.
         prompt_chunk(tokens: usize) prompt_chunk = PromptChunk::Tokens(tokens.max(1));
     }
 
-    /// Takes the model's context, or the worker that has it, and starts the thread.
+    /// Takes the model's context, or its worker, and starts the engine's thread.
     ///
     /// # Errors
     ///
-    /// As [`Model::session`]; [`Error::Worker`] where the model's worker process has died or cannot be started again;
-    /// [`Error::Thread`].
+    /// As [`Model::session`]; [`Error::Worker`] when the model's worker process has died or cannot be started again;
+    /// [`Error::Thread`] when the thread cannot start.
     pub fn start(self) -> Result<Engine, Error> {
         if self.model.placement().context.n_seq_max <= 1 {
             tracing::warn!(
@@ -343,7 +345,7 @@ impl EngineBuilder {
         Engine::run(Arc::new(Shared::there(reader.link(), self.queue)), move || reader.run())
     }
 
-    /// An engine in this process, with what stops a computation.
+    /// Starts an engine in this process. The handle stops its computation.
     fn start_here(self) -> Result<(Engine, AbortHandle), Error> {
         let mut session = SessionHere::open(&self.model)?;
         session.work.prompt_chunk = self.prompt_chunk;
@@ -353,7 +355,8 @@ impl EngineBuilder {
         Ok((Engine::run(shared, move || driver.run())?, abort))
     }
 
-    /// An engine for the texts of another process, which counts its places itself.
+    /// Starts an engine in a worker, for the texts of the parent process. The parent limits the queue, so this one has
+    /// no limit.
     pub(super) fn serve(model: &Model, start: Start) -> Result<(Engine, AbortHandle), Error> {
         let Start { ahead, prompt_chunk, .. } = start;
         Self { model: model.clone(), queue: usize::MAX, ahead, prompt_chunk }.start_here()
@@ -365,18 +368,18 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     block_on(|context| future.as_mut().poll(context))
 }
 
-/// What an [`Engine`](super::Engine) is doing, and what it has done since its start.
+/// The present load of an [`Engine`](super::Engine), and its totals since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Texts that wait: requests, and texts that have made room for others.
+    /// Waiting texts: new requests and suspended texts.
     pub queued: usize,
-    /// Texts that have a sequence; with a model in a worker, those that have their first token.
+    /// Texts with a sequence. With a model in a worker: texts with their first token.
     pub running: usize,
-    /// Tokens generated, end-of-generation tokens not counted.
+    /// Generated tokens, without end-of-generation tokens.
     pub generated_tokens: u64,
-    /// Tokens of the prompts that were begun.
+    /// Tokens of all prompts begun.
     pub prompt_tokens: u64,
-    /// Those of them that the context held already.
+    /// Prompt tokens that the context held already.
     pub cached_tokens: u64,
 }

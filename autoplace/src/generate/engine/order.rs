@@ -1,17 +1,17 @@
-//! Which texts have a sequence of the context, and which wait: first come, first served, as far as there is room. No
-//! text ends for lack of room: the one that came last gives up its place and waits again.
+//! The order of the texts: first come, first served, as far as the cache has room. When the cache runs out, the newest
+//! text gives up its sequence and waits again, so that no text ends for lack of room.
 
 use crate::generate::context::Room;
 use crate::generate::sequence::Sequence;
 
-/// What the order needs to know of a text.
+/// The facts about a text that decide its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stand {
-    /// Its turn: the lower, the earlier.
+    /// Order of arrival; lower is earlier.
     pub(super) arrival: u64,
-    /// Tokens so far, its prompt included.
+    /// Tokens so far, with the prompt.
     len: usize,
-    /// The most tokens that it can have.
+    /// Maximum number of tokens of the text.
     limit: usize,
 }
 
@@ -22,7 +22,7 @@ impl Stand {
     }
 }
 
-/// Whether the first text that waits may join those that run.
+/// Whether the first waiting text may join the running ones.
 pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = Stand>, next: Stand) -> bool {
     let n = running.len();
     let taken = running.map(|it| reserve(room, it)).sum::<usize>();
@@ -30,8 +30,8 @@ pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = Stand>
     n == 0 || (n < room.sequences && fits)
 }
 
-/// The text that must make room before the next step, in which every text may get a token; `None` if there is
-/// room for all.
+/// Arrival number of the text that must be suspended before the next step; `None` when each text has room for one more
+/// token.
 pub(super) fn too_many(room: Room, running: impl ExactSizeIterator<Item = Stand> + Clone) -> Option<u64> {
     let taken: usize = running.clone().map(|it| it.len + 1).sum();
     if !shares_cells(room) || running.len() < 2 || taken <= room.all {
@@ -40,13 +40,13 @@ pub(super) fn too_many(room: Room, running: impl ExactSizeIterator<Item = Stand>
     running.map(|it| it.arrival).max()
 }
 
-/// Whether all texts take what they need from one lot of cells (`kv_unified`).
+/// Whether all texts share one pool of cells (`kv_unified`).
 fn shares_cells(room: Room) -> bool {
     room.each.saturating_mul(room.sequences) > room.all
 }
 
-/// Tokens to expect of a text: the most that it can have, but no more than an even share of the context or an eighth
-/// more than it has, whichever is more.
+/// Expected number of tokens of a text: an even share of the context, or an eighth more than its present length if that
+/// is larger. The limits of the text and of its sequence cap the number.
 fn reserve(room: Room, text: Stand) -> usize {
     let share = room.all / room.sequences.max(1);
     share.max(text.len.saturating_add(text.len / 8).saturating_add(1)).min(text.limit).min(room.each)
@@ -71,7 +71,7 @@ mod tests {
         let shared = room(1000, 4, true);
         let running = || [stand(0, 300, 600)].into_iter();
         assert!(may_join(shared, running(), stand(1, 100, 400)));
-        // An eighth more than it has.
+        // The reserve is an eighth of the present length.
         assert!(!may_join(shared, running(), stand(1, 700, 5000)));
         assert!(may_join(shared, [].into_iter(), stand(1, 990, 5000)));
         let own = room(1000, 4, false);
@@ -81,8 +81,8 @@ mod tests {
     }
 
     proptest! {
-        /// Steps as the engine takes them, without a model: every text comes to its end, and none that runs finds
-        /// its place taken. A text: when it comes, its prompt, its answer.
+        /// Simulates the engine's steps without a model. Each case is a list of texts (arrival step, prompt length,
+        /// answer length).
         #[test]
         fn every_text_ends_and_none_for_lack_of_room(
             lives in prop::collection::vec((0usize..40, 1usize..60, 1usize..80), 1..20),
@@ -94,7 +94,7 @@ mod tests {
             let mut running: Vec<Stand> = Vec::new();
             let mut waiting: Vec<Stand> = Vec::new();
             let mut ended = 0;
-            // Those that do not fit are refused before.
+            // The engine refuses prompts that do not fit at submission.
             let lives: Vec<_> = lives.into_iter().filter(|it| it.1 < room.each).collect();
             for step in 0..20_000 {
                 for (arrival, (comes, prompt, answer)) in (0..).zip(&lives) {
@@ -117,7 +117,7 @@ mod tests {
                     assert!(!is_full || !many || it.len >= room.each, "no room for a text that runs");
                     it.len += 1;
                     let is_over = is_full || it.len >= it.limit;
-                    // The last token needs no place.
+                    // The last token needs no cell.
                     taken += usize::from(!is_over);
                     ended += usize::from(is_over);
                     !is_over

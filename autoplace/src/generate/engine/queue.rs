@@ -1,4 +1,4 @@
-//! What the engine's thread shares with its callers: the waiting texts, and the places that are left.
+//! State that the engine's thread shares with its callers: the waiting texts and the free places.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future;
@@ -25,9 +25,9 @@ use crate::lock;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) model: Model,
-    /// The worker that computes the texts, where that is another process: none waits or runs here then.
+    /// The connection to the worker that computes the texts; the local queue is then unused.
     link: Option<Arc<Link>>,
-    /// Wakes the engine's thread when there is something to do.
+    /// Wakes the engine's thread when there is work.
     pub(super) bell: Arc<Bell>,
     queue: usize,
     ahead: usize,
@@ -36,12 +36,12 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of their arrivals.
+    /// In the order of arrival.
     waiting: VecDeque<Waiting>,
     /// Texts that were accepted and have not ended.
     accepted: usize,
     arrivals: u64,
-    /// Who waits for a place, by their tickets.
+    /// Callers that wait for a place, by ticket.
     line: BTreeMap<u64, Waker>,
     tickets: u64,
     room: Room,
@@ -50,20 +50,20 @@ struct State {
     last_replaced: Option<Result<Replaced, Error>>,
 }
 
-/// A text without its sequence.
+/// A text apart from its sequence.
 #[derive(Debug)]
 pub(super) struct Text {
     pub(super) id: SequenceId,
     pub(super) answer: Sender<Message>,
-    /// What the context holds of its beginning is not computed again.
+    /// Whether the prompt reuses tokens that the context holds.
     pub(super) reuse: bool,
-    /// Tokens that the metrics count already.
+    /// Generated tokens that the metrics already include.
     pub(super) generated: usize,
     place: Place,
 }
 
 impl Text {
-    /// Sends the reader the last piece. Its place is free before that is read.
+    /// Sends the last piece. The place is freed first, so that it is free when the reader sees the end.
     pub(super) fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -75,7 +75,7 @@ pub(super) struct Waiting {
     pub(super) text: Text,
     pub(super) sequence: Sequence,
     pub(super) since: Instant,
-    /// Whether it ran before and had to make room.
+    /// Whether the text ran before and was suspended.
     pub(super) has_begun: bool,
 }
 
@@ -85,8 +85,7 @@ impl Waiting {
     }
 }
 
-/// One of the texts that an engine has accepted; dropping it makes room for another. Not to be dropped while the
-/// state is locked.
+/// The place of one accepted text. Dropping it admits another request. Must not be dropped while the state is locked.
 #[derive(Debug)]
 pub(in crate::generate) struct Place(Arc<Shared>);
 
@@ -98,15 +97,16 @@ impl Drop for Place {
     }
 }
 
-/// Unlocks the state, and wakes the first of those who wait for a place: if there is none, it goes on waiting.
+/// Unlocks the state and wakes the first caller that waits for a place. A caller that finds no free place keeps
+/// waiting.
 fn call(state: MutexGuard<'_, State>) {
     let first = state.line.first_key_value().map(|(_, waker)| waker.clone());
-    // A waker may do anything.
+    // A waker runs foreign code, so the lock is released first.
     drop(state);
     first.into_iter().for_each(Waker::wake);
 }
 
-/// Waits for a place: first come, first served.
+/// Waits for a place in the queue, in the order of the tickets.
 struct Turn {
     shared: Arc<Shared>,
     waits: bool,
@@ -152,7 +152,7 @@ impl Drop for Turn {
 }
 
 impl Shared {
-    /// Of texts in a worker.
+    /// State of an engine whose texts a worker computes.
     pub(super) fn there(link: &Arc<Link>, queue: usize) -> Self {
         let shared = Self::new(&link.model, Room::of(&link.model.placement().context), queue, 0);
         Self { link: Some(Arc::clone(link)), ..shared }
@@ -178,8 +178,8 @@ impl Shared {
         lock(&self.state).last_replaced.clone()
     }
 
-    /// What the context has room for, after the model was re-placed or the context taken again; and the outcome of a
-    /// re-placement, if there was one.
+    /// Records the capacity of the new context and the outcome of a re-placement. The context may also have been taken
+    /// again without one.
     pub(super) fn replaced(&self, room: Option<Room>, outcome: Option<Result<Replaced, Error>>) {
         let mut state = lock(&self.state);
         state.room = room.unwrap_or(state.room);
@@ -188,7 +188,7 @@ impl Shared {
         drop(before);
     }
 
-    /// Takes no more requests.
+    /// Refuses further requests.
     pub(super) fn close(&self, how: Shutdown) {
         let mut state = lock(&self.state);
         state.closing = state.closing.max(Some(how));
@@ -220,8 +220,8 @@ impl Shared {
         AbortHandle::new(move || link.iter().for_each(|link| link.abort()))
     }
 
-    /// Call it when a reader has gone or has read: takes texts that nobody reads out of the queue, and wakes the
-    /// engine's thread for the others.
+    /// Called when a reader has gone or has caught up. Removes abandoned texts from the queue, and wakes the engine's
+    /// thread for the others.
     fn look(&self) {
         let mut state = lock(&self.state);
         let (gone, waiting) = state.waiting.drain(..).partition(|it| it.text.answer.is_abandoned());
@@ -235,7 +235,7 @@ impl Shared {
         !lock(&self.state).waiting.is_empty()
     }
 
-    /// Takes the first text whose reader is not behind, if it may join.
+    /// Takes the first text whose reader is not behind, if `may_join` admits it.
     pub(super) fn take_if(&self, may_join: impl FnOnce(&Waiting) -> bool) -> Option<Waiting> {
         let mut state = lock(&self.state);
         let first = state.waiting.iter().position(Waiting::is_ready)?;
@@ -246,7 +246,7 @@ impl Shared {
     pub(super) fn put_back(&self, waiting: Waiting) {
         let mut state = lock(&self.state);
         if state.closing == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
-            // A reader that has gone did not find it here.
+            // A reader that left meanwhile did not find the text in the queue.
             drop(state);
             return;
         }
@@ -263,8 +263,8 @@ impl Shared {
         self.queue.saturating_add(there.unwrap_or(state.room).sequences)
     }
 
-    /// Checks a request, and queues it when it has a place, after the tokens that an earlier process has generated. A
-    /// worker checks it then.
+    /// Checks a request and queues it once it has a place. `so_far` holds tokens that an earlier process generated. A
+    /// worker checks its own requests.
     pub(super) fn submit(
         self: &Arc<Self>,
         generate: Generate,
@@ -295,7 +295,7 @@ impl Shared {
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
-        // A worker would say it in words alone.
+        // A worker could return this error only as text.
         self.model.scales(spec.lora.as_deref())?;
         let mut progress = spec.progress();
         if let Some(link) = &self.link {
@@ -329,9 +329,9 @@ impl Shared {
     }
 }
 
-/// A request that may be queued: a sequence that holds nothing of the model, or what a worker is to check.
+/// A checked request: a sequence that this process computes, or a request that a worker is to check.
 enum Work {
-    /// With whether what the context holds of its beginning is not computed again.
+    /// The flag tells whether the prompt reuses tokens that the context holds.
     Here(Box<Sequence>, bool),
     There(Arc<Link>, Box<Spec>),
 }
