@@ -1,4 +1,4 @@
-//! What finished texts leave in the context: the next prompt may begin the same.
+//! The cache of finished texts: a new prompt reuses the beginning that it shares with one of them.
 
 use llama_sys::{Context, Position, SeqId, Token};
 
@@ -7,23 +7,22 @@ use super::context::Lent;
 use super::error::Error;
 use crate::load::{Contents, Remembered, Scales};
 
-/// Tokens from which on a prefix is worth a copy: where sequences have caches of their own, llama.cpp
-/// copies all of one.
+/// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
+/// of one.
 pub(super) const WORTH_A_COPY: usize = 64;
 
-/// The sequences of a context that no text runs on.
+/// The idle sequences of a context: those without a running text.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    /// Least recently used first. Empty sequences are not in it.
+    /// Least recently used first. Empty sequences are absent.
     idle: Vec<Remembered>,
-    /// How sequences were before, where a memory cannot go back by itself.
+    /// Earlier states of sequences whose memory cannot go back by itself.
     pub(super) checkpoints: Checkpoints,
-    /// Whether what the context holds is unknown.
+    /// Whether the content of the context is unknown.
     stale: bool,
 }
 
-/// Tokens at the beginning of a text, and the adapters that it is computed with. What was computed with other adapters
-/// is not the same, though the tokens are.
+/// The first tokens of a text and its adapters. The same tokens under other adapters have other keys and values.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prefix<'a> {
     pub(super) tokens: &'a [Token],
@@ -31,7 +30,7 @@ pub(super) struct Prefix<'a> {
 }
 
 impl Prefix<'_> {
-    /// Its first tokens.
+    /// The first `tokens` tokens of the prefix.
     fn first(self, tokens: usize) -> Self {
         Self { tokens: &self.tokens[..tokens], ..self }
     }
@@ -43,18 +42,18 @@ impl Remembered {
     }
 }
 
-/// The sequences that texts run on, with what they hold.
+/// The sequences with running texts, and their reusable prefixes.
 pub(super) type Running<'a> = [(SeqId, Prefix<'a>)];
 
-/// Where a text is to run.
+/// The sequence that a text gets.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) seq: SeqId,
-    /// Tokens at the beginning of its prompt that the sequence holds.
+    /// Tokens at the beginning of the prompt that the sequence already holds.
     pub(super) cached: usize,
-    /// The sequence of a running text that holds these in the same cells.
+    /// The sequence of a running text that holds these tokens in the same cells.
     pub(super) shares: Option<SeqId>,
-    /// Where its prompt is interrupted.
+    /// Where the prompt is interrupted for checkpoints.
     pub(super) stops: Stops,
 }
 
@@ -68,16 +67,17 @@ impl Place {
 #[derive(Debug, Clone, Copy)]
 struct Donor {
     seq: SeqId,
-    /// Tokens that it shares with the prompt, and that its memory can go back to.
+    /// Shared tokens that the sequence's memory can go back to.
     shared: usize,
-    /// No text runs on it.
+    /// Whether no text runs on the sequence.
     is_idle: bool,
-    /// It is cut down to them: the tokens after them are few, or a copy has no room of its own.
+    /// Whether the new text takes this sequence over, instead of a copy of it. That is so when few tokens follow the
+    /// shared ones, or when a copy would have no room.
     yields: bool,
 }
 
 impl Cache {
-    /// `checkpoints`: bytes that those may take.
+    /// `checkpoints` is the limit of their bytes.
     pub(super) fn of(contents: Contents, checkpoints: u64) -> Self {
         let (idle, kept, stale) = match contents {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
@@ -90,21 +90,21 @@ impl Cache {
         if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.kept) }
     }
 
-    /// Notes that a computation failed: what the context holds of it is unknown.
+    /// Discards everything after a failed computation, because the content of the context is unknown.
     pub(super) fn spoil(&mut self) {
         self.idle.clear();
         self.checkpoints.kept.clear();
         self.stale = true;
     }
 
-    /// Notes that the context holds nothing but running texts. Their checkpoints stay valid: they are bytes of the
-    /// host, and the context refuses those that it cannot take.
+    /// Records that the context holds running texts alone. The checkpoints stay valid: they lie in host memory, and a
+    /// context refuses a checkpoint that does not fit it.
     pub(super) fn emptied(&mut self) {
         self.idle.clear();
         self.stale = false;
     }
 
-    /// Keeps what a sequence holds when its text, computed with these adapters, has ended.
+    /// Keeps the first `computed` tokens of an ended text as an idle sequence.
     pub(super) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
         tokens.truncate(computed);
         if !tokens.is_empty() {
@@ -112,10 +112,10 @@ impl Cache {
         }
     }
 
-    /// Finds a sequence for a prompt, and leaves it holding the beginning of the prompt or nothing.
+    /// Finds a sequence for a prompt. On return, the sequence holds the beginning of the prompt, or nothing.
     ///
-    /// What was computed with other adapters is not reused. Without `reuse` the sequence is empty, and the text is
-    /// computed as if it were the first.
+    /// Sequences under other adapters are not reused. Without `reuse`, the sequence is empty, and the text is computed
+    /// as the first one was.
     pub(super) fn place(
         &mut self,
         lent: &mut Lent,
@@ -131,7 +131,7 @@ impl Cache {
             self.donor(context, running, prompt, free, has_room)?
         } else {
             if running.is_empty() && context.kv_unified() {
-                // The cells that it gets are those that the first text had.
+                // Gives the text the same cells as the first text had.
                 self.make_room(context, 0)?;
             }
             (None, 0)
@@ -149,7 +149,7 @@ impl Cache {
         Ok(place)
     }
 
-    /// Gives a sequence what another holds of a prompt's beginning, or returns that one if nothing else needs it.
+    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself.
     fn take_over(
         &mut self,
         context: &mut Context,
@@ -174,8 +174,8 @@ impl Cache {
         Ok(place)
     }
 
-    /// An empty sequence that no text runs on, else the one of them that was used least recently. A context that holds
-    /// what nobody knows is cleared.
+    /// An empty sequence without a text, or the least recently used idle one. A context of unknown content is cleared
+    /// first.
     fn free(&mut self, Lent { context, room, .. }: &mut Lent, running: &Running<'_>) -> Result<SeqId, Error> {
         if self.stale {
             context.kv_clear()?;
@@ -191,8 +191,8 @@ impl Cache {
         self.idle.iter().any(|idle| idle.seq == seq)
     }
 
-    /// The sequence that can go on from the most of a prompt's beginning; and how many tokens of it any sequence holds.
-    /// `free`: where a copy would be; `has_room`: that needs nothing that others hold.
+    /// Finds the sequence that can reuse the most tokens of a prompt. Also returns the longest common prefix with any
+    /// sequence. `free` is the sequence for a copy. `has_room` says that a copy needs no cell of another text.
     fn donor(
         &self,
         context: &Context,
@@ -207,16 +207,17 @@ impl Cache {
         let mut best: Option<Donor> = None;
         let mut common = 0;
         for (seq, Prefix { tokens: held, .. }, is_idle) in of_set {
-            // The last token is computed in any case: the next one is chosen by what it gives.
+            // The last token is always computed, because its logits choose the next one.
             let shared = common_prefix(held, prompt.tokens).min(prompt.tokens.len().saturating_sub(1));
             common = common.max(shared);
             let shared = self.reach(context, seq, prompt.first(shared))?;
             if shared == 0 {
                 continue;
             }
-            // Of two that hold as much, the one that was used last.
+            // Of two equal donors, the more recently used one wins.
             if best.is_none_or(|best| shared >= best.shared) {
-                // What shares little is likely to be another conversation, with the same beginning.
+                // A sequence that shares less than half of its tokens is probably another conversation with the same
+                // beginning.
                 let is_other = has_room || shared * 2 < held.len();
                 let yields = is_idle && (seq == free || held.len() - shared < WORTH_A_COPY || !is_other);
                 best = Some(Donor { seq, shared, is_idle, yields });
@@ -225,15 +226,14 @@ impl Cache {
         Ok((best, common))
     }
 
-    /// How far a sequence, whose first tokens these are, can go back to the end of them: to just there, or to a
-    /// checkpoint before.
+    /// The number of tokens that the sequence can keep of `known`: all of them, or those before the last checkpoint.
     pub(super) fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
     }
 
-    /// Has a sequence, whose first tokens these are, [go back](Self::reach) to the end of them as far as it can.
-    /// Returns how many it holds.
+    /// Cuts a sequence back to the tokens of `known`, as far as it [can](Self::reach). Returns the number of tokens
+    /// that it then holds.
     pub(super) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
         let tokens = known.tokens.len();
         let held = if !can_go_back(context, seq, tokens)? {
@@ -249,8 +249,8 @@ impl Cache {
         Ok(held)
     }
 
-    /// Forgets idle sequences that begin with more than `keep` of these tokens: they may lie in the same cells, which
-    /// are about to move.
+    /// Forgets idle sequences that share more than `keep` of these tokens, because a shift is about to move cells that
+    /// they may share.
     pub(super) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
         let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
         for idle in self.idle.extract_if(.., shares) {
@@ -259,10 +259,10 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes a checkpoint of a running text, whose sequence holds just these tokens.
+    /// Takes a checkpoint of a running text whose sequence holds exactly these tokens.
     pub(super) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
         let Self { idle, checkpoints, .. } = self;
-        // What no sequence begins with is of no use.
+        // Drops checkpoints that match the beginning of no sequence.
         checkpoints.kept.retain(|kept| {
             let begins = |held: Prefix<'_>| *held.scales == kept.scales && held.tokens.starts_with(&kept.tokens);
             running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|it| begins(it.prefix()))
@@ -270,7 +270,7 @@ impl Cache {
         checkpoints.take(context, seq, held);
     }
 
-    /// Forgets what idle sequences hold, the least recently used first, until they hold `tokens` at most.
+    /// Forgets idle sequences, least recently used first, until they hold at most `tokens` tokens.
     pub(super) fn make_room(&mut self, context: &mut Context, tokens: usize) -> Result<(), Error> {
         while self.len() > tokens {
             context.kv_seq_remove(self.idle.remove(0).seq, 0..Position::MAX)?;
@@ -278,7 +278,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Tokens that idle sequences hold.
+    /// Number of tokens in idle sequences.
     pub(super) fn len(&self) -> usize {
         self.idle.iter().map(|idle| idle.tokens.len()).sum()
     }
@@ -290,15 +290,15 @@ impl Cache {
     }
 }
 
-/// The position after so many tokens.
+/// The position after `tokens` tokens.
 pub(super) fn position(tokens: usize) -> Position {
     Position::try_from(tokens).unwrap_or(Position::MAX)
 }
 
-/// Whether the memory of a sequence can go back to the first `keep` tokens by itself.
+/// Whether the memory of a sequence can drop all tokens after the first `keep`.
 ///
-/// A recurrent state knows only its last token. Of a sliding window, what the first tokens after `keep` look at has
-/// to be there still.
+/// A recurrent state holds only its last token. A sliding window must still hold the tokens that the first one after
+/// `keep` attends to.
 pub(super) fn can_go_back(context: &Context, seq: SeqId, keep: usize) -> Result<bool, Error> {
     let Some(end) = context.kv_seq_end(seq)? else {
         return Ok(keep == 0);

@@ -1,9 +1,8 @@
-//! Checkpoints: what a memory cannot go back to by itself, saved as it was after the first tokens of a text.
+//! Checkpoints: saved states of a memory that cannot go back by itself, taken after the first tokens of a text.
 //!
-//! In: sequences whose prompts are being computed. Out: how far a sequence whose memory holds a window or a recurrent
-//! state can go back all the same. A checkpoint belongs to the tokens before it and the adapters that they were
-//! computed with, not to a sequence: any sequence with those tokens can go back to it. It has only what full attention
-//! does not keep by itself.
+//! In: sequences whose prompts are being computed. Out: how far a sequence with a window or a recurrent state can go
+//! back. A checkpoint belongs to its tokens and their adapters, so any sequence that begins with those tokens can
+//! restore it. It holds only the state that full attention does not keep.
 
 use llama_sys::{Context, SeqId};
 use serde::{Deserialize, Serialize};
@@ -13,29 +12,30 @@ use crate::load::Checkpoint;
 use crate::machine::Host;
 use crate::memory::{Headroom, Workload};
 
-/// How far before the end of a prompt one is taken: the next prompt may end differently (a template that opens the
-/// reasoning in the prompt and leaves it out of the history), and the last token is computed again in any case.
-/// llama.cpp's server takes as many.
+/// Distance of a checkpoint from the end of a prompt, in tokens. The next prompt may differ near this end, because some
+/// templates open the reasoning in the prompt and leave it out of the history. The last token is computed again in any
+/// case. llama.cpp's server uses the same distance.
 const BEFORE_END: usize = 4;
 
-/// A prompt of fewer tokens is computed again: llama.cpp's server takes none of those either.
+/// Shortest prompt, in tokens, that gets a checkpoint; llama.cpp's server uses the same bound. A shorter prompt is
+/// computed again.
 pub(super) const MIN_PROMPT: usize = 64;
 
-/// In a long prompt, tokens after which another is taken (common.h, `checkpoint_min_step`).
+/// Distance between checkpoints in a long prompt, in tokens (common.h, `checkpoint_min_step`).
 const STEP: usize = 8192;
 
-/// Tokens from which on the beginning that two prompts have in common is worth one.
+/// Shortest common prefix of two prompts, in tokens, that gets a checkpoint.
 const WORTH_ONE: usize = 64;
 
-/// What checkpoints take.
+/// Memory that checkpoints take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CheckpointUse {
-    /// Checkpoints that are kept.
+    /// Number of checkpoints.
     pub checkpoints: usize,
     /// Bytes of host memory that they take.
     pub bytes: u64,
-    /// Bytes that they may take: what was [asked for](crate::ModelBuilder::checkpoints), as far as the plan has left it
+    /// Limit in bytes: the [requested](crate::ModelBuilder::checkpoints) limit, or the smaller one that the plan leaves
     /// on the host.
     pub limit: u64,
 }
@@ -57,12 +57,12 @@ impl Checkpoints {
         CheckpointUse { checkpoints: self.kept.len(), bytes: self.bytes(), limit: self.limit }
     }
 
-    /// The tokens before the last checkpoint that lies among the first of these.
+    /// Number of tokens in the longest checkpoint that `text` begins with.
     pub(super) fn last_among(&self, text: Prefix<'_>) -> Option<usize> {
         self.find(text).map(|at| self.kept[at].tokens.len())
     }
 
-    /// The tokens before the first checkpoint that lies among the first of these.
+    /// Number of tokens in the shortest checkpoint that `text` begins with.
     pub(super) fn first_among(&self, text: Prefix<'_>) -> Option<usize> {
         let is_among = |it: &&Checkpoint| it.scales == *text.scales && text.tokens.starts_with(&it.tokens);
         self.kept.iter().filter(is_among).map(|it| it.tokens.len()).min()
@@ -74,13 +74,13 @@ impl Checkpoints {
         among.max_by_key(|(_, it)| it.tokens.len()).map(|(at, _)| at)
     }
 
-    /// Has a sequence, which holds these tokens, go back to the last checkpoint among them. Returns how many tokens it
-    /// holds then: none where there is no such, or the context does not take it.
+    /// Restores the longest checkpoint that `text` begins with. Returns its number of tokens, or 0 when none matches or
+    /// the context refuses it.
     pub(super) fn restore(&mut self, context: &mut Context, seq: SeqId, text: Prefix<'_>) -> usize {
         let Some(at) = self.find(text) else {
             return 0;
         };
-        // A checkpoint that is used is evicted last.
+        // Moves the used checkpoint to the end, so that it is evicted last.
         let checkpoint = self.kept.remove(at);
         let held = checkpoint.tokens.len();
         let restored = context.restore_state(seq, &checkpoint.state);
@@ -92,7 +92,7 @@ impl Checkpoints {
         held
     }
 
-    /// Takes one of a sequence, which holds just these tokens, as far as there is room for it.
+    /// Saves a checkpoint of a sequence that holds exactly these tokens, if the memory limit allows it.
     pub(super) fn take(&mut self, context: &mut Context, seq: SeqId, Prefix { tokens, scales }: Prefix<'_>) {
         if self.kept.iter().any(|it| it.tokens == tokens && it.scales == *scales) {
             return;
@@ -125,25 +125,25 @@ impl Checkpoints {
     }
 }
 
-/// Bytes of the host that are free now, beyond the margin that a plan leaves.
+/// Free bytes of the host beyond the margin that a plan leaves.
 fn free() -> u64 {
     let host = Host::detect_memory();
     let margin = Headroom::of_host(&host, &Workload::default(), false, 0).margin;
     host.available.saturating_sub(margin)
 }
 
-/// Where the prompt of a text is interrupted to take checkpoints.
+/// The places where a prompt is interrupted for checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stops {
-    /// Numbers of tokens, ascending; those that are computed are no longer in it.
+    /// Numbers of tokens, ascending, without those already computed.
     at: Vec<usize>,
-    /// Tokens after which the last one was taken.
+    /// Number of tokens at the last checkpoint.
     last: usize,
 }
 
 impl Stops {
-    /// For a text of so many tokens, of which `cached` are computed. `common`: tokens that it has in common with
-    /// another, whose memory could not go back to there.
+    /// Places for a prompt of `tokens` tokens, of which `cached` are computed. `common` is the length of the prefix
+    /// that it shares with another text whose memory could not go back that far.
     pub(super) fn of(tokens: usize, cached: usize, common: usize) -> Self {
         let end = tokens.saturating_sub(BEFORE_END);
         let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);
@@ -151,12 +151,12 @@ impl Stops {
         Self { at: common.into_iter().chain(end).collect(), last: cached }
     }
 
-    /// The tokens after which the next is taken, where so many are computed.
+    /// The next place after `computed` tokens.
     pub(super) fn next(&self, computed: usize) -> Option<usize> {
         self.at.iter().copied().find(|&at| at > computed)
     }
 
-    /// Whether one is due after so many tokens of a prompt.
+    /// Whether a checkpoint is due after `computed` tokens of a prompt.
     pub(super) fn is_due(&mut self, computed: usize) -> bool {
         let before = self.at.len();
         let is_stop = self.at.contains(&computed);
@@ -177,7 +177,7 @@ mod tests {
     fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another() {
         assert_eq!(Stops::of(500, 0, 0).at, [496]);
         assert_eq!(Stops::of(500, 0, 300).at, [300, 496]);
-        // A short rest is computed at once.
+        // A short rest is computed in one go.
         assert_eq!(Stops::of(500, 497, 498).at, [0usize; 0]);
         assert_eq!(Stops::of(63, 0, 0).at, [0usize; 0]);
         assert_eq!(Stops::of(500, 290, 300).at, [496]);

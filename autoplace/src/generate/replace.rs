@@ -1,9 +1,9 @@
-//! Re-placing the model in mid-sentence: the state of the texts is saved, the model is released and loaded elsewhere,
-//! and the state is restored.
+//! Re-places the model in the middle of texts: saves their state, releases the model, loads it elsewhere, and restores
+//! the state.
 //!
-//! What is kept: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler
-//! with all that it remembers and the text that is not certain yet. What is made again: context and vocabulary,
-//! which hold the model.
+//! These parts survive: each sequence's tokens, its KV cache or recurrent state as llama.cpp writes it, its sampler
+//! with its whole state, and the text that is not certain yet. Context and vocabulary hold the model, so they are
+//! created again.
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ impl SessionHere {
         self.lent.is_some()
     }
 
-    /// Carries out a requested re-placement. A refused one changes nothing; a failed one leaves nothing loaded.
+    /// Carries out a requested re-placement. A refused one changes nothing; a failed one leaves the model unloaded.
     pub(super) fn carry_out(&mut self, replacement: Replacement) -> Result<(), Error> {
         let outcome = match replacement {
             Replacement::Replan => self.replace(None).map(drop),
@@ -63,7 +63,7 @@ impl SessionHere {
         }
     }
 
-    /// By this plan; where it cannot be loaded after all, by another, and its error is returned all the same.
+    /// Re-places the model by `plan`. If that plan cannot be loaded, loads `otherwise` and returns the first error.
     fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
         let before = self.model.placement();
         let tokens = match &plan {
@@ -76,14 +76,14 @@ impl SessionHere {
         let mut reload = |plan| self.resume(model.reload(plan, tokens)?);
         let resumed = reload(plan);
         if resumed.is_err() && otherwise.is_some() {
-            // The first error is the one to return.
+            // Returns the first error, whether or not the second load succeeds.
             let _ = reload(otherwise);
         }
         Ok(Replaced { before, after: model.placement(), saved, resumed: resumed?, time: begun.elapsed() })
     }
 
-    /// A plan for what is free once the model is released that has room for the texts, and the tokens of context that
-    /// it had to be asked for: 0 where it has room without.
+    /// A plan for the memory that is free once the model is released, with room for the texts. Also returns the context
+    /// size that had to be requested for them; 0 if the plan has room without a request.
     fn plan_with_room(&self) -> Result<(Plan, u32), Error> {
         let plan = self.model.replan()?;
         if self.check_room(Room::of(&plan.context)).is_ok() {
@@ -94,7 +94,7 @@ impl SessionHere {
             true => all,
             false => longest.saturating_mul(plan.context.n_seq_max as usize),
         };
-        // And half of it for what they are still to say, if they had that.
+        // Half as much again for the rest of the texts, up to the present context size.
         let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
         let tokens = tokens.min(self.model.placement().context.n_ctx);
         let plan = self.model.replan_for(tokens)?;
@@ -102,7 +102,7 @@ impl SessionHere {
         Ok((plan, tokens))
     }
 
-    /// Tokens that the context must hold for the texts to go on: of the longest, and of all.
+    /// Number of tokens that the context must hold: of the longest text, and of all texts together.
     fn needs(&self) -> (usize, usize) {
         let needs = || self.sequences.iter().map(Sequence::needs);
         (needs().max().unwrap_or(0), needs().sum())
@@ -121,14 +121,15 @@ impl SessionHere {
         Ok(())
     }
 
-    /// Saves what the context holds, and releases everything that holds the model. Returns the bytes that are kept.
+    /// Saves the state of all texts and releases every holder of the model. Returns the saved bytes.
     fn release(&mut self) -> Result<u64, Error> {
         let Some(lent) = &mut self.lent else {
-            // After a re-placement that failed: somebody else may have loaded the model since.
+            // After a failed re-placement, another part of the application may have loaded the model since.
             self.model.take_to_release()?;
             return Ok(self.sequences.iter().map(Sequence::saved_bytes).sum());
         };
-        // The slot with its adapters, the context's vocabulary, ours, and what drafts.
+        // Our own holders are the slot with its adapters, the vocabularies of the context and of the session, and the
+        // drafters.
         let ours = self.model.slot().holders() + 2 + self.drafters.drafts.holders();
         let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 {
@@ -148,7 +149,7 @@ impl SessionHere {
         Ok(saved)
     }
 
-    /// Goes on with a new context: or gives it back, and keeps everything for another attempt.
+    /// Continues with a new context. On an error, gives the context back and keeps all state for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
         let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot().take_drafts()?)));
         match drafts {
@@ -172,7 +173,7 @@ impl SessionHere {
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
         for sequence in &mut self.sequences {
-            // Each comes back into cells of its own.
+            // Each text is restored into cells of its own.
             sequence.held.shares = None;
         }
         let numbered = |seq: i32| usize::try_from(seq).is_ok_and(|seq| seq < room.sequences);
@@ -190,7 +191,7 @@ impl SessionHere {
                 sequence.compute_again();
             }
         }
-        // What an earlier re-placement left to be computed again still is.
+        // Tokens that an earlier re-placement left to compute are still missing.
         again |= self.sequences.iter().any(Sequence::is_computed_again);
         Ok(if again { Resumed::Recomputed } else { Resumed::Restored })
     }

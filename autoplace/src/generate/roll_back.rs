@@ -1,4 +1,4 @@
-//! Forgetting the last tokens of a running text, as if they had never been chosen.
+//! Rolls a running text back: its last tokens are forgotten as if they had never been chosen.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,14 +10,14 @@ use super::local::SessionHere;
 use super::piece::SequenceId;
 use super::sequence::{Held, Sequence, part_after};
 
-/// What a text has lost by being [rolled back](super::Session::roll_back).
+/// The effect of [rolling back](super::Session::roll_back) a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RolledBack {
-    /// Tokens that were forgotten.
+    /// Number of forgotten tokens.
     pub tokens: usize,
-    /// Bytes at the end of the text in the pieces so far that came of forgotten tokens: whole characters. The next
-    /// piece comes in their place.
+    /// Bytes at the end of the returned text that came from forgotten tokens, as whole characters. The next piece
+    /// replaces them.
     pub text: usize,
 }
 
@@ -74,7 +74,7 @@ impl Sequence {
         let len = self.len();
         let computed = Prefix { tokens: &self.tokens[..self.held.computed], scales: &self.scales };
         let checkpoint = cache.checkpoints.first_among(computed);
-        // The last token that stays is computed again, for the choice after it.
+        // The last remaining token is computed again, for the choice after it.
         let goes = |tokens: usize| {
             let keep = len - tokens - 1;
             let is_held = keep >= self.held.computed || checkpoint.is_some_and(|after| keep >= after);
@@ -90,7 +90,7 @@ impl Sequence {
                 impossible = middle;
             }
         }
-        // Such a sampler can begin again at the end of the prompt, and nowhere after it.
+        // Such a sampler can restart at the end of the prompt, but not after it.
         let is_lost = self.chooser.depends_on_logits() && possible < len - self.prompt;
         Ok(if is_lost { 0 } else { possible })
     }
@@ -108,7 +108,7 @@ impl Sequence {
         }
     }
 
-    /// Takes the place of a longer text that begins with the same tokens, whose memory goes back to them.
+    /// Takes over the sequence of a longer text that begins with the same tokens.
     fn take_place_of(&mut self, longer: &Self, lent: &mut Lent, cache: &mut Cache) -> Result<(), Error> {
         let (context, seq) = (&mut lent.context, longer.held.seq);
         let keep = longer.held.computed.min(self.len() - 1);

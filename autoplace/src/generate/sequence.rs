@@ -1,4 +1,4 @@
-//! One text in the making: its tokens, what the context holds of them, and what the next one is chosen by.
+//! A text while it is generated: its tokens, its part of the context, and the state of its sampler.
 
 mod batch;
 mod held;
@@ -21,40 +21,40 @@ use super::stats::Statistics;
 use super::text::TextAssembler;
 use crate::load::{self, Scales};
 
-/// A text of a session. Its parts that are tied to the loaded model can be released and made again.
+/// A text of a session. The parts that belong to the loaded model can be released and created again.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
-    /// The prompt, and what was generated.
+    /// The prompt and the generated tokens.
     pub(super) tokens: Vec<Token>,
-    /// Tokens of the prompt.
+    /// Number of tokens in the prompt.
     pub(super) prompt: usize,
-    /// The adapters that it is computed with.
+    /// The adapters of the text.
     pub(super) scales: Scales,
     pub(super) limits: Limits,
-    /// Tokens that end it beside the model's own.
+    /// Tokens that end the text, besides the model's own.
     stop_tokens: Vec<Token>,
     pub(super) text: TextAssembler,
-    /// What the text is held to.
+    /// The constraint of the text.
     pub(super) matcher: Option<Matcher>,
     pub(super) chooser: Chooser,
     pub(super) held: Held,
     batch: InBatch,
-    /// Turns of other sets of adapters since its own.
+    /// Turns of other adapter sets since the text's own.
     pub(super) turns_waited: u32,
     pub(super) speculator: Option<Speculator>,
     pub(super) statistics: Statistics,
-    /// Bytes of text in its pieces so far.
+    /// Bytes of text in the pieces so far.
     pub(super) given: usize,
-    /// What was asked for, without the prompt, of a text that can be forked and rolled back.
+    /// The request without its prompt, for a text that can be forked and rolled back.
     pub(super) asked: Option<Box<Spec>>,
-    /// How its oldest tokens are shifted out when the context is full.
+    /// How a full context discards the oldest tokens.
     pub(super) shifting: Option<Shifting>,
 }
 
 impl Sequence {
-    /// What was asked for, with everything checked that can be: a text that has no [place](Self::put) yet, after the
-    /// tokens that an earlier process has generated. `capacity`: tokens that the context holds of it.
+    /// Checks a request and creates its text, which still needs a [place](Self::put). `so_far` holds tokens that an
+    /// earlier process generated. `capacity` is the number of tokens that the context can hold of this text.
     pub(super) fn new(
         id: SequenceId,
         spec: Spec,
@@ -71,9 +71,9 @@ impl Sequence {
         let mut tokens = spec.prompt.tokenize(vocab)?;
         let prompt = tokens.len();
         let shifting = Shifting::of(spec.when_full, &tokens, capacity, vocab)?;
-        // What an earlier process has shifted out needs no place.
+        // Tokens that an earlier process discarded need no cell.
         let in_place = prompt + if shifting.is_some() { 0 } else { so_far.len() };
-        // The last token of an answer needs no place.
+        // The last token of an answer needs no cell.
         if in_place >= capacity + usize::from(!so_far.is_empty()) {
             return Err(Error::PromptTooLong { tokens: in_place, context: capacity });
         }
@@ -108,10 +108,10 @@ impl Sequence {
         Ok(sequence)
     }
 
-    /// Puts tokens behind the prompt that an earlier process has generated: they are computed again one after the
-    /// other, as they were there, since another shape of batch would round otherwise. Their text was given out, but for
-    /// what is held back. The state of samplers that depends on logits (mirostat, adaptive-p, XTC) starts over.
-    /// Tokens beyond `capacity` were shifted out there, and are here.
+    /// Appends tokens that an earlier process generated. They are computed one by one, as before, because another batch
+    /// shape would round differently. Their text was already returned, except for the part that is still held back.
+    /// Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start over. Tokens beyond `capacity` are
+    /// discarded here, as the earlier process did.
     fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
         for &token in so_far {
             vocab.append_piece(token, self.limits.special, self.text.buffer())?;
@@ -129,7 +129,7 @@ impl Sequence {
         }
     }
 
-    /// Has a fork draw the same random numbers as this text, whose seed was drawn.
+    /// Makes forks draw the same random numbers as this text, even if its seed was random.
     pub(super) fn keep_seed(&mut self) {
         let seed = self.chooser.seed();
         if let Some(asked) = &mut self.asked {
@@ -137,7 +137,7 @@ impl Sequence {
         }
     }
 
-    /// What was asked for, with the first tokens as the prompt.
+    /// The request with the first `prompt` tokens as its prompt.
     pub(super) fn spec_after(&self, prompt: usize) -> Result<Spec, Error> {
         if self.statistics.discarded_tokens > 0 {
             return Err(Error::ShiftedOut { tokens: self.statistics.discarded_tokens });
@@ -146,24 +146,24 @@ impl Sequence {
         Ok(Spec { prompt: Prompt::tokens(&self.tokens[..prompt]), ..asked.clone() })
     }
 
-    /// Tokens that it has places for or needs them: those computed, and those to be.
+    /// Number of tokens of the text, whether or not they are computed yet.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Tokens that the context must hold for it to go on.
+    /// Number of tokens that the context must hold for the text to continue.
     pub(super) fn needs(&self) -> usize {
-        // An answer to a prompt has one token at least; a token that was chosen may be the last.
+        // A fresh prompt needs a cell for at least one token of its answer. A generated token may be the last one.
         self.len() + usize::from(self.statistics.generated_tokens == 0)
     }
 }
 
-/// The sequences that texts run on, and what each holds that others with its adapters can go on from.
+/// The sequences of the running texts, with the prefix that other texts can reuse.
 pub(super) fn held(sequences: &[Sequence]) -> Vec<(SeqId, Prefix<'_>)> {
     sequences.iter().map(|it| (it.held.seq, it.held())).collect()
 }
 
-/// Tokens at the beginning of a text that lie in cells which other running texts have too (`kv_unified`).
+/// Number of tokens at the beginning of a text that share cells with other running texts (`kv_unified`).
 pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
     let this = &sequences[at];
     let by_it = this.held.shares.map(|(_, tokens)| tokens);
@@ -171,39 +171,39 @@ pub(super) fn shared(sequences: &[Sequence], at: usize) -> usize {
 }
 
 impl Sequence {
-    /// Tokens at the beginning that it shares with the text `id`.
+    /// Number of leading tokens that this text shares with the text `id`.
     fn shared_with(&self, id: SequenceId) -> Option<usize> {
         let (of, tokens) = self.held.shares?;
         (of == id).then_some(tokens)
     }
 
-    /// Cells of the context that it needs and no other text that it shares cells with has been counted for.
+    /// Number of cells of this text, without those that were already counted for the text it shares with.
     fn cells(&self) -> usize {
         self.len() - self.held.shares.map_or(0, |(_, tokens)| tokens)
     }
 }
 
-/// Cells of the context that texts need together.
+/// Number of cells that all texts need together.
 pub(super) fn cells(sequences: &[Sequence]) -> usize {
     sequences.iter().map(Sequence::cells).sum()
 }
 
-/// Takes a text out of those that run.
+/// Removes a text from the running ones.
 pub(super) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
     let gone = sequences.remove(at);
     part(sequences, gone.id, 0, gone.held.shares);
     gone
 }
 
-/// Notes that a text holds its first `keep` tokens only of those that it shares with others.
+/// Records that a text shares at most its first `keep` tokens with others.
 pub(super) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
     let id = sequences[at].id;
     sequences[at].held.shares = sequences[at].held.shares.map(|(of, tokens)| (of, tokens.min(keep)));
     part(sequences, id, keep, Some((id, keep)));
 }
 
-/// Of the texts that share more than `keep` tokens with the text `id`, the one that shares the most has all that the
-/// others have: they share with that one now, and it shares as much of `left` as it had of the text.
+/// Updates the sharing after the text `id` has kept only its first `keep` tokens. The text that shares the most with it
+/// becomes the heir: the others now share with the heir, and the heir shares with `left`.
 fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
     let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
     let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));

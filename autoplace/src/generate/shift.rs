@@ -1,4 +1,5 @@
-//! A full context whose oldest tokens are shifted out, so that the text goes on: llama.cpp's context shift.
+//! The context shift: a full context discards the oldest tokens of a text so that the text continues (llama.cpp's
+//! context shift).
 
 use llama_sys::{Position, Token, Vocab};
 
@@ -9,15 +10,16 @@ use super::request::WhenFull;
 use super::sequence::Sequence;
 use crate::memory::KvType;
 
-/// How the oldest tokens of a text are shifted out.
+/// Settings of the context shift of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shifting {
-    /// Tokens at the beginning that stay.
+    /// Number of tokens at the beginning that stay.
     keep: usize,
 }
 
 impl Shifting {
-    /// `capacity`: tokens that the context holds of the text. `None` for a text that ends when the context is full.
+    /// `capacity` is the number of tokens that the context can hold of the text. `None` for a text that ends when the
+    /// context is full.
     pub(super) fn of(
         when_full: WhenFull,
         prompt: &[Token],
@@ -36,12 +38,12 @@ impl Shifting {
         Ok(Some(Self { keep }))
     }
 
-    /// How many of the first `tokens`, which are computed, are shifted out: 0 where too few are left. The first
-    /// `shared` of them lie in cells that others have too, and go besides.
+    /// Number of tokens to discard from the first `tokens`, which are computed; 0 when too few are left. The first
+    /// `shared` tokens lie in cells of other texts too, and are discarded in addition.
     fn discard(self, tokens: usize, shared: usize) -> usize {
         let start = self.keep.max(shared);
         let others = tokens.saturating_sub(start);
-        // llama.cpp's own share (tools/server/server-context.cpp, `n_discard`).
+        // llama.cpp discards the same share (tools/server/server-context.cpp, `n_discard`).
         match (others / 2).min(others.saturating_sub(1)) {
             0 => 0,
             discard => start - self.keep + discard,
@@ -50,11 +52,11 @@ impl Shifting {
 }
 
 impl Lent {
-    /// Whether the keys of this context can be turned where they lie, without memory that no plan has counted and
-    /// without any other change: or why not.
+    /// Checks that the keys can be rotated in place, without memory outside the plan and without other changes. The
+    /// error gives the reason.
     pub(super) fn check_shift(&self) -> Result<(), Error> {
         let (context, model) = (&self.context, self.context.model());
-        // Where sequences have caches of their own, each has a list of moves.
+        // With a cache for each sequence, each cache has a list of moves.
         let caches = if context.kv_unified() { 1 } else { context.n_seq_max() };
         let reason = if model.is_recurrent() || model.is_hybrid() {
             "the model's state is recurrent: it does not forget single tokens".to_owned()
@@ -63,15 +65,16 @@ impl Lent {
         } else if !context.kv_can_shift() {
             "llama.cpp does not move the positions of this model (M-RoPE has several for each token)".to_owned()
         } else if !matches!(self.type_k, KvType::F16 | KvType::F32) {
-            // Quantised keys are turned in a copy of 4 bytes per number of the whole cache (llama-kv-cache.cpp,
-            // build_rope_shift), and ggml's ROPE knows two types (ggml-cpu/ops.cpp, ggml_compute_forward_rope).
+            // llama.cpp rotates quantised keys in an F32 copy of the whole cache (llama-kv-cache.cpp,
+            // build_rope_shift), and ggml's ROPE supports only F16 and F32 (ggml-cpu/ops.cpp,
+            // ggml_compute_forward_rope).
             format!(
                 "keys of {} cannot be turned without memory that no plan counts: load with keys of f16 or f32",
                 self.type_k
             )
         } else if context.n_ubatch() / 4 < caches {
-            // By how much each cell moves, in 4 bytes, has its place where the mask of a batch had one: 2 bytes per
-            // cell of one cache and token.
+            // The shift amounts take 4 bytes per cell, in the buffer of a batch's mask: 2 bytes per cell and token of
+            // one cache.
             format!("it needs an `n_ubatch` of {} at least, which is {}", 4 * caches, context.n_ubatch())
         } else if !context.rope_only_rotates() {
             "with YaRN's factors each shift would scale the keys of all texts".to_owned()
@@ -83,15 +86,14 @@ impl Lent {
 }
 
 impl Sequence {
-    /// The token behind those that a shift would take out now: from there on they move. `None` for a text that does not
-    /// shift.
+    /// Index of the first token that a shift would move; `None` for a text that does not shift.
     pub(super) fn shift_end(&self, shared: usize) -> Option<usize> {
         let shifting = self.shifting?;
         Some(shifting.keep + shifting.discard(self.len().saturating_sub(1), shared))
     }
 
-    /// Makes room by shifting its oldest tokens out. `shared`: tokens at the beginning that lie in cells of others too.
-    /// Returns how many tokens stay in their places; `None` where nothing can be shifted out.
+    /// Discards the oldest tokens of the text. `shared` is the number of leading tokens in cells of other texts.
+    /// Returns the number of tokens that keep their positions, or `None` if no token can be discarded.
     pub(super) fn shift(&mut self, lent: &mut Lent, shared: usize) -> Result<Option<usize>, Error> {
         let before = self.held.computed;
         let Some((keep, discard)) = self.forget_oldest(shared) else {
@@ -103,15 +105,15 @@ impl Sequence {
             return Err(Error::CannotShift { reason: "llama.cpp refused to remove tokens from the cache".to_owned() });
         }
         context.kv_seq_shift(self.held.seq, to..Position::MAX, from - to)?;
-        // At the next decode llama.cpp would only log that it failed.
+        // Without this call, the next decode would only log the failure.
         context.kv_update()?;
         self.held.computed = before - discard;
         self.held.unshifted = self.held.unshifted.min(keep);
         Ok(Some(keep))
     }
 
-    /// Takes tokens behind those that are kept out of the text, whose last one was just chosen, and returns where they
-    /// were and how many. The memory is as before. `None` where nothing can be taken out.
+    /// Removes the oldest tokens after the kept ones from the token list, and returns their first index and number.
+    /// Leaves the KV cache unchanged. Returns `None` if no token can be removed.
     pub(super) fn forget_oldest(&mut self, shared: usize) -> Option<(usize, usize)> {
         let shifting = self.shifting?;
         let keep = shifting.keep;
@@ -138,7 +140,7 @@ mod tests {
             (12, 0, 1),
             (11, 0, 0),
             (3, 0, 0),
-            // What others have too goes besides.
+            // Shared tokens are discarded in addition.
             (110, 5, 50),
             (110, 60, 50 + 25),
             (110, 109, 0),

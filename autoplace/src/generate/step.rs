@@ -1,4 +1,4 @@
-//! One step of a session: a batch of the next tokens of its texts, and what is chosen after them.
+//! One step of a session: it computes a batch of the next tokens of its texts, and chooses the tokens after them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,19 +16,19 @@ use super::speculative::Drafters;
 use super::stats::{DraftsOff, Statistics};
 use crate::load::Model;
 
-/// Tokens of prompts that a step computes at most, over all texts.
+/// Maximum number of prompt tokens per step, over all texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) enum PromptChunk {
-    /// What the other texts leave of a batch.
+    /// The rest of a batch (`n_batch`).
     #[default]
     Batch,
-    /// What the other texts leave of a graph.
+    /// The rest of a graph (`n_ubatch`).
     Graph,
     Tokens(usize),
 }
 
 impl PromptChunk {
-    /// Tokens of prompts beside the tokens of `others`: one at least, where the batch has room.
+    /// Number of prompt tokens beside `others` tokens of other texts; at least one if the batch has room.
     fn tokens(self, context: &Context, others: usize) -> usize {
         let left = (context.n_batch() as usize).saturating_sub(others);
         let wanted = match self {
@@ -40,15 +40,15 @@ impl PromptChunk {
     }
 }
 
-/// What a step works with and what it gives, kept so that the next one allocates nothing.
+/// Buffers and results of a step, kept so that the next step allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) prompt_chunk: PromptChunk,
-    /// Steps so far.
+    /// Number of steps so far.
     pub(super) number: usize,
-    /// With what the text of each had taken so far.
+    /// New pieces, each with the statistics of its text so far.
     pub(super) pieces: VecDeque<(Piece, Statistics)>,
-    /// Texts for which no token could be chosen, and why.
+    /// Texts whose next token could not be chosen, and their errors.
     pub(super) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
     asking: Vec<Asking>,
@@ -66,15 +66,15 @@ pub(super) struct Step<'a> {
 
 #[derive(Debug, Default)]
 struct Computed {
-    /// Drafts are to be judged by the time that it takes.
+    /// Whether the step's time counts for the judgement of drafts.
     is_steady: bool,
-    /// How many tokens, where none of them is a prompt's or a draft's.
+    /// Number of tokens, if all of them are generated ones.
     generated: Option<usize>,
 }
 
 impl Step<'_> {
     pub(super) fn run(mut self) -> Result<(), Error> {
-        // Texts of which no token was wanted.
+        // Ends texts that ask for no token.
         for sequence in self.sequences.iter_mut() {
             if let Some(piece) = sequence.end_at_once() {
                 self.work.pieces.push_back((piece, sequence.statistics));
@@ -111,7 +111,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Whether the prompt of the only text is not done yet.
+    /// Whether the only text is still computing its prompt.
     fn begins_prompt(&self) -> bool {
         let pulse = self.model.pulse();
         match (&**self.sequences, &mut *pulse.meter()) {
@@ -130,7 +130,7 @@ impl Step<'_> {
         }
     }
 
-    /// Notes down what a prompt took, if the step has ended it.
+    /// Measures a prompt that this step has completed.
     fn meter_prompt(&self, began: bool) {
         let ([only], true) = (&**self.sequences, began) else { return };
         let Statistics { prompt_tokens, cached_tokens, prompt_time, first_token_latency, .. } = only.statistics;
@@ -139,8 +139,8 @@ impl Step<'_> {
         }
     }
 
-    /// The tokens before the one that was computed, and the time that those took: where it is one of one text and not
-    /// of its prompt, since others have another speed.
+    /// The depth and the generation time so far, if the batch holds one generated token of the only text. Prompts and
+    /// several texts run at another speed.
     fn alone(&self) -> Option<(usize, Duration)> {
         match &**self.sequences {
             [only] if self.work.batch.len() == 1 => {
@@ -151,8 +151,8 @@ impl Step<'_> {
         }
     }
 
-    /// Puts the next tokens of every text of one set of adapters into the batch: one of each that is being generated,
-    /// and what there is room for of prompts.
+    /// Fills the batch with the next tokens of the texts of one adapter set: one token of each text that generates, and
+    /// a share of each prompt.
     fn fill(&mut self) -> Result<(), Error> {
         let Work { batch, asking, turns, prompt_chunk, number, .. } = &mut *self.work;
         let scales = turns.next(self.sequences);
@@ -193,7 +193,7 @@ impl Step<'_> {
         self.set_threads(generates)?;
         let context = &mut self.lent.context;
         if context.kv_unified() {
-            // What idle texts have left lies in the same cells.
+            // Idle texts occupy cells of the same cache.
             let drafted = self.work.batch.len() - queued;
             let wanted = cells(self.sequences) + drafted;
             self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted))?;
@@ -208,14 +208,14 @@ impl Step<'_> {
             }
             decoded => decoded?,
         }
-        // The time of the prompt is counted apart from that of choosing.
+        // Separates the time of the prompt from the time of choosing.
         if self.sequences.iter().any(Sequence::ends_prompt) {
             context.synchronize()?;
         }
         Ok(Computed { is_steady, generated: (generates && self.work.batch.len() == queued).then_some(queued) })
     }
 
-    /// Sets the threads of the batch, which holds tokens of prompts unless it `generates`.
+    /// Sets the threads for the batch. `generates` says that the batch holds no prompt tokens.
     fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
         self.model.pulse().follow_processors();
         let Some(pacer) = &*self.model.pulse().pacer() else {
@@ -230,7 +230,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Takes note of the time of a step that generated so many tokens: the threads of the next ones follow from it.
+    /// Records the time of a step that generated `tokens` tokens. The pacer may then change the threads.
     fn pace(&self, tokens: usize, took: Duration) {
         let mut pacer = self.model.pulse().pacer();
         let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took));
@@ -240,8 +240,8 @@ impl Step<'_> {
         }
     }
 
-    /// Chooses the next token of every text of which all is computed, and those after it as long as they were drafted.
-    /// `computed`: how long that took from `begun` on.
+    /// Chooses the next token of every text whose queued tokens are computed, and further tokens while the draft
+    /// agrees. `computed` is the time from `begun` to the end of the computation.
     fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
         let mut used = cells(self.sequences);
         for at in 0..self.sequences.len() {
@@ -262,7 +262,7 @@ impl Step<'_> {
             }
             let sequence = &mut self.sequences[at];
             let context = &mut self.lent.context;
-            // After a shift the tokens are no longer where the batch had them.
+            // A shift has moved the tokens away from their places in the batch.
             if sequence.statistics.discarded_tokens == discarded {
                 sequence.followed(self.drafters, context, from)?;
             }
@@ -304,9 +304,9 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Has a text, whose token was just chosen, shift its oldest tokens out. It ends where that makes no room.
+    /// Discards the oldest tokens of a text whose token was just chosen. The text ends if no room results.
     fn shift(&mut self, at: usize, used: &mut usize, piece: &mut Piece) -> Result<(), Error> {
-        // The draft lies behind the tokens that move, and there is room for none after this token.
+        // The draft lies behind the tokens that move, and has no room after the new token.
         self.sequences[at].forget_draft(&mut self.lent.context)?;
         let before = cells(self.sequences);
         let shared = shared(self.sequences, at);
@@ -326,11 +326,11 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Adds to every text what the step took, and how many tokens it gave to it.
+    /// Reports the step's time and tokens to the speculator of every text.
     fn learn(&mut self, took: Duration) {
         for sequence in self.sequences.iter_mut() {
             let tokens = self.work.pieces.iter().filter(|(piece, _)| piece.sequence == sequence.id).count();
-            // None where it was not its turn.
+            // A text without tokens did not take part in the step.
             if tokens > 0
                 && let Some(speculator) = &mut sequence.speculator
             {
@@ -339,7 +339,7 @@ impl Step<'_> {
         }
     }
 
-    /// Takes the texts that have ended out of the session. What the context holds of them stays.
+    /// Removes ended texts from the session. Their tokens stay cached.
     fn let_ended_go(&mut self) {
         let ended = self.work.pieces.iter().filter(|(piece, _)| piece.end.is_some()).map(|(piece, _)| piece.sequence);
         let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
@@ -353,8 +353,8 @@ impl Step<'_> {
     }
 }
 
-/// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time says what drafts
-/// take: not if it computes a prompt. Then it has no drafts either.
+/// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time counts for the
+/// judgement of drafts. A step that computes a prompt does not count and gets no drafts.
 fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
     let Lent { context, vocab, room, .. } = lent;
     if sequences.iter().all(|sequence| sequence.speculator.is_none()) {
@@ -363,15 +363,15 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
     let is_steady = sequences.iter().all(Sequence::is_steady);
     let off = drafts_off(context);
     let used: usize = sequences.iter().map(Sequence::len).sum();
-    // Within one graph, so that a sliding window loses nothing that is needed after a rejected draft.
+    // Within one graph, a sliding window keeps the cells that a rejected draft needs again.
     let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
     let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
-    // Further than that, a recurrent state does not go back.
+    // A recurrent state can go back by at most `n_rs_seq` tokens.
     let back = match context.n_rs_seq() {
         0 => usize::MAX,
         tokens => tokens as usize,
     };
-    // Each text gets a token of its own besides.
+    // Each text also needs a cell for its own token.
     let places = room.all.saturating_sub(used + sequences.len());
     let mut left = of_graph.saturating_sub(batch.len()).min(outputs).min(places);
     let mut sharing = sequences.iter().filter(|it| it.speculator.is_some()).count();
@@ -384,7 +384,7 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
     Ok(is_steady)
 }
 
-/// Why nothing can be drafted with this context, if nothing can.
+/// The reason why this context allows no drafts; `None` if it does.
 fn drafts_off(context: &Context) -> Option<DraftsOff> {
     let model = context.model();
     if (model.is_recurrent() || model.is_hybrid()) && context.n_rs_seq() == 0 {

@@ -1,4 +1,4 @@
-//! The worker's side of a run: an engine, and a thread that sends the pieces of its texts.
+//! The worker's side of a run: an engine, and a thread that sends its pieces.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,29 +20,29 @@ use crate::load::{AbortHandle, Model};
 use crate::lock;
 use crate::worker::{self, Sender};
 
-/// The least time between two sends: a model that is faster than its readers would otherwise wake the application,
-/// which needs the same cores, for every token.
+/// Shortest time between two sends. Otherwise a model that is faster than its readers would wake the application for
+/// every token, and the application needs the same cores.
 const OFTEN: Duration = Duration::from_millis(2);
 
-/// An engine that generates what the application asks for. Dropping it cancels what is not finished.
+/// The engine of a worker. Dropping it cancels unfinished texts.
 pub(crate) struct Host {
     engine: Engine,
     outbox: Arc<Outbox>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The texts that are generated, on their way to the application.
+/// The texts whose pieces go to the application.
 struct Outbox {
     sender: Sender,
-    /// Each with whether nothing of it is to be sent.
+    /// The running texts. The flag of a text says that its pieces are held back.
     texts: Mutex<HashMap<u64, (TokenStream, bool)>>,
     is_closing: AtomicBool,
-    /// Rings when there may be something to send.
+    /// Notified when there may be a piece to send.
     bell: Arc<Bell>,
 }
 
 impl Host {
-    /// Starts one, and returns what stops a computation of it.
+    /// Starts the engine. The handle aborts its computation.
     pub(crate) fn start(model: &Model, start: Start, sender: &Sender) -> Result<(Self, AbortHandle), Error> {
         let (engine, abort) = EngineBuilder::serve(model, start)?;
         let outbox = Arc::new(Outbox {
@@ -56,7 +56,7 @@ impl Host {
         Ok((Self { engine, outbox, thread: Some(thread) }, abort))
     }
 
-    /// `false`: nobody is there any more.
+    /// Carries out a call. Returns false when the application is gone.
     pub(crate) fn carry_out(&mut self, call: TextCall) -> Result<bool, worker::Error> {
         match call {
             TextCall::Submit { id, spec, so_far } => return self.submit(id, *spec, &so_far),
@@ -72,7 +72,7 @@ impl Host {
                 self.outbox.bell.ring();
             }
             TextCall::Close { how } => self.close(how),
-            // Whoever has started this has heard it, and a run has no session.
+            // The caller handles the start, and a run has no session.
             TextCall::Start(_) | TextCall::Session(_) => {}
         }
         Ok(true)
@@ -101,18 +101,18 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.close(Shutdown::Cancel);
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed, and the texts end with it.
+            // The panic was already printed, and the texts have ended with the engine.
             let _ = thread.join();
         }
     }
 }
 
 impl Outbox {
-    /// Sends all that comes, until the engine is closed and the last text has ended.
+    /// Sends all pieces until the engine is closed and the last text has ended.
     fn send_all(&self, engine: &Engine) {
         loop {
             self.bell.wait();
-            // Before the texts are looked at: those that it ends are reported.
+            // Read before the texts, so that texts ended by the close are still reported.
             let is_closing = self.is_closing.load(Ordering::Acquire);
             let mut replies = Vec::new();
             let is_idle = self.take(&mut replies);
@@ -131,7 +131,7 @@ impl Outbox {
         }
     }
 
-    /// Takes what there is of all texts. `true`: all have ended.
+    /// Takes the pieces of all texts that are ready. Returns true when all texts have ended.
     fn take(&self, replies: &mut Vec<Reply>) -> bool {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut context = Context::from_waker(&waker);
@@ -160,7 +160,8 @@ impl Outbox {
         texts.is_empty()
     }
 
-    /// Has a reply sent with the next flush. Without it the application would wait: the process ends.
+    /// Queues a reply for the next flush. On a failure the process ends, because the application would wait for the
+    /// reply forever.
     fn put(&self, reply: &Reply) {
         if let Err(error) = self.sender.put(reply) {
             tracing::error!("{error}");
@@ -169,7 +170,8 @@ impl Outbox {
     }
 }
 
-/// Ends the process where its thread panics: the connection ends with the last of its handles, of which others wait.
+/// Ends the process when the thread panics. The connection would otherwise stay open, because other threads hold
+/// handles of it.
 struct Open(Arc<Outbox>);
 
 impl Drop for Open {

@@ -1,4 +1,4 @@
-//! This process's side of a run: the texts, what the worker sends of them, and its replacements when it dies.
+//! The application's side of a run: the texts, their pieces from the worker, and the replacement of a worker that dies.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -27,16 +27,16 @@ pub(in crate::generate) struct Link {
     pub(in crate::generate) model: Model,
     start: Start,
     abort: AbortHandle,
-    /// Rings when there is a text, or none will come any more.
+    /// Notified when a text arrives, or when no further text can.
     bell: Bell,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// `None` between two workers, and in the end.
+    /// `None` between two workers and after the end.
     sender: Option<worker::Sender>,
-    /// By their numbers.
+    /// By text number.
     texts: BTreeMap<u64, Text>,
     submitted: u64,
     is_aborted: bool,
@@ -48,30 +48,30 @@ struct State {
 #[derive(Debug)]
 struct Text {
     spec: Spec,
-    /// Receives first an empty piece, which says that it is accepted.
+    /// Receives an empty piece first, which reports the acceptance.
     answer: Sender<Message>,
     is_accepted: bool,
-    /// The worker sends no more of it.
+    /// Whether the worker holds back the pieces of this text.
     is_held: bool,
     place: Place,
     tokens: Vec<Token>,
-    /// So far, over all workers.
+    /// Totals over all workers.
     statistics: Statistics,
-    /// When the last worker died, if the prompt was computed then.
+    /// Statistics at the death of the last worker, if the prompt had been computed.
     earlier: Option<Statistics>,
-    /// How many more workers it may have.
+    /// Number of further workers that the text may use.
     attempts: u32,
 }
 
 impl Text {
-    /// Requests it from a worker, after the tokens that have arrived.
+    /// Submits the text to a worker, with the tokens that have arrived.
     fn put(&self, id: u64, sender: &worker::Sender) -> Result<(), worker::Error> {
         let (spec, so_far) = (Box::new(self.spec.clone()), self.tokens.clone());
         sender.put(&Request::Text(TextCall::Submit { id, spec, so_far }))
     }
 
-    /// A piece with what all workers took. Another one computes the prompt again, and what drafts came to is
-    /// that of the last.
+    /// Adds the statistics of earlier workers to a piece. A later worker computes the prompt again. The draft counts
+    /// are those of the last worker.
     fn add(&mut self, mut piece: Piece, mut statistics: Statistics) -> Message {
         if let Some(earlier) = &self.earlier {
             statistics.prompt_tokens = earlier.prompt_tokens;
@@ -91,7 +91,8 @@ impl Text {
         Ok((piece, statistics))
     }
 
-    /// Its worker died: why it does not go on in another one.
+    /// Handles the death of the text's worker. Returns the error that ends the text, or `None` if another worker may
+    /// continue it.
     fn outlive(&mut self, death: &worker::Error, closing: Option<Shutdown>) -> Option<Error> {
         match closing {
             Some(Shutdown::Cancel) => return Some(Error::EngineEnded),
@@ -100,7 +101,7 @@ impl Text {
             _ => self.attempts -= 1,
         }
         self.earlier = self.has_begun().then_some(self.statistics);
-        // Another worker sends until it is asked to hold.
+        // A new worker sends pieces until it is asked to hold them back.
         self.is_held = false;
         None
     }
@@ -109,7 +110,7 @@ impl Text {
         self.statistics.first_token_latency.is_some()
     }
 
-    /// Sends the reader the last piece. Its place is free before that is read.
+    /// Sends the last piece. The place is freed first, so that it is free when the reader sees the end.
     fn end(self, last: Message) {
         drop(self.place);
         self.answer.send(last);
@@ -117,7 +118,7 @@ impl Text {
 }
 
 impl State {
-    /// Sends the worker a call. One that is gone needs none, and the reader finds out.
+    /// Sends a call to the worker. A dead worker needs no call, and the reader thread detects its death.
     fn send(&self, call: TextCall) {
         if let Some(sender) = &self.sender {
             let _ = sender.send(&Request::Text(call));
@@ -125,7 +126,7 @@ impl State {
     }
 }
 
-/// Texts are taken out of the state before they end: their readers may do anything when they are woken.
+/// Texts leave the state before they end, because waking a reader runs foreign code.
 impl Link {
     fn new(worker: &LentWorker, start: Start) -> Self {
         let (model, abort) = (worker.model().clone(), worker.abort_handle());
@@ -133,7 +134,7 @@ impl Link {
         Self { model, start, abort, bell: Bell::default(), state: Mutex::new(state) }
     }
 
-    /// Sends the worker a text to check and generate. Its first piece, an empty one, says that it is accepted.
+    /// Submits a text to the worker, which checks and generates it. An empty first piece reports the acceptance.
     pub(in crate::generate) fn submit(self: &Arc<Self>, spec: Spec, place: Place) -> Result<Receiver<Message>, Error> {
         let mut state = lock(&self.state);
         if state.is_over || state.closing.is_some() {
@@ -170,7 +171,7 @@ impl Link {
         Ok(pieces)
     }
 
-    /// The reader of a text has gone, or has read.
+    /// Called when the reader of a text has gone or has caught up.
     fn look(&self, id: u64) {
         let mut state = lock(&self.state);
         let cancelled = match state.texts.get_mut(&id) {
@@ -189,19 +190,19 @@ impl Link {
         drop(cancelled);
     }
 
-    /// A text counts as begun with its first token.
+    /// A text counts as running from its first token.
     pub(in crate::generate) fn metrics(&self) -> Metrics {
         let state = lock(&self.state);
         Metrics { queued: state.texts.values().filter(|text| !text.has_begun()).count(), ..state.totals }
     }
 
-    /// Stops the computation that is going on, or the next one, with an error.
+    /// Aborts the present computation, or the next one.
     pub(in crate::generate) fn abort(&self) {
         lock(&self.state).is_aborted = true;
         self.abort.abort();
     }
 
-    /// Takes no more texts.
+    /// Refuses further texts.
     pub(in crate::generate) fn close(&self, how: Shutdown) {
         let mut state = lock(&self.state);
         state.closing = state.closing.max(Some(how));
@@ -213,13 +214,13 @@ impl Link {
         self.bell.ring();
     }
 
-    /// The worker has accepted a text.
+    /// Records that the worker has accepted a text.
     fn accepted(&self, id: u64, statistics: Statistics) {
         let mut state = lock(&self.state);
         let Some(text) = state.texts.get_mut(&id) else {
             return;
         };
-        // Another worker has to draw the same numbers.
+        // A replacement worker must draw the same random numbers.
         text.spec.sampling.seed = statistics.seed.or(text.spec.sampling.seed);
         let is_first = !std::mem::replace(&mut text.is_accepted, true);
         let begun = is_first.then(|| text.answer.put(Ok((Piece::new(SequenceId(id), None), statistics))));
@@ -230,7 +231,7 @@ impl Link {
     fn piece(&self, piece: Piece, statistics: Statistics) {
         let is_last = piece.end.is_some();
         let mut state = lock(&self.state);
-        // It may have been cancelled meanwhile.
+        // The text may have been cancelled meanwhile.
         let id = piece.sequence.0;
         let State { texts, totals, .. } = &mut *state;
         let Entry::Occupied(mut entry) = texts.entry(id) else {
@@ -266,7 +267,7 @@ impl Link {
         }
     }
 
-    /// The worker died. `false`: no text needs another one.
+    /// Handles the death of the worker. Returns false if no text needs another worker.
     fn outlive(&self, death: &worker::Error) -> bool {
         let mut state = lock(&self.state);
         state.sender = None;
@@ -294,7 +295,7 @@ impl Link {
         }
     }
 
-    /// Asks another worker for all texts. Whoever comes meanwhile waits: the start is the first that it hears.
+    /// Submits all texts to a new worker. Later calls wait for the lock, so that the start comes first.
     fn start_over(&self, sender: worker::Sender) -> Result<(), worker::Error> {
         let mut state = lock(&self.state);
         sender.put(&Request::Text(TextCall::Start(self.start)))?;
@@ -310,7 +311,7 @@ impl Link {
         Ok(())
     }
 
-    /// Nothing more will come: the remaining texts have no end.
+    /// Closes the run: texts that are left get no end.
     fn end(&self) {
         let mut state = lock(&self.state);
         state.is_over = true;
@@ -321,8 +322,8 @@ impl Link {
     }
 }
 
-/// Whoever reads what the worker says. Dropping it cancels all texts, waits until the context is free, and gives the
-/// worker back.
+/// Reads the messages of the worker. Dropping it cancels all texts, waits until the context is free, and returns the
+/// worker.
 #[derive(Debug)]
 pub(in crate::generate) struct Reader {
     link: Arc<Link>,
@@ -331,7 +332,7 @@ pub(in crate::generate) struct Reader {
 }
 
 impl Reader {
-    /// Takes the worker, and has it start a run.
+    /// Takes the worker and starts a run.
     pub(in crate::generate) fn open(model: &Model, ahead: usize, prompt_chunk: PromptChunk) -> Result<Self, Error> {
         let mut worker = LentWorker::take(model)?;
         let start = Start { run: worker.run(), ahead, prompt_chunk };
@@ -351,12 +352,12 @@ impl Reader {
         &self.link
     }
 
-    /// Until the run is closed, and all texts have ended.
+    /// Runs until the run is closed and all texts have ended.
     pub(in crate::generate) fn run(mut self) {
         while self.turn() {}
     }
 
-    /// Receives the worker's next message, or starts another worker. `false`: it is over.
+    /// Receives the worker's next message, or starts another worker. Returns false at the end.
     fn turn(&mut self) -> bool {
         if self.is_over {
             return false;
@@ -372,7 +373,7 @@ impl Reader {
         !self.is_over
     }
 
-    /// `false`: it was the last.
+    /// Handles a message. Returns false after the last one.
     fn hear(&self, reply: Reply) -> bool {
         match reply {
             Reply::Started => {}
@@ -390,7 +391,7 @@ impl Reader {
 
     fn go_on_after(&mut self, death: &worker::Error) {
         if !self.link.outlive(death) {
-            // The next text needs another one.
+            // No text is left, so another worker is needed only for the next one.
             self.is_over = lock(&self.link.state).closing.is_some();
             if !self.is_over {
                 self.link.bell.wait();
@@ -400,7 +401,7 @@ impl Reader {
         if let Err(refused) = self.worker.restart() {
             self.link.fail(&refused.into());
         } else if let Some(sender) = self.worker.sender() {
-            // Where it fails, the next turn finds out.
+            // The next turn detects a failure.
             let _ = self.worker.heard(self.link.start_over(sender));
         }
     }

@@ -1,12 +1,12 @@
-//! Generations in a worker process: the messages, and both sides of the connection.
+//! Generation in a worker process: the messages, and both sides of the connection.
 //!
-//! The worker runs an engine of its own (`host`), for an engine of this process or for a stream, which is the only text
-//! of one. It makes text of tokens, finds the stop strings and counts, as it would in this process, and sends each
-//! piece with what the text took so far.
+//! The worker runs its own engine (`host`), for an engine of the application or for a single stream. The worker
+//! assembles text, finds stop strings and counts, as a local engine does. Each piece carries the statistics of its text
+//! so far.
 //!
-//! When it dies, another one is sent every text with the tokens that have arrived (`link`): it brings cache, sampler
-//! and text to where they were after the last of them, and goes on. A token that had not arrived is chosen again by
-//! the same numbers, and so is the same.
+//! When a worker dies, its replacement gets every text with the tokens that have arrived (`link`). The replacement
+//! restores the cache, the sampler and the text to the state after the last of them and continues. A token that had not
+//! arrived is chosen again from the same random numbers, so it is the same token.
 
 mod host;
 mod link;
@@ -31,48 +31,48 @@ use crate::{load, worker};
 
 type Request = worker::Request<Loading, TextCall, ()>;
 
-/// A request to a worker about a run of texts. A text has a number that the application gives it.
+/// A request to a worker about a run of texts. The application numbers the texts.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum TextCall {
-    /// The first of a run: take the context.
+    /// Begins a run: the worker takes the context.
     Start(Start),
-    /// Check a text, and generate it after the tokens that an earlier worker has generated.
+    /// Checks a text and generates it, after tokens that an earlier worker generated.
     Submit { id: u64, spec: Box<Spec>, so_far: Vec<Token> },
-    /// Cancel a text.
+    /// Cancels a text.
     Cancel { id: u64 },
-    /// Send no more of a text, or go on with it: its reader is behind.
+    /// Holds back the pieces of a text whose reader is behind, or resumes them.
     Hold { id: u64, is_held: bool },
-    /// Take no more texts, and give the context back when the last one has ended.
+    /// Refuses further texts. The worker gives the context back when the last text has ended.
     Close { how: Shutdown },
-    /// A call of a session, in place of a run.
+    /// A call of a session instead of a run.
     Session(SessionCall),
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) run: u64,
-    /// Pieces that a text may be ahead of its reader.
+    /// Maximum number of pieces that a text runs ahead of its reader.
     pub(super) ahead: usize,
     pub(super) prompt_chunk: PromptChunk,
 }
 
-/// What a worker answers.
+/// A reply of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     Started,
-    /// It has not started.
+    /// The run could not start.
     Refused(#[serde(with = "load::crossing")] Error),
     Accepted {
         id: u64,
         statistics: Statistics,
     },
-    /// Of the text whose number the piece has.
+    /// A piece of the text that its sequence number names.
     Piece(Box<(Piece, Statistics)>),
     Failed {
         id: u64,
         #[serde(with = "load::crossing")]
         error: Error,
     },
-    /// The last of a run: the context is free.
+    /// The last reply of a run: the context is free.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! A session of a model in a worker: its calls, one after the other, and what both sides do with them.
+//! A session of a model in a worker: its calls, which run one after the other, and both sides of the connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,10 +23,10 @@ use crate::{lock, worker};
 
 const DOING: &str = "computing a session's texts";
 
-/// A request to a worker: a method of a [`Session`](crate::generate::Session).
+/// A call of a [`Session`](crate::generate::Session), as a request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum SessionCall {
-    /// The first: take the context.
+    /// The first call: the worker takes the context.
     Open {
         run: u64,
     },
@@ -42,23 +42,23 @@ pub(crate) enum SessionCall {
     CanRollBack(SequenceId),
     Replace(Option<Box<Plan>>),
     Improve(f64),
-    /// The last. It has no answer.
+    /// The last call. It has no answer.
     Close,
 }
 
-/// What a call came to, and how the session is then.
+/// The outcome of a call, and the state of the session after it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(serialize = "T: Serialize", deserialize = "T: DeserializeOwned"))]
 struct Answer<T> {
     outcome: Result<T, Failed<Error>>,
     view: View,
-    /// Where the model is, if that has changed.
+    /// The placement of the model, if it has changed.
     placed: Option<Arc<Placed>>,
-    /// The outcome of a re-placement that the call may have carried out.
+    /// The outcome of a re-placement that the call carried out.
     replaced: Option<Result<Replaced, Failed<Error>>>,
 }
 
-/// What is known of a session without a call.
+/// The state of a session that can be read without a call.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(in crate::generate) struct View {
     pub(in crate::generate) texts: Vec<(SequenceId, Statistics)>,
@@ -74,13 +74,13 @@ impl View {
         self.texts.iter().find(|text| text.0 == sequence).map(|text| text.1)
     }
 
-    /// Of a session whose worker has died: no text is left.
+    /// The state after the worker has died: no text is left.
     fn of_none() -> Self {
         Self { is_empty: true, ..Self::default() }
     }
 }
 
-/// The application's side.
+/// The application's side of a session.
 #[derive(Debug)]
 pub(in crate::generate) struct SessionThere {
     worker: Mutex<LentWorker>,
@@ -103,7 +103,7 @@ impl SessionThere {
         &self.view
     }
 
-    /// A call that may change the session.
+    /// Makes a call that may change the session.
     fn ask<T: DeserializeOwned>(&mut self, call: SessionCall) -> Result<T, Error> {
         let worker = self.worker.get_mut().unwrap_or_else(PoisonError::into_inner);
         match worker.ask::<Answer<T>>(&Request::Text(TextCall::Session(call)), DOING) {
@@ -126,7 +126,7 @@ impl SessionThere {
         }
     }
 
-    /// A call that leaves the session as it is.
+    /// Makes a call that does not change the session.
     fn look<T: DeserializeOwned>(&self, call: SessionCall) -> Result<T, Error> {
         let call = Request::Text(TextCall::Session(call));
         let Answer { outcome, .. } = lock(&self.worker).ask(&call, DOING)?;
@@ -138,7 +138,7 @@ impl SessionThere {
         if !model.is(lock(&self.worker).model()) {
             return Err(Error::OtherModel);
         }
-        // A worker would say it in words alone.
+        // A worker could return this error only as text.
         model.scales(spec.lora.as_deref())?;
         spec.check_for_worker()?;
         self.ask(SessionCall::Begin(Box::new(spec)))
@@ -189,13 +189,13 @@ impl SessionThere {
 impl Drop for SessionThere {
     fn drop(&mut self) {
         if let Some(sender) = lock(&self.worker).sender() {
-            // One that is gone has no session.
+            // A dead worker has no session to close.
             let _ = sender.send(&Request::Text(TextCall::Session(SessionCall::Close)));
         }
     }
 }
 
-/// The worker's side.
+/// The worker's side of a session.
 pub(crate) struct SessionHost {
     model: Model,
     session: SessionHere,
@@ -205,7 +205,7 @@ pub(crate) struct SessionHost {
 }
 
 impl SessionHost {
-    /// Takes the context and answers that, or why not. With the session comes what stops a computation of it.
+    /// Opens a session and reports the outcome. The handle aborts its computation.
     pub(crate) fn open(
         model: Result<&Model, Error>,
         sender: &worker::Sender,
@@ -225,7 +225,7 @@ impl SessionHost {
         }
     }
 
-    /// `false`: the application is gone.
+    /// Carries out a call. Returns false when the application is gone.
     pub(crate) fn carry_out(&mut self, call: SessionCall) -> Result<bool, worker::Error> {
         let Self { session, model, .. } = self;
         match call {
@@ -269,7 +269,7 @@ impl SessionHost {
                 let improved = session.improve(min_gain);
                 self.answer(improved, true)
             }
-            // Whoever has opened the session has heard them.
+            // The code that opened the session handles these calls.
             SessionCall::Open { .. } | SessionCall::Close => Ok(true),
         }
     }

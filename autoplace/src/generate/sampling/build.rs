@@ -1,4 +1,4 @@
-//! The chain that sampling parameters make.
+//! Builds the sampler chain from the sampling parameters.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,13 +8,13 @@ use llama_sys::{Model, Sampler, SamplerChain, Token};
 use super::{Mirostat, SamplerKind, Sampling};
 use crate::generate::Error;
 
-/// Tokens that go into Mirostat's estimate (common/sampling.cpp, common_sampler_init).
+/// Number of tokens in Mirostat's estimate (common/sampling.cpp, common_sampler_init).
 const MIROSTAT_M: u32 = 100;
 
 impl Sampling {
-    /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init), but for the biases,
-    /// which come before it: the samplers in the order that was asked for, and the one that chooses.
-    /// [`Sampler::seed`] is the seed in use.
+    /// Builds the chain as llama.cpp's programs do (common/sampling.cpp, common_sampler_init): the samplers in their
+    /// requested order, and the one that chooses. The biases come before the chain. [`Sampler::seed`] is the seed in
+    /// use.
     pub(crate) fn sampler(&self, model: &Model) -> Result<Sampler, Error> {
         self.check_ranges(model)?;
         let mut chain = Sampler::chain(model)?;
@@ -60,13 +60,12 @@ impl Sampling {
             SamplerKind::MinP => self.min_p > 0.0,
             SamplerKind::Xtc => self.xtc_probability > 0.0 && self.xtc_threshold <= 0.5,
             SamplerKind::Temperature => self.temperature != 1.0 || self.dynatemp_range > 0.0,
-            // Completes the chain.
+            // Completes the chain below.
             SamplerKind::AdaptiveP => false,
         }
     }
 
-    /// Whether a sampler can be left out where the likeliest token is taken anyway, and none after it makes more of
-    /// what it drops.
+    /// Whether greedy sampling can skip a sampler: no later sampler depends on the tokens that it drops.
     fn keeps_the_likeliest(&self, at: usize) -> bool {
         let rest = self.samplers[at..].iter().take_while(|it| **it != SamplerKind::Temperature);
         rest.filter(|it| self.is_on(**it))
@@ -98,10 +97,10 @@ impl Sampling {
         }
     }
 
-    /// Refuses what is out of range even where it would have no effect.
+    /// Refuses numbers out of range, even where they would have no effect.
     fn check_ranges(&self, model: &Model) -> Result<(), llama_sys::Error> {
         let chain = || Sampler::chain(model);
-        // Breakers are compared with the whole vocabulary, which takes its time.
+        // llama.cpp compares each breaker with the whole vocabulary, which is slow.
         let without_breakers = Self { dry_sequence_breakers: Vec::new(), ..self.clone() };
         let mut all = chain()?;
         for kind in SamplerKind::DEFAULT {
@@ -112,11 +111,10 @@ impl Sampling {
         Ok(())
     }
 
-    /// What is added to single logits before the chain, by the token; negative infinity for those that the model's
-    /// makers want never to be chosen.
+    /// The biases to add before the chain. Tokens that the model's authors suppress get negative infinity.
     ///
-    /// llama.cpp's own sampler for this looks through all biases for each candidate of a constrained text
-    /// (llama-sampler.cpp, llama_sampler_logit_bias_apply). In the order of the tokens, each is looked at once.
+    /// llama.cpp's own sampler searches all biases for each candidate of a constrained text (llama-sampler.cpp,
+    /// llama_sampler_logit_bias_apply). Sorted by token, each bias is visited once.
     pub(crate) fn biases(&self, model: &Model) -> Result<BTreeMap<Token, f32>, Error> {
         let vocab = model.vocab();
         let mut list = self.logit_bias.clone();
@@ -129,7 +127,7 @@ impl Sampling {
             }
         }
         if !list.is_empty() {
-            // Refuses what is no token, and no bias.
+            // Refuses invalid tokens and biases.
             drop(Sampler::chain(model)?.logit_bias(&list)?);
         }
         let mut biases = BTreeMap::new();
@@ -148,8 +146,8 @@ impl Sampling {
     }
 }
 
-/// A different number every time, from the source of randomness that std keeps for its hash maps.
+/// A new number for each call, from the random source that std keeps for its hash maps.
 fn random_seed() -> u32 {
-    // LLAMA_DEFAULT_SEED (u32::MAX) would make llama.cpp draw one that nobody can read back.
+    // LLAMA_DEFAULT_SEED (u32::MAX) would make llama.cpp draw a seed that cannot be read back.
     (RandomState::new().build_hasher().finish() >> 33) as u32
 }

@@ -1,4 +1,4 @@
-//! How the next token is chosen: the parameters, what the model's makers want them to be, and the chain that they make.
+//! Sampling parameters: the parameters themselves, the model file's recommendations, and the sampler chain.
 
 mod build;
 mod shipped;
@@ -9,18 +9,17 @@ use serde::{Deserialize, Serialize};
 /// Sampling parameters, in the terms of llama.cpp's server and with llama.cpp's defaults (common/common.h,
 /// common_params_sampling).
 ///
-/// A generation starts with those that the model's makers put into the file
-/// ([`Model::sampling`](crate::Model::sampling)).
+/// A generation starts with the parameters from the model file ([`Model::sampling`](crate::Model::sampling)).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// Divides the logits; 0.0 always takes the likeliest token of those that the samplers before leave. Default 0.8.
+    /// Divides the logits; 0.0 always takes the likeliest token that the earlier samplers leave. Default 0.8.
     pub temperature: f32,
-    /// Lets the temperature go this far below and above, as the entropy of the candidates goes from 0 to the greatest
-    /// possible one; 0.0, the default, is off.
+    /// Varies the temperature by up to this much in both directions, according to the entropy of the candidates; 0.0,
+    /// the default, is off.
     pub dynatemp_range: f32,
-    /// The power that the entropy is raised to before that. Default 1.0.
+    /// Exponent of the normalised entropy in the dynamic temperature. Default 1.0.
     pub dynatemp_exponent: f32,
     /// Keeps the k likeliest tokens; 0 keeps all. Default 40.
     pub top_k: u32,
@@ -28,55 +27,55 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keeps tokens at least p times as likely as the likeliest; 0.0 keeps all. Default 0.05.
     pub min_p: f32,
-    /// Keeps the tokens that are about as surprising as is to be expected, whose probabilities add up to p; 1.0, the
-    /// default, keeps all.
+    /// Locally typical sampling: keeps the tokens whose surprise is closest to the expected one, until their
+    /// probabilities add up to p; 1.0, the default, keeps all.
     pub typical_p: f32,
     /// Keeps tokens whose logit is at most this many standard deviations below the highest; 0.0 or less keeps
     /// all. Default -1.0.
     pub top_n_sigma: f32,
-    /// How often the likeliest tokens are dropped (XTC), from 0.0, the default, to 1.0.
+    /// Probability that XTC drops the likeliest tokens, 0.0 (the default) to 1.0.
     pub xtc_probability: f32,
-    /// From which probability on XTC drops a token, if another as likely is left; above 0.5 it drops none. Default 0.1.
+    /// XTC drops tokens above this probability, if another such token remains; above 0.5 it drops none. Default 0.1.
     pub xtc_threshold: f32,
-    /// Tokens that top-p, min-p, typical and XTC leave at least; 0, the default, is one.
+    /// Minimum number of tokens that top-p, min-p, typical and XTC leave; 0, the default, means one.
     pub min_keep: usize,
     /// Divides the logits of recent tokens; 1.0, the default, is off.
     pub repeat_penalty: f32,
-    /// How many recent tokens the penalties look at, the prompt's among them. Default 64.
+    /// Number of recent tokens that the penalties consider, including the prompt's. Default 64.
     pub repeat_last_n: u32,
-    /// Is subtracted from the logit of a recent token for each time that it came; 0.0, the default, is off.
+    /// Subtracted from the logit of a recent token once per occurrence; 0.0, the default, is off.
     pub frequency_penalty: f32,
-    /// Is subtracted once from the logit of a recent token; 0.0, the default, is off.
+    /// Subtracted once from the logit of a recent token; 0.0, the default, is off.
     pub presence_penalty: f32,
-    /// Punishes tokens that would go on with a repetition (DRY): by this times `dry_base` to the power of how much
-    /// longer than `dry_allowed_length` it is; 0.0, the default, is off.
+    /// Penalises tokens that continue a repetition (DRY). The penalty is `dry_multiplier * dry_base^(length -
+    /// dry_allowed_length)`; 0.0, the default, is off.
     pub dry_multiplier: f32,
-    /// At least 1.0. Default 1.75.
+    /// Base of the DRY penalty, at least 1.0. Default 1.75.
     pub dry_base: f32,
-    /// Repetitions of so many tokens and fewer cost nothing. Default 2.
+    /// Longest repetition without a DRY penalty, in tokens. Default 2.
     pub dry_allowed_length: u32,
-    /// Among how many recent tokens repetitions are looked for. Default 64.
+    /// Number of recent tokens that DRY searches for repetitions. Default 64.
     pub dry_penalty_last_n: u32,
-    /// What repetitions do not reach over: by default line ends, colons, quotes and asterisks.
+    /// Texts that end a repetition: by default line ends, colons, quotes and asterisks.
     pub dry_sequence_breakers: Vec<String>,
-    /// Keeps the surprise of the text at a level, instead of all samplers but the temperature. Default: off.
+    /// Keeps the surprise of the text constant, in place of all samplers except the temperature. Default: off.
     pub mirostat: Mirostat,
-    /// The level, in bits per token. Default 5.0.
+    /// Mirostat's target surprise, in bits per token. Default 5.0.
     pub mirostat_tau: f32,
-    /// How fast Mirostat learns. Default 0.1.
+    /// Mirostat's learning rate. Default 0.1.
     pub mirostat_eta: f32,
-    /// The probability that [`SamplerKind::AdaptiveP`] prefers; below 0.0 it prefers none. Default -1.0.
+    /// Probability that [`SamplerKind::AdaptiveP`] prefers; a negative value turns the preference off. Default -1.0.
     pub adaptive_target: f32,
-    /// How long adaptive-p remembers, 0.0 to 0.99. Default 0.9.
+    /// Decay of adaptive-p's memory, 0.0 to 0.99. Default 0.9.
     pub adaptive_decay: f32,
-    /// Is added to the logits of these tokens, each of which is named once. A million either way is the most; -1000.0
-    /// forbids a token as long as there is another.
+    /// Added to the logits of these tokens, at most once per token and at most a million in size. -1000.0 forbids a
+    /// token unless it is the only one left.
     pub logit_bias: Vec<(Token, f32)>,
-    /// The same by text, which must be one token. Control tokens are written out.
+    /// Biases by text, each of exactly one token. Control tokens are written out.
     pub logit_bias_text: Vec<(String, f32)>,
-    /// Which samplers apply, in this order: those that are on. Default: [`SamplerKind::DEFAULT`].
+    /// The samplers in their order; those that are off are skipped. Default: [`SamplerKind::DEFAULT`].
     pub samplers: Vec<SamplerKind>,
-    /// Seed of the random choice; `None` draws one, which [`Statistics::seed`](super::Statistics::seed) reports.
+    /// Seed of the random choices; `None` draws one, which [`Statistics::seed`](super::Statistics::seed) reports.
     pub seed: Option<u32>,
 }
 
@@ -117,13 +116,13 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// The likeliest token always: the same text every time.
+    /// Greedy sampling: always the likeliest token, so the text is the same each time.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }
 }
 
-/// A sampler, as one of [`Sampling::samplers`]. Its name in JSON is llama.cpp's.
+/// A sampler in [`Sampling::samplers`]. Its JSON name is llama.cpp's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -148,13 +147,12 @@ pub enum SamplerKind {
     Xtc,
     /// The temperature.
     Temperature,
-    /// Adaptive-p. It chooses the token, in place of plain chance, after all others wherever it is in the list.
+    /// Adaptive-p. It always comes last, wherever the list has it, and chooses the token in place of the random choice.
     AdaptiveP,
 }
 
 impl SamplerKind {
-    /// Those that apply where nothing else is asked for, in llama.cpp's order (common/common.h,
-    /// common_params_sampling).
+    /// The default samplers, in llama.cpp's order (common/common.h, common_params_sampling).
     pub const DEFAULT: [Self; 9] = [
         Self::Penalties,
         Self::Dry,
@@ -167,8 +165,8 @@ impl SamplerKind {
         Self::Temperature,
     ];
 
-    /// By one of the names that llama.cpp knows it by: `top_k`, `top-k` or `topk`, and some others
-    /// (common/sampling.cpp, common_sampler_types_from_names). `None` for a name of none of these.
+    /// Finds a sampler by one of llama.cpp's names, such as `top_k`, `top-k` or `topk` (common/sampling.cpp,
+    /// common_sampler_types_from_names). `None` for an unknown name.
     pub fn from_name(name: &str) -> Option<Self> {
         let name: String = name.trim().chars().filter(|it| !matches!(it, '_' | '-')).collect();
         Some(match name.as_str() {
@@ -187,18 +185,18 @@ impl SamplerKind {
     }
 }
 
-/// Which Mirostat chooses the tokens (<https://arxiv.org/abs/2007.14966>), if any.
+/// The version of Mirostat that chooses the tokens (<https://arxiv.org/abs/2007.14966>).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Mirostat {
-    /// None.
+    /// No Mirostat.
     #[default]
     Off,
-    /// The first, which estimates how many tokens to choose from. Where the text cannot be as surprising as it should,
-    /// llama.cpp's estimate overflows in the end, and only the likeliest token is left to choose: prefer the second.
+    /// Version 1, which estimates how many tokens to choose from. In a text that cannot reach the target surprise,
+    /// llama.cpp's estimate eventually overflows, and only the likeliest token remains. Prefer version 2.
     V1,
-    /// The second, which bounds how surprising a token may be.
+    /// Version 2, which bounds the surprise of a token.
     V2,
 }
 

@@ -1,11 +1,11 @@
-//! What a model's makers want its sampling to be: `general.sampling.*` of the file.
+//! The sampling parameters that a model's authors put into the file: `general.sampling.*`.
 
 use super::{Mirostat, SamplerKind, Sampling};
 use crate::gguf::{Header, Number, Value};
 
 impl Sampling {
-    /// The sampling parameters of a file, `general.sampling.temp` and so on, and llama.cpp's own where it has none
-    /// (common/common.cpp, common_init_sampler_from_model). What no sampler would take is left out, with a warning.
+    /// Reads the sampling parameters of a file, such as `general.sampling.temp`. Missing keys get llama.cpp's defaults
+    /// (common/common.cpp, common_init_sampler_from_model). An invalid value is skipped with a warning.
     pub fn shipped_with(header: &Header) -> Self {
         let file = Shipped { header };
         let mut it = Self::default();
@@ -14,7 +14,7 @@ impl Sampling {
         if let Some(samplers) = file.sequence() {
             it.samplers = samplers;
         }
-        // 0 and less keeps all.
+        // 0 and negative values keep all tokens.
         it.top_k = file.count("top_k", it.top_k);
         it.top_p = file.number("top_p", it.top_p, probability);
         it.min_p = file.number("min_p", it.min_p, probability);
@@ -41,8 +41,8 @@ struct Shipped<'a> {
 }
 
 impl Shipped<'_> {
-    /// A number of any type, or a text that is one: llama.cpp makes a text of it, and a number of that. What no sampler
-    /// takes is left out, with a warning.
+    /// Reads a number of any type, or a string that holds one; llama.cpp converts any value to a string and parses
+    /// that. An invalid value is skipped with a warning.
     fn taken(&self, name: &str, is_taken: fn(f64) -> bool) -> Option<f64> {
         let key = format!("general.sampling.{name}");
         let value = self.header.get(&key)?;
@@ -61,12 +61,12 @@ impl Shipped<'_> {
         self.taken(name, is_taken).map_or(otherwise, |number| number as f32)
     }
 
-    /// A number of tokens; less than none is none.
+    /// Reads a number of tokens; a negative number becomes 0.
     fn count(&self, name: &str, otherwise: u32) -> u32 {
         self.taken(name, |number| number <= f64::from(1 << 24)).map_or(otherwise, |number| number.max(0.0) as u32)
     }
 
-    /// The samplers by their names, with semicolons between them.
+    /// The names of the samplers, separated by semicolons.
     fn sequence(&self) -> Option<Vec<SamplerKind>> {
         let key = "general.sampling.sequence";
         let names = self.header.get(key)?.as_str()?.split(';');

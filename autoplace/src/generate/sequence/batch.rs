@@ -1,4 +1,4 @@
-//! What a batch computes of a text: its next tokens, and a draft of those after them.
+//! The part of a text in a batch: its next tokens and their draft.
 
 use std::time::Duration;
 
@@ -17,22 +17,23 @@ use crate::generate::stats::DraftsOff;
 pub(super) struct InBatch {
     at: i32,
     tokens: usize,
-    /// Those that are not computed yet.
+    /// Queued tokens that are not computed yet.
     pub(super) queued: usize,
-    /// The token that the next one is chosen after.
+    /// Index of the output that the next token is chosen from.
     pub(super) output: Option<i32>,
-    /// Where its draft begins.
+    /// Index of the first draft token.
     draft_at: i32,
 }
 
 impl Sequence {
-    /// Tokens that can be computed together next: what is left of a prompt, or the one that was chosen.
+    /// Number of tokens that can be computed next: the rest of the prompt up to the next checkpoint, or one generated
+    /// token.
     pub(crate) fn wanted(&self) -> usize {
         let end = self.held.stops.next(self.held.computed).unwrap_or(usize::MAX).min(self.held.in_batches);
         end.saturating_sub(self.held.computed).max(1)
     }
 
-    /// Adds its next tokens to a batch, as many as [wanted](Self::wanted) at most.
+    /// Adds the next `tokens` tokens to a batch; at most [`wanted`](Self::wanted).
     pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
         self.batch = InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };
         let from = self.held.computed;
@@ -49,13 +50,12 @@ impl Sequence {
         self.batch.queued > 0
     }
 
-    /// Whether the batch computes no more of it than the last token of an answer.
+    /// Whether the batch holds at most one token of this text, a generated one.
     pub(crate) fn is_steady(&self) -> bool {
         self.batch.queued <= 1 && !self.ends_prompt()
     }
 
-    /// Adds a draft of the tokens after its last one to the batch, of `most` tokens at most. `off`: why
-    /// there can be none.
+    /// Adds a draft of at most `most` tokens to the batch. `off` is the reason why the context allows no draft.
     pub(crate) fn queue_draft(
         &mut self,
         batch: &mut Batch,
@@ -68,7 +68,7 @@ impl Sequence {
             return Ok(0);
         };
         self.statistics.drafts_off = off.or(speculator.off(drafters));
-        // The last token of an answer is not computed, and the sampler chooses one more token after each draft.
+        // The last token of an answer is never computed. After each draft the sampler chooses one more token.
         let left = self.limits.max_tokens.saturating_sub(self.statistics.generated_tokens);
         let most = most.min(left.saturating_sub(1));
         if off.is_some() || self.batch.output.is_none() {
@@ -90,7 +90,7 @@ impl Sequence {
         self.batch.output.is_some() && self.statistics.first_token_latency.is_none()
     }
 
-    /// Says that its tokens in the batch are computed, and how long that took.
+    /// Records that the batch was computed in the time `took`.
     pub(crate) fn computed(&mut self, took: Duration) {
         self.held.computed += self.batch.queued;
         self.batch.queued = 0;
@@ -101,8 +101,8 @@ impl Sequence {
         }
     }
 
-    /// Accepts the token that was chosen, if it was drafted. Returns whether it was: then the batch has computed what
-    /// the next one is chosen from.
+    /// Accepts the chosen token if the draft has it. Returns whether it does; the batch then already holds the logits
+    /// for the next choice.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;
@@ -110,15 +110,14 @@ impl Sequence {
         let is_accepted = speculator.accepts(token);
         if is_accepted {
             self.held.computed += 1;
-            // The logits after the draft token.
+            // The logits after the accepted draft token.
             self.batch.output = Some(self.batch.draft_at + speculator.accepted as i32 - 1);
             self.statistics.accepted_tokens += 1;
         }
         is_accepted
     }
 
-    /// Has what drafts for it follow the tokens `from` on, which the batch has computed: those of the text, and those
-    /// of the draft that were accepted.
+    /// Passes the computed tokens after `from` to the drafter: the text's own and the accepted draft tokens.
     pub(crate) fn followed(&self, drafters: &mut Drafters, context: &mut Context, from: usize) -> Result<(), Error> {
         if self.held.computed <= from || !self.speculator.as_ref().is_some_and(Speculator::is_followed) {
             return Ok(());
@@ -135,7 +134,7 @@ impl Sequence {
         }
     }
 
-    /// Has the context forget the draft tokens that were not accepted.
+    /// Removes rejected draft tokens from the context.
     pub(crate) fn forget_draft(&mut self, context: &mut Context) -> Result<(), Error> {
         let Some(speculator) = &self.speculator else {
             return Ok(());
@@ -145,7 +144,7 @@ impl Sequence {
             return Ok(());
         }
         let keep = self.held.computed as i32;
-        // A recurrent state goes back within the tokens of the last batch, as far as the context was planned for that.
+        // A recurrent state can go back within the last batch, by up to `n_rs_seq` tokens.
         let by_states = drafted - accepted <= context.n_rs_seq() as usize;
         let goes_back = by_states || can_go_back(context, self.held.seq, self.held.computed)?;
         let went_back = goes_back && context.kv_seq_remove(self.held.seq, keep..i32::MAX)?;
@@ -158,25 +157,25 @@ impl Sequence {
 }
 
 impl Sequence {
-    /// Its last piece, where no token of it is wanted.
+    /// The last piece of a text that asks for no token.
     pub(crate) fn end_at_once(&mut self) -> Option<Piece> {
         (self.limits.max_tokens == 0)
             .then(|| Piece { end: Some(self.end(FinishReason::MaxTokens)), ..Piece::new(self.id, None) })
     }
 
-    /// Chooses the next token, if the batch was computed so far.
+    /// Chooses the next token if the batch holds an output of this text.
     pub(crate) fn choose(&mut self, context: &mut Context) -> Result<Option<Choice>, Error> {
         let Some(output) = self.batch.output else {
             return Ok(None);
         };
-        // Computed while the device still computes the logits.
+        // Computes the mask while the device still computes the logits.
         let mask = self.matcher.as_mut().map(Matcher::mask).transpose()?;
         let is_early = self.statistics.generated_tokens < self.limits.min_tokens;
         Ok(Some(self.chooser.choose(context, output, &self.tokens, mask, is_early)?))
     }
 
-    /// Takes the token that was chosen, `took` after its batch was computed, and makes text of it. `full`: there is no
-    /// place for the token to be computed.
+    /// Takes the chosen token and turns it into text. `took` is the time since the batch was computed. `full` says that
+    /// the context has no cell for the token.
     pub(crate) fn take(&mut self, choice: Choice, took: Duration, vocab: &Vocab, full: bool) -> Result<Piece, Error> {
         let statistics = &mut self.statistics;
         if statistics.first_token_latency.is_none() {
@@ -216,7 +215,7 @@ impl Sequence {
         Ok(piece)
     }
 
-    /// Ends a piece with the text that was held back.
+    /// Ends the text, and adds the text that was held back to its last piece.
     pub(crate) fn finish(&mut self, piece: &mut Piece, reason: FinishReason) {
         let (rest, is_stopped) = self.text.finish();
         piece.text.push_str(&rest);
@@ -226,7 +225,7 @@ impl Sequence {
     fn end(&mut self, reason: FinishReason) -> End {
         let meets_constraint = match &mut self.matcher {
             None => true,
-            // What it holds of the text that a stop string has cut off cannot be taken back.
+            // The matcher has accepted text that the stop string cut off, and cannot take it back.
             Some(_) if reason == FinishReason::StopString => false,
             Some(matcher) => matcher.may_end(),
         };

@@ -1,5 +1,5 @@
-//! What the context holds of a text: where that is, and what is kept of it when the text leaves the context or the
-//! model is released.
+//! The part of the context that a text holds, and what remains of it when the text leaves the context or the model is
+//! released.
 
 use llama_sys::{Context, SeqId, State};
 
@@ -11,20 +11,20 @@ use crate::generate::piece::SequenceId;
 
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// Its number in the context.
+    /// Sequence number in the context.
     pub(crate) seq: SeqId,
-    /// Tokens at the beginning that the KV cache holds.
+    /// Number of leading tokens in the KV cache.
     pub(crate) computed: usize,
-    /// Tokens at the beginning that are computed as many at a time as a batch takes; the others one by
-    /// one, as they came.
+    /// Number of leading tokens that are computed in full batches. The tokens after them are computed one by one, as
+    /// they were generated.
     pub(crate) in_batches: usize,
-    /// Tokens at the beginning that no shift has moved. Those that it has moved have seen the ones that were shifted
-    /// out: no other text goes on from them.
+    /// Number of leading tokens that no shift has moved. Moved tokens depend on discarded ones, so no other text reuses
+    /// them.
     pub(crate) unshifted: usize,
     pub(crate) stops: Stops,
-    /// The running text whose cells hold the beginning of this one, and how many of its tokens.
+    /// The running text whose cells hold the beginning of this one, and the number of shared tokens.
     pub(crate) shares: Option<(SequenceId, usize)>,
-    /// The KV cache of the tokens that are computed, while the model is not loaded.
+    /// The KV cache of the computed tokens while the model is unloaded.
     pub(crate) saved: Option<State>,
 }
 
@@ -43,14 +43,14 @@ impl Default for Held {
 }
 
 impl Held {
-    /// Tokens at the beginning that another text can go on from.
+    /// Number of leading tokens that another text can reuse.
     fn reusable(&self) -> usize {
         self.computed.min(self.unshifted)
     }
 }
 
 impl Sequence {
-    /// Runs it where the context holds this much of its beginning; `again`: after it was suspended.
+    /// Assigns a place to the text. `again` says that the text was suspended.
     pub(crate) fn put(&mut self, place: Place, again: bool) {
         self.held.seq = place.seq;
         self.held.computed = place.cached;
@@ -62,18 +62,18 @@ impl Sequence {
         }
     }
 
-    /// What the context holds of it that another text can go on from.
+    /// The prefix that another text can reuse.
     pub(crate) fn held(&self) -> Prefix<'_> {
         Prefix { tokens: &self.tokens[..self.held.reusable()], scales: &self.scales }
     }
 
-    /// All of its tokens.
+    /// All tokens of the text, as a prefix.
     pub(crate) fn all(&self) -> Prefix<'_> {
         Prefix { tokens: &self.tokens, scales: &self.scales }
     }
 
-    /// Takes it out of the context, which keeps what it holds of it as long as no other text needs the place.
-    /// [`put`](Self::put) puts it back.
+    /// Takes the text out of the context. Its tokens stay cached until another text needs the cells. [`put`](Self::put)
+    /// puts the text back.
     pub(crate) fn suspend(&mut self, cache: &mut Cache) {
         let held = self.held.reusable();
         self.held.computed = 0;
@@ -81,13 +81,13 @@ impl Sequence {
         cache.remember(self.held.seq, self.scales.clone(), self.tokens.clone(), held);
     }
 
-    /// Ends it, and leaves in the cache what the context holds of it and others can go on from.
+    /// Ends the text, and leaves its reusable tokens in the cache.
     pub(crate) fn leave(self, cache: &mut Cache) {
         let held = self.held.reusable();
         cache.remember(self.held.seq, self.scales, self.tokens, held);
     }
 
-    /// Keeps what the context holds of it. Returns the bytes.
+    /// Saves the KV cache of the text to host memory. Returns its bytes.
     pub(crate) fn save(&mut self, context: &mut Context) -> Result<u64, Error> {
         self.held.saved = match self.held.computed {
             0 => None,
@@ -100,7 +100,7 @@ impl Sequence {
         self.held.saved.as_ref().map_or(0, |state| state.len() as u64)
     }
 
-    /// Gives a context what was kept. Returns whether it took it.
+    /// Restores the saved KV cache. Returns whether the context accepted it.
     pub(crate) fn restore(&self, context: &mut Context) -> bool {
         match &self.held.saved {
             Some(state) => context.restore_state(self.held.seq, state).is_ok(),
@@ -108,7 +108,7 @@ impl Sequence {
         }
     }
 
-    /// Has its tokens computed again: the context has none of them.
+    /// Marks all tokens as not computed.
     pub(crate) fn compute_again(&mut self) {
         if self.held.computed > 0 {
             self.held.computed = 0;
@@ -117,7 +117,7 @@ impl Sequence {
         }
     }
 
-    /// Whether tokens are still to be computed that had been computed before.
+    /// Whether tokens that had been computed before are still to be computed again.
     pub(crate) fn is_computed_again(&self) -> bool {
         self.held.in_batches > self.prompt && self.held.computed < self.held.in_batches
     }

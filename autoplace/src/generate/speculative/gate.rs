@@ -1,28 +1,29 @@
-//! Whether drafts pay: measured times of steps flow in; whether the next step drafts flows out.
+//! Decides from measured step times whether the next step drafts.
 //!
-//! As long as a token takes less time with drafts, they go on. When it takes more, they pause, twice as long each time,
-//! and are tried again, since a text changes: a quotation begins, a table ends.
+//! Drafting continues as long as it makes tokens cheaper. When it makes them dearer, it pauses, and each pause is twice
+//! as long as the last. Drafting is tried again after a pause, because a text changes: a quotation begins, a table
+//! ends.
 
 use std::time::Duration;
 
-/// Steps without a draft at the beginning: they measure what a token takes.
+/// Steps without a draft at the beginning, which measure the plain time of a token.
 const PLAIN_STEPS: u32 = 3;
 
-/// Steps with a draft after which they are judged.
+/// Number of steps with a draft per judgement.
 const JUDGED: u32 = 8;
 
-/// Steps with a draft after which one goes without, so that what a token takes in a text this long stays known: it
-/// costs less than 1 %.
+/// Number of steps with a draft before one step without, which measures the plain time at the present depth. This costs
+/// less than 1 %.
 const REFRESH: u32 = 128;
 
-/// Steps of the first pause, and of the longest.
+/// Steps of the first and of the longest pause.
 const PAUSE: u32 = 32;
 const LONGEST_PAUSE: u32 = 1024;
 
-/// How many times as long a token may take with drafts as without, so that noise ends nothing.
+/// Tolerated ratio of the time per token with drafts to the time without, so that noise does not pause drafting.
 const ALLOWED: f64 = 1.02;
 
-/// The share of the newest step in the mean of those without a draft.
+/// Weight of the newest step in the mean of the steps without a draft.
 const NEWEST: f64 = 0.25;
 
 #[derive(Debug, Clone)]
@@ -30,16 +31,16 @@ pub(super) struct Gate {
     /// Nanoseconds of a step without a draft.
     plain: f64,
     plain_steps: u32,
-    /// Steps with a draft since the last one without.
+    /// Steps with a draft since the last step without.
     since_plain: u32,
-    /// Steps that are left of a pause.
+    /// Remaining steps of the present pause.
     paused: u32,
     /// Steps of the next pause.
     pause: u32,
     judged: Judged,
 }
 
-/// Steps with a draft that are not judged yet.
+/// Steps with a draft since the last judgement.
 #[derive(Debug, Clone, Copy, Default)]
 struct Judged {
     steps: u32,
@@ -56,12 +57,12 @@ impl Gate {
         self.plain_steps >= PLAIN_STEPS && self.paused == 0 && self.since_plain < REFRESH
     }
 
-    /// Whether drafts cost more than they give, as far as is known.
+    /// Whether drafting is paused because it cost more than it saved.
     pub(super) fn is_losing(&self) -> bool {
         self.paused > 0
     }
 
-    /// Notes a step without a draft.
+    /// Records a step without a draft.
     pub(super) fn plain(&mut self, took: Duration) {
         let took = took.as_nanos() as f64;
         self.plain = match self.plain_steps {
@@ -75,7 +76,7 @@ impl Gate {
         }
     }
 
-    /// Notes a step with a draft, which gave this many tokens.
+    /// Records a step with a draft that gave `tokens` tokens.
     pub(super) fn drafted(&mut self, took: Duration, tokens: usize) {
         self.since_plain += 1;
         let judged = &mut self.judged;
@@ -101,8 +102,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Goes so many steps: one without a draft takes `plain`, one with a draft `drafted` and gives `tokens`. Returns
-    /// how many drafted.
+    /// Runs `steps` steps. A step without a draft takes `plain`; a step with a draft takes `drafted` and gives `tokens`
+    /// tokens. Returns the number of steps with a draft.
     fn go(gate: &mut Gate, steps: u32, plain: u64, drafted: u64, tokens: usize) -> u32 {
         let mut drafts = 0;
         for _ in 0..steps {
@@ -134,7 +135,7 @@ mod tests {
         go(&mut gate, LONGEST_PAUSE + JUDGED, 100, 150, 3);
         let drafts = go(&mut gate, 1000, 100, 150, 3);
         assert!(drafts > 980, "{drafts}");
-        // And given up when it does not pay any more.
+        // Drafting pauses when it no longer pays.
         go(&mut gate, 3 * JUDGED, 100, 150, 1);
         assert!(gate.is_losing());
     }
@@ -154,8 +155,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever steps take, losing drafts cost little in the long run: at most a tenth above the time without any,
-        /// for drafts that take up to three times as long and give nothing.
+        /// Useless drafts that take up to three times as long cost at most a tenth of the plain time in the long run.
         #[test]
         fn losing_costs_little(plain in 100..10_000u64, more in 1.05f64..3.0) {
             let drafted = (plain as f64 * more) as u64;

@@ -1,10 +1,10 @@
-//! A model's own block that predicts further tokens (MTP): the tokens of a text and the hidden states that the model
-//! gave to them flow in, drafts flow out.
+//! The model's own block for multi-token prediction (MTP). In: the tokens of a text and the hidden states that the
+//! model computed for them. Out: drafts.
 //!
-//! The block is given each token with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
-//! `draft-mtp`). Those states are there only once, after the model has computed the tokens: so the block follows a text
-//! while it is computed. Its context lacks what was computed while it did not follow, and its drafts are the worse
-//! for it.
+//! The block gets each token together with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
+//! `draft-mtp`). The model's context holds those states only until its next batch, so the block follows a text while it
+//! is computed. The block's context lacks tokens that were computed while it did not follow, and its drafts are then
+//! worse.
 
 use llama_sys::{Batch, Context, Position, SeqId, Token};
 
@@ -14,18 +14,17 @@ use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::{Followed, Heads};
 
-/// Up to so many tokens wait for the next draft, to be computed with it. More, those of a prompt, are computed right
-/// away.
+/// Up to this many tokens wait to be computed with the next draft. A longer run, such as a prompt, is computed at once.
 const FEW: usize = 64;
 
 impl Heads {
-    /// Numbers of a hidden state.
+    /// Size of a hidden state, in numbers.
     fn width(&self) -> usize {
         self.context.model().n_embd_out() as usize
     }
 
-    /// Takes the hidden states of the tokens `from..to` of a sequence, which the model has just computed: those of the
-    /// tokens at `rows` of its batch.
+    /// Takes the hidden states of the tokens that the model has just computed, beginning with the token `from`. `rows`
+    /// are their rows in the model's batch.
     pub(in crate::generate) fn follow(
         &mut self,
         batch: &mut Batch,
@@ -34,7 +33,7 @@ impl Heads {
         from: usize,
         rows: impl Iterator<Item = i32>,
     ) -> Result<(), Error> {
-        // Forgets the tokens that differ from the text's, and those that were computed again.
+        // Forgets tokens that differ from the text, and tokens that were computed again.
         let known = self.known(seq);
         let keep = known.agrees_with(tokens).min((from + 1).saturating_sub(known.first));
         let held = self.cut(seq, keep)?;
@@ -49,7 +48,7 @@ impl Heads {
         }
         for (position, row) in (from..).zip(rows) {
             let known = self.known(seq);
-            // Its state is for the token after it, which is known already where this is not the last one.
+            // The state belongs to the next token, which is already known unless this is the last one.
             if position > from {
                 known.tokens.extend(tokens.get(position));
             }
@@ -58,7 +57,7 @@ impl Heads {
             if known.waiting() >= self.context.n_batch().max(1) as usize {
                 self.catch_up(batch, seq)?;
                 if self.known(seq).end() != position + 1 {
-                    // There was no room.
+                    // The block's context had no room.
                     return Ok(());
                 }
             }
@@ -70,8 +69,8 @@ impl Heads {
         Ok(())
     }
 
-    /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability `p_min` at
-    /// least. None where it has not followed up to the last token but one. `batch` and `state` are room to work in.
+    /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
+    /// Drafts none unless the block has followed up to the last token but one. `batch` and `state` are scratch buffers.
     pub(super) fn draft(
         &mut self,
         (batch, state): (&mut Batch, &mut Vec<f32>),
@@ -92,7 +91,7 @@ impl Heads {
             return Ok(());
         }
         self.catch_up(batch, seq)?;
-        // Nothing waits any more.
+        // All waiting tokens are computed now.
         let Some(next) = self.known(seq).hidden.get(..width) else {
             return Ok(());
         };
@@ -107,7 +106,7 @@ impl Heads {
             }
             if index + 1 == tokens.len() {
                 let known = self.known(seq);
-                // This token is the text's, with the model's own state; those that follow are not.
+                // This token belongs to the text and has the model's own state; draft tokens do not.
                 known.tokens.push(token);
                 known.computed += 1;
                 known.hidden.clear();
@@ -134,8 +133,7 @@ impl Heads {
         &mut self.held[seq as usize]
     }
 
-    /// Forgets all but the first `keep` known tokens of a sequence. Returns whether the context could keep
-    /// these.
+    /// Forgets all known tokens of a sequence except the first `keep`. Returns whether the context could keep those.
     fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
         let width = self.width();
         let known = self.known(seq);
@@ -153,7 +151,7 @@ impl Heads {
         Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
     }
 
-    /// Computes the waiting tokens of a sequence, without outputs.
+    /// Computes the waiting tokens of a sequence without outputs.
     fn catch_up(&mut self, batch: &mut Batch, seq: SeqId) -> Result<(), Error> {
         let width = self.width();
         let most = self.context.n_batch().max(1) as usize;
@@ -192,22 +190,22 @@ impl Heads {
 }
 
 impl Followed {
-    /// The position after the last token that is known.
+    /// The position after the last known token.
     fn end(&self) -> usize {
         self.first + self.tokens.len()
     }
 
-    /// Tokens that the context does not hold.
+    /// Number of known tokens that the context does not hold yet.
     fn waiting(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// Whether the hidden state is there for the token that comes next.
+    /// Whether the hidden state for the next token is present.
     fn has_next(&self, width: usize) -> bool {
         self.hidden.len() > self.waiting() * width
     }
 
-    /// How many of the tokens that are known are a text's.
+    /// Number of known tokens that agree with the text.
     fn agrees_with(&self, tokens: &[Token]) -> usize {
         common_prefix(&self.tokens, tokens.get(self.first..).unwrap_or_default())
     }

@@ -1,14 +1,14 @@
-//! Prompt lookup: what followed the last tokens the last time that they came.
+//! Prompt lookup: drafts the tokens that followed an earlier occurrence of the last tokens.
 
 use llama_sys::Token;
 
-/// Tokens of a match at most.
+/// Maximum length of a match, in tokens.
 const LONGEST: u32 = 16;
 
-/// Drafts up to `most` tokens that follow `tokens`, the text so far, by the longest match of `ngram_max` to `ngram_min`
-/// tokens; of equal ones by the last.
+/// Drafts up to `most` tokens after `tokens`, the text so far. Takes the longest match of at most `ngram_max` and at
+/// least `ngram_min` tokens; the last of equal matches wins.
 ///
-/// The whole text is searched: some 50 microseconds for 100,000 tokens.
+/// Searches the whole text, which takes about 50 microseconds for 100,000 tokens.
 pub(super) fn draft(tokens: &[Token], ngram_max: u32, ngram_min: u32, most: usize, draft: &mut Vec<Token>) {
     let ngram_max = ngram_max.clamp(1, LONGEST) as usize;
     let ngram_min = (ngram_min.max(1) as usize).min(ngram_max);
@@ -24,7 +24,7 @@ pub(super) fn draft(tokens: &[Token], ngram_max: u32, ngram_min: u32, most: usiz
         }
     }
     if longest >= ngram_min {
-        // A repetition that reaches the end goes on as it began.
+        // A repetition that reaches the end of the text continues cyclically.
         draft.extend(tokens[begin..].iter().cycle().take(most));
     }
 }
@@ -38,14 +38,14 @@ mod tests {
         let cases: [(&[i32], usize, &[i32]); 9] = [
             (&[1, 2, 3, 4, 5, 9, 1, 2], 3, &[3, 4, 5]),
             (&[1, 2, 3, 4, 5, 9, 1, 2], 0, &[]),
-            // One token is no match of two, and none came twice.
+            // One token is too short for a match of two, and the other texts have no repetition.
             (&[1, 2, 3, 9, 2], 3, &[]),
             (&[1, 2, 3, 4], 3, &[]),
             (&[], 3, &[]),
-            // The longest match counts, and of two the later.
+            // The longest match wins; of two equal ones, the later.
             (&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1, &[3]),
             (&[7, 1, 2, 3, 8, 1, 2, 4, 9, 1, 2], 1, &[4]),
-            // A repetition goes on.
+            // A repetition continues.
             (&[5, 5, 5], 4, &[5, 5, 5, 5]),
             (&[1, 2, 1, 2], 5, &[1, 2, 1, 2, 1]),
         ];

@@ -1,9 +1,9 @@
-//! Speculative decoding: several tokens of a text in one computation, and the text stays the same.
+//! Speculative decoding computes several tokens of a text at once without changing the text.
 //!
-//! In: the tokens of a text. Out: drafts of those that follow. The model computes the text's last token and the draft
-//! together. Then the text's own sampler chooses token after token, from the logits after each. A draft token that is
-//! its choice is accepted: the logits after it are there already. At the first that differs, the text and the context
-//! forget the rest of the draft. So every token is chosen as without a draft, but for rounding.
+//! In: the tokens of a text. Out: drafts of the tokens that follow. The model computes the text's last token and the
+//! draft in one batch. The text's own sampler then chooses token after token from their logits. A draft token that the
+//! sampler also chooses is accepted, and the logits after it are already present. At the first difference, the text and
+//! the context forget the rest of the draft. Every token is thus chosen as without a draft, except for rounding.
 
 mod gate;
 mod heads;
@@ -18,57 +18,56 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 
-/// Where draft tokens come from: see [`Generate::speculate`](super::Generate::speculate).
+/// The source of draft tokens: see [`Generate::speculate`](super::Generate::speculate).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Speculation {
-    /// Nowhere: a token at a time.
+    /// No drafts.
     #[default]
     Off,
-    /// From the text itself: what followed the last tokens the last time that they came, in the prompt or in the
-    /// answer. It takes no second model, and pays where an answer repeats: code that is edited, a text that is
-    /// summarised or quoted, data in a form.
+    /// Drafts from the text itself: the tokens that followed the last occurrence of the latest tokens, in the prompt or
+    /// the answer. This needs no second model. It pays for answers that repeat earlier text: edited code, summaries,
+    /// quotations, forms.
     PromptLookup {
-        /// The most tokens that must have come before: longer matches are tried first. 1 to 16.
+        /// Longest match to look for, in tokens, 1 to 16. Longer matches are tried first.
         ngram_max: u32,
-        /// The fewest. 1 to `ngram_max`.
+        /// Shortest match, in tokens, 1 to `ngram_max`.
         ngram_min: u32,
-        /// The most tokens that are drafted at once, as far as the context was planned for them
+        /// Maximum number of tokens per draft; the context's plan limits it further
         /// ([`Request::draft_max`](crate::plan::Request::draft_max)).
         draft_max: u32,
     },
-    /// From a smaller model of the same vocabulary, which is loaded beside
-    /// ([`ModelBuilder::draft`](crate::ModelBuilder::draft)).
+    /// Drafts with a smaller model of the same vocabulary, loaded with
+    /// [`ModelBuilder::draft`](crate::ModelBuilder::draft).
     DraftModel {
-        /// The most tokens that are drafted at once, as far as the context was planned for them.
+        /// Maximum number of tokens per draft; the context's plan limits it further.
         draft_max: u32,
-        /// It goes on as long as its likeliest token has this probability at least. 0.0 to 1.0.
+        /// Drafting continues while the likeliest token has at least this probability, 0.0 to 1.0.
         p_min: f32,
     },
-    /// From the model's own block that predicts further tokens, where its file has one and it is loaded
-    /// ([`ModelBuilder::mtp`](crate::ModelBuilder::mtp)).
+    /// Drafts with the model's own block for multi-token prediction, if the file has one and
+    /// [`ModelBuilder::mtp`](crate::ModelBuilder::mtp) loads it.
     Mtp {
-        /// The most tokens that are drafted at once, as far as the context was planned for them.
+        /// Maximum number of tokens per draft; the context's plan limits it further.
         draft_max: u32,
-        /// It goes on as long as its likeliest token has this probability at least. 0.0 to 1.0.
+        /// Drafting continues while the likeliest token has at least this probability, 0.0 to 1.0.
         p_min: f32,
     },
 }
 
 impl Speculation {
-    /// [`DraftModel`](Self::DraftModel) that drafts up to eight tokens, as long as it gives the next one a probability
-    /// of 0.5 at least.
+    /// [`DraftModel`](Self::DraftModel) with drafts of up to eight tokens and a `p_min` of 0.5.
     pub const fn draft_model() -> Self {
         Self::DraftModel { draft_max: 8, p_min: 0.5 }
     }
 
-    /// [`Mtp`](Self::Mtp) of three tokens, however sure: as llama.cpp's own programs do it.
+    /// [`Mtp`](Self::Mtp) with drafts of three tokens of any probability, as in llama.cpp's own programs.
     pub const fn mtp() -> Self {
         Self::Mtp { draft_max: 3, p_min: 0.0 }
     }
 
-    /// [`PromptLookup`](Self::PromptLookup) of two to four tokens, which drafts ten.
+    /// [`PromptLookup`](Self::PromptLookup) with matches of two to four tokens and drafts of ten.
     pub const fn prompt_lookup() -> Self {
         Self::PromptLookup { ngram_max: 4, ngram_min: 2, draft_max: 10 }
     }
@@ -82,18 +81,18 @@ impl Speculation {
         }
     }
 
-    /// The same with every number within its range.
+    /// Clamps the numbers to their ranges.
     pub(super) fn in_range(mut self) -> Self {
         if let Self::DraftModel { p_min, .. } | Self::Mtp { p_min, .. } = &mut self {
-            // What is no number is no bound.
+            // NaN means no minimum.
             *p_min = if *p_min > 0.0 { p_min.min(1.0) } else { 0.0 };
         }
         self
     }
 }
 
-/// Whether what drafts, and holds this of each sequence, has computed a batch of one. Returns false where there was no
-/// room; then it makes room for the next batch.
+/// Whether a drafter's context has computed its batch. False when the context had no room; it is then cleared for the
+/// next batch. `held` is the drafter's record for each sequence.
 fn computed<T: Clone + Default>(
     context: &mut Context,
     held: &mut [T],
@@ -103,13 +102,13 @@ fn computed<T: Clone + Default>(
     match decoded {
         Ok(()) => Ok(true),
         Err(llama_sys::Error::NoKvSlot { .. }) => {
-            // Ended sequences still lie in the cells that all share.
+            // Ended sequences still occupy cells of the shared cache.
             context.kv_clear()?;
             held.fill(T::default());
             Ok(false)
         }
         Err(error) => {
-            // How much of it was computed is not known.
+            // It is unknown which tokens were computed.
             held[seq as usize] = T::default();
             context.kv_seq_remove(seq, 0..Position::MAX)?;
             Err(error.into())
@@ -117,7 +116,7 @@ fn computed<T: Clone + Default>(
     }
 }
 
-/// What is drafted for: the tokens of a sequence.
+/// The tokens of a sequence, for its drafter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SeqTokens<'a> {
     pub(super) seq: SeqId,

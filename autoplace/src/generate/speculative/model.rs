@@ -1,7 +1,7 @@
-//! A draft model at work: the tokens of a text flow in, the likeliest next ones flow out.
+//! A draft model. In: the tokens of a text. Out: the likeliest next tokens.
 //!
-//! Its context holds the tokens of each sequence as of the last draft. Before it drafts, it catches up: it
-//! forgets what differs, and computes what is missing. So it follows a text wherever that goes, back and forth.
+//! The draft model's context holds the tokens of each sequence as of the last draft. Before it drafts, it removes
+//! tokens that differ and computes the missing ones, so it can follow a text in both directions.
 
 use llama_sys::{Batch, Position, SeqId, Token};
 
@@ -10,13 +10,11 @@ use crate::generate::cache::{common_prefix, position};
 use crate::generate::error::Error;
 use crate::load::Draft;
 
-/// Logits this much below the highest do not count: all the others of a vocabulary together would have less than a
-/// hundredth of its chance.
+/// Logits this far below the highest are ignored. Together they would have less than a hundredth of its probability.
 const NEGLIGIBLE: f32 = 16.0;
 
 impl Draft {
-    /// Drafts up to `most` tokens of a sequence after `tokens`, as long as the likeliest has the probability
-    /// `p_min` at least.
+    /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
     pub(super) fn draft(
         &mut self,
         batch: &mut Batch,
@@ -25,7 +23,7 @@ impl Draft {
         p_min: f32,
         drafted: &mut Vec<Token>,
     ) -> Result<(), Error> {
-        // The draft tokens take places too, all but the last of them.
+        // All draft tokens except the last need cells too.
         let n_ctx = self.context.n_ctx_seq() as usize;
         let most = most.min(n_ctx.saturating_sub(tokens.len()) + 1);
         if most == 0 || tokens.len() > n_ctx {
@@ -47,11 +45,11 @@ impl Draft {
         }
     }
 
-    /// Has the context hold these tokens of a sequence, and the logits after the last of them. `false`: there was no
+    /// Brings the context to exactly these tokens, with the logits of the last one. Returns false when there is no
     /// room.
     fn catch_up(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
         let held = &mut self.held[seq as usize];
-        // The last one is computed in any case, for its logits.
+        // The last token is always computed, for its logits.
         let mut keep = common_prefix(held, tokens).min(tokens.len().saturating_sub(1));
         if keep < held.len() && !self.context.kv_seq_remove(seq, position(keep)..Position::MAX)? {
             self.context.kv_seq_remove(seq, 0..Position::MAX)?;
@@ -67,7 +65,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Computes tokens after those that are held, with the logits of the last one. `false`: there was no room.
+    /// Computes tokens after the held ones, with the logits of the last one. Returns false when there is no room.
     fn compute(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
         let held = &self.held[seq as usize];
         batch.clear();

@@ -1,5 +1,4 @@
-//! What a text knows of its drafts: where they come from, which tokens were drafted for this step, how many of
-//! them were accepted.
+//! The drafts of one text: their source, the draft of the present step, and how many of its tokens were accepted.
 
 use std::time::Duration;
 
@@ -15,24 +14,24 @@ use crate::load::Drafts;
 #[derive(Debug, Clone)]
 pub(crate) struct Speculator {
     speculation: Speculation,
-    /// The application's own, in place of that.
+    /// The application's own drafter, which replaces `speculation`.
     custom: Option<CustomDrafter>,
     gate: Gate,
     pub(crate) draft: Vec<Token>,
-    /// Tokens at its beginning that were accepted.
+    /// Number of accepted tokens at the beginning of the draft.
     pub(crate) accepted: usize,
 }
 
 impl Speculator {
-    /// As a generation asks for it; `None` for nothing.
+    /// `None` for a request without drafts.
     pub(crate) fn new(speculation: Speculation, custom: Option<CustomDrafter>) -> Option<Self> {
         let is_on = speculation != Speculation::Off || custom.is_some();
-        // What the application drafts by itself comes in place of the other drafts.
+        // The application's drafter replaces the others.
         let speculation = if custom.is_some() { Speculation::Off } else { speculation };
         is_on.then(|| Self { speculation, custom, gate: Gate::new(), draft: Vec::with_capacity(64), accepted: 0 })
     }
 
-    /// Drafts up to `most` tokens of a vocabulary of `n_vocab` that follow a text, if that pays. Returns them.
+    /// Drafts up to `most` tokens after a text, if drafting pays. `n_vocab` is the size of the text's vocabulary.
     pub(crate) fn draft(
         &mut self,
         text: SeqTokens<'_>,
@@ -69,27 +68,27 @@ impl Speculator {
                     }
                 }
             }
-            // A draft model's vocabulary may have a few more, and an application may push any number.
+            // A draft model's vocabulary may be larger, and an application may push any number.
             let unknown = draft.iter().position(|token| token.cast_unsigned() >= n_vocab);
             draft.truncate(unknown.unwrap_or(draft.len()));
         }
         Ok(&self.draft)
     }
 
-    /// Drops the draft: the next step has none.
+    /// Discards the draft.
     pub(crate) fn forget(&mut self) {
         self.draft.clear();
         self.accepted = 0;
     }
 
-    /// Accepts the token that was chosen, if it is the next of the draft. Returns whether it is.
+    /// Accepts the chosen token if the draft has it next. Returns whether it does.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);
         is_next
     }
 
-    /// Notes how long a step took that computed only generated tokens, and how many tokens it gave.
+    /// Records a step that computed only generated tokens: its time and its number of new tokens.
     pub(crate) fn took(&mut self, took: Duration, tokens: usize) {
         if self.draft.is_empty() {
             self.gate.plain(took);
@@ -98,12 +97,12 @@ impl Speculator {
         }
     }
 
-    /// Whether its drafts are made from what the model computes of the text.
+    /// Whether the drafter needs the model's hidden states of the text.
     pub(crate) fn is_followed(&self) -> bool {
         matches!(self.speculation, Speculation::Mtp { .. })
     }
 
-    /// Why nothing is drafted for now, if nothing is.
+    /// The reason why no tokens are drafted at present.
     pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
         match self.speculation {
             Speculation::DraftModel { .. } if drafters.drafts.model.is_none() => Some(DraftsOff::NoModel),
@@ -113,7 +112,7 @@ impl Speculator {
     }
 }
 
-/// A smaller model, and the model's own block that predicts, where they are loaded.
+/// The loaded drafters: a draft model and the model's own block.
 #[derive(Debug, Default)]
 pub(crate) struct Drafters {
     pub(crate) drafts: Drafts,
@@ -123,7 +122,7 @@ pub(crate) struct Drafters {
 }
 
 impl Drafters {
-    /// A draft model stops when the main model does; what the block computes is short.
+    /// An abort of the main model also stops the draft model. The block's computations are short.
     pub(crate) fn new(mut drafts: Drafts, abort: AbortHandle) -> Self {
         if let Some(draft) = &mut drafts.model {
             draft.context.follow_abort_handle(abort);
