@@ -1,4 +1,4 @@
-//! From a constraint to a parser of tokens, within bounded time, memory and stack.
+//! Compiles a constraint to a token parser within bounded time, memory and stack.
 
 use std::thread;
 
@@ -11,15 +11,15 @@ use super::vocabulary::Vocabulary;
 use super::{Constraint, Kind, gbnf, lark, schema};
 use crate::generate::Error;
 
-/// Bytes of a regular expression or grammar, and of all choices together.
+/// Maximum bytes of a regular expression, of a grammar, and of all choices together.
 pub(super) const MAX_BYTES: usize = 256 << 10;
-/// Address space for the recursions of compiling, of which only what they use becomes memory.
+/// Address space for the recursion of a compilation. Only the used part becomes memory.
 const STACK: usize = 256 << 20;
-/// What compiling a constraint, and one step of it, may take: llguidance's defaults, which its authors measured on
-/// large schemas, but for what docs/constrained-output.md promises of memory and time.
+/// Limits on the compilation of a constraint and on each step. These are llguidance's defaults, which its authors
+/// measured on large schemas, except where docs/constrained-output.md promises other limits.
 fn limits(constraint: &Constraint) -> ParserLimits {
-    // A step is quadratic in the items of a row, and that of an ambiguous grammar cubic. An object of 1,000 properties
-    // that may all be missing has 4,000 at its beginning.
+    // A step is quadratic in the items of a row, and cubic for an ambiguous grammar. An object of 1,000 optional
+    // properties has 4,000 items at its beginning.
     let (max_items_in_row, step_max_items) = match constraint.0 {
         Kind::JsonSchema { .. } | Kind::CallsOr { .. } | Kind::TextOrCalls(_) => (5_000, 25_000),
         _ => (2_000, 10_000),
@@ -27,9 +27,9 @@ fn limits(constraint: &Constraint) -> ParserLimits {
     ParserLimits {
         max_items_in_row,
         step_max_items,
-        // At 1 to 2 KiB each.
+        // Each state takes 1 to 2 KiB.
         max_lexer_states: 50_000,
-        // More than 65,525 are a panic of llguidance's.
+        // llguidance panics above 65,525.
         max_grammar_size: 60_000,
         verbose_errors: false,
         ..ParserLimits::default()
@@ -52,7 +52,7 @@ pub(super) fn check(constraint: &Constraint) -> Result<(), Error> {
     guarded(constraint, || compiled(constraint))
 }
 
-/// What is wrong with a constraint that llguidance refuses for this reason, and where.
+/// Finds out why and where llguidance refuses a constraint.
 fn failure(constraint: &Constraint, reason: String) -> Unenforced {
     match &constraint.0 {
         Kind::JsonSchema { schema, .. } => constraint.named(match schema::read(schema) {
@@ -78,12 +78,12 @@ fn compiled(constraint: &Constraint) -> Result<(), Unenforced> {
     compiled.map(drop).map_err(|error| failure(constraint, said(&error.to_string())))
 }
 
-/// Calls in the form that most models know, one or some of them, or what else the text may be.
+/// Tool calls in Hermes format, or another form.
 const CALLS_OR: &str = r#"start: @form | call ("\n" call)*
 call: "<tool_call>" /\n?/ @calls /\n?/ "</tool_call>"
 "#;
 
-/// A constraint as llguidance takes it. Without a vocabulary, tokens that a grammar names are not looked up.
+/// Translates a constraint for llguidance. Without a vocabulary, the token names of a grammar are not looked up.
 fn grammar(constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<TopLevelGrammar, Unenforced> {
     Ok(match &constraint.0 {
         Kind::JsonSchema { schema, is_open, .. } => {
@@ -130,13 +130,13 @@ fn grammar(constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<T
     })
 }
 
-/// A constraint as a part of a grammar that calls it by this name.
+/// A constraint as a named part of a larger grammar.
 fn part(name: &str, constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<GrammarWithLexer, Unenforced> {
     let only = grammar(constraint, vocabulary)?.grammars.into_iter().next().unwrap_or_default();
     Ok(GrammarWithLexer { name: Some(name.to_owned()), ..only })
 }
 
-/// A schema within a grammar made ready: the grammar's author has JSON Schema's letter.
+/// Prepares a schema inside a grammar, which follows JSON Schema to the letter.
 pub(super) fn json_schema(schema: &Value) -> Result<Value, String> {
     schema::prepared(schema, true).map_err(|unenforced| unenforced.to_string())
 }
@@ -153,7 +153,7 @@ fn sized(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Does the work on a stack that is large enough for it, and makes an error of a panic.
+/// Runs `work` on a large stack and turns a panic into an error.
 pub(super) fn guarded<T: Send>(
     constraint: &Constraint,
     work: impl FnOnce() -> Result<T, Unenforced> + Send,
@@ -161,7 +161,7 @@ pub(super) fn guarded<T: Send>(
     on_large_stack(work).map_err(|unenforced| constraint.refused(unenforced))
 }
 
-/// The same for what is not yet a constraint.
+/// As [`guarded`], without a constraint for the error.
 pub(super) fn on_large_stack<T: Send, E: Send + From<String>>(
     work: impl FnOnce() -> Result<T, E> + Send,
 ) -> Result<T, E> {
@@ -176,12 +176,12 @@ pub(super) fn on_large_stack<T: Send, E: Send + From<String>>(
     })
 }
 
-/// llguidance's message in one line.
+/// llguidance's message as one line.
 pub(super) fn said(message: &str) -> String {
     let message = message.split("<non-verbose/>").next().unwrap_or_default();
     let message = message.split("<backtrace>").next().unwrap_or_default();
     if message.contains("missing special token prefix") {
-        // TokTrie::get_special_tokens, with no control token in the tree.
+        // Message of TokTrie::get_special_tokens when the tree has no control token.
         return "it names a control token, which no constraint allows".to_owned();
     }
     let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -1,9 +1,7 @@
-//! Checks of regular expressions and grammars in Lark before llguidance sees them: how much work they are, and that a
-//! limit bounds everything in them.
+//! Checks the weight of regular expressions and Lark grammars before llguidance sees them.
 //!
-//! What llguidance does with a text is quadratic in the parts of a sequence that may be missing, and cubic in the
-//! alternatives of a rule, and none of its limits is looked at in between: 16,000 times `a?` take 1 GiB. So those are
-//! weighed, in bytes as it were.
+//! llguidance takes time quadratic in the optional parts of a sequence and cubic in the alternatives of a rule, and
+//! checks none of its limits in between: 16,000 times `a?` take 1 GiB. Such parts therefore get a weight in bytes.
 
 use std::collections::HashMap;
 
@@ -11,13 +9,13 @@ use serde_json::Deserializer;
 
 use super::compile::{MAX_BYTES, json_schema};
 
-/// What a part that may be missing or repeated weighs, or a name that may stand for one.
+/// Weight of an optional or repeated part, and of a name that may stand for one.
 const PART: usize = 64;
-/// What one in a regular expression weighs.
+/// Weight of an optional or repeated part in a regular expression.
 const REPETITION: usize = 96;
-/// What an alternative of a rule weighs.
+/// Weight of an alternative of a rule.
 const ALTERNATIVE: usize = 1024;
-/// Terminals that name each other in a chain.
+/// Maximum length of a chain of terminals that name each other.
 const MAX_DEPTH: usize = 100;
 
 /// Refuses what weighs too much.
@@ -34,7 +32,7 @@ pub(super) fn regex_weight(regex: &str) -> usize {
     let mut is_escaped = false;
     let mut parts = 0;
     for c in regex.chars() {
-        // A class of Unicode has hundreds of ranges.
+        // A Unicode class has hundreds of ranges.
         parts += usize::from(match is_escaped {
             true => matches!(c, 'p' | 'P' | 'w' | 'W' | 'd' | 'D' | 's' | 'S'),
             false => matches!(c, '?' | '*' | '{' | '('),
@@ -44,7 +42,7 @@ pub(super) fn regex_weight(regex: &str) -> usize {
     regex.len() + REPETITION * parts
 }
 
-/// The grammar that is compiled, or why it cannot be.
+/// The grammar to compile, or the reason why it is refused.
 pub(super) fn prepared(grammar: &str) -> Result<String, String> {
     check_weight(weight(grammar))?;
     let mut prepared = String::with_capacity(grammar.len());
@@ -54,7 +52,7 @@ pub(super) fn prepared(grammar: &str) -> Result<String, String> {
         rest = after;
         let is_directive = prepared.ends_with('%');
         match token {
-            // `a::_: a::incr(_)` is a rule for each of 2^64 numbers, all in one step.
+            // `a::_: a::incr(_)` would create a rule for each of 2^64 numbers, all in one step.
             ":" if prepared.ends_with(':') => {
                 return Err("it has parameters (`::`), of which rules without end can be made".to_owned());
             }
@@ -76,7 +74,7 @@ pub(super) fn prepared(grammar: &str) -> Result<String, String> {
     Ok(prepared)
 }
 
-/// Of all definitions of a grammar, or of its heaviest terminal with all that it names.
+/// The larger of two weights: all definitions together, or the heaviest terminal with the terminals that it names.
 fn weight(grammar: &str) -> usize {
     let mut definitions: Vec<Definition<'_>> = vec![Definition::default()];
     let (mut rest, mut depth, mut is_new) = (grammar, 0_usize, true);
@@ -94,7 +92,7 @@ fn weight(grammar: &str) -> usize {
         is_new = first == '\n' && depth == 0 || is_new && matches!(first, ' ' | '\t' | '\r' | '!' | '?');
         let Some(definition) = definitions.last_mut() else { break };
         definition.weight += match first {
-            // A string may be a schema's pattern.
+            // A string may be a pattern of a schema.
             '"' | '/' if !token.starts_with("//") => regex_weight(token),
             '|' if definition.is_terminal => 1,
             '|' => ALTERNATIVE,
@@ -126,7 +124,7 @@ struct Definition<'a> {
     weight: usize,
 }
 
-/// Of the terminal that weighs most, with what it names in place of the names; too much where names lead on and on.
+/// The weight of the heaviest terminal, expanded; over the limit for a recursive one.
 fn heaviest(definitions: &[Definition<'_>]) -> usize {
     let mut weights: HashMap<&str, usize> = HashMap::new();
     for _ in 0..MAX_DEPTH {
@@ -144,7 +142,7 @@ fn heaviest(definitions: &[Definition<'_>]) -> usize {
     MAX_BYTES + 1
 }
 
-/// Bytes of the token that a text begins with: a literal, a comment, a name, or a character.
+/// Length in bytes of the first lexical token: a literal, a comment, a name, or a character.
 fn length(text: &str) -> usize {
     let first = text.chars().next().unwrap_or_default();
     let line = || text.find('\n').unwrap_or(text.len());
@@ -160,7 +158,7 @@ fn length(text: &str) -> usize {
             });
             end.map_or(text.len(), |at| at + 2)
         }
-        // The name of a token, which may hold a quote.
+        // The name of a vocabulary token, which may contain a quote.
         '<' => {
             let end = text[1..].find(|c: char| c == '<' || c == '>' || c.is_whitespace());
             end.filter(|at| text[at + 1..].starts_with('>')).map_or(1, |at| at + 2)

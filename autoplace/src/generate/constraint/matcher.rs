@@ -1,4 +1,4 @@
-//! One text that is held to a constraint, as far as it has come.
+//! The state of one text under a constraint.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use super::{Constraint, compile};
 use crate::generate::Error;
 use crate::generate::choose::allows;
 
-/// Bytes that the parser of one text may keep: of expressions that its steps made, and of items.
+/// Bytes that the parser of one text may keep, in the expressions and items that its steps create.
 const MAX_KEPT: u64 = 256 << 20;
-/// Bytes for a unit of llguidance's lexer fuel, as measured at most, and for an item.
+/// Bytes per unit of llguidance's lexer fuel (the measured maximum) and per item.
 const BYTES: (u64, u64) = (6, 8);
 
 const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes on with";
 
-/// Which tokens a text can go on with. Before each token it is asked for the [mask](Self::mask), while the device
-/// computes; after it, it is given the token ([`accept`](Self::accept)). It holds nothing of the loaded model.
+/// Tracks which tokens may come next. Before each token, the caller asks for the [mask](Self::mask) while the device
+/// computes; afterwards, it passes the token to [`accept`](Self::accept). A matcher is independent of the loaded model.
 #[derive(Clone)]
 pub(in crate::generate) struct Matcher {
     rules: Box<llguidance::Matcher>,
     vocabulary: Arc<Vocabulary>,
     constraint: &'static str,
-    /// The tokens that are allowed now, once they were asked for.
+    /// The mask of the next token, valid while `is_asked`.
     mask: Vec<u32>,
     is_asked: bool,
     accepted: usize,
@@ -33,7 +33,8 @@ pub(in crate::generate) struct Matcher {
 debug_with!(Matcher: constraint, accepted);
 
 impl Matcher {
-    /// Compiles a constraint for a model, and begins a text: [`Error::Constraint`] where it cannot be enforced or met.
+    /// Compiles a constraint for a model and begins a text. [`Error::Constraint`] for a constraint that cannot be
+    /// enforced or met.
     pub(super) fn new(constraint: &Constraint, vocabulary: &Arc<Vocabulary>) -> Result<Self, Error> {
         let mut matcher = Self {
             rules: Box::new(compile::matcher(constraint, vocabulary)?),
@@ -44,7 +45,7 @@ impl Matcher {
             accepted: 0,
             kept: 0,
         };
-        // A constraint that no token can begin is an error at once.
+        // Refuses a constraint that no token can begin.
         match matcher.mask() {
             Err(Error::NoTokenAllowed { reason, .. }) => Err(constraint.refused(reason.into())),
             Err(error) => Err(error),
@@ -52,8 +53,8 @@ impl Matcher {
         }
     }
 
-    /// The tokens that the text can go on with: bit t % 32 of word t / 32 for token t. Tokens that end a generation are
-    /// among them where the text may end. [`Error::NoTokenAllowed`] where there is none.
+    /// The mask of the next token: bit t % 32 of word t / 32 allows token t. It includes the tokens that end a
+    /// generation where the text may end. [`Error::NoTokenAllowed`] when no token is allowed.
     pub(in crate::generate) fn mask(&mut self) -> Result<&[u32], Error> {
         if !self.is_asked {
             self.ask()?;
@@ -93,7 +94,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// Goes on with a token that the mask has. One that ends a generation changes nothing.
+    /// Accepts a token of the mask. A token that ends a generation changes nothing.
     pub(in crate::generate) fn accept(&mut self, token: Token) -> Result<(), Error> {
         if allows(&self.vocabulary.ends, token) {
             return Ok(());
@@ -105,12 +106,12 @@ impl Matcher {
         Ok(())
     }
 
-    /// Whether the text meets the constraint and nothing may follow: it ends then by itself.
+    /// Whether the text meets the constraint and nothing may follow, so that it ends by itself.
     pub(in crate::generate) fn is_complete(&self) -> bool {
         self.rules.is_stopped() && self.rules.stop_reason().is_ok()
     }
 
-    /// Whether the text may end here: it meets the constraint.
+    /// Whether the text meets the constraint and may end here.
     pub(in crate::generate) fn may_end(&mut self) -> bool {
         self.is_complete() || self.rules.is_accepting().unwrap_or(false)
     }
@@ -120,7 +121,7 @@ impl Matcher {
     }
 }
 
-/// What llguidance ran into, which it says by the name of its `StopReason` where it has no more to say.
+/// llguidance's reason for a failure. Some messages consist only of the name of a `StopReason`.
 fn reason(message: &str) -> String {
     match compile::said(message).as_str() {
         "NoExtension" | "NoExtensionBias" => NOTHING_GOES_ON.to_owned(),

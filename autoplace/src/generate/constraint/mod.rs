@@ -1,9 +1,8 @@
-//! What a text must be: a JSON value of a schema, a match of a regular expression, a sentence of a grammar, one
-//! of some choices.
+//! Constraints on the text of a generation: a JSON schema, a regular expression, a grammar, or a list of choices.
 //!
-//! In: a [`Constraint`] and a model's vocabulary. Out: before each token, which tokens the text can go on with, so that
-//! it is what was asked for when it ends, whatever the model would rather have written. A text that a limit cuts short
-//! is [`Error::Incomplete`](super::Error::Incomplete), never half a text that looks whole.
+//! In: a [`Constraint`] and a model's vocabulary. Out: before each token, the set of tokens that may come next. A text
+//! that ends thus meets its constraint, whatever the model would have preferred. A text that a limit cuts short is
+//! [`Error::Incomplete`](super::Error::Incomplete), so a partial text never passes for a whole one.
 
 mod calls;
 mod compile;
@@ -29,11 +28,11 @@ use vocabulary::Vocabulary;
 use super::error::Error;
 use crate::load::Model;
 
-/// What a text must be: given to [`Generate::constraint`](super::Generate::constraint).
+/// A constraint on a text, for [`Generate::constraint`](super::Generate::constraint).
 ///
-/// It is a description: making one costs little, and one that cannot be enforced is an error when the generation
-/// begins. It need not be trusted: what would take too long, or too much memory, is an error. No constraint allows a
-/// control token, whatever it says.
+/// Creating a constraint is cheap. A constraint that cannot be enforced is an error when the generation begins.
+/// Constraints may come from untrusted sources: one that would take too much time or memory is an error. No constraint
+/// allows a control token.
 ///
 /// ```
 /// use autoplace::generate::Constraint;
@@ -54,47 +53,48 @@ pub struct Constraint(Kind);
 #[serde(rename_all = "snake_case")]
 enum Kind {
     JsonSchema {
-        /// As a text: messages to workers hold no trees.
+        /// JSON text, because messages to workers hold no JSON trees.
         schema: String,
-        /// Whether an object may have properties that nobody names, unless it says otherwise.
+        /// Whether objects may have unnamed properties by default.
         is_open: bool,
-        /// What errors call places of the schema that begin so; the first that fits.
+        /// Names of schema places in errors, by their prefix. The first match wins.
         places: Vec<(String, String)>,
     },
     Regex(String),
     Choices(Vec<String>),
     Lark(String),
     Gbnf(String),
-    /// Calls of tools, or a text of another form.
+    /// Tool calls, or a text that meets another constraint.
     CallsOr {
         calls: Box<Constraint>,
         form: Box<Constraint>,
     },
-    /// Any text, with calls of tools in it.
+    /// Any text, with tool calls in it.
     TextOrCalls(Box<TextOrCalls>),
 }
 
 impl Constraint {
-    /// A JSON value that this schema allows (draft 4 to 2020-12).
+    /// A JSON value that the schema allows (draft 4 to 2020-12).
     ///
-    /// Strict: a keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) is
-    /// [`Error::Constraint`](super::Error::Constraint), which names it and its place; it is never left out.
-    /// [`enforceable`](Self::enforceable) leaves such keywords out and says so. Properties come in the
-    /// order in which the schema has them. Between two parts of the value is at most one space, or one or two line ends
-    /// and up to 20 spaces or tabs, as llama.cpp has it (common/json-schema-to-grammar.cpp, `SPACE_RULE`): no model
-    /// writes spaces without end.
+    /// A keyword that cannot be enforced (`uniqueItems`, `not`, `if`, ...) is
+    /// [`Error::Constraint`](super::Error::Constraint) with the keyword and its place.
+    /// [`enforceable`](Self::enforceable) removes such keywords and reports them. Properties come in the order of the
+    /// schema. Whitespace between two parts of the value is limited, because a model may otherwise write spaces without
+    /// end: at most one space, or one or two line ends and up to 20 spaces or tabs, as in llama.cpp
+    /// (common/json-schema-to-grammar.cpp, `SPACE_RULE`).
     ///
-    /// An object with `properties` that says nothing of others has no others, as in llama.cpp:
-    /// [`open_objects`](Self::open_objects) has JSON Schema's letter.
+    /// An object with `properties` has no others unless the schema allows them, as in llama.cpp.
+    /// [`open_objects`](Self::open_objects) follows JSON Schema to the letter.
     ///
-    /// Numbers stay within ±9007199254740991, where a double holds each integer, and strings have no `\u` escapes: each
-    /// character but control characters stands for itself. Only `#...` references are followed: nothing is fetched.
+    /// Numbers stay within ±9007199254740991, where a double represents each integer. Strings have no `\u` escapes:
+    /// each character except control characters stands for itself. Only `#...` references are followed; nothing is
+    /// fetched.
     pub fn json_schema(schema: impl Into<Value>) -> Self {
         Self(Kind::JsonSchema { schema: schema.into().to_string(), is_open: false, places: Vec::new() })
     }
 
-    /// Lets objects of a JSON schema have properties that nobody names, unless `additionalProperties` says otherwise,
-    /// as JSON Schema has it. Says nothing of other constraints.
+    /// Lets objects of a JSON schema have unnamed properties unless `additionalProperties` forbids them, as JSON Schema
+    /// does. Other constraints ignore this.
     #[must_use]
     pub fn open_objects(mut self) -> Self {
         self.open();
@@ -113,7 +113,7 @@ impl Constraint {
         }
     }
 
-    /// Says what errors call the place of a JSON schema, as `response_format.json_schema.schema`.
+    /// Sets the name of the schema in errors, such as `response_format.json_schema.schema`.
     #[must_use]
     pub fn at(self, place: impl Into<String>) -> Self {
         self.at_places(vec![(String::new(), place.into())])
@@ -126,16 +126,16 @@ impl Constraint {
         self
     }
 
-    /// Checks it without a model.
+    /// Checks the constraint without a model.
     ///
     /// # Errors
     ///
-    /// [`Error::Constraint`](super::Error::Constraint) for what would be refused whatever the model's vocabulary.
+    /// [`Error::Constraint`](super::Error::Constraint) for a constraint that every vocabulary would refuse.
     pub fn check(&self) -> Result<(), Error> {
         compile::check(self)
     }
 
-    /// What of a schema can be enforced, as a schema, and the rest: each keyword that was left out, with its place.
+    /// Returns the enforceable part of a schema, and the removed keywords with their places.
     ///
     /// ```
     /// use autoplace::generate::Constraint;
@@ -155,8 +155,8 @@ impl Constraint {
         Self::json_schema(json!({"type": "object"}))
     }
 
-    /// A text that the regular expression matches from its beginning to its end, in the syntax of the crate `regex`. It
-    /// is anchored already, and can have neither anchors nor look-around.
+    /// A text that matches the regular expression from beginning to end, in the syntax of the crate `regex`. The
+    /// expression is anchored already and must contain neither anchors nor look-around.
     pub fn regex(regex: impl Into<String>) -> Self {
         Self(Kind::Regex(regex.into()))
     }
@@ -166,9 +166,8 @@ impl Constraint {
         Self(Kind::Choices(choices.into_iter().map(Into::into).collect()))
     }
 
-    /// A sentence of a context-free grammar, in llguidance's variant of the syntax of Lark, from its rule `start`.
-    /// Terminals take the longest text that they match. Parameters (`name::parameter`), `capture` and `%lark` are
-    /// errors.
+    /// A sentence of a context-free grammar, from its rule `start`. The syntax is llguidance's variant of Lark.
+    /// Terminals match the longest possible text. Parameters (`name::parameter`), `capture` and `%lark` are errors.
     pub fn lark(grammar: impl Into<String>) -> Self {
         Self(Kind::Lark(grammar.into()))
     }
@@ -183,20 +182,20 @@ impl Constraint {
     /// assert!(refused.contains("line 2, column 1") && refused.contains("left recursion"));
     /// ```
     ///
-    /// The texts are those that llama.cpp allows, whatever tokens they are made of. `<[7]>` and `<think>` are one token
-    /// of the vocabulary, `!<think>` any other one. As everywhere, no control token is allowed.
+    /// The grammar allows the same texts as in llama.cpp, in any tokenization. `<[7]>` and `<think>` match one token of
+    /// the vocabulary, and `!<think>` matches any other one. No control token is allowed.
     pub fn gbnf(grammar: impl Into<String>) -> Self {
         Self(Kind::Gbnf(grammar.into()))
     }
 
-    /// A text of a grammar in llama.cpp's notation ([`gbnf`](Self::gbnf)) or in llguidance's ([`lark`](Self::lark)),
-    /// whichever it is written in: a definition in GBNF has `::=`, one in Lark `:`.
+    /// A text of a grammar in llama.cpp's notation ([`gbnf`](Self::gbnf)) or in llguidance's ([`lark`](Self::lark)).
+    /// The notation is detected: definitions in GBNF use `::=`, those in Lark `:`.
     pub fn grammar(grammar: impl Into<String>) -> Self {
         let grammar = grammar.into();
         if gbnf::is_gbnf(&grammar) { Self::gbnf(grammar) } else { Self::lark(grammar) }
     }
 
-    /// Begins a text that is held to it.
+    /// Begins a text under this constraint.
     pub(super) fn begin(&self, model: &Model, vocab: &Vocab) -> Result<Matcher, Error> {
         let vocabulary = model.kept(|| Vocabulary::new(vocab))?;
         match self.has_marks() {
@@ -205,13 +204,13 @@ impl Constraint {
         }
     }
 
-    /// The error that it is refused with.
+    /// The error that refuses this constraint.
     fn refused(&self, unenforced: Unenforced) -> Error {
         let Unenforced { place, reason } = unenforced;
         Error::Constraint { constraint: self.name().to_owned(), place, reason }
     }
 
-    /// With the name of the place that the request has for it.
+    /// Replaces the place by the request's name for it.
     fn named(&self, unenforced: Unenforced) -> Unenforced {
         match &self.0 {
             Kind::JsonSchema { places, .. } => Unenforced { place: named(places, unenforced.place), ..unenforced },
@@ -219,7 +218,7 @@ impl Constraint {
         }
     }
 
-    /// What it is called in messages.
+    /// The name of the constraint's kind in messages.
     fn name(&self) -> &'static str {
         match &self.0 {
             Kind::JsonSchema { .. } => "JSON schema",
@@ -233,7 +232,7 @@ impl Constraint {
     }
 }
 
-/// A place of a schema by the names of those that have one.
+/// The name of a schema place, by the first matching prefix.
 fn named(places: &[(String, String)], place: String) -> String {
     let is_within = |rest: &str, within: &str| within.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']);
     let found = places.iter().find_map(|(within, name)| {

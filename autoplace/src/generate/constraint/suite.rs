@@ -1,7 +1,7 @@
-//! Every schema of the JSON-Schema-Test-Suite: refused by what is not enforced, or followed so that a text can be each
-//! of its valid instances and none of its invalid ones, token by token.
+//! Runs the JSON-Schema-Test-Suite. Each schema is either refused, or enforced token by token so that all of its valid
+//! instances and none of its invalid ones can be written.
 //!
-//! `cargo xtask schemas` fetches the suite and a model's vocabulary, runs this, and writes the table of
+//! `cargo xtask schemas` fetches the suite and a model's vocabulary, runs this test, and writes the table of
 //! docs/constrained-output.md.
 
 use std::collections::BTreeMap;
@@ -16,23 +16,23 @@ use super::{Constraint, Matcher, Vocabulary};
 use crate::generate::Error;
 
 const DRAFTS: [&str; 2] = ["draft7", "draft2020-12"];
-/// Spellings of an instance that are tried at most: of its properties in other orders.
+/// Maximum number of spellings per instance, which differ in the order of the properties.
 const MOST_SPELLINGS: usize = 800;
-/// Files about behaviours that JSON Schema leaves to whoever follows it, where ours is the other: formats are enforced,
-/// contents of strings are not, and a `$schema` of one's own is not fetched.
+/// Files about behaviour that JSON Schema leaves open, where our choice differs: formats are enforced, contents of
+/// strings are not, and a custom `$schema` is not fetched.
 const OTHER_BEHAVIOUR: [(&str, &str); 4] =
     [("draft7", "content"), ("draft7", "format"), ("draft2020-12", "format"), ("draft2020-12", "vocabulary")];
-/// Files about what a schema without a network or a base cannot have: they are compiled like all others.
+/// The optional folders include features that need a network or a base URI. Their files are compiled like all others.
 const FOLDERS: [&str; 3] = ["", "optional", "optional/format"];
 
-/// What became of the schemas of one keyword.
+/// Results of the schemas of one keyword.
 #[derive(Default)]
 struct Row {
     followed: usize,
     refused: BTreeMap<String, usize>,
     valid: usize,
     invalid: usize,
-    /// Valid, and never written: beyond what numbers and names are held to.
+    /// Valid instances that are never written, because numbers and names are restricted.
     narrower: usize,
 }
 
@@ -78,7 +78,7 @@ fn every_schema_of_the_suite_is_followed_or_refused() {
     assert!(wrong.is_empty(), "{} faults:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What is wrong with what one schema and its instances come to.
+/// Runs one schema with its instances, and returns the faults.
 fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut Row) -> Vec<String> {
     let mut schema = case["schema"].clone();
     if let (Some(members), "draft7") = (schema.as_object_mut(), draft) {
@@ -112,8 +112,8 @@ fn try_case(draft: &str, case: &Value, vocabulary: &Arc<Vocabulary>, row: &mut R
     faults
 }
 
-/// Whether a value is beyond what docs/constrained-output.md says that texts are kept to: numbers that a double holds
-/// exactly as integers, strings without `\u` escapes, and host names without reserved labels.
+/// Whether a value lies outside the documented limits (docs/constrained-output.md): numbers that a double holds exactly
+/// as integers, strings without `\u` escapes, host names without reserved labels.
 fn is_narrower(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.as_f64().is_none_or(|it| it.abs() > 9_007_199_254_740_991.0),
@@ -127,7 +127,7 @@ fn is_narrower(value: &Value) -> bool {
     }
 }
 
-/// Texts of a value: with its properties in every order, and whole numbers without a fraction.
+/// Spellings of a value: properties in every order, and whole numbers without a fraction.
 fn spellings(value: &Value) -> Vec<String> {
     let mut texts = match value {
         Value::Number(number) => match number.as_f64() {

@@ -14,7 +14,7 @@ pub(super) fn vocab() -> Vocab {
     Model::load(path, ModelParams::default()).unwrap().vocab()
 }
 
-/// The demo's, read once for all tests.
+/// The demo model's vocabulary, read once for all tests.
 pub(super) fn vocabulary() -> Arc<Vocabulary> {
     static READ: OnceLock<Arc<Vocabulary>> = OnceLock::new();
     Arc::clone(READ.get_or_init(|| Vocabulary::new(&vocab()).unwrap()))
@@ -24,18 +24,18 @@ pub(super) fn vocabulary() -> Arc<Vocabulary> {
 fn a_token_that_is_not_allowed_is_refused() {
     let vocab = vocab();
     let wrong = vocab.tokenize("zebra", false, false).unwrap();
-    // The vocabulary puts a space before every text.
+    // The vocabulary adds a space before every text.
     let constraint = Constraint::regex(" the king( said)*");
     let mut matcher = Matcher::new(&constraint, &Vocabulary::new(&vocab).unwrap()).unwrap();
     assert!(matcher.accept(*wrong.last().unwrap()).is_err());
 }
 
-/// Whether a whole text is one that the constraint allows.
+/// Whether the constraint allows a whole text.
 pub(super) fn allows(constraint: &Constraint, text: &str) -> bool {
     allows_of(&vocabulary(), constraint, text)
 }
 
-/// The same where these texts are control tokens.
+/// Whether the constraint allows a whole text in which these texts are control tokens.
 pub(super) fn allows_with_control(constraint: &Constraint, text: &str, control: &[&str]) -> bool {
     let vocab = vocab();
     let (words, _) = super::vocabulary::words(&vocab, false).unwrap();
@@ -146,7 +146,7 @@ fn a_place_is_named_as_the_request_has_it() {
     assert_eq!(place(Constraint::json_schema(object.clone())), "properties.tags");
     let schema = Constraint::json_schema(object).at("response_format.json_schema.schema");
     assert_eq!(place(schema), "response_format.json_schema.schema.properties.tags");
-    // llguidance names no place: the innermost schema that fails alone is it.
+    // llguidance reports no place, so the innermost schema that fails alone is reported.
     let looks = json!({"type": "object", "properties": {"a": {"type": "string"}, "p": {"anyOf": [
         {"type": "null"}, {"type": "string", "pattern": "^(?=a)b$"}]}}});
     assert_eq!(place(Constraint::json_schema(looks)), "properties.p.anyOf[1]");
@@ -260,7 +260,7 @@ fn what_has_no_end_is_refused_and_never_offered() {
     assert!(allows(&held, r#"{"b":null}"#) && !begins(&held, "{\"a"));
 }
 
-/// Whether a text can begin so.
+/// Whether a text can begin this way.
 fn begins(constraint: &Constraint, text: &str) -> bool {
     let vocabulary = vocabulary();
     let mut matcher = Matcher::new(constraint, &vocabulary).unwrap();
@@ -271,12 +271,12 @@ fn begins(constraint: &Constraint, text: &str) -> bool {
     })
 }
 
-/// Random tokens of those that are allowed, as a model without any idea would choose them: no schema leads to a place
-/// where none is.
+/// Samples random allowed tokens, like a model without any preference. No schema leads to a state without an allowed
+/// token.
 #[test]
 fn no_token_is_offered_that_cannot_be_followed() {
     let vocabulary = vocabulary();
-    // Here no name ends that begins.
+    // Every name that begins here would have no way to end.
     for patterns in [json!({".*": false}), json!({"": false}), json!({"^a": false, "^[^a]": false, "^$": false})] {
         let held = Constraint::json_schema(json!({"type": "object", "patternProperties": patterns}));
         assert!(allows(&held, "{}") && !begins(&held, "{\""), "{patterns}");

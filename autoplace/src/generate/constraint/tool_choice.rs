@@ -1,4 +1,4 @@
-//! Whether an answer has to call a tool.
+//! OpenAI's `tool_choice`: whether an answer must call a tool.
 
 use serde_json::{Value, json};
 
@@ -7,28 +7,28 @@ use super::{Constraint, Kind};
 use crate::chat::{ReplyFormat, Tool};
 use crate::generate::error::Error;
 
-/// Whether an answer has to call a tool: OpenAI's `tool_choice`, but for `none`, which is to give no tools.
+/// Whether an answer must call a tool: OpenAI's `tool_choice` without `none`, which means to pass no tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model chooses.
     #[default]
     Auto,
-    /// One of the tools.
+    /// The model must call one of the tools.
     Required,
-    /// The tool of this name.
+    /// The model must call the tool of this name.
     Function(String),
 }
 
 impl ToolChoice {
-    /// What forces an answer to be one call of these tools, and how the answer is read then: as JSON with `name` and
-    /// `arguments`, whatever marks the model would write around it. `None` for [`Auto`](Self::Auto).
+    /// The constraint that forces an answer to be one call of these tools, and the reply format that parses it. The
+    /// call is JSON with `name` and `arguments`, without the model's own marks. `None` for [`Auto`](Self::Auto).
     ///
-    /// Arguments are held to their tool's schema as far as it can be enforced
-    /// ([`Constraint::enforceable`](Constraint::enforceable)); what is left out is logged.
+    /// Arguments are held to the enforceable part of their tool's schema
+    /// ([`Constraint::enforceable`](Constraint::enforceable)). Removed keywords are logged.
     ///
     /// # Errors
     ///
-    /// [`Error::Constraint`] if there is no such tool, or a text is held to this `other` constraint already.
+    /// [`Error::Constraint`] for an unknown tool, and for a text that already has the constraint `other`.
     pub fn forced(
         &self,
         tools: &[Tool],
@@ -56,9 +56,9 @@ impl ToolChoice {
 
 impl Constraint {
     /// One or more calls of these tools, each between `<tool_call>` and `</tool_call>`
-    /// ([`ToolCallFormat::Hermes`](crate::chat::ToolCallFormat::Hermes)), or a text of this constraint.
+    /// ([`ToolCallFormat::Hermes`](crate::chat::ToolCallFormat::Hermes)), or a text that meets this constraint.
     ///
-    /// A text that begins with `<` is calls, any other is of the constraint: no JSON begins so.
+    /// A text that begins with `<` consists of calls, because no JSON begins with that character.
     #[must_use]
     pub fn or_calls(self, tools: &[Tool]) -> Self {
         let calls = calls(&tools.iter().enumerate().collect::<Vec<_>>());
@@ -66,7 +66,7 @@ impl Constraint {
     }
 }
 
-/// A call of one of these tools, each with its number among all.
+/// A call of one of these tools. Each has its index among all tools.
 fn calls(called: &[(usize, &Tool)]) -> Constraint {
     let (mut options, mut places) = (Vec::new(), Vec::new());
     for (number, tool) in called {
@@ -77,7 +77,7 @@ fn calls(called: &[(usize, &Tool)]) -> Constraint {
     Constraint::json_schema(json!({"anyOf": options})).at_places(places)
 }
 
-/// The schema of a call, the one of so many before it.
+/// The schema of a call. `index` is its position among the alternatives.
 fn call(tool: &Tool, index: usize) -> Value {
     let mut arguments = match &tool.parameters {
         Value::Object(_) => {
@@ -90,7 +90,7 @@ fn call(tool: &Tool, index: usize) -> Value {
         _ => json!({"properties": {}}),
     };
     if let Some(schema) = arguments.as_object_mut() {
-        // Its references are the whole schema's now.
+        // References inside the schema now start at the root of the whole schema.
         schema.remove("$id");
         schema.entry("type").or_insert("object".into());
     }
@@ -100,7 +100,7 @@ fn call(tool: &Tool, index: usize) -> Value {
     call
 }
 
-/// The schema of a call with these keys; of the arguments it says nothing.
+/// The schema of a call with these keys. It leaves the arguments open.
 pub(super) fn call_schema(tool: &str, name: &str, arguments: &str) -> Value {
     json!({
         "type": "object",
@@ -110,7 +110,7 @@ pub(super) fn call_schema(tool: &str, name: &str, arguments: &str) -> Value {
     })
 }
 
-/// References from the root of a schema, after it was put into another.
+/// Rewrites the references of a schema that was moved to `to` inside another one.
 pub(super) fn move_references(schema: &mut Value, to: &str) {
     let Value::Object(members) = schema else { return };
     if let Some(Value::String(reference)) = members.get_mut("$ref")

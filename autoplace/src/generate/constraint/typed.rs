@@ -1,4 +1,4 @@
-//! The schema of a type.
+//! Constraints from Rust types.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
@@ -10,8 +10,8 @@ use super::Constraint;
 use crate::generate::error::Error;
 
 impl Constraint {
-    /// A JSON value that is one of `T`, by the schema that schemars derives: with no properties but the type's, and
-    /// integers as large as its fields.
+    /// A JSON value of type `T`, by the schema that schemars derives. The value has only the type's properties, and
+    /// integers within the range of their fields.
     pub fn of_type<T: JsonSchema>() -> Self {
         let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
         RecursiveTransform(bound_integer).transform(&mut schema);
@@ -21,13 +21,13 @@ impl Constraint {
         Self::json_schema(schema.to_value())
     }
 
-    /// The value of a text that was held to [its type](Self::of_type).
+    /// Parses a text that was held to [its type](Self::of_type).
     pub(in crate::generate) fn value<T: DeserializeOwned>(text: String) -> Result<T, Error> {
         serde_json::from_str(&text).map_err(|error| Error::NotOfType { reason: error.to_string(), text })
     }
 }
 
-/// Says how large an integer may be: schemars says it of those below 32 bits only, and of others in `format`.
+/// Adds the bounds of 32-bit integers, which schemars states only in `format`.
 fn bound_integer(schema: &mut Schema) {
     let bounds = match schema.get("format").and_then(Value::as_str) {
         Some("int32") => (f64::from(i32::MIN), f64::from(i32::MAX)),
@@ -41,15 +41,15 @@ fn bound_integer(schema: &mut Schema) {
     }
 }
 
-/// Allows an object no properties but its own.
+/// Forbids properties that the object does not name.
 fn close(schema: &mut Schema) {
     if schema.get("properties").is_some() && schema.get("additionalProperties").is_none() {
         schema.insert("additionalProperties".to_owned(), false.into());
     }
 }
 
-/// Whether properties of one object come from several schemas, as `#[serde(flatten)]` has them: none of those
-/// is all there is.
+/// Whether the properties of one object come from several schemas, as with `#[serde(flatten)]`. None of those schemas
+/// can then forbid other properties.
 fn is_mixed(schema: &Value) -> bool {
     match schema {
         Value::Object(members) => {

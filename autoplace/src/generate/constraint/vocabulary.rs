@@ -1,6 +1,7 @@
-//! A model's vocabulary as llguidance walks through it: the bytes of every token, as a tree.
+//! A model's vocabulary in llguidance's form: the bytes of every token, as a tree.
 //!
-//! It is made once per model, some tens of milliseconds for a large vocabulary, and holds nothing of the loaded model.
+//! The tree is built once per model, which takes tens of milliseconds for a large vocabulary. It is independent of the
+//! loaded model.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -15,26 +16,26 @@ use super::calls::CONTROL;
 use super::compile;
 use crate::generate::Error;
 
-/// Longer tokens are never allowed: the tree holds none beyond 1024 bytes, and no text needs one.
+/// Longer tokens are never allowed. The tree holds none beyond 1024 bytes, and no text needs one.
 const MAX_TOKEN_BYTES: usize = 512;
 
-/// What constraints need to know of a model's tokens.
+/// The tokens of a model, as constraints need them.
 pub(super) struct Vocabulary {
     pub(super) factory: ParserFactory,
-    /// Tokens that are text or end it: bit t % 32 of word t / 32.
+    /// Tokens that are text or end it: bit t % 32 of word t / 32 stands for token t.
     pub(super) allowed: Vec<u32>,
     /// Tokens that end a text.
     pub(super) ends: Vec<u32>,
-    /// The texts of control tokens, where those are marks of calls.
+    /// Texts of the control tokens, in a vocabulary where they mark tool calls.
     pub(super) control: Vec<String>,
-    /// The texts of tokens that no constraint allows.
+    /// Texts of the tokens that no constraint allows.
     disallowed: HashSet<Vec<u8>>,
-    /// The same vocabulary with control tokens as marks, once it was asked for.
+    /// The same vocabulary with control tokens as marks, built on first use.
     with_marks: OnceLock<Arc<Self>>,
 }
 
-/// The bytes of every token; none for those that are not text. `are_marks`: control tokens are their texts, behind
-/// [`CONTROL`]. The texts of these are what comes second.
+/// The bytes of every token; empty for tokens that are not text. With `are_marks`, a control token becomes its text
+/// behind [`CONTROL`]. Also returns the texts of those control tokens.
 pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec<String>), Error> {
     let mut words = Vec::with_capacity(vocab.n_tokens() as usize);
     let mut control = Vec::new();
@@ -55,7 +56,7 @@ pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec
                 _ => word = Vec::new(),
             }
         }
-        // 0xFF, which no UTF-8 has, is how llguidance marks control tokens.
+        // llguidance marks control tokens with 0xFF, which never occurs in UTF-8.
         if word.len() > MAX_TOKEN_BYTES || word.contains(&TokTrie::SPECIAL_TOKEN_MARKER) {
             word.clear();
         }
@@ -64,7 +65,7 @@ pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec
     Ok((words, control))
 }
 
-/// The texts of control tokens and of those that end a text.
+/// The texts of control tokens and end tokens.
 fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, Error> {
     let mut disallowed = HashSet::new();
     for token in (0..vocab.n_tokens() as Token).filter(|it| vocab.is_eog(*it) || vocab.is_control(*it)) {
@@ -81,13 +82,13 @@ impl Vocabulary {
         Self::read(vocab, false)
     }
 
-    /// The same, with control tokens that are marks of calls.
+    /// The same vocabulary with control tokens as marks of tool calls.
     pub(super) fn with_marks(&self, vocab: &Vocab) -> Result<Arc<Self>, Error> {
         if let Some(made) = self.with_marks.get() {
             return Ok(Arc::clone(made));
         }
         let made = Self::read(vocab, true)?;
-        // Another thread may have been first: its is as good.
+        // Another thread may have built it first.
         Ok(Arc::clone(self.with_marks.get_or_init(|| made)))
     }
 
@@ -123,7 +124,7 @@ impl Vocabulary {
             mask
         };
         let is_end = |token| vocab.is_eog(token as Token);
-        // As in llama.cpp, the model chooses how a text that is certain is made of tokens: no tokenizer is needed.
+        // As in llama.cpp, the model chooses the tokenization of forced text, so no tokenizer is needed.
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(tree));
         let slices = SlicedBiasComputer::general_slices();
         let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
@@ -137,7 +138,7 @@ impl Vocabulary {
         })
     }
 
-    /// The token whose whole text this is.
+    /// The token that spells exactly this text.
     pub(super) fn token(&self, text: &str) -> Result<u32, String> {
         let tree = self.factory.tok_env().tok_trie();
         match tree.token_id(text.as_bytes()) {

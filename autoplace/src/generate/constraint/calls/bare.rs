@@ -1,4 +1,4 @@
-//! Texts without quotes, as a schema wants them, up to the mark that ends them.
+//! Unquoted string arguments under a schema, up to the mark that ends them.
 
 use serde_json::{Map, Value};
 
@@ -6,11 +6,11 @@ use super::values::Argument;
 use super::{Writer, escaped};
 use crate::generate::constraint::schema::{Unenforced, text_format, with_spaces};
 
-/// References followed from one to the next.
+/// Maximum length of a chain of references.
 const MOST_REFERENCES: usize = 16;
 
 impl Writer<'_> {
-    /// The value of an argument and the mark behind it. `held_by_none`: what the value does not have in it.
+    /// The value of an argument and the mark behind it. The value contains none of `held_by_none`.
     pub(super) fn bare(&mut self, argument: &Argument, end: &str, held_by_none: &[&str]) -> Result<String, Unenforced> {
         let refused = |reason| Unenforced { place: argument.place.clone(), reason };
         let mut text = Text { root: &argument.root, references: 0 };
@@ -23,13 +23,13 @@ impl Writer<'_> {
     }
 }
 
-/// What a schema says of texts, as terminals with `&` between them.
+/// The constraints of a schema on texts, as terminals joined by `&`.
 struct Text<'a> {
     root: &'a Value,
     references: usize,
 }
 
-/// A text of whatever characters.
+/// Any text.
 const ANY: &str = "/(?s:.)*/";
 
 impl Text<'_> {
@@ -104,7 +104,7 @@ fn allows_text(schema: &Value) -> bool {
     by_type && by_value
 }
 
-/// A pattern that may match anywhere in a text, as one that matches the whole text.
+/// Turns a pattern that may match anywhere into one that matches the whole text.
 fn searched(pattern: &str) -> Result<String, String> {
     let is_split = has_outside(pattern, '|');
     let (mut inner, mut before, mut behind) = (pattern, "(?s:.*)", "(?s:.*)");
@@ -127,12 +127,12 @@ fn searched(pattern: &str) -> Result<String, String> {
     Ok(format!("/{before}(?:{}){behind}/", slashes(&inner)))
 }
 
-/// Whether a character stands outside of brackets, classes and escapes.
+/// Whether a character occurs outside of brackets, classes and escapes.
 fn has_outside(pattern: &str, wanted: char) -> bool {
     found(pattern, wanted, true)
 }
 
-/// Whether a character stands outside of classes and escapes.
+/// Whether a character occurs outside of classes and escapes.
 fn has_anywhere(pattern: &str, wanted: char) -> bool {
     found(pattern, wanted, false)
 }
@@ -157,7 +157,7 @@ fn found(pattern: &str, wanted: char, outside: bool) -> bool {
     false
 }
 
-/// A regular expression between slashes.
+/// Escapes a regular expression for use between slashes.
 fn slashes(expression: &str) -> String {
     let mut written = String::new();
     let mut characters = expression.chars();

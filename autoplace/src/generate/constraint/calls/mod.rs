@@ -1,9 +1,9 @@
-//! A grammar of answers that may call tools: any text, in which whatever a model's format marks as a call is a call of
-//! one of the tools, with arguments that its schema allows.
+//! A grammar for answers that may call tools: any text, in which every marked call is a call of one of the tools, with
+//! arguments that its schema allows.
 //!
-//! In: a format, as `chat::written` describes it, and tools. Out: a grammar in Lark, with a JSON schema for each part
-//! of it that is JSON. Control tokens are written with [`CONTROL`] before their texts, so that they are marks where the
-//! grammar has one, and part of no value.
+//! In: a format, as `chat::written` describes it, and tools. Out: a grammar in Lark, with a JSON schema for each JSON
+//! part. Control tokens are written with [`CONTROL`] before their texts, so that they can be marks but never part of a
+//! value.
 
 mod bare;
 #[cfg(test)]
@@ -20,10 +20,10 @@ use super::{Constraint, Kind};
 use crate::chat::written::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
 use crate::chat::{Tool, ToolCallFormat};
 
-/// The character before the text of a control token, which no JSON has.
+/// Precedes the text of a control token. JSON never contains this character.
 pub(super) const CONTROL: char = '\u{1}';
 
-/// Any text, with calls of tools in it.
+/// Any text, with tool calls in it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct TextOrCalls {
     format: ToolCallFormat,
@@ -33,7 +33,7 @@ pub(super) struct TextOrCalls {
     pub(super) is_open: bool,
 }
 
-/// A tool, with its schema as a text: messages to workers hold no trees.
+/// A tool. Its schema is JSON text, because messages to workers hold no JSON trees.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct CalledTool {
     name: String,
@@ -41,10 +41,10 @@ struct CalledTool {
     is_strict: bool,
 }
 
-/// What a grammar consists of.
+/// A grammar in Lark with its parts.
 pub(super) struct Grammar {
     pub(super) lark: String,
-    /// The parts that `@name` stands for.
+    /// The constraints that `@name` refers to.
     pub(super) parts: Vec<(String, Constraint)>,
 }
 
@@ -58,7 +58,7 @@ impl TextOrCalls {
         Self { format, tools: tools.collect(), in_header: true, is_open: false }
     }
 
-    /// The grammar, for a vocabulary with these control tokens.
+    /// The grammar for a vocabulary with these control tokens.
     pub(super) fn grammar(&self, control: &[String]) -> Result<Grammar, Unenforced> {
         let mut writer = Writer { control, is_open: self.is_open, rules: String::new(), parts: Vec::new(), count: 0 };
         let tools: Vec<CallableTool> =
@@ -71,10 +71,10 @@ impl TextOrCalls {
     }
 }
 
-/// A tool as the grammar knows it.
+/// A tool as the grammar sees it.
 struct CallableTool {
     name: String,
-    /// Its schema; of one that is not strict, what can be enforced.
+    /// The tool's schema; for a tool that is not strict, the enforceable part.
     parameters: Value,
     place: String,
     is_strict: bool,
@@ -84,7 +84,7 @@ impl CallableTool {
     fn new(tool: &CalledTool, number: usize) -> Self {
         let parameters: Value = serde_json::from_str(&tool.parameters).unwrap_or_default();
         let mut parameters = match (parameters.is_object(), tool.is_strict) {
-            // What of it cannot be enforced is refused.
+            // A strict schema is refused if a part cannot be enforced.
             (true, true) => parameters,
             (true, false) => Constraint::enforceable(&parameters).0,
             (false, _) => json!({"properties": {}}),
@@ -102,7 +102,7 @@ impl CallableTool {
     }
 }
 
-/// Whitespace between what stands in a call.
+/// Optional whitespace between the parts of a call.
 const SPACE: &str = r"/[ \t\n]{1,24}/?";
 
 struct Writer<'a> {
@@ -123,7 +123,7 @@ impl Writer<'_> {
         self.count
     }
 
-    /// A part that another constraint is.
+    /// Adds a constraint as a part and returns its name.
     fn part(&mut self, constraint: Constraint) -> String {
         let name = format!("json_{}", self.number());
         let constraint = if self.is_open { constraint.open_objects() } else { constraint };
@@ -131,7 +131,7 @@ impl Writer<'_> {
         format!("@{name}")
     }
 
-    /// A text as a regular expression, in which control tokens are such or written out.
+    /// A text as a regular expression. A control token matches as a token or spelled out.
     fn expression(&self, text: &str) -> String {
         let mut written = String::new();
         let mut rest = text;
@@ -151,7 +151,7 @@ impl Writer<'_> {
         written
     }
 
-    /// The same as a terminal; nothing for an empty text.
+    /// A text as a terminal; empty for an empty text.
     fn text(&self, text: &str) -> String {
         match text {
             "" => String::new(),
@@ -159,7 +159,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Whatever holds none of these texts: as a terminal, or nothing.
+    /// Restricts a terminal to texts without any of these; empty for no texts.
     fn without(&self, texts: &[&str]) -> String {
         let held: Vec<String> = texts.iter().map(|text| self.expression(text)).collect();
         match held.is_empty() {
@@ -168,11 +168,11 @@ impl Writer<'_> {
         }
     }
 
-    /// An answer in a format that marks its calls.
+    /// The grammar of an answer in a format that marks its calls.
     fn marks(&mut self, written: &[WrittenCall], tools: &[CallableTool]) -> Result<(), Unenforced> {
         let opens: Vec<&str> = written.iter().map(|call| call.open).filter(|open| !open.is_empty()).collect();
         let (mut segments, mut whole, mut refused) = (Vec::new(), Vec::new(), None);
-        // A lexeme takes all that it can: which one begins must show in the first character.
+        // A lexeme matches as much as it can, so its first character must tell which one begins.
         let first = match opens.len() == written.len() {
             true => "",
             false => r" & /[^ \t\r\n{](?s:.*)/",
@@ -181,7 +181,7 @@ impl Writer<'_> {
             let body = match self.bodies(call, tools) {
                 Ok(Some(body)) => body,
                 Ok(None) => continue,
-                // The mark is not allowed then, unless there is no other.
+                // A mark without an enforceable body is forbidden, unless there is no other mark.
                 Err(error) => {
                     refused.get_or_insert(error);
                     continue;
@@ -212,7 +212,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// What can stand behind a mark: what of it can be held to the tools. `None`: nothing can.
+    /// The enforceable bodies behind a mark; `None` when there is none.
     fn bodies(&mut self, call: &WrittenCall, tools: &[CallableTool]) -> Result<Option<String>, Unenforced> {
         let (mut options, mut refused) = (Vec::new(), None);
         for body in &call.bodies {
@@ -276,7 +276,7 @@ impl Writer<'_> {
                 let calls: Result<Vec<_>, _> = tools.iter().map(|tool| self.gemma(begin, quote, tool)).collect();
                 any(calls?)
             }
-            // A program is the argument of a tool that takes any.
+            // A program is the argument of a tool that accepts any text.
             WrittenBody::Program => {
                 let takes_any = |tool: &&CallableTool| tool.name == "python" && !tool.is_strict;
                 tools.iter().find(takes_any).map(|_| r"/[^{\s](?s:.)*/".to_owned())
@@ -285,7 +285,7 @@ impl Writer<'_> {
         })
     }
 
-    /// Calls that are JSON. `schema`: that of one, whose last property is the arguments.
+    /// Calls as JSON. `schema` creates the schema of one call, whose last property holds the arguments.
     fn json_calls(&mut self, tools: &[CallableTool], is_list: bool, schema: &dyn Fn(&CallableTool) -> Value) -> String {
         let within = if is_list { "items.anyOf" } else { "anyOf" };
         let (mut options, mut places) = (Vec::new(), Vec::new());
@@ -317,7 +317,7 @@ impl Writer<'_> {
         written.collect::<Vec<_>>().join(" ")
     }
 
-    /// `[f(a="x", n=1)]`, with values as JSON writes them.
+    /// Writes `[f(a="x", n=1)]`, with JSON values.
     fn python(&mut self, tool: &CallableTool) -> Result<String, Unenforced> {
         let arguments = properties(tool)?;
         let list = self.list(&arguments, |writer, argument| {
@@ -327,7 +327,7 @@ impl Writer<'_> {
         Ok(format!(r#"{} "(" {list} ")""#, self.text(&tool.name)))
     }
 
-    /// `call:f{a:<|"|>x<|"|>,n:1}`
+    /// Writes `call:f{a:<|"|>x<|"|>,n:1}`.
     fn gemma(&mut self, begin: &str, quote: &str, tool: &CallableTool) -> Result<String, Unenforced> {
         let arguments = properties(tool)?;
         let list = self.list(&arguments, |writer, argument| {
@@ -341,7 +341,7 @@ impl Writer<'_> {
         Ok(format!(r#"{} {} "{{" {list} "}}""#, self.text(begin), self.text(&tool.name)))
     }
 
-    /// Arguments in the order of the schema, with a comma between, of which those that may be missing may.
+    /// Arguments in the order of the schema, separated by commas. Optional ones may be missing.
     fn list(
         &mut self,
         arguments: &Arguments,
@@ -349,7 +349,7 @@ impl Writer<'_> {
     ) -> Result<String, Unenforced> {
         let prefix = format!("list_{}", self.number());
         let comma = format!("\",\" {SPACE}");
-        // `first_N`: the arguments from the one of this number on, with none before them; `next_N`: with one before.
+        // Rule `first_N` holds the arguments from number N on when none came before; `next_N` when one did.
         for (index, argument) in arguments.all.iter().enumerate() {
             let written = write(self, argument)?;
             self.rule(&format!("{prefix}_{index}"), &written);
@@ -368,7 +368,7 @@ impl Writer<'_> {
         Ok(format!("{prefix}_first_0"))
     }
 
-    /// `<function=f><parameter=a>1</parameter></function>`
+    /// Writes `<function=f><parameter=a>1</parameter></function>`.
     fn tags(&mut self, tags: &WrittenTags, tool: &CallableTool) -> Result<String, Unenforced> {
         let quoted = |name: &str, is_quoted: bool| if is_quoted { format!("\"{name}\"") } else { name.to_owned() };
         let [open, name_end, close] = tags.call;
@@ -381,7 +381,7 @@ impl Writer<'_> {
             let text = |writer: &mut Self, kind: &str| {
                 let tag = format!("{}{name}{kind}{}", tags.key[0], tags.key[1]);
                 let begin = writer.text(&tag);
-                // Whitespace behind the tag is of the value, unless a tag opens that too.
+                // Whitespace behind the tag belongs to the value, unless another tag opens the value.
                 match tags.value[0] {
                     "" => format!("{begin} {}", writer.text(line)),
                     open => format!("{begin} {SPACE} {} {}", writer.text(open), writer.text(line)),
@@ -407,7 +407,7 @@ impl Writer<'_> {
         Ok(format!("({written} {})", self.text(close)))
     }
 
-    /// An answer in a format whose headers name the tool.
+    /// The grammar of an answer in a format whose headers name the tool.
     fn channels(
         &mut self,
         channels: WrittenChannels,
@@ -422,7 +422,7 @@ impl Writer<'_> {
                 "" => format!("/{name}{end}/"),
                 to => {
                     let prefix = self.expression(channels.prefix);
-                    // Behind the name come the channel and the type of the content.
+                    // The channel and the type of the content follow the name.
                     format!("/[^\\n]*{to}(?:{prefix})?{name}(?:[ <\\x01][^\\n]*)?{end}/")
                 }
             };
@@ -449,13 +449,13 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// ... that ends with this text, which comes once.
+    /// Restricts a terminal to texts in which `end` occurs only at the end.
     fn without_more(&self, end: &str) -> String {
         format!(" & ~/(?s:.*){}(?s:.+)/", self.expression(end))
     }
 }
 
-/// A text as it stands in a regular expression of Lark's.
+/// Escapes a text for a regular expression in Lark.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -470,18 +470,18 @@ fn escaped(text: &str) -> String {
 }
 
 impl Constraint {
-    /// Any text, in which whatever this format marks as a call is a call of one of these tools; beside each is whether
-    /// it is `strict`.
+    /// Any text, in which every call that this format marks is a call of one of these tools. The flag beside each tool
+    /// says whether it is `strict`.
     ///
-    /// Control tokens are allowed in the text, and where they are marks. Arguments come in the order of the schema.
-    /// Those of a tool that is not `strict` are held to its schema as far as it can be enforced; that of a `strict` one
-    /// which cannot be is [`Error::Constraint`](crate::generate::Error::Constraint) when the generation begins.
+    /// Control tokens are allowed in the text, and as marks. Arguments come in the order of the schema. The arguments
+    /// of a tool that is not `strict` are held to the enforceable part of its schema. A `strict` schema that cannot be
+    /// enforced is [`Error::Constraint`](crate::generate::Error::Constraint) when the generation begins.
     pub fn text_or_calls(format: ToolCallFormat, tools: &[(&Tool, bool)]) -> Self {
         Self(Kind::TextOrCalls(Box::new(TextOrCalls::new(format, tools))))
     }
 
-    /// Says whether an answer begins in the header of a message, which
-    /// [`ReplyFormat::begins_in_header`](crate::chat::ReplyFormat::begins_in_header) knows. Otherwise it does.
+    /// Sets whether an answer begins in the header of a message
+    /// ([`ReplyFormat::begins_in_header`](crate::chat::ReplyFormat::begins_in_header)). Default: true.
     #[must_use]
     pub fn in_header(mut self, is_in_header: bool) -> Self {
         if let Kind::TextOrCalls(calls) = &mut self.0 {
@@ -490,7 +490,7 @@ impl Constraint {
         self
     }
 
-    /// Whether its text has control tokens in it, which are marks.
+    /// Whether the text may contain control tokens as marks.
     pub fn has_marks(&self) -> bool {
         matches!(self.0, Kind::TextOrCalls(_))
     }

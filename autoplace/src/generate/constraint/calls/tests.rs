@@ -5,8 +5,8 @@ use crate::generate::constraint::Constraint;
 use crate::generate::constraint::tests::{allows, allows_with_control};
 use crate::generate::error::Error;
 
-/// A call of `walk` with `days` and `note` in each format, in an answer as models write them: the format's name, and
-/// what it says. Channels begin in a header.
+/// An answer with a call of `walk` with `days` and `note` in each format, as models write it: the name of the format
+/// and the answer. Formats with channels begin in a header.
 const ANSWERS: &str = include_str!("answers.txt");
 
 fn walk(more: &Value) -> Tool {
@@ -39,7 +39,7 @@ fn every_format_has_an_answer_and_is_held_to_the_tool_in_it() {
         let others = [answer.replace('4', "9"), answer.replace("walk", "fly"), answer.replace("ab", "abcdef")];
         let mut texts = vec![(answer.clone(), true)];
         texts.extend(others.map(|other| (other, false)));
-        // Without a call, whatever is said.
+        // An answer without a call may be any text.
         if format.written_channels().is_none() {
             texts.extend([("Nothing <tool, [TOOL]; 4.".to_owned(), true), (String::new(), true)]);
         }
@@ -127,7 +127,7 @@ fn what_a_format_cannot_be_held_to_is_refused_by_its_place() {
     let anchored = json!({"type": "string", "pattern": "a^b|c"});
     let (place, _) = refused(&Tool::new("f", "", json!({"type": "object", "properties": {"a": anchored}})));
     assert_eq!(place, "tools[0].function.parameters.properties.a");
-    // JSON has room for it, which Qwen3-Coder can write too.
+    // A JSON format can express both alternatives; Qwen3-Coder's format accepts JSON too.
     let either = walk(&json!({"anyOf": [{"required": ["note"]}, {"required": ["days"]}]}));
     for format in [ToolCallFormat::Hermes, ToolCallFormat::Qwen3Coder] {
         let held = Constraint::text_or_calls(format, &[(&either, true)]);

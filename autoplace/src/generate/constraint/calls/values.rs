@@ -1,4 +1,4 @@
-//! The arguments of a tool one by one, for formats that write each by itself.
+//! The arguments of a tool one by one, for formats that write each separately.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::generate::constraint::Constraint;
 use crate::generate::constraint::schema::Unenforced;
 use crate::generate::constraint::tool_choice::move_references;
 
-/// Keywords of an object that say nothing of single arguments.
+/// Keywords of an object that do not constrain single arguments.
 const SAYS_NOTHING: &str = "$anchor $comment $defs $id $schema additionalProperties definitions description default \
     examples properties readOnly required title type writeOnly";
 
@@ -21,18 +21,18 @@ pub(super) struct Arguments {
 pub(super) struct Argument {
     pub(super) name: String,
     pub(super) is_required: bool,
-    /// Its schema, and those around it for what that refers to.
+    /// The schema of the argument, and the whole schema that its references point into.
     pub(super) schema: Value,
     pub(super) root: Value,
     pub(super) place: String,
 }
 
-/// The arguments of a tool in the order of its schema. Of others nothing is said, so that there are none.
+/// The arguments of a tool in the order of its schema. Unnamed arguments are never written.
 pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
     let refused = |reason: String| Unenforced { place: tool.place.clone(), reason };
     let none = Map::new();
     let mut members = tool.parameters.as_object().unwrap_or(&none);
-    // A schema of nothing but a reference.
+    // A schema that consists of a single reference.
     if let Some(target) = members.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#')) {
         members = tool.parameters.pointer(target).and_then(Value::as_object).unwrap_or(members);
     }
@@ -46,7 +46,7 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
         let is_counted = (*keyword == "minProperties" && least <= required.len() as u64)
             || (*keyword == "maxProperties" && most >= named.len().max(required.len()) as u64);
         !is_counted && *keyword != "$ref" && !SAYS_NOTHING.split(' ').any(|known| known == *keyword)
-            // Names that only patterns allow are not written.
+            // Names that only a pattern allows are never written.
             && *keyword != "patternProperties"
     });
     if let (Some(keyword), true) = (says_more, tool.is_strict) {
@@ -72,12 +72,12 @@ pub(super) fn properties(tool: &CallableTool) -> Result<Arguments, Unenforced> {
 }
 
 impl Argument {
-    /// Whether a format without quotes reads its value as a text, whatever it looks like.
+    /// Whether a format without quotes parses the value as text, whatever its content.
     pub(super) fn reads_as_text(&self) -> bool {
         ToolCallFormat::reads_text(&self.around(), &self.name).0
     }
 
-    /// Whether only texts are allowed, and not everything.
+    /// Whether the schema allows only strings.
     pub(super) fn is_only_text(&self) -> bool {
         let types = |value: &Value| value == "string";
         match self.schema.get("type") {
@@ -86,14 +86,14 @@ impl Argument {
         }
     }
 
-    /// The schema of all arguments, with this one in it.
+    /// The schema of all arguments, with this one replaced by its own.
     fn around(&self) -> Value {
         let mut root = self.root.clone();
         root["properties"][self.name.as_str()] = self.schema.clone();
         root
     }
 
-    /// Its value as JSON.
+    /// The value as JSON.
     pub(super) fn json(&self) -> Constraint {
         let mut schema = self.schema.clone();
         let text = schema.to_string();

@@ -1,4 +1,4 @@
-//! The parts of a grammar: classes of characters, tokens, references to rules, and how they are put together.
+//! The expressions of a grammar: character classes, tokens, references to rules, and their combinations.
 
 /// The last code point.
 const LAST: u32 = 0x10_FFFF;
@@ -8,13 +8,13 @@ const LAST: u32 = 0x10_FFFF;
 pub(super) struct Chars(Vec<(u32, u32)>);
 
 impl Chars {
-    /// The characters of these ranges of code points. A code point that is no character matches nothing, as in
-    /// llama.cpp, and neither does NUL, with which llama.cpp ends a text.
+    /// The characters of these ranges of code points. Surrogates match nothing, as in llama.cpp. NUL matches nothing
+    /// either, because llama.cpp ends a text with it.
     pub(super) fn of(ranges: &[(u32, u32)]) -> Self {
         let mut sorted: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         for &(low, high) in ranges {
             let high = high.min(LAST);
-            // Surrogates (0xD800 to 0xDFFF) are no characters.
+            // Surrogates (0xD800 to 0xDFFF) are not characters.
             for (low, high) in [(low.max(1), high.min(0xD7FF)), (low.max(0xE000), high)] {
                 if low <= high {
                     sorted.push((low, high));
@@ -37,8 +37,7 @@ impl Chars {
         Self(joined)
     }
 
-    /// Stands for the beginning or the end of a text, where a set says which character is beside something: a code
-    /// point that is no character.
+    /// A surrogate that stands for the beginning or end of a text in a set of neighbouring characters.
     pub(super) fn edge_of_text() -> Self {
         Self(vec![(0xD800, 0xD800)])
     }
@@ -68,7 +67,7 @@ impl Chars {
         &self.0
     }
 
-    /// Adds the characters of another set; says whether any was new.
+    /// Adds the characters of another set. Returns whether any was new.
     pub(super) fn add(&mut self, other: &Self) -> bool {
         let union = Self::joined([&self.0[..], &other.0].concat());
         let is_more = union != *self;
@@ -76,7 +75,7 @@ impl Chars {
         is_more
     }
 
-    /// Whether a character is in both sets.
+    /// Whether the two sets share a character.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         let (mut ours, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
         while let (Some(&&(low, high)), Some(&&(other_low, other_high))) = (ours.peek(), theirs.peek()) {
@@ -93,20 +92,20 @@ impl Chars {
     }
 }
 
-/// A part of a rule.
+/// An expression in a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Expr {
     /// One character of a set.
     Chars(Chars),
-    /// One token of the vocabulary, or one that is not this one.
+    /// One token of the vocabulary, or any other token if negated.
     Token { id: u32, is_negated: bool },
-    /// A text of a rule, by its number.
+    /// A reference to a rule, by index.
     Rule(usize),
-    /// One after the other.
+    /// All parts in order.
     Sequence(Vec<Expr>),
-    /// One of them.
+    /// One of the alternatives.
     Choice(Vec<Expr>),
-    /// `least` to `most` times; without a `most`, any number of times from `least` on.
+    /// `least` to `most` repetitions; without `most`, at least `least`.
     Repeat { inner: Box<Expr>, least: u32, most: Option<u32> },
 }
 
@@ -115,7 +114,7 @@ impl Expr {
         Self::Sequence(Vec::new())
     }
 
-    /// Parts one after the other; a part alone is itself.
+    /// A sequence of parts. A single part stands for itself.
     pub(super) fn sequence(mut parts: Vec<Expr>) -> Self {
         match parts.len() {
             1 => parts.remove(0),
@@ -123,7 +122,7 @@ impl Expr {
         }
     }
 
-    /// Alternatives; one alone is itself.
+    /// A choice of alternatives. A single alternative stands for itself.
     pub(super) fn choice(mut alternatives: Vec<Expr>) -> Self {
         match alternatives.len() {
             1 => alternatives.remove(0),
@@ -135,7 +134,7 @@ impl Expr {
         Self::Repeat { inner: Box::new(inner), least, most }
     }
 
-    /// The parts that it consists of.
+    /// The direct parts.
     pub(super) fn parts(&self) -> &[Expr] {
         match self {
             Self::Chars(_) | Self::Token { .. } | Self::Rule(_) => &[],
@@ -144,17 +143,17 @@ impl Expr {
         }
     }
 
-    /// Expressions that it consists of, itself among them.
+    /// Number of expressions, including this one.
     pub(super) fn size(&self) -> usize {
         1 + self.parts().iter().map(Self::size).sum::<usize>()
     }
 
-    /// Whether some part of it, or it itself, is so.
+    /// Whether this expression or any part satisfies `is_so`.
     pub(super) fn any(&self, is_so: &mut dyn FnMut(&Expr) -> bool) -> bool {
         is_so(self) || self.parts().iter().any(|part| part.any(is_so))
     }
 
-    /// Replaces each part for which there is another one, from the outside to the inside.
+    /// Replaces parts by `by`, from the outside in.
     pub(super) fn replace(&mut self, by: &dyn Fn(&Expr) -> Option<Expr>) {
         if let Some(other) = by(self) {
             *self = other;
@@ -167,12 +166,12 @@ impl Expr {
         }
     }
 
-    /// Whether it names this rule.
+    /// Whether the expression names this rule.
     pub(super) fn names(&self, rule: usize) -> bool {
         self.any(&mut |part| *part == Self::Rule(rule))
     }
 
-    /// Whether it can be the empty text, where these rules can.
+    /// Whether the expression can be empty, given which rules can.
     pub(super) fn is_nullable(&self, rules: &[bool]) -> bool {
         match self {
             Self::Chars(_) | Self::Token { .. } => false,
@@ -188,7 +187,7 @@ impl Expr {
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     pub(super) name: String,
-    /// The byte of the grammar where it is first named.
+    /// Byte offset of the first mention of the rule.
     pub(super) at: usize,
     pub(super) body: Expr,
 }

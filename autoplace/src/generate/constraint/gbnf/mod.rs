@@ -1,8 +1,9 @@
-//! GBNF, llama.cpp's notation of grammars, as a grammar of llguidance.
+//! Translates GBNF, llama.cpp's notation of grammars, into a grammar of llguidance.
 //!
 //! In: the text of a grammar, as llama.cpp reads it (src/llama-grammar.cpp). Out: a grammar in llguidance's variant of
-//! Lark that allows the same texts, and no others. GBNF is a grammar of characters; llguidance reads terminals, of
-//! which it takes the longest text. Regular parts become terminals, and where the longest text is not the only
+//! Lark that allows exactly the same texts. GBNF is a grammar of characters, whereas llguidance reads terminals and
+//! takes the longest match of each. Regular parts become terminals. Where the longest match is not the only reading,
+//! they are divided until it is ([`overlap`]).
 //! reading, they are divided until it is ([`overlap`]).
 
 mod expr;
@@ -17,7 +18,7 @@ pub(super) use parse::TokenOf;
 use super::schema::Unenforced;
 use pieces::Pieces;
 
-/// Rules of a grammar.
+/// Maximum number of rules.
 const MAX_RULES: usize = 2_000;
 
 /// The grammar in Lark. `token_of` finds the token of a text such as `<think>`.
@@ -34,8 +35,7 @@ pub(super) fn lark(text: &str, token_of: TokenOf<'_>) -> Result<String, Unenforc
     Ok(write::lark(&pieces))
 }
 
-/// Whether a grammar is written in GBNF: its first definition, behind comments and empty lines, has `::=` behind a
-/// name.
+/// Whether a grammar is written in GBNF: `::=` follows the first name after comments and empty lines.
 pub(super) fn is_gbnf(text: &str) -> bool {
     let is_blank = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
     let mut definition = text.trim_start_matches('\u{feff}').lines().skip_while(is_blank);
@@ -58,7 +58,7 @@ fn place(text: &str, at: usize) -> Place {
 }
 
 impl Place {
-    /// The place is a part of the reason: it is one in a text, and no parameter of a request.
+    /// The place becomes part of the reason, because it is a place in a text and not a parameter of the request.
     fn refused(self, reason: impl Into<String>) -> Unenforced {
         let Self { line, column } = self;
         format!("line {line}, column {column}: {}", reason.into()).into()

@@ -1,28 +1,29 @@
-//! Which terminals have to be divided so that llguidance's lexer reads a text as a grammar of characters does.
+//! Divides terminals so that llguidance's lexer reads a text as a grammar of characters does.
 //!
-//! The lexer takes the longest text that a terminal matches. That is one reading of several where a terminal may end
-//! at a place and the next part of the grammar goes on with a character that this terminal, or another one that could
-//! begin at the same place, goes on with as well. Such a terminal is divided at this place; one character, which is
-//! what remains in the end, has one reading.
+//! The lexer takes the longest match of a terminal. Another reading exists if a terminal may end at some point, the
+//! grammar may continue there with a character, and a terminal that could begin at the same place may continue with
+//! that character too. Such a terminal is divided at that point. Division ends at single characters, which have one
+//! reading.
 
 use std::collections::HashSet;
 
 use super::expr::{Chars, Expr};
 use super::pieces::{Direction, Edge, Pieces, neighbours};
 
-/// Characters in all terminals, and ways from one of them to the next.
+/// Maximum number of characters in all terminals, and of transitions between them.
 const MAX_WAYS: usize = 300_000;
-/// Pairs of characters that are compared, over all rounds, and pairs of places that one text leads to in a round.
+/// Maximum number of compared character pairs over all rounds, and of position pairs per round.
 const MAX_COMPARED: usize = 2_000_000;
 const MAX_PAIRS: usize = 500_000;
-/// Rounds of divisions.
+/// Maximum number of rounds.
 const MAX_ROUNDS: usize = 300;
-/// Repetitions that are followed one by one; more are taken as any number, which can only divide too much.
+/// Maximum number of repetitions that are modelled one by one. More count as unlimited, which can only divide too
+/// often.
 const MAX_COPIES: usize = 8;
-/// Characters in the repetitions of one part that are followed one by one.
+/// Maximum number of characters in repetitions that are modelled one by one.
 const MAX_COPIED: usize = 64;
 
-/// Divides terminals until the longest text is the only reading.
+/// Divides terminals until the longest match is the only reading.
 pub(super) fn resolve(pieces: &mut Pieces<'_>) -> Result<(), String> {
     let mut left = MAX_COMPARED;
     for _ in 0..MAX_ROUNDS {
@@ -39,11 +40,11 @@ pub(super) fn resolve(pieces: &mut Pieces<'_>) -> Result<(), String> {
 
 const TOO_MANY_WAYS: &str = "its regular parts overlap in too many ways";
 
-/// One character of a terminal, and where its text goes on from there: a state of Glushkov's automaton.
+/// A character of a terminal and its successors: a state of Glushkov's automaton.
 struct Place {
     chars: Chars,
     terminal: usize,
-    /// The part of the terminal that it is in.
+    /// Index of the part within the terminal.
     part: usize,
     next: Vec<usize>,
     is_last: bool,
@@ -55,7 +56,7 @@ struct Automaton {
     ways: usize,
 }
 
-/// Where an expression begins and ends.
+/// The first and last positions of an expression.
 #[derive(Default, Clone)]
 struct Ends {
     first: Vec<usize>,
@@ -94,7 +95,7 @@ impl Automaton {
                 self.places.push(Place { chars, terminal, part, next: Vec::new(), is_last: false });
                 Ok(Ends { first: vec![place], last: vec![place], is_nullable: false })
             }
-            // A terminal holds none.
+            // A terminal contains no token.
             Expr::Token { .. } => Ok(Ends::default()),
             Expr::Rule(rule) => self.expr(pieces, &pieces.rules[*rule].body, at),
             Expr::Sequence(parts) => {
@@ -151,7 +152,7 @@ impl Automaton {
         Ok(ends)
     }
 
-    /// Lets an expression come again after itself.
+    /// Allows an expression to repeat.
     fn again(&mut self, ends: &Ends) -> Result<(), String> {
         self.join(&ends.last, &ends.first)
     }
@@ -177,7 +178,7 @@ impl Automaton {
         Ok(Ends { first, last, is_nullable: before.is_nullable && after.is_nullable })
     }
 
-    /// The characters of some places.
+    /// The characters of some positions.
     fn edge(&self, places: &[usize], is_nullable: bool) -> Edge {
         let mut chars = Chars::default();
         for place in places {
@@ -187,20 +188,21 @@ impl Automaton {
     }
 }
 
-/// Pairs of places that the same text leads to: of a terminal that may end there, and of one that may go on.
+/// Pairs of positions that the same text can reach: one in a terminal that may end there, one in a terminal that may
+/// continue.
 struct Pairs<'a> {
     places: &'a [Place],
-    /// Comparisons that are left.
+    /// Remaining comparisons.
     left: &'a mut usize,
     seen: HashSet<(u32, u32)>,
     to_see: Vec<(u32, u32)>,
 }
 
 impl Pairs<'_> {
-    /// Adds a pair of places whose characters overlap.
+    /// Adds a pair of positions whose characters overlap.
     fn add(&mut self, one: usize, other: usize) -> Result<(), String> {
         *self.left = self.left.checked_sub(1).ok_or(TOO_MANY_WAYS)?;
-        // There are fewer than MAX_WAYS places.
+        // The number of positions is below MAX_WAYS.
         let pair = (one as u32, other as u32);
         if self.places[one].chars.overlaps(&self.places[other].chars) && self.seen.insert(pair) {
             if self.seen.len() > MAX_PAIRS {
@@ -212,7 +214,7 @@ impl Pairs<'_> {
     }
 }
 
-/// The terminals that have to be divided, each with the part before which.
+/// The terminals to divide, each with the index of the part to divide before.
 fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usize)>, String> {
     let live = pieces.live();
     let mut automaton = Automaton::default();
@@ -248,12 +250,12 @@ fn overlapping(pieces: &Pieces<'_>, left: &mut usize) -> Result<Vec<(usize, usiz
                 pairs.add(*next_of_short, *next)?;
             }
         }
-        // A terminal is divided once in a round, at the last of its places.
+        // Each terminal is divided once per round, so the list may be cut off.
         if to_divide.len() > MAX_PAIRS {
             break;
         }
     }
-    // One place of each at a time, the last: a division may resolve others.
+    // Keeps only the last point of each terminal, because one division may resolve others.
     to_divide.sort_unstable_by_key(|(terminal, part)| (*terminal, std::cmp::Reverse(*part)));
     to_divide.dedup_by_key(|(terminal, _)| *terminal);
     Ok(to_divide)

@@ -1,4 +1,4 @@
-//! The text of a grammar, read as llama.cpp reads it (src/llama-grammar.cpp, `llama_grammar_parser`).
+//! Parses a grammar as llama.cpp does (src/llama-grammar.cpp, `llama_grammar_parser`).
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use crate::generate::constraint::schema::Unenforced;
 
 /// llama.cpp's `MAX_REPETITION_THRESHOLD`.
 const MAX_REPETITIONS: u32 = 2000;
-/// Groups within groups.
+/// Maximum nesting of groups.
 const MAX_NESTING: usize = 100;
 
-/// The token of a text such as `<think>`, or why there is none.
+/// Finds the token of a text such as `<think>`, or the reason why there is none.
 pub(in crate::generate::constraint) type TokenOf<'a> = &'a dyn Fn(&str) -> Result<u32, String>;
 
-/// Reads the rules of a grammar. The first is named `root`.
+/// Parses the rules of a grammar. The first is named `root`.
 pub(super) fn rules(text: &str, token_of: TokenOf<'_>) -> Result<Vec<Rule>, Unenforced> {
     let mut parser = Parser { text, at: 0, ids: HashMap::new(), rules: Vec::new(), depth: 0, token_of };
     // `root` is rule 0, wherever it is defined.
@@ -30,7 +30,7 @@ pub(super) fn rules(text: &str, token_of: TokenOf<'_>) -> Result<Vec<Rule>, Unen
     named.collect()
 }
 
-/// A rule that was named, and its body once it is defined.
+/// A rule that was mentioned. It has a body once it is defined.
 struct Named {
     name: String,
     at: usize,
@@ -39,11 +39,11 @@ struct Named {
 
 struct Parser<'a> {
     text: &'a str,
-    /// The byte that is read next.
+    /// Byte offset of the next character.
     at: usize,
     ids: HashMap<&'a str, usize>,
     rules: Vec<Named>,
-    /// Groups that are open.
+    /// Number of open groups.
     depth: usize,
     token_of: TokenOf<'a>,
 }
@@ -58,12 +58,12 @@ impl<'a> Parser<'a> {
         self.rest().chars().next().unwrap_or('\0')
     }
 
-    /// An error at the place that is read next.
+    /// An error at the present place.
     fn error<T>(&self, reason: impl Into<String>) -> Result<T, Unenforced> {
         Err(place(self.text, self.at).refused(reason))
     }
 
-    /// The error that something else was expected here.
+    /// An error about a missing element at the present place.
     fn expected<T>(&self, what: &str) -> Result<T, Unenforced> {
         let line = self.rest().lines().next().unwrap_or_default();
         let found: String = line.chars().take(20).collect();
@@ -74,7 +74,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips blanks and comments, and ends of lines where they are allowed.
+    /// Skips blanks and comments, and line ends if they are allowed.
     fn skip_space(&mut self, is_multiline: bool) {
         loop {
             match self.peek() {
@@ -86,7 +86,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Takes a text, if it is next.
+    /// Consumes `text` if it comes next.
     fn take(&mut self, text: &str) -> bool {
         let is_next = self.rest().starts_with(text);
         if is_next {
@@ -95,7 +95,7 @@ impl<'a> Parser<'a> {
         is_next
     }
 
-    /// Takes the longest run of such characters, which is not empty.
+    /// Consumes the longest run of matching characters, which must not be empty.
     fn run(&mut self, what: &str, is_of: fn(char) -> bool) -> Result<&'a str, Unenforced> {
         let rest = self.rest();
         let run = &rest[..rest.find(|c| !is_of(c)).unwrap_or(rest.len())];
@@ -106,7 +106,7 @@ impl<'a> Parser<'a> {
         Ok(run)
     }
 
-    /// The number of a rule, which may be defined later.
+    /// The index of a rule, which may be defined later.
     fn rule(&mut self, name: &'a str, at: usize) -> usize {
         *self.ids.entry(name).or_insert_with(|| {
             self.rules.push(Named { name: name.to_owned(), at, body: None });
@@ -122,7 +122,7 @@ impl<'a> Parser<'a> {
     }
 
     fn grammar(&mut self) -> Result<(), Unenforced> {
-        // A byte order mark before the first rule is no text.
+        // A byte order mark is not part of the grammar.
         self.take("\u{feff}");
         self.skip_space(true);
         while !self.rest().is_empty() {
@@ -134,7 +134,7 @@ impl<'a> Parser<'a> {
             }
             self.skip_space(true);
             let body = self.alternatives(false)?;
-            // Of two definitions the last one holds, as in llama.cpp.
+            // The last definition of a rule wins, as in llama.cpp.
             self.rules[rule].body = Some(body);
             self.rules[rule].at = at;
             if !self.rest().is_empty() && !matches!(self.peek(), '\r' | '\n') {
@@ -195,7 +195,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    /// A part with the repetition that follows it.
+    /// Applies the repetition that follows a part.
     fn repetition(&mut self, part: Expr, is_nested: bool) -> Result<Expr, Unenforced> {
         let (least, most) = match self.peek() {
             '*' => (0, None),
@@ -235,13 +235,13 @@ impl<'a> Parser<'a> {
         if most == Some(0) {
             return Ok(Expr::empty());
         }
-        // llama.cpp takes a larger `most` as none.
+        // llama.cpp treats a larger `most` as unlimited.
         Ok(Expr::repeat(part, least, most.filter(|most| *most <= MAX_REPETITIONS)))
     }
 
     fn number(&mut self) -> Result<u32, Unenforced> {
         let digits = self.run("a number", |c| c.is_ascii_digit())?;
-        // A number beyond 32 bits is as good as the largest: both are refused, or no limit.
+        // A number beyond 32 bits counts as the largest one: both are either refused or unlimited.
         Ok(digits.parse().unwrap_or(u32::MAX))
     }
 
@@ -252,7 +252,7 @@ impl<'a> Parser<'a> {
             let code = self.character()?;
             characters.push(Expr::Chars(Chars::of(&[(code, code)])));
         }
-        // Repetitions are of the whole literal.
+        // A repetition applies to the whole literal.
         Ok(Expr::sequence(characters))
     }
 
@@ -271,7 +271,7 @@ impl<'a> Parser<'a> {
             };
             ranges.push((first, last));
         }
-        // llama.cpp reads `[]` and `[^]` as nothing at all.
+        // llama.cpp reads `[]` and `[^]` as empty.
         if ranges.is_empty() {
             return Ok(Expr::empty());
         }
@@ -316,7 +316,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `<[7]>`, `<think>`, or either with `!` before it.
+    /// Parses `<[7]>`, `<think>`, or either with a leading `!`.
     fn token(&mut self) -> Result<Expr, Unenforced> {
         let is_negated = self.take("!");
         let at = self.at;

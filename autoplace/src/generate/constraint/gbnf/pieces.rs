@@ -1,5 +1,5 @@
-//! A grammar as rules over terminals. A terminal is what llguidance's lexer takes at once: a run of parts that are
-//! regular, as long as the rules allow.
+//! A grammar as rules over terminals. A terminal is a unit of llguidance's lexer: the longest possible run of regular
+//! parts.
 
 use std::collections::HashMap;
 
@@ -17,29 +17,29 @@ pub(super) enum Piece {
     Repeat { inner: Box<Piece>, least: u32, most: Option<u32> },
 }
 
-/// Parts one after the other, all of them regular.
+/// A sequence of regular parts.
 #[derive(Debug)]
 pub(super) struct Terminal {
     pub(super) parts: Vec<Expr>,
-    /// What stands for it since it was divided.
+    /// The replacement of a terminal that was divided.
     divided: Option<Piece>,
 }
 
 #[derive(Debug)]
 pub(super) struct Pieces<'a> {
     pub(super) rules: &'a [Rule],
-    /// Which rules are regular, and which can be the empty text.
+    /// Which rules are regular, and which can be empty.
     regular: Vec<bool>,
     nullable: Vec<bool>,
-    /// The pieces of each rule that is no part of a terminal; of others `None`.
+    /// The pieces of each rule outside of terminals; `None` for the others.
     pub(super) bodies: Vec<Option<Piece>>,
     pub(super) terminals: Vec<Terminal>,
     by_parts: HashMap<Vec<Expr>, usize>,
-    /// Expressions in all terminals.
+    /// Number of expressions in all terminals.
     size: usize,
 }
 
-/// Expressions in all terminals, of which a division makes new ones.
+/// Maximum number of expressions in all terminals. Each division adds some.
 const MAX_SIZE: usize = 600_000;
 
 impl<'a> Pieces<'a> {
@@ -59,7 +59,7 @@ impl<'a> Pieces<'a> {
         pieces
     }
 
-    /// An expression in as few terminals as its rules allow.
+    /// Translates an expression into as few terminals as possible.
     fn piece(&mut self, expr: &Expr) -> Piece {
         if rules::is_regular(expr, &self.regular) {
             return self.terminal(vec![expr.clone()]);
@@ -94,7 +94,7 @@ impl<'a> Pieces<'a> {
         Piece::Sequence(pieces)
     }
 
-    /// The alternatives that are regular are one terminal.
+    /// Regular alternatives become one terminal.
     fn choice(&mut self, alternatives: &[Expr]) -> Piece {
         let is_regular = |it: &&Expr| rules::is_regular(it, &self.regular);
         let (regular, others): (Vec<&Expr>, Vec<&Expr>) = alternatives.iter().partition(is_regular);
@@ -106,7 +106,7 @@ impl<'a> Pieces<'a> {
         Piece::Choice(pieces)
     }
 
-    /// The terminal of these parts. Equal ones are one.
+    /// The terminal of these parts. Equal terminals are shared.
     fn terminal(&mut self, parts: Vec<Expr>) -> Piece {
         let parts = flat(&parts);
         if let Some(known) = self.by_parts.get(&parts) {
@@ -118,17 +118,17 @@ impl<'a> Pieces<'a> {
         Piece::Terminal(self.terminals.len() - 1)
     }
 
-    /// Whether a terminal's text can be empty.
+    /// Whether the terminal can be empty.
     pub(super) fn is_nullable(&self, terminal: usize) -> bool {
         self.terminals[terminal].parts.iter().all(|part| part.is_nullable(&self.nullable))
     }
 
-    /// What a terminal was divided into.
+    /// The replacement of a divided terminal.
     pub(super) fn divided(&self, terminal: usize) -> Option<&Piece> {
         self.terminals[terminal].divided.as_ref()
     }
 
-    /// Divides a terminal before one of its parts, or, where that is the first, behind or within it.
+    /// Divides a terminal before one of its parts; before the first part, behind it or inside it instead.
     pub(super) fn divide(&mut self, terminal: usize, part: usize) -> Result<(), String> {
         if self.terminals[terminal].divided.is_some() {
             return Ok(());
@@ -149,7 +149,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// The pieces of the only part of a terminal.
+    /// Divides the only part of a terminal.
     fn within(&mut self, part: &Expr) -> Piece {
         match part {
             Expr::Rule(rule) => {
@@ -163,12 +163,12 @@ impl<'a> Pieces<'a> {
                 let inner = Box::new(self.terminal(vec![Expr::clone(inner)]));
                 Piece::Repeat { inner, least: *least, most: *most }
             }
-            // One character has no parts, and a sequence is flat.
+            // A single character has no parts, and sequences are flat.
             _ => self.terminal(vec![part.clone()]),
         }
     }
 
-    /// The terminals that are not divided and that `root` comes to, each once.
+    /// The undivided terminals that are reachable from `root`, without duplicates.
     pub(super) fn live(&self) -> Vec<usize> {
         let mut live = Vec::new();
         let mut to_see: Vec<&Piece> = self.bodies.iter().flatten().collect();
@@ -192,7 +192,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Parts of which none is a sequence.
+/// Flattens nested sequences.
 fn flat(parts: &[Expr]) -> Vec<Expr> {
     let mut flat_parts = Vec::with_capacity(parts.len());
     for part in parts {
@@ -213,22 +213,22 @@ fn named(piece: &Piece) -> Vec<usize> {
     }
 }
 
-/// A direction in which a text is read.
+/// Reading direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Forward,
     Backward,
 }
 
-/// The characters that a terminal begins with, or ends with, and whether it can be empty.
+/// The first or last characters of a terminal, and whether it can be empty.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Edge {
     pub(super) chars: Chars,
     pub(super) is_nullable: bool,
 }
 
-/// For each terminal, which characters can be beside it: after it, reading forward; before it, reading backward. Where
-/// the text can begin or end there, or a token can be, the set has [`Chars::edge_of_text`].
+/// For each terminal, the characters that may be beside it: after it in forward direction, before it in backward
+/// direction. [`Chars::edge_of_text`] marks the edge of the text, or a token.
 pub(super) fn neighbours(pieces: &Pieces<'_>, edges: &[Edge], direction: Direction) -> Vec<Chars> {
     let mut search = Neighbours {
         pieces,
@@ -323,7 +323,7 @@ impl Neighbours<'_> {
         }
     }
 
-    /// Takes what is beside a piece to the terminals and rules in it; says whether a rule has more beside it now.
+    /// Passes the neighbours of a piece to its terminals and rules. Returns whether a rule gained a neighbour.
     fn spread(&mut self, piece: &Piece, outside: &Chars) -> bool {
         match piece {
             Piece::Terminal(terminal) => match self.pieces.divided(*terminal) {

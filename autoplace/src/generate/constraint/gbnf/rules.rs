@@ -1,18 +1,18 @@
-//! What the rules of a grammar are, before they are written anew: which can be empty, which never end, which reach
-//! themselves from the left, which are regular.
+//! Analyses the rules of a grammar before they are rewritten: which can be empty, which have no finite text, which are
+//! left-recursive, which are regular.
 
 use super::expr::{Expr, Rule};
 use super::place;
 use crate::generate::constraint::schema::Unenforced;
 
-/// Which rules can be the empty text.
+/// Which rules can be empty.
 pub(super) fn nullable(rules: &[Rule]) -> Vec<bool> {
     let mut nullable = vec![false; rules.len()];
     grow(&mut nullable, |nullable, rule| rules[rule].body.is_nullable(nullable));
     nullable
 }
 
-/// Sets flags until no more of them are true.
+/// Sets flags until a fixed point is reached.
 fn grow(flags: &mut [bool], is_so: impl Fn(&[bool], usize) -> bool) {
     loop {
         let mut is_done = true;
@@ -28,7 +28,7 @@ fn grow(flags: &mut [bool], is_so: impl Fn(&[bool], usize) -> bool) {
     }
 }
 
-/// Refuses a rule that can begin with itself, which llama.cpp refuses too.
+/// Refuses left recursion, as llama.cpp does.
 pub(super) fn refuse_left_recursion(text: &str, rules: &[Rule]) -> Result<(), Unenforced> {
     let nullable = nullable(rules);
     let begins: Vec<Vec<usize>> = rules
@@ -41,7 +41,8 @@ pub(super) fn refuse_left_recursion(text: &str, rules: &[Rule]) -> Result<(), Un
             named
         })
         .collect();
-    // A rule is left once all that it begins with are left; what remains begins with itself, or leads there.
+    // A rule is done once all rules that it can begin with are done. The rules that remain are left-recursive or lead
+    // to such a rule.
     let mut is_done = vec![false; rules.len()];
     grow(&mut is_done, |is_done, rule| begins[rule].iter().all(|it| is_done[*it]));
     let Some(mut rule) = is_done.iter().position(|it| !it) else { return Ok(()) };
@@ -55,7 +56,7 @@ pub(super) fn refuse_left_recursion(text: &str, rules: &[Rule]) -> Result<(), Un
     Err(place(text, *at).refused(reason))
 }
 
-/// The rules that an expression can begin with.
+/// Collects the rules that an expression can begin with.
 fn leftmost(expr: &Expr, nullable: &[bool], named: &mut Vec<usize>) {
     match expr {
         Expr::Rule(rule) => named.push(*rule),
@@ -71,8 +72,8 @@ fn leftmost(expr: &Expr, nullable: &[bool], named: &mut Vec<usize>) {
     }
 }
 
-/// Takes out alternatives of which no text ever ends, or which no character begins, and writes what can only be the
-/// empty text as nothing.
+/// Removes alternatives without a finite text and empty character classes, and simplifies expressions that can only be
+/// empty.
 pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
     let mut ends = vec![false; rules.len()];
     grow(&mut ends, |ends, rule| has_end(&rules[rule].body, ends));
@@ -80,7 +81,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
         return Err(place(text, rules[0].at).refused("no text of the rule `root` ever ends"));
     }
     for rule in rules.iter_mut() {
-        // Nothing names a rule without an end any more.
+        // No expression names a rule without a finite text any more.
         rule.body = pruned(&rule.body, &ends).unwrap_or_else(Expr::empty);
     }
     let mut has_text = vec![false; rules.len()];
@@ -98,7 +99,7 @@ pub(super) fn prune(text: &str, rules: &mut [Rule]) -> Result<(), Unenforced> {
     Ok(())
 }
 
-/// Whether a text of it ends, where those of these rules do.
+/// Whether the expression has a finite text, given which rules do.
 fn has_end(expr: &Expr, ends: &[bool]) -> bool {
     match expr {
         Expr::Chars(chars) => !chars.is_empty(),
@@ -110,7 +111,7 @@ fn has_end(expr: &Expr, ends: &[bool]) -> bool {
     }
 }
 
-/// The same without alternatives that have no end, if anything is left.
+/// Removes alternatives without a finite text. Returns `None` when nothing remains.
 fn pruned(expr: &Expr, ends: &[bool]) -> Option<Expr> {
     match expr {
         Expr::Chars(chars) => (!chars.is_empty()).then(|| expr.clone()),
@@ -131,7 +132,7 @@ fn pruned(expr: &Expr, ends: &[bool]) -> Option<Expr> {
     }
 }
 
-/// Writes `r ::= a r | b` as `a* b`, which is the same: then it may be regular.
+/// Rewrites `r ::= a r | b` as the equivalent `a* b`, which may be regular.
 pub(super) fn unroll_tails(rules: &mut [Rule]) {
     for (number, rule) in rules.iter_mut().enumerate() {
         if rule.body.names(number)
@@ -143,7 +144,8 @@ pub(super) fn unroll_tails(rules: &mut [Rule]) {
     }
 }
 
-/// An expression as `again r | last`: what may come before the rule at its end, and its texts without the rule.
+/// An expression in the form `again r | last`: the parts before a final reference to the rule, and the texts without
+/// one.
 #[derive(Default)]
 struct Tail {
     again: Vec<Expr>,
@@ -151,7 +153,7 @@ struct Tail {
 }
 
 impl Tail {
-    /// `None` where the rule is named elsewhere than at the end.
+    /// `None` if the rule is named anywhere but at the end.
     fn of(expr: &Expr, rule: usize) -> Option<Self> {
         if !expr.names(rule) {
             return Some(Self { again: Vec::new(), last: vec![expr.clone()] });
@@ -191,14 +193,14 @@ impl Tail {
     }
 }
 
-/// Which rules are regular: they hold no token and reach themselves by no way.
+/// Which rules are regular: they contain no token and no recursion.
 pub(super) fn regular(rules: &[Rule]) -> Vec<bool> {
     let mut regular = vec![false; rules.len()];
     grow(&mut regular, |regular, rule| is_regular(&rules[rule].body, regular));
     regular
 }
 
-/// Whether an expression is regular, where these rules are.
+/// Whether an expression is regular, given which rules are.
 pub(super) fn is_regular(expr: &Expr, regular: &[bool]) -> bool {
     !expr.any(&mut |part| match part {
         Expr::Token { .. } => true,

@@ -3,7 +3,7 @@ use llama_sys::{Candidate, Candidates, Model, ModelParams, Sampler};
 use crate::generate::constraint::tests::{allows, vocab, vocabulary};
 use crate::generate::constraint::{Constraint, Matcher};
 
-/// Grammars of the kinds that llama.cpp's folder `grammars` has and that people write.
+/// Grammars like those in llama.cpp's folder `grammars` and like those that people write.
 const GRAMMARS: &[(&str, &[&str], &[&str])] = &[
     (
         r#"
@@ -66,14 +66,14 @@ castle ::= "O-O" "-O"?"#,
     // A rule that names itself at its end is regular, in a group or not.
     ("root ::= \"<\" chars \">\"\nchars ::= ([^<>] chars)?", &["<>", "<a b>"], &["<a", "<a>b>"]),
     ("root ::= item rest\nrest ::= | \", \" item rest\nitem ::= [a-z]+", &["a", "a, bc, d"], &["a, ", "a,b"]),
-    // What follows may begin as the part before goes on.
+    // The next part may begin with a character that the part before could continue with.
     ("root ::= word root2\nword ::= [a-z]+\nroot2 ::= \"b\" root2 \"c\" | \"\"", &["abab", "abbcc", "b"], &["", "aB"]),
     (
         "root ::= (\"ab\" | \"a\" inner | \"abcd\")+ \"d\"\ninner ::= \"bc\" | \"(\" inner \")\"",
         &["abcdd", "abcd", "a(bc)d"],
         &["ab", "a(bcd"],
     ),
-    // Arbitrary nesting, with blanks that may be missing on either side.
+    // Arbitrary nesting, with optional blanks on both sides.
     (
         "root ::= b e b\ne ::= \"x\" | \"(\" b e b \")\" | e2\ne2 ::= \"[\" b e b \"]\"\nb ::= [ ]*",
         &[" ( [ x ]) ", "x"],
@@ -104,12 +104,12 @@ fn a_grammar_allows_its_texts_and_no_others() {
     }
 }
 
-/// Compares, along random texts, the tokens that are allowed with those that llama.cpp's sampler allows.
+/// Compares the allowed tokens with those of llama.cpp's sampler along random texts.
 fn agrees_with_llama_cpp(grammar: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
     let model = Model::load(path, ModelParams::default()).unwrap();
     let (vocab, vocabulary) = (model.vocab(), vocabulary());
-    // A control token is never allowed here; half a character is compared as part of the text that completes it.
+    // Control tokens are never allowed here. Half a character is compared with the text that completes it.
     let piece = |token: i32| {
         let mut text = Vec::new();
         vocab.append_piece(token, false, &mut text).unwrap();
@@ -165,7 +165,7 @@ fn the_tokens_that_are_allowed_are_those_that_llama_cpp_allows() {
     }
 }
 
-/// By hand: `AUTOPLACE_GRAMMARS=llama.cpp/grammars cargo test -p autoplace --lib published_grammars -- --ignored`.
+/// Run by hand: `AUTOPLACE_GRAMMARS=llama.cpp/grammars cargo test -p autoplace --lib published_grammars -- --ignored`.
 #[test]
 #[ignore = "reads llama.cpp's folder of grammars, which its package lacks"]
 fn llama_cpps_published_grammars_allow_what_llama_cpp_allows() {

@@ -1,4 +1,4 @@
-//! Rules over terminals in llguidance's variant of Lark.
+//! Writes rules over terminals in llguidance's variant of Lark.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::pieces::{Piece, Pieces};
 
 /// The grammar in Lark, from `start`.
 pub(super) fn lark(pieces: &Pieces<'_>) -> String {
-    // The model chooses how a text that is certain is made of tokens, as in llama.cpp.
+    // The model chooses the tokenization of forced text, as in llama.cpp.
     let mut lark = "%llguidance {\"no_forcing\": true}\nstart: r0\n".to_owned();
     for (rule, body) in pieces.bodies.iter().enumerate() {
         if let Some(body) = body {
@@ -21,7 +21,7 @@ pub(super) fn lark(pieces: &Pieces<'_>) -> String {
             continue;
         }
         let regex = sequence(parts, &mut named);
-        // A terminal is never the empty text: a rule that names it leaves it out instead.
+        // A terminal must not match the empty text: a rule that names a nullable one makes it optional instead.
         let _ = match pieces.is_nullable(terminal) {
             true => writeln!(lark, "T{terminal}: ({regex}) & /(?s:.)+/"),
             false => writeln!(lark, "T{terminal}: {regex}"),
@@ -46,7 +46,7 @@ fn alternatives(pieces: &Pieces<'_>, piece: &Piece) -> String {
     }
 }
 
-/// A piece of a rule.
+/// Writes a piece of a rule.
 fn written(pieces: &Pieces<'_>, piece: &Piece) -> String {
     match piece {
         Piece::Terminal(terminal) => match pieces.divided(*terminal) {
@@ -66,7 +66,7 @@ fn written(pieces: &Pieces<'_>, piece: &Piece) -> String {
     }
 }
 
-/// How often something comes.
+/// Writes a repetition.
 fn times(least: u32, most: Option<u32>) -> String {
     match (least, most) {
         (0, None) => "*".to_owned(),
@@ -77,7 +77,7 @@ fn times(least: u32, most: Option<u32>) -> String {
     }
 }
 
-/// The definition of a terminal. Rules that it names are added to `named`.
+/// Writes the definition of a terminal. Adds the rules that it names to `named`.
 fn expr(it: &Expr, named: &mut Vec<usize>) -> String {
     if !it.any(&mut |part| matches!(part, Expr::Rule(_))) {
         let regex = regex(it);
@@ -98,7 +98,7 @@ fn expr(it: &Expr, named: &mut Vec<usize>) -> String {
     }
 }
 
-/// Parts one after the other: those without rules are one regular expression.
+/// Writes a sequence. Consecutive parts without rules become one regular expression.
 fn sequence(parts: &[Expr], named: &mut Vec<usize>) -> String {
     let has_rule = |part: &Expr| part.any(&mut |it| matches!(it, Expr::Rule(_)));
     let runs = parts.chunk_by(|one, next| !has_rule(one) && !has_rule(next));
@@ -111,7 +111,7 @@ fn sequence(parts: &[Expr], named: &mut Vec<usize>) -> String {
     if runs.is_empty() { "\"\"".to_owned() } else { runs.join(" ") }
 }
 
-/// An expression without rules, in the syntax of the crate `regex`.
+/// Writes an expression without rules in the syntax of the crate `regex`.
 fn regex(it: &Expr) -> String {
     match it {
         Expr::Chars(chars) => class(chars),
@@ -124,7 +124,7 @@ fn regex(it: &Expr) -> String {
     }
 }
 
-/// One character of a set.
+/// Writes a character class.
 fn class(chars: &Chars) -> String {
     match chars.ranges() {
         [(low, high)] if low == high => escaped(*low),

@@ -1,8 +1,8 @@
-//! Objects that say which properties they have, and nothing of others, have no others: as llama.cpp has it
-//! (common/json-schema-to-grammar.cpp, `_build_object_rule`). A model that may invent arguments does.
+//! Closes objects: an object with `properties` has no other properties unless its schema mentions them. llama.cpp does
+//! the same (common/json-schema-to-grammar.cpp, `_build_object_rule`), because a model that may invent arguments does.
 //!
-//! JSON Schema itself allows others. Where several schemas say what properties an object has (`allOf`, `$ref` beside
-//! keywords, `anyOf` beside `properties`), it is closed over the names of all of them.
+//! JSON Schema itself allows other properties. Where several schemas name the properties of an object (`allOf`, `$ref`
+//! beside keywords, `anyOf` beside `properties`), the object is closed over all of their names.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{ANNOTATIONS, APPLICATORS, LISTS, MAPS, Note, is_in, references};
 
-/// Names that closing may write in all, so that no schema grows without bound.
+/// Maximum number of names that closing may write, so that the schema stays bounded.
 const MAX_NAMES: usize = 200_000;
 
 type Members = Map<String, Value>;
@@ -25,7 +25,7 @@ pub(super) fn close_all(root: &mut Value) -> Result<(), Note> {
     while let Some(reference) = closer.opened.get(done).cloned() {
         let mut copy = references::target(&original, &reference).cloned().unwrap_or(Value::Bool(true));
         if let Value::Object(members) = &mut copy {
-            // Those of the root stay where they are.
+            // The root keeps its definitions.
             members.retain(|keyword, _| !matches!(keyword.as_str(), "$defs" | "definitions" | "$id" | "id"));
         }
         closer.place(&mut copy, false)?;
@@ -47,22 +47,22 @@ fn open_name(index: usize) -> String {
 
 struct Closer<'a> {
     original: &'a Value,
-    /// References of which a copy is wanted that is not closed, for it is one part of an object.
+    /// References that need a copy that is not closed, because their target is only one part of an object.
     opened: Vec<String>,
     left: usize,
 }
 
-/// What is said of an object's properties.
+/// The properties of an object, as its schemas name them.
 #[derive(Default, Clone)]
 struct Said {
     names: Vec<String>,
     patterns: Vec<String>,
-    /// Something is said of others, or of those that nobody names.
+    /// Whether a schema mentions other properties.
     of_others: bool,
 }
 
 impl Closer<'_> {
-    /// Closes what is within a schema, and itself where it is all that is said of its value.
+    /// Closes the schemas inside a schema, and the schema itself if it alone describes its value.
     fn place(&mut self, schema: &mut Value, is_whole: bool) -> Result<(), Note> {
         let Value::Object(members) = schema else { return Ok(()) };
         self.parts(members)?;
@@ -75,7 +75,7 @@ impl Closer<'_> {
         let own = members.keys().filter(|it| !is_in(ANNOTATIONS, it) && *it != "type");
         let is_alone = own.count() == 1;
         if is_whole && (said.names.is_empty() || is_alone && !members.contains_key("allOf")) {
-            // One of several wholes, or another by name.
+            // One of several complete schemas, or a reference to one.
             return self.applied(members, true);
         }
         if is_whole && !said.of_others {
@@ -84,7 +84,7 @@ impl Closer<'_> {
         self.applied(members, false)
     }
 
-    /// Schemas of other values: of properties and items.
+    /// Closes the schemas of other values: properties and items.
     fn parts(&mut self, members: &mut Members) -> Result<(), Note> {
         for (keyword, value) in members.iter_mut().filter(|(keyword, _)| !is_in(APPLICATORS, keyword)) {
             match value {
@@ -101,7 +101,7 @@ impl Closer<'_> {
         Ok(())
     }
 
-    /// Schemas of the same value.
+    /// Closes the schemas of the same value.
     fn applied(&mut self, members: &mut Members, are_wholes: bool) -> Result<(), Note> {
         for keyword in ["allOf", "anyOf", "oneOf"] {
             if let Some(Value::Array(list)) = members.get_mut(keyword) {
@@ -119,7 +119,7 @@ impl Closer<'_> {
         Ok(())
     }
 
-    /// Closes an object of which one schema says everything.
+    /// Closes an object that one schema describes completely.
     fn close(&mut self, members: &mut Members) -> Result<(), Note> {
         if !members.get("properties").is_some_and(Value::is_object) || members.contains_key("additionalProperties") {
             return Ok(());
@@ -135,8 +135,7 @@ impl Closer<'_> {
         Ok(())
     }
 
-    /// Closes an object of which several schemas say something, over all of them. Which of its alternatives holds
-    /// decides whose names count.
+    /// Closes an object that several schemas describe. Each alternative of a union is closed with its own names.
     fn close_together(&mut self, members: &mut Members) -> Result<(), Note> {
         let unions: Vec<&str> = ["anyOf", "oneOf"].into_iter().filter(|it| members.contains_key(*it)).collect();
         let [union] = unions[..] else {

@@ -1,7 +1,7 @@
-//! Which place of a schema llguidance cannot follow, and the schema without it.
+//! Finds the part of a schema that llguidance cannot compile, and removes it.
 //!
-//! llguidance names no place. It compiles each schema within the schema alone, so that the innermost one that fails is
-//! the one to name, or to leave a keyword out of.
+//! llguidance does not report a place. Each subschema is therefore compiled alone, and the innermost one that fails is
+//! the place to report or to remove a keyword from.
 
 use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions};
@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use super::super::compile::said;
 use super::{DEFINITIONS, Followed, Note, is_in, places, ready, subschemas_mut_named, subschemas_named};
 
-/// Values in the schemas that are compiled to find what is wrong with one: a hostile schema is compiled once or twice.
+/// Maximum number of values in all schemas compiled by this search. A hostile schema is compiled once or twice.
 const MAX_PROBED: usize = 30_000;
-/// Keywords that are left out one by one, the first that helps: those that llguidance has limits for come first.
+/// Keywords to remove one by one until the schema compiles. Those that llguidance limits come first.
 const LEFT_OUT: [&str; 14] = [
     "pattern",
     "patternProperties",
@@ -30,8 +30,8 @@ const LEFT_OUT: [&str; 14] = [
     "properties",
 ];
 
-/// Makes sure that llguidance compiles a schema: refuses it by the place that it does not, or leaves keywords out and
-/// notes them.
+/// Makes a schema compile with llguidance: either refuses it with the failing place, or removes keywords and notes
+/// them.
 pub(super) fn follow(schema: &mut Value, followed: Followed, notes: &mut Vec<Note>) -> Result<(), Note> {
     let mut left = MAX_PROBED;
     while let Err(reason) = probe(schema) {
@@ -58,19 +58,19 @@ pub(super) fn follow(schema: &mut Value, followed: Followed, notes: &mut Vec<Not
     Ok(())
 }
 
-/// Whether llguidance compiles a schema.
+/// Checks that llguidance compiles a schema.
 fn probe(schema: &Value) -> Result<(), String> {
     compile(&ready(schema.clone())?)
 }
 
-/// Compiles a schema that is ready, without a vocabulary.
+/// Compiles a prepared schema without a vocabulary.
 pub(super) fn compile(ready: &Value) -> Result<(), String> {
     let builder = GrammarBuilder::new(None, ParserLimits::default());
     let compiled = JsonCompileOptions::default().json_to_llg_with_overrides(builder, ready.clone());
     compiled.map(drop).map_err(|error| in_our_words(said(&error.to_string())))
 }
 
-/// llguidance's message without the names of its own options.
+/// llguidance's message without the names of its options.
 fn in_our_words(message: String) -> String {
     match message.contains("coerce_one_of") {
         true => "its alternatives cannot be told apart, so that two could hold at once".to_owned(),
@@ -78,7 +78,7 @@ fn in_our_words(message: String) -> String {
     }
 }
 
-/// The place of the innermost schema that fails alone, as the keys that lead to it, and why it fails.
+/// The place of the innermost schema that fails alone (as a list of keys), and the reason.
 fn innermost(root: &Value, reason: String, left: &mut usize) -> (Vec<String>, String) {
     let (mut at, mut reason, mut schema) = (Vec::new(), reason, root);
     'deeper: while let Value::Object(members) = schema {
@@ -100,7 +100,7 @@ fn innermost(root: &Value, reason: String, left: &mut usize) -> (Vec<String>, St
     (at, reason)
 }
 
-/// A schema of a document as a document of its own.
+/// A subschema as a document of its own, with the definitions of the root.
 fn alone(root: &Value, schema: &Value) -> Value {
     let mut alone = schema.clone();
     if let (Value::Object(alone), Value::Object(root)) = (&mut alone, root) {
@@ -112,8 +112,8 @@ fn alone(root: &Value, schema: &Value) -> Value {
     alone
 }
 
-/// The document without one keyword of the schema at a place, so that this schema compiles; and which keyword it is.
-/// `None`: all of them but `type`.
+/// Removes one keyword of the schema at `place`, so that the schema compiles. Returns the keyword with the new
+/// document. A keyword of `None` means that only `type` remains.
 fn lighter(root: &Value, place: &[String], left: &mut usize) -> Option<(Option<&'static str>, Value)> {
     for keyword in LEFT_OUT {
         let mut lighter = root.clone();

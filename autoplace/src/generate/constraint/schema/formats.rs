@@ -1,22 +1,23 @@
 //! Formats of strings, as regular expressions.
 //!
-//! Those of llguidance that are right are llguidance's. The others are here, after the grammars of their RFCs. A format
-//! that no regular expression can be is unenforced; one that JSON Schema does not define is an annotation.
+//! Correct formats of llguidance are used as they are. The others are defined here, after the grammars of their RFCs. A
+//! format that no regular expression can describe is unenforced. A format that JSON Schema does not define is an
+//! annotation.
 
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
-/// What is done about a format.
+/// Treatment of a format.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Format {
-    /// llguidance enforces it rightly.
+    /// llguidance enforces the format correctly.
     Llguidance,
-    /// It is this expression, from the beginning of the string to its end.
+    /// A regular expression for the whole string.
     Pattern(&'static str),
-    /// JSON Schema defines it, and no regular expression is exactly that.
+    /// JSON Schema defines the format, and no regular expression describes it exactly.
     Unenforced,
-    /// JSON Schema does not define it.
+    /// JSON Schema does not define the format.
     Annotation,
 }
 
@@ -41,7 +42,7 @@ pub(super) fn of(name: &str) -> Format {
     }
 }
 
-/// Says a format of ours as a pattern, and forgets one that is an annotation.
+/// Replaces a format by our pattern, and removes an annotation.
 pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     let Some(name) = members.get("format").and_then(Value::as_str) else { return };
     let pattern = match of(name) {
@@ -66,7 +67,7 @@ pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     }
 }
 
-/// The expression of a format, from the beginning of the text to its end. `None`: it is an annotation.
+/// The regular expression of a format for the whole text; `None` for an annotation.
 pub(in super::super) fn text(name: &str) -> Result<Option<String>, String> {
     Ok(match (of(name), name) {
         (Format::Pattern(pattern), _) => Some(pattern.to_owned()),
@@ -79,7 +80,7 @@ pub(in super::super) fn text(name: &str) -> Result<Option<String>, String> {
     })
 }
 
-/// RFC 3339, `full-date`: as many days as the month has, the 29th of February in leap years.
+/// RFC 3339, `full-date`, with the correct number of days in each month and February 29 only in leap years.
 static DATE: LazyLock<String> = LazyLock::new(|| {
     let leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)";
     let day = "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
@@ -87,8 +88,8 @@ static DATE: LazyLock<String> = LazyLock::new(|| {
     format!("[0-9]{{4}}-(?:{day})|{leap}-02-29")
 });
 
-/// RFC 3339, `full-time`. A leap second is the last of a day of UTC; its offset is of whole quarters of an hour here,
-/// as those of all time zones are.
+/// RFC 3339, `full-time`. A leap second is the last second of a UTC day. Its offset is a multiple of a quarter of an
+/// hour, as in all time zones.
 static TIME: LazyLock<String> = LazyLock::new(|| {
     const FRACTION: &str = r"(?:\.[0-9]+)?";
     let mut leaps = vec![format!("23:59:60{FRACTION}[zZ]")];
@@ -107,8 +108,9 @@ static TIME: LazyLock<String> = LazyLock::new(|| {
 
 static DATE_TIME: LazyLock<String> = LazyLock::new(|| format!("(?:{})[tT](?:{})", *DATE, *TIME));
 
-/// RFC 1123: 1 to 63 letters, digits and hyphens between dots. Names with hyphens at the third and fourth place are
-/// left out: those are reserved (RFC 5891), and whether what follows `xn--` is Punycode no expression can say.
+/// RFC 1123: labels of 1 to 63 letters, digits and hyphens, separated by dots. Labels with hyphens in the third and
+/// fourth place are excluded: they are reserved (RFC 5891), and a regular expression cannot check the Punycode after
+/// `xn--`.
 static HOSTNAME: LazyLock<String> = LazyLock::new(|| {
     let (letter, any) = ("[a-zA-Z0-9]", "[a-zA-Z0-9-]");
     let long = format!("{any}(?:{letter}{any}|-{letter}){any}{{0,58}}{letter}");
@@ -128,11 +130,11 @@ static EMAIL: LazyLock<String> = LazyLock::new(|| {
 const IPV4: &str =
     r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 
-/// RFC 3986, `IPv6address`: llguidance's has no IPv4 address at its end.
+/// RFC 3986, `IPv6address`. llguidance's version does not allow an IPv4 address at the end.
 static IPV6: LazyLock<String> = LazyLock::new(|| {
     let group = "[0-9a-fA-F]{1,4}";
     let last = format!("(?:{group}:{group}|{IPV4})");
-    // Groups before `::`, and what follows it, by how many groups follow at most.
+    // Groups before `::`, of which there are at most `most` plus one.
     let before = |most: usize| format!("(?:(?:{group}:){{0,{most}}}{group})?::");
     [
         format!("(?:{group}:){{6}}{last}"),
@@ -148,7 +150,7 @@ static IPV6: LazyLock<String> = LazyLock::new(|| {
     .join("|")
 });
 
-/// Characters of an IRI that are none of a URI: RFC 3987, `ucschar`, of the first planes.
+/// Characters that an IRI allows and a URI does not: RFC 3987, `ucschar`, of the first planes.
 const BEYOND_ASCII: &str = r"\x{A0}-\x{D7FF}\x{F900}-\x{FDCF}\x{FDF0}-\x{FFEF}\x{10000}-\x{1FFFD}\x{20000}-\x{2FFFD}";
 
 static URI: LazyLock<String> = LazyLock::new(|| absolute(""));
@@ -156,7 +158,7 @@ static IRI: LazyLock<String> = LazyLock::new(|| absolute(BEYOND_ASCII));
 static URI_REFERENCE: LazyLock<String> = LazyLock::new(|| reference(""));
 static IRI_REFERENCE: LazyLock<String> = LazyLock::new(|| reference(BEYOND_ASCII));
 
-/// RFC 3986, `URI`, with `more` characters among the unreserved ones.
+/// RFC 3986, `URI`. `more` adds unreserved characters.
 fn absolute(more: &str) -> String {
     let paths = paths(more, &segment(more, ":@", "+"));
     format!(r"[a-zA-Z][a-zA-Z0-9+\-.]*:{paths}")
@@ -164,17 +166,19 @@ fn absolute(more: &str) -> String {
 
 /// RFC 3986, `URI-reference`.
 fn reference(more: &str) -> String {
-    // The first segment has no colon, with which it would be a scheme.
+    // The first segment contains no colon, because it would then be a scheme.
     let relative = paths(more, &segment(more, "@", "+"));
     format!("(?:{}|{relative})", absolute(more))
 }
 
-/// As many characters of a URI as `count` says, percent-encoded ones among them, with `others` beside those of a name.
+/// Characters of a URI, percent-encoded ones included, repeated by the quantifier `count`. `others` adds to the
+/// characters of a name.
 fn segment(more: &str, others: &str, count: &str) -> String {
     format!("(?:[a-zA-Z0-9\\-._~!$&'()*+,;={others}{more}]|%[0-9a-fA-F]{{2}}){count}")
 }
 
-/// `hier-part` or `relative-part` with query and fragment. `first`: the first segment of a path without a slash.
+/// `hier-part` or `relative-part` with query and fragment. `first` is the first segment of a path without a leading
+/// slash.
 fn paths(more: &str, first: &str) -> String {
     let (any, some) = (segment(more, ":@", "*"), segment(more, ":@", "+"));
     let (user, name) = (segment(more, ":", "*"), segment(more, "", "*"));
@@ -197,5 +201,5 @@ static URI_TEMPLATE: LazyLock<String> = LazyLock::new(|| {
 const JSON_POINTER: &str = "(?:/(?:[^/~]|~[01])*)*";
 const RELATIVE_JSON_POINTER: &str = r"(?:0|[1-9][0-9]*)(?:[+-][1-9][0-9]*)?(?:#|(?:/(?:[^/~]|~[01])*)*)";
 
-/// Characters of a host's name, or of an address of mail, at most.
+/// Maximum number of characters in a host name and in an email address.
 pub(super) const MOST_CHARACTERS: [(&str, u64); 2] = [("hostname", 253), ("email", 254)];

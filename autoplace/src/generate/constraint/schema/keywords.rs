@@ -1,13 +1,13 @@
-//! The keywords of a schema that are followed, and those that are not.
+//! The supported and unsupported keywords of a schema.
 //!
-//! In: a schema whose size was checked. Out: the same schema without keywords that say nothing, and a note for each
-//! keyword that says something that no grammar can hold a text to.
+//! In: a schema whose size was checked. Out: the same schema without keywords that have no effect, and a note for each
+//! keyword that no grammar can enforce.
 
 use serde_json::{Map, Value, json};
 
 use super::{Followed, Note, formats, is_in, references, subschemas_mut_named};
 
-/// Keywords that no grammar of llguidance 1.9 enforces. Those behind a colon go with the keyword before it.
+/// Keywords that llguidance 1.9 cannot enforce. The keywords behind a colon belong to the keyword before it.
 const UNENFORCED: [&str; 12] = [
     "uniqueItems",
     "not",
@@ -26,10 +26,10 @@ const UNENFORCED: [&str; 12] = [
 const MAY_BE_NULL: &str = "const default example examples";
 /// Keywords whose value is a count.
 const COUNTS: [&str; 6] = ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
-/// Keywords that llguidance reads whatever the draft, and that a reference's siblings are in old drafts.
+/// Keywords that stay beside `$ref` in old drafts.
 const BESIDE_OLD_REFERENCES: &str = "$comment $defs $id $ref $schema definitions description title";
 
-/// Cleans a schema and all schemas in it.
+/// Cleans a schema and all of its subschemas.
 pub(super) fn clean(root: &mut Value, followed: Followed) -> Result<Vec<Note>, Note> {
     let is_old = root.get("$schema").and_then(Value::as_str).is_some_and(is_old_draft);
     let mut cleaner = Cleaner { followed, is_old, notes: Vec::new() };
@@ -37,7 +37,7 @@ pub(super) fn clean(root: &mut Value, followed: Followed) -> Result<Vec<Note>, N
     Ok(cleaner.notes)
 }
 
-/// In the drafts 3 to 7, whatever stands beside `$ref` is ignored.
+/// Drafts 3 to 7 ignore every keyword beside `$ref`.
 fn is_old_draft(uri: &str) -> bool {
     ["draft-03", "draft-04", "draft-05", "draft-06", "draft-07"].iter().any(|draft| uri.contains(draft))
 }
@@ -99,11 +99,11 @@ impl Cleaner {
     }
 }
 
-/// Removes keywords whose values allow whatever is allowed without them.
+/// Removes keywords without effect.
 fn without_what_says_nothing(members: &mut Map<String, Value>) {
     let is_anything = |value: Option<&Value>| value.is_some_and(|it| *it == json!(true) || *it == json!({}));
     let most_items = members.get("maxItems").and_then(Value::as_u64);
-    // The names of a record, by Zod 4.
+    // Zod 4 writes this for the names of a record.
     let any_name = members.get("propertyNames") == Some(&json!({"type": "string"}));
     let least = members.get("minContains").and_then(Value::as_f64);
     let contains_nothing = least == Some(0.0) && !members.contains_key("maxContains");
@@ -130,8 +130,8 @@ fn without_what_says_nothing(members: &mut Map<String, Value>) {
     }
 }
 
-/// Says `propertyNames` by properties, where it lists the names or has a pattern for them: Zod and pydantic write
-/// records of such keys.
+/// Rewrites `propertyNames` as properties when it lists the names or gives a pattern. Zod and pydantic write records of
+/// such keys.
 fn names_as_properties(members: &mut Map<String, Value>) {
     let others = ["properties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "unevaluatedProperties"];
     if others.iter().any(|keyword| members.contains_key(*keyword)) {

@@ -1,8 +1,8 @@
-//! A JSON schema made ready for llguidance: what llguidance would not enforce is refused, left out and noted, or
-//! rewritten so that it does.
+//! Prepares a JSON schema for llguidance. Keywords that llguidance would not enforce are refused, removed with a note,
+//! or rewritten into a form that it enforces.
 //!
-//! In: an untrusted schema of the application. Out: one of bounded size that allows no text that the first does not
-//! (but for what is noted), and no number that a program reads as another than is written.
+//! In: an untrusted schema of the application. Out: a schema of bounded size. It allows no text that the original
+//! forbids, apart from the noted keywords, and no number that a program would read differently from its text.
 
 mod closed;
 mod follow;
@@ -23,48 +23,48 @@ pub(super) use patterns::with_spaces;
 use llguidance::JsonCompileOptions;
 use serde_json::{Map, Value, json};
 
-/// Keywords, with spaces between them: those that hold one schema.
+/// Keywords that hold one schema, separated by spaces.
 const ONE: &str = "additionalItems additionalProperties contains contentSchema else if items not propertyNames \
     then unevaluatedItems unevaluatedProperties";
 /// Keywords that hold a list of schemas.
 const LISTS: &str = "allOf anyOf items oneOf prefixItems";
 /// Keywords that hold schemas by name.
 const MAPS: &str = "$defs definitions dependentSchemas patternProperties properties";
-/// Keywords that hold schemas which say nothing of a value until something refers to them.
+/// Keywords that hold schemas for references.
 const DEFINITIONS: &str = "$defs definitions";
-/// Keywords that say something of an object or array.
+/// Keywords that constrain an object or an array.
 const STRUCTURE: &str = "additionalItems additionalProperties items maxItems minItems patternProperties \
     prefixItems properties required";
-/// Keywords that say that other schemas, or these values, hold as well.
+/// Keywords that add other schemas or values for the same value.
 const APPLICATORS: &str = "$ref allOf anyOf const enum oneOf";
-/// Keywords that allow and forbid nothing (llguidance, json/schema.rs, `META_AND_ANNOTATIONS`).
+/// Keywords without effect on validity (llguidance, json/schema.rs, `META_AND_ANNOTATIONS`).
 const ANNOTATIONS: &str = "$anchor $comment $defs $id $schema contentEncoding contentMediaType default \
     definitions description examples id readOnly title writeOnly";
 /// llama.cpp's `SPACE_RULE` (common/json-schema-to-grammar.cpp).
 const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
-/// Escapes in JSON strings. Without `u` each text has one spelling, so that no property comes twice under two of them.
+/// Escapes in JSON strings. Without `\u`, each text has one spelling, so no property can appear twice under two
+/// spellings.
 const ESCAPES: &str = "nrbtf\\\"";
 
-/// Properties of which llguidance counts how many come: it copies all of them for each.
+/// Largest number of properties that llguidance counts: it copies all of them for each count.
 const MOST_COUNTED: usize = 60;
 
-/// What is done about keywords that cannot be enforced.
+/// Treatment of keywords that cannot be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Followed {
-    /// The schema is refused.
+    /// Refuse the schema.
     Whole,
-    /// They are left out, and noted.
+    /// Remove the keywords and note them.
     AsFarAsPossible,
 }
 
-/// Something of a schema that a text is not held to, and the place of it:
-/// "properties.tags: `uniqueItems` is not enforced".
+/// A part of a schema that is not enforced, and its place. Example: "properties.tags: `uniqueItems` is not enforced".
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unenforced {
-    /// The schema within the schema, as `properties.tags.items`; empty for the whole.
+    /// Path of the subschema, such as `properties.tags.items`; empty for the root.
     pub place: String,
-    /// The keyword, and why it is not enforced where that needs a word.
+    /// The keyword, with a reason where one is needed.
     pub reason: String,
 }
 
@@ -91,14 +91,14 @@ impl fmt::Display for Note {
     }
 }
 
-/// A schema by its text, of which serde_json refuses what is nested more than 127 deep.
+/// Parses a schema. serde_json refuses nesting deeper than 127.
 pub(super) fn read(text: &str) -> Result<Value, Note> {
     let refused = |error| Note::from(format!("it is nested more than {} deep, or no JSON: {error}", size::MAX_DEPTH));
     serde_json::from_str(text).map_err(refused)
 }
 
-/// The schema that is compiled, with llguidance's options in it, or why it cannot be. `is_open`: an object may have
-/// properties that nobody names, unless it says otherwise, as JSON Schema has it.
+/// The schema to compile, with llguidance's options in it, or the reason for refusing it. `is_open` allows unnamed
+/// properties by default, as JSON Schema does.
 pub(super) fn prepared(schema: &Value, is_open: bool) -> Result<Value, Note> {
     let (mut schema, _) = cleaned(schema, Followed::Whole)?;
     if !is_open {
@@ -112,7 +112,7 @@ pub(super) fn prepared(schema: &Value, is_open: bool) -> Result<Value, Note> {
     Ok(ready(schema)?)
 }
 
-/// What of a schema can be enforced, as a schema, and notes of the rest.
+/// The enforceable part of a schema, with notes about the rest.
 pub(super) fn enforceable(schema: &Value) -> (Value, Vec<Note>) {
     let followed = cleaned(schema, Followed::AsFarAsPossible).and_then(|(mut schema, mut notes)| {
         follow::follow(&mut schema, Followed::AsFarAsPossible, &mut notes)?;
@@ -131,14 +131,14 @@ pub(super) fn enforceable(schema: &Value) -> (Value, Vec<Note>) {
     }
 }
 
-/// Where llguidance fails with a schema, and what it says then.
+/// The place where llguidance fails, and its message.
 pub(super) fn failure(schema: &Value, reason: String) -> Note {
     let located = cleaned(schema, Followed::Whole)
         .and_then(|(mut schema, mut notes)| follow::follow(&mut schema, Followed::Whole, &mut notes));
     located.err().unwrap_or_else(|| reason.into())
 }
 
-/// A schema of bounded size, of keywords that are followed.
+/// A schema of bounded size with supported keywords only.
 fn cleaned(schema: &Value, followed: Followed) -> Result<(Value, Vec<Note>), Note> {
     size::check(schema)?;
     let mut schema = match schema {
@@ -148,7 +148,7 @@ fn cleaned(schema: &Value, followed: Followed) -> Result<(Value, Vec<Note>), Not
         _ => return Err("a schema is an object or `true`".to_owned().into()),
     };
     if let Some(root) = schema.as_object_mut() {
-        // llguidance's own options: those of the application hold, not those of whoever wrote the schema.
+        // The application sets llguidance's options; the author of the schema must not.
         root.remove("x-guidance");
     }
     let mut notes = keywords::clean(&mut schema, followed)?;
@@ -157,7 +157,7 @@ fn cleaned(schema: &Value, followed: Followed) -> Result<(Value, Vec<Note>), Not
     Ok((schema, notes))
 }
 
-/// What llguidance reads: bounds and formats as it enforces them, and its options.
+/// Adds exact bounds, exact formats and llguidance's options.
 fn ready(mut schema: Value) -> Result<Value, String> {
     tighten(&mut schema)?;
     let options = JsonCompileOptions {
@@ -175,7 +175,7 @@ fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     subschemas_named(members).map(|(_, schema)| schema)
 }
 
-/// Schemas right within a schema, each with its place there: `items`, `anyOf[1]`, `properties.name`.
+/// The direct subschemas, each with its place: `items`, `anyOf[1]`, `properties.name`.
 fn subschemas_named(members: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
     members.iter().flat_map(|(keyword, value)| -> Vec<(String, &Value)> {
         match value {
@@ -210,7 +210,7 @@ fn subschemas_mut_named(members: &mut Map<String, Value>) -> impl Iterator<Item 
     })
 }
 
-/// Says what llguidance leaves open.
+/// Adds constraints that llguidance would leave out.
 fn tighten(schema: &mut Value) -> Result<(), String> {
     let Value::Object(members) = schema else { return Ok(()) };
     for keyword in ["enum", "const"] {
@@ -229,24 +229,24 @@ fn tighten(schema: &mut Value) -> Result<(), String> {
     if members.keys().any(|keyword| is_own(keyword)) { numbers::bound_all(members) } else { Ok(()) }
 }
 
-/// Whether a keyword is one of these.
+/// Whether the list contains the keyword.
 fn is_in(keywords: &str, keyword: &str) -> bool {
     keywords.split(' ').any(|it| it == keyword)
 }
 
-/// Whether a keyword says something of values itself.
+/// Whether a keyword constrains the value itself.
 fn is_own(keyword: &str) -> bool {
     !is_in(ANNOTATIONS, keyword) && !is_in(APPLICATORS, keyword)
 }
 
-/// A grammar does not count different names: properties of free choice could be the same ones.
+/// Checks `minProperties`. A grammar cannot count distinct names, because freely chosen properties may repeat.
 fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
     let required = members.get("required").map_or(0, places::length);
     let Some(least) = members.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
     let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
     let named = members.get("properties").map_or(0, places::length);
     if is_closed && !members.contains_key("patternProperties") && named <= MOST_COUNTED {
-        // Each name comes once: llguidance counts them as far as it can.
+        // Each name appears once, so llguidance can count them.
         return Ok(());
     }
     if least > required as u64 {

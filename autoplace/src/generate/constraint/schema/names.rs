@@ -1,23 +1,23 @@
-//! Names of properties that patterns leave to nobody: llguidance would offer their first character, and nothing to end
-//! them with.
+//! Removes patterns of property names that no name can match any more. llguidance would offer their first character and
+//! then no way to end the name.
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-/// Steps until it is known whether any name is left; where they do not suffice, some may be.
+/// Maximum number of steps of the emptiness check. Beyond it, some names are assumed to remain.
 const STEPS: u64 = 10_000;
-/// Characters that a name can have without `\u`.
+/// Characters that a name can contain without `\u`.
 const WRITTEN: &str = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]*";
 
-/// Takes patterns away of which each name is a property's, which has to meet their schema then, and forbids other
-/// properties where patterns and properties have all names.
+/// Removes patterns that only match named properties; those properties then also get the pattern's schema. Forbids
+/// other properties when patterns and properties cover all names.
 pub(super) fn without_exhausted(members: &mut Map<String, Value>) {
     let Some(Value::Object(patterns)) = members.get("patternProperties") else { return };
     let patterns = patterns.clone();
     let mut names = Names::default();
     let read: Option<Vec<_>> = patterns.keys().map(|it| names.pattern(it)).collect();
-    // One that is no expression is refused with the whole.
+    // An invalid expression is refused later, with the whole schema.
     let Some(read) = read else { return };
     let own: Vec<String> =
         members.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys).cloned().collect();
@@ -57,7 +57,7 @@ impl Names {
         Some(RegexAst::ExprRef(expression))
     }
 
-    /// Whether no name that can be written is one of these, and none of the `others`.
+    /// Whether no writable name matches `these` and none of `others`.
     fn are_none(&mut self, these: &RegexAst, others: &[RegexAst]) -> bool {
         let mut all = vec![RegexAst::Regex(WRITTEN.to_owned()), these.clone()];
         if !others.is_empty() {

@@ -1,17 +1,17 @@
-//! Numbers of a schema: bounds that hold of what is read, not only of what is written.
+//! Numbers of a schema: bounds that also hold after parsing, when the text was rounded to a double.
 
 use serde_json::{Map, Value};
 
 use super::{ANNOTATIONS, APPLICATORS, is_in};
 
-/// The largest integer up to which a double counts every one, as JavaScript's `Number.MAX_SAFE_INTEGER`.
+/// The largest integer below which a double represents every integer (JavaScript's `Number.MAX_SAFE_INTEGER`).
 pub(super) const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;
 
-/// The least number above an excluded 0.
+/// The smallest number above an excluded 0.
 const SMALLEST: f64 = 1e-15;
 
-/// Bounds every number to what a double holds, and says the bounds so that they hold of what is read, too:
-/// 0.99999999999999999999 is below 1, but read as 1.
+/// Bounds every number to the exact range of a double, and tightens exclusive bounds so that they hold after parsing:
+/// 0.99999999999999999999 is below 1 but is parsed as 1.
 pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> {
     let allowed = match members.get("type") {
         Some(Value::String(name)) => is_number(name),
@@ -33,7 +33,8 @@ pub(super) fn bound_all(members: &mut Map<String, Value>) -> Result<(), String> 
     Ok(())
 }
 
-/// Parts integers into those below 0 and the others: llguidance would write `-0`, which is read as no integer.
+/// Splits integers into negative and non-negative ones. Otherwise llguidance would write `-0`, which is not parsed as
+/// an integer.
 fn without_minus_zero(members: &mut Map<String, Value>) {
     let types = match members.get("type") {
         Some(Value::String(name)) => vec![Value::from(name.as_str())],
@@ -69,7 +70,7 @@ fn is_number(name: &str) -> bool {
     matches!(name, "number" | "integer")
 }
 
-/// The next number, but none so near to 0 that its digits are hundreds.
+/// The next number, but none so close to 0 that it has hundreds of digits.
 fn just_above(bound: f64) -> f64 {
     let next = bound.next_up();
     if next > 0.0 { next.max(SMALLEST) } else { next }
@@ -79,7 +80,7 @@ fn just_below(bound: f64) -> f64 {
     -just_above(-bound)
 }
 
-/// The one bound that two keywords come to, which are taken away.
+/// Combines the bounds of two keywords into one and removes the keywords.
 fn bound(
     members: &mut Map<String, Value>,
     inclusive: &str,
@@ -90,7 +91,7 @@ fn bound(
     let number = |keyword: &str, value: Value| value.as_f64().ok_or_else(|| format!("`{keyword}` is not a number"));
     let bound = members.remove(inclusive).map(|value| number(inclusive, value)).transpose()?;
     let excluded = match members.remove(exclusive) {
-        // As in draft 4.
+        // Draft 4 has a boolean here.
         Some(Value::Bool(excluded)) => bound.filter(|_| excluded),
         Some(value) => Some(number(exclusive, value)?),
         None => None,
@@ -102,7 +103,7 @@ fn bound(
     })
 }
 
-/// Refuses numbers that llguidance would write as others, and strings of characters that only `\u` could write.
+/// Refuses numbers that llguidance would change, and strings that need `\u`.
 pub(super) fn exact(value: &Value) -> Result<(), String> {
     match value {
         Value::Number(number) => {
@@ -121,7 +122,7 @@ pub(super) fn exact(value: &Value) -> Result<(), String> {
     }
 }
 
-/// Refuses a text that no JSON string without `\u` is: llguidance would leave its control characters out.
+/// Refuses a text that needs `\u` in JSON, because llguidance would drop its control characters.
 pub(super) fn written(text: &str) -> Result<(), String> {
     let is_unwritten = |c: &char| c.is_ascii_control() && !matches!(c, '\u{8}' | '\t' | '\n' | '\u{c}' | '\r');
     match text.chars().find(is_unwritten) {

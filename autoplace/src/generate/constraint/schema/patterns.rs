@@ -1,13 +1,13 @@
-//! Patterns as JSON Schema has them, ECMA 262's, for llguidance, which reads them as the crate `regex` does.
+//! Translates JSON Schema's patterns (ECMA 262) for llguidance, which follows the crate `regex`.
 
 use serde_json::{Map, Value, json};
 
-/// ECMA 262, `WhiteSpace` and `LineTerminator`: what `\s` is, within a class.
+/// `WhiteSpace` and `LineTerminator` of ECMA 262, the characters of `\s`, for use within a class.
 const SPACES: &str = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}";
-/// Strings that can be written without `\u`: llguidance leaves characters out that cannot.
+/// Strings that can be written without `\u`. llguidance drops other characters.
 const WRITTEN: &str = r"^[^\x00-\x07\x0B\x0E-\x1F\x7F]*$";
 
-/// Writes the patterns of one schema anew.
+/// Translates the patterns of one schema.
 pub(super) fn as_llguidance(members: &mut Map<String, Value>) {
     if let Some(Value::String(pattern)) = members.get_mut("pattern") {
         *pattern = with_spaces(pattern);
@@ -23,7 +23,7 @@ pub(super) fn as_llguidance(members: &mut Map<String, Value>) {
     }
 }
 
-/// A pattern with `\s` and `\S` as the classes that ECMA 262 says they are. A class may stand within a class.
+/// Replaces `\s` and `\S` by the classes of ECMA 262. A class may stand within a class.
 pub(in super::super) fn with_spaces(pattern: &str) -> String {
     let mut written = String::with_capacity(pattern.len());
     let mut characters = pattern.chars();
@@ -39,7 +39,7 @@ pub(in super::super) fn with_spaces(pattern: &str) -> String {
     written
 }
 
-/// Whether a pattern may name a control character by itself.
+/// Whether a pattern may name a control character.
 fn names_control(pattern: &str) -> bool {
     let escapes = [r"\x", r"\u", r"\c", r"\0", r"\v", r"\a", r"\p", r"\P", "[:"];
     escapes.iter().any(|it| pattern.contains(it)) || pattern.chars().any(|c| c.is_ascii_control())

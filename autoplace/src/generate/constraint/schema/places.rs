@@ -1,24 +1,24 @@
-//! In how many ways a value may begin, and how much is copied to find that out.
+//! Counts the ways in which a value may begin, and the copies that llguidance makes to find out.
 //!
-//! llguidance makes one schema of those that hold of a value at once (`allOf`, keywords beside `$ref` or `anyOf`), and
-//! copies them for each alternative and property without counting: 64 KiB of schema took 2 GiB, 256 KiB ended the
-//! process. Its steps are cubic in the alternatives of a value: 5,000 took minutes. So both are counted first.
+//! llguidance merges the schemas that apply to one value (`allOf`, keywords beside `$ref` or `anyOf`) and copies them
+//! for each alternative and property without a limit: 64 KiB of schema took 2 GiB, and 256 KiB ended the process. Its
+//! steps are cubic in the alternatives of a value: 5,000 took minutes. Both are therefore counted first.
 
 use serde_json::{Map, Value};
 
 use super::{ANNOTATIONS, STRUCTURE, is_in, is_own, subschemas};
 
-/// Values copied, at some 200 bytes each, and alternatives looked at.
+/// Maximum number of copied values (about 200 bytes each) and visited alternatives.
 const MAX_COPIES: usize = 500_000;
-/// Properties that may come first in a value, and arrays and objects that it may be, each of which counts as three:
-/// llguidance has four items for each.
+/// Maximum number of properties that may come first in a value, plus three for each array or object that the value may
+/// be. llguidance has four items for each.
 const MAX_BEGINNINGS: usize = 1100;
-/// References, alternatives and properties within one another: llguidance goes 128 deep.
+/// Maximum nesting of references, alternatives and properties. llguidance goes 128 deep.
 const MAX_DEPTH: usize = 256;
 
 type Members = Map<String, Value>;
 
-/// Refuses a schema that has too many. Its references are plain.
+/// Refuses a schema over the limits. Its references must be plain.
 pub(super) fn check(root: &Value) -> Result<(), String> {
     let mut left = MAX_COPIES;
     let mut rest = vec![root];
@@ -41,7 +41,7 @@ struct Place<'a> {
     beginnings: usize,
 }
 
-/// What holds of a place at once.
+/// The schemas that apply to a place at once.
 #[derive(Clone, Default)]
 struct Laid<'a> {
     schemas: Vec<&'a Members>,
@@ -58,7 +58,7 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    /// Goes through what the place may be where `more` holds as well.
+    /// Visits the alternatives of a place to which `more` also applies.
     fn hold(&mut self, mut more: Vec<&'a Value>, mut laid: Laid<'a>, depth: usize) -> Result<(), String> {
         let depth = depth.checked_sub(1).ok_or("its references and alternatives are nested without end")?;
         loop {
@@ -91,7 +91,8 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Counts one alternative: an array or object of which all these schemas hold. `listed`: values that it may be.
+    /// Counts one alternative: an array or object to which all these schemas apply. `listed` is the number of its
+    /// `enum` values.
     fn be(&mut self, schemas: &[&'a Members], listed: usize, depth: usize) -> Result<(), String> {
         if !schemas.iter().any(|it| is_structure(it)) {
             return Ok(());
@@ -135,7 +136,7 @@ impl<'a> Place<'a> {
         self.parts(of("additionalProperties"), depth)
     }
 
-    /// The same for a part of it, of which several schemas say something.
+    /// Visits a part of the value that several schemas describe.
     fn parts(&mut self, schemas: impl Iterator<Item = &'a Value>, depth: usize) -> Result<(), String> {
         let schemas: Vec<_> = schemas.collect();
         self.count(schemas.iter().map(|it| values(it)).sum())?;
@@ -149,12 +150,12 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What a schema says itself.
+/// The keywords that constrain the value itself.
 fn own(members: &Members) -> impl Iterator<Item = &Value> {
     members.iter().filter(|(keyword, _)| is_own(keyword)).map(|(_, value)| value)
 }
 
-/// Whether it is another schema by name, which is looked at where it is.
+/// Whether the schema is a plain reference, which is checked at its target.
 fn is_reference(members: &Members) -> bool {
     members.contains_key("$ref") && members.keys().all(|it| it == "$ref" || is_in(ANNOTATIONS, it))
 }
@@ -167,7 +168,7 @@ fn is_structure(members: &Members) -> bool {
         }
 }
 
-/// How many properties an object may begin with.
+/// Number of properties that an object may begin with.
 fn first_properties(members: &Members) -> usize {
     let Some(Value::Object(properties)) = members.get("properties") else { return 0 };
     let required = members.get("required").and_then(Value::as_array);
@@ -175,7 +176,7 @@ fn first_properties(members: &Members) -> usize {
     properties.keys().position(is_required).map_or(properties.len(), |at| at + 1)
 }
 
-/// Entries of a list or map.
+/// Number of entries in a list or map.
 pub(super) fn length(value: &Value) -> usize {
     value.as_object().map_or(value.as_array().map_or(0, Vec::len), Map::len)
 }
@@ -184,7 +185,7 @@ fn size(members: &Members) -> usize {
     own(members).map(values).sum()
 }
 
-/// Values in a value, and itself.
+/// Number of values in a value, including itself.
 pub(super) fn values(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(values).sum(),

@@ -1,4 +1,4 @@
-//! References of a schema: resolved within it, and what they lead to has an end.
+//! Resolves the references of a schema, and ensures that their values can end.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 
 use super::{Followed, LISTS, MAPS, Note, ONE, is_in, subschemas, subschemas_mut, subschemas_mut_named};
 
-/// Different targets of `$ref`: llguidance follows a chain of them by recursion.
+/// Maximum number of distinct `$ref` targets, because llguidance follows a chain of them by recursion.
 const MAX_REFERENCES: usize = 2000;
-/// Rounds until it is known which schemas have a value that ends.
+/// Maximum number of rounds to find out which schemas have a finite value.
 const MAX_ROUNDS: usize = 200;
 
-/// A place below another.
+/// Joins two places.
 pub(super) fn join(place: &str, at: &str) -> String {
     match place.is_empty() || at.starts_with('[') {
         true => format!("{place}{at}"),
@@ -19,8 +19,8 @@ pub(super) fn join(place: &str, at: &str) -> String {
     }
 }
 
-/// Refuses references that llguidance would not follow, or to what is no schema, or leaves them out; those with escapes
-/// are written without.
+/// Refuses or removes references that llguidance cannot follow and references to something that is not a schema.
+/// References with escapes are rewritten without them.
 pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note>) -> Result<(), Note> {
     let (mut references, mut has_base) = (HashSet::new(), false);
     let mut rest = vec![&*root];
@@ -74,7 +74,7 @@ pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note
     Ok(())
 }
 
-/// Finds the places of a reference, and takes it out of them unless the schema is followed as a whole.
+/// Finds the places of a reference, and removes the reference there unless the whole schema must be followed.
 fn leave_out(schema: &mut Value, reference: &str, place: &str, followed: Followed, places: &mut Vec<String>) {
     let Value::Object(members) = schema else { return };
     if members.get("$ref").and_then(Value::as_str) == Some(reference) {
@@ -88,7 +88,7 @@ fn leave_out(schema: &mut Value, reference: &str, place: &str, followed: Followe
     }
 }
 
-/// Writes references anew.
+/// Rewrites the references.
 pub(super) fn rewrite(schema: &mut Value, to: &impl Fn(&str) -> Option<String>) {
     let Value::Object(members) = schema else { return };
     if let Some(Value::String(reference)) = members.get_mut("$ref")
@@ -99,7 +99,8 @@ pub(super) fn rewrite(schema: &mut Value, to: &impl Fn(&str) -> Option<String>) 
     subschemas_mut(members).for_each(|schema| rewrite(schema, to));
 }
 
-/// The schema that a reference is to: a name after each keyword that holds schemas by name, a number after lists.
+/// The schema that a reference points to. The pointer has a name after each keyword with named schemas, and an index
+/// after lists.
 pub(super) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
     let mut segments = match pointer {
@@ -119,7 +120,7 @@ pub(super) fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> 
     Some(schema)
 }
 
-/// A segment of a JSON pointer in a URI's fragment (RFC 6901, section 6).
+/// Decodes a segment of a JSON pointer in a URI fragment (RFC 6901, section 6).
 fn unescaped(segment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();
@@ -135,8 +136,8 @@ fn unescaped(segment: &str) -> Option<String> {
     Some(String::from_utf8(bytes).ok()?.replace("~1", "/").replace("~0", "~"))
 }
 
-/// Puts `false` in the place of each schema whose values contain themselves without end: no token of such a value leads
-/// anywhere.
+/// Replaces each schema whose values would contain themselves without end by `false`, because no token of such a value
+/// could lead to an end.
 pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
     let endless = Endless::of(root);
     if endless.references.is_empty() {
@@ -149,7 +150,7 @@ pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
     Ok(())
 }
 
-/// Which references lead to values without end.
+/// The references that lead to infinite values.
 struct Endless {
     references: HashSet<String>,
 }
@@ -179,7 +180,7 @@ impl Endless {
         Self { references: HashSet::new() }
     }
 
-    /// Whether some value of the schema ends, as far as is known.
+    /// Whether some value of the schema is finite, as far as is known.
     fn has_end(&self, schema: &Value) -> bool {
         let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
         let list = |keyword: &str| members.get(keyword).and_then(Value::as_array);

@@ -1,16 +1,16 @@
-//! How large a schema may be.
+//! Limits on the size of a schema.
 
 use serde_json::Value;
 
 use super::super::lark;
 use super::places;
 
-/// Bytes of a schema, written without spaces.
+/// Maximum bytes of a schema, written without spaces.
 const MAX_BYTES: usize = 1 << 20;
-/// Values in values: less deep than serde_json reads.
+/// Maximum nesting, which is below serde_json's limit.
 pub(super) const MAX_DEPTH: usize = 100;
-/// Entries of a keyword: patterns of an object and alternatives of a `oneOf` are compared with each other, and
-/// properties and tuples llguidance goes through by recursion.
+/// Maximum entries of a keyword. The patterns of an object and the alternatives of a `oneOf` are compared pairwise;
+/// llguidance visits properties and tuples by recursion.
 const MOST: [(&str, usize); 6] = [
     ("patternProperties", 24),
     ("oneOf", 256),
@@ -19,14 +19,14 @@ const MOST: [(&str, usize); 6] = [
     ("prefixItems", 1000),
     ("items", 1000),
 ];
-/// Pairs of items of the lists in `oneOf`s: whether two alternatives can both hold is found out by comparing those, at
-/// 15 ns.
+/// Maximum number of compared pairs of list items in `oneOf`s, at 15 ns each. The comparison tells whether two
+/// alternatives can hold at once.
 const MAX_COMPARED: usize = 300_000_000;
-/// Numbers with bounds, each of which becomes a regular expression: 0.4 ms each.
+/// Maximum number of numbers with bounds. Each becomes a regular expression, which takes 0.4 ms.
 const MAX_RANGES: usize = 3000;
 const BOUNDS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
 
-/// Refuses what would take too long, or too much memory or stack, before anything is done with it.
+/// Refuses a schema that would take too much time, memory or stack, before any other work on it.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut bytes = 0_usize;
     let (mut patterns, mut ranges, mut one_ofs) = (0_usize, 0_usize, Vec::new());
@@ -74,7 +74,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     lark::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
 }
 
-/// Items of all arrays in a value.
+/// Number of items in all arrays of a value.
 fn items(value: &Value) -> usize {
     match value {
         Value::Array(list) => list.len() + list.iter().map(items).sum::<usize>(),

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::Unenforced;
 
-/// A schema made ready as JSON Schema has it, without llguidance's options.
+/// A prepared schema that follows JSON Schema to the letter, without llguidance's options.
 fn prepared(schema: &Value) -> Result<Value, Unenforced> {
     let mut ready = super::prepared(schema, true)?;
     ready.as_object_mut().unwrap().remove("x-guidance");
