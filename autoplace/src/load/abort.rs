@@ -1,21 +1,21 @@
-//! What stops a computation from another thread, wherever it runs.
+//! Stops a computation from another thread, wherever it runs.
 
 use std::sync::Arc;
 
-/// Stops a computation from another thread; made by [`TokenStream`](crate::generate::TokenStream::abort_handle) and
-/// others.
+/// Stops a computation from another thread. See for example
+/// [`TokenStream::abort_handle`](crate::generate::TokenStream::abort_handle).
 #[derive(Clone)]
 pub struct AbortHandle(Arc<dyn Fn() + Send + Sync>);
 
 impl AbortHandle {
-    /// One that does this, once or more often.
+    /// A handle that calls `abort`, possibly more than once.
     pub fn new(abort: impl Fn() + Send + Sync + 'static) -> Self {
         Self(Arc::new(abort))
     }
 
-    /// Ends what is computed in the middle, or the next computation; nothing once it has ended. A text then ends with
-    /// [`FinishReason::Aborted`](crate::generate::FinishReason::Aborted), and a call with
-    /// [`llama_sys::Error::Aborted`]. Works while the CPU computes; a GPU finishes its part of the graph first.
+    /// Aborts the running computation, or the next one. Does nothing after the end of the computation. A text then ends
+    /// with [`FinishReason::Aborted`](crate::generate::FinishReason::Aborted), and a call fails with
+    /// [`llama_sys::Error::Aborted`]. The CPU stops at once; a GPU finishes its part of the graph first.
     pub fn abort(&self) {
         (self.0)();
     }

@@ -1,4 +1,4 @@
-//! LoRA adapters and control vectors of a load, from their files to the context that computes with them.
+//! LoRA adapters and control vectors, from their files to the context.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::profile::{AdapterError, ControlVector, Lora, ModelProfile};
 pub struct Adapter {
     /// The name that [requests](crate::generate::Generate::lora) use.
     pub name: String,
-    /// Its file.
+    /// The path of its file.
     pub path: PathBuf,
-    /// Its scale in texts that ask for no adapters of their own.
+    /// Scale in texts that do not choose their own adapters.
     pub scale: f32,
 }
 
-/// The files that are loaded beside a model.
+/// Files that are loaded beside a model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct AdapterFiles {
     pub(super) lora: Vec<Adapter>,
-    /// Control vectors, each with its scale. Their sum is added.
+    /// Control vectors with their scales. Their sum is applied.
     pub(super) control_vectors: Vec<(PathBuf, f32)>,
-    /// The first and the last layer that control vectors are added to; all where this is `None`.
+    /// First and last layer for control vectors; `None` for all.
     pub(super) control_layers: Option<(u32, u32)>,
 }
 
 impl AdapterFiles {
-    /// Adds an adapter that is named after its file: `style` for `style.gguf`, and `style-2` for a second one.
+    /// Adds an adapter named after its file: `style` for `style.gguf`, `style-2` for a second one.
     pub(super) fn add(&mut self, path: PathBuf, scale: f32) {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let is_taken = |name: &str| self.lora.iter().any(|one| one.name == name);
@@ -42,7 +42,7 @@ impl AdapterFiles {
         self.lora.push(Adapter { name, path, scale });
     }
 
-    /// The profile of the model with all of them beside it. Reads every header, and touches nothing of llama.cpp's.
+    /// Adds all adapters to the profile of the model. Reads every header without calling llama.cpp.
     pub(super) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, AdapterError> {
         for (index, Adapter { name, path, scale }) in self.lora.iter().enumerate() {
             if self.lora[..index].iter().any(|other| other.name == *name) {
@@ -62,14 +62,14 @@ impl AdapterFiles {
         }
     }
 
-    /// A probe of the model with all of them beside it.
+    /// A probe of the model with all adapters.
     pub(super) fn probe(&self, header: &Header) -> Result<NativeProbe, Error> {
         let probe = NativeProbe::new(header)?;
         let probe = self.lora.iter().fold(probe, |probe, adapter| probe.lora(&adapter.path));
         Ok(if self.control_vectors.is_empty() { probe } else { probe.control_vector() })
     }
 
-    /// Loads the adapters beside the model, and reads the control vectors.
+    /// Loads the adapters and reads the control vectors.
     pub(super) fn load(&self, native: &llama_sys::Model, header: &Header) -> Result<Attached, Error> {
         let lora = self.lora.iter().map(|one| Ok((LoraAdapter::load(native, &one.path)?, one.scale)));
         let lora = lora.collect::<Result<_, llama_sys::Error>>()?;
@@ -83,8 +83,8 @@ impl AdapterFiles {
         Ok(Attached { lora, direction, layers: self.control_layers.unwrap_or((1, u32::MAX)) })
     }
 
-    /// The scale of each adapter in a text that asks for these, or for none of its own. Of an adapter that is named
-    /// twice, the last scale counts.
+    /// The scale of each adapter in a text with this request. For an adapter that is named twice, the last scale
+    /// counts.
     pub(super) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<Scales, AdapterError> {
         let Some(asked) = asked else { return Ok(Scales(self.lora.iter().map(|one| one.scale).collect())) };
         let mut scales = vec![0.0; self.lora.len()];
@@ -103,29 +103,29 @@ fn finite(path: &Path, scale: f32) -> Result<f32, AdapterError> {
     if scale.is_finite() { Ok(scale) } else { Err(AdapterError::Scale { file: path.display().to_string(), scale }) }
 }
 
-/// A set of adapters: the scale of each one of a model, in the order of [`Model::adapters`](super::Model::adapters).
-/// Cloning is cheap.
+/// A set of adapters: the scale of each adapter of a model, in the order of
+/// [`Model::adapters`](super::Model::adapters). Cloning is cheap.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Scales(Arc<[f32]>);
 
 /// The adapters and the control vector of a loaded model.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// With the scales of the load.
+    /// Adapters with the scales of the load.
     lora: Vec<(LoraAdapter, f32)>,
-    /// The sum of the control vectors: `n_embd` numbers for each layer, from layer 1 on.
+    /// The sum of the control vectors: `n_embd` numbers per layer, from layer 1 on.
     direction: Vec<f32>,
-    /// The first and the last layer that it is added to.
+    /// First and last layer of the sum.
     layers: (u32, u32),
 }
 
 impl Attached {
-    /// How many adapters hold the model.
+    /// Number of adapters that hold the native model.
     pub(super) const fn holders(&self) -> usize {
         self.lora.len()
     }
 
-    /// Has a new context compute with all of them, at the scales of the load.
+    /// Applies all adapters to a new context, at the scales of the load.
     pub(super) fn attach(&self, context: &mut Context) -> Result<(), llama_sys::Error> {
         if !self.direction.is_empty() {
             let (first, last) = self.layers;
@@ -134,7 +134,7 @@ impl Attached {
         context.set_lora(&self.lora)
     }
 
-    /// Has a context compute with this set. Returns whether that changed anything.
+    /// Applies this set of adapters. Returns whether anything changed.
     pub(super) fn set(&self, context: &mut Context, scales: &Scales) -> Result<bool, llama_sys::Error> {
         let is_set = context.lora().iter().map(|(_, scale)| scale).eq(scales.0.iter());
         if !is_set {

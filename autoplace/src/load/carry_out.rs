@@ -1,8 +1,8 @@
-//! Carrying out a plan: from the first byte to the warmed-up context; and what it lacked if it failed.
+//! Carries out a plan: from the first byte to the warmed-up context, or to the reason for a failure.
 //!
-//! Another process may have taken what the plan counted on. llama.cpp would fail on whichever buffer comes last, after
-//! minutes of reading. So what is free is looked at first, and again after a failure: [`Error::OutOfMemory`] names the
-//! device, all that the plan takes of it, and what is left. Headroom is not counted: it is there to be used.
+//! Another process may have taken memory that the plan counted on. llama.cpp would then fail on its last buffer, after
+//! minutes of reading. So free memory is checked first, and again after a failure: [`Error::OutOfMemory`] names the
+//! device, the plan's bytes on it, and the bytes left. Headroom is not counted, because it is there to be used.
 
 use llama_sys::{Cause, Context, Device, ModelParams};
 
@@ -21,18 +21,18 @@ use super::{Error, native};
 use crate::gguf::Header;
 use crate::plan::Plan;
 
-/// A model with its one context, and where it went.
+/// A loaded model with its context and its placement.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) native: Native,
     pub(super) context: Context,
     pub(super) drafts: Drafts,
     pub(super) placed: Placed,
-    /// Corrects the rates that it was planned with, where they were measured.
+    /// Corrects the measured rates of the plan during use.
     pub(super) meter: Option<UseMeter>,
 }
 
-/// Why a plan could not be carried out, and how far it came.
+/// The failure of a plan, and the stage that it reached.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) stage: Stage,
@@ -40,8 +40,8 @@ pub(super) struct Failure {
 }
 
 impl Recipe {
-    /// Carries a plan out: checks that it still fits, loads, makes the context, warms up. The caller judges what was
-    /// taken.
+    /// Carries a plan out: checks that it still fits, loads, creates the context, warms up. The caller judges the
+    /// memory taken.
     pub(super) fn carry_out(
         &self,
         prepared: &Prepared,
@@ -78,7 +78,7 @@ impl Recipe {
             ..ModelParams::default()
         };
         let model = native::load(header, params).map_err(Failure::at(Stage::Weights))?;
-        // Before the context, whose graphs leave room for the nodes of all adapters.
+        // Before the context, whose graphs reserve nodes for all adapters.
         let attached = self.adapters.load(&model, header).map_err(Failure::at(Stage::Weights))?;
         let threads = Threads::new((self.threads, self.threads_batch), &machine.host, plan);
         let params = llama_sys::ContextParams {
@@ -108,8 +108,8 @@ impl Failure {
         move |error| Box::new(Self { stage, error: error.into() })
     }
 
-    /// The same once all of the load has been freed, so that what is free is what was free for it. Where a GPU has too
-    /// little for the plan (the one whose buffer was refused, if llama.cpp names one), that is the error.
+    /// Completes the failure after the load has been freed, when free memory is again what the load had. If a GPU lacks
+    /// memory for the plan, the error names that GPU; if llama.cpp names a refused buffer, only its GPU is considered.
     pub(super) fn freed(mut self: Box<Self>, plan: &Plan, devices: &[Device]) -> Box<Self> {
         if let Error::Native(error) = &self.error
             && lacks_memory(self.stage, error, plan)
@@ -122,7 +122,7 @@ impl Failure {
         self
     }
 
-    /// Whether memory was lacking, so that a smaller plan may do.
+    /// Whether memory ran short, so that a smaller plan may fit.
     pub(super) fn lacks_memory(&self, plan: &Plan, on_difference: OnDifference) -> bool {
         match &self.error {
             Error::OutOfMemory { .. } => true,
@@ -133,8 +133,8 @@ impl Failure {
     }
 }
 
-/// Whether this error says that memory was lacking. A computation says no more than that a device failed; in a warm-up
-/// on GPUs, whose first computations make their drivers and pools take memory, that is taken for a lack of it.
+/// Whether memory ran short. A failed computation reports only that a device failed. In a warm-up on GPUs, whose
+/// drivers and pools allocate during the first computations, such a failure counts as a lack of memory.
 fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
     error.failure().is_some_and(|failure| {
         failure.out_of_memory.is_some()
@@ -143,8 +143,8 @@ fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
     })
 }
 
-/// The error of the first GPU, or of the one that is `named`, that has too little now for what the plan takes of it.
-/// `devices` are those of the plan, in its order; one that does not report its memory is left to the load.
+/// The error for the first GPU (or for the one `named`) that has less free memory than its part of the plan. `devices`
+/// are in the order of the plan. A device without a report is left to the load.
 fn lacking(plan: &Plan, devices: &[Device], named: Option<&str>) -> Option<Error> {
     let mut gpus = plan.gpus().zip(devices).filter(|(_, device)| named.is_none_or(|name| device.name() == name));
     gpus.find_map(|(gpu, device)| {

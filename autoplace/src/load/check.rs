@@ -1,5 +1,4 @@
-//! Whether llama.cpp takes a file, before anything of it is loaded: a header flows in; the reason why a load would be
-//! refused flows out.
+//! Checks that llama.cpp accepts a file before loading it. In: a header. Out: the reason why a load would fail.
 
 use llama_sys::{LoadMode, Model, ModelParams};
 
@@ -9,21 +8,21 @@ use crate::gguf::Header;
 use crate::memory::{ContextParams, Split};
 use crate::profile::{self, ModelProfile};
 
-/// Elements of each of the vocabulary's lists that llama.cpp is shown at first: with the bytes and the special tokens
-/// that most vocabularies begin with.
+/// Elements of each vocabulary list in the first check. They include the bytes and special tokens at the beginning of
+/// most vocabularies.
 const SHOWN: u64 = 1024;
 
-/// Tokens of the context that is asked about.
+/// Tokens of context in the check.
 const N_CTX: u32 = 512;
 
-/// Checks that llama.cpp takes the model of this header: its keys, its tensors and its vocabulary.
+/// Checks that llama.cpp accepts the model of this header: its keys, its tensors and its vocabulary.
 ///
-/// It is asked to load a [skeleton](Header::skeleton) of the model, and the beginning of the vocabulary without a
-/// tensor; that takes some tens of milliseconds, and no memory to speak of. The data of the tensors is not looked at.
+/// The check loads a [skeleton](Header::skeleton) of the model, and then the beginning of the vocabulary without
+/// tensors. It takes tens of milliseconds and hardly any memory. It does not read the data of the tensors.
 ///
 /// # Errors
 ///
-/// The error with which a load would be refused: [`Error::Profile`], or [`Error::Native`] with llama.cpp's own words.
+/// The error that a load would fail with: [`Error::Profile`], or [`Error::Native`] with llama.cpp's message.
 pub fn check(header: &Header) -> Result<(), Error> {
     ModelProfile::from_header(header)?;
     check_vocabulary(header)?;
@@ -32,13 +31,13 @@ pub fn check(header: &Header) -> Result<(), Error> {
     NativeProbe::new(header)?.breakdown(&[], &params, &Split::layers(0)).map(drop)
 }
 
-/// Checks that llama.cpp takes the vocabulary of this header, which the skeleton that plans are made by has not.
+/// Checks that llama.cpp accepts the vocabulary of this header. The skeleton that plans use has no vocabulary.
 ///
 /// # Errors
 ///
 /// As [`check`].
 pub fn check_vocabulary(header: &Header) -> Result<(), Error> {
-    // What is refused of its beginning is refused only where the whole of it is.
+    // A vocabulary is refused only if the whole list fails, not just its beginning.
     if let Err(error) = vocabulary(header, SHOWN) {
         tracing::debug!(%error, "the whole vocabulary is looked at");
         vocabulary(header, u64::MAX)?;

@@ -1,5 +1,5 @@
-//! The load contract: ask what is free, plan, carry the plan out, compare what was taken with it. When memory runs
-//! short, release everything and begin again, with what is free then and what the failure showed.
+//! The load loop: reads the free memory, plans, carries the plan out, and compares the memory taken with it. If memory
+//! runs short, everything is released, and the next attempt uses the memory then free and the lesson of the failure.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::memory::{Headroom, Pooling};
 use crate::plan::{Plan, SavedPlanError};
 use crate::profile::ModelProfile;
 
-/// What the first attempt follows.
+/// The plan of the first attempt.
 pub(super) enum First {
-    /// The saved plan, or one for what is free, on the machine as it was described, if it was.
+    /// The saved plan, or a new one for the described or detected machine.
     Fresh,
-    /// This plan or, without one, a plan for what is free now: time has passed since the machine was described.
+    /// This plan, or a new one for the memory free now, because time has passed since the machine was described.
     Again(Option<Box<Plan>>),
 }
 
@@ -44,14 +44,14 @@ pub(super) struct Contract<'a> {
 }
 
 impl<'a> Contract<'a> {
-    /// `header` and `profile` are what was [read](Recipe::read) of the model.
+    /// `header` and `profile` come from [`Recipe::read`].
     pub(super) fn new(
         recipe: &'a Recipe,
         (header, profile): (Header, ModelProfile),
         first: First,
         progress: Progress,
     ) -> Result<Self, Error> {
-        // llama-arch.cpp: the head's matrices, of which a model has the last at least.
+        // The matrices of a classification head (llama-arch.cpp). Every such model has at least the last one.
         let has_head = || ["cls.weight", "cls.output.weight"].iter().any(|name| header.tensor(name).is_some());
         match recipe.request.params.embeddings {
             Some(Pooling::Model) if profile.hparams.pooling.is_none() => {
@@ -75,10 +75,10 @@ impl<'a> Contract<'a> {
         })
     }
 
-    /// Loads, in as many attempts as it may take.
+    /// Loads the model within the allowed attempts.
     pub(super) fn load(mut self) -> Result<Loaded, Error> {
         loop {
-            // Held until all that the plan takes is taken and judged, or nothing of it any more.
+            // Held until the load's memory is taken and judged, or freed again.
             let (prepared, lease) = match self.prepare() {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
@@ -92,7 +92,7 @@ impl<'a> Contract<'a> {
         }
     }
 
-    /// Asks what is free, plans with it, and keeps other loads off what is going to be taken.
+    /// Reads the free memory, plans, and leases the GPUs of the plan.
     pub(super) fn prepare(&mut self) -> Result<(Prepared, Lease), Error> {
         if !self.tried.is_empty() {
             return self.prepare_again();
@@ -116,15 +116,16 @@ impl<'a> Contract<'a> {
         Ok(self.prepared(plan, machine, lease))
     }
 
-    /// A plan for what is free now.
+    /// Makes a plan for the memory that is free now.
     fn fresh(&self, again: bool) -> Result<(Plan, Machine, Lease), Error> {
         let (machine, lease) = self.recipe.leased_machine(again, &self.progress)?;
-        // Nobody else reads what is free while a measurement takes some of it, or computes beside it.
+        // The lease keeps other loads from reading the free memory during a measurement, which itself takes memory and
+        // computes.
         let machine = self.recipe.measured(machine, &self.header, &self.profile);
         Ok((self.plan(&machine)?, machine, lease))
     }
 
-    /// The same after a failure: another plan than those that failed although there was room.
+    /// Plans again after a failure. The plan must differ from those that failed although there was room.
     fn prepare_again(&mut self) -> Result<(Prepared, Lease), Error> {
         let (machine, lease) = self.recipe.leased_machine(true, &self.progress)?;
         loop {
@@ -144,16 +145,16 @@ impl<'a> Contract<'a> {
     }
 
     fn prepared(&self, mut plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {
-        // A plan that is given may have them.
+        // A given plan may have them already.
         let new = self.recipe.notes.iter().filter(|note| !plan.notes.contains(note)).cloned().collect::<Vec<_>>();
         plan.notes.splice(0..0, new);
         let lease = lease.hold(&plan, &machine);
-        // A plan has sizes that llama.cpp takes.
+        // The sizes of a plan are valid for llama.cpp.
         let work = plan.context.sizes().map(|sizes| Work::of(&self.profile, &sizes)).unwrap_or_default();
         (Prepared { plan, machine, work }, lease)
     }
 
-    /// Compares what was taken with what was left for it.
+    /// Compares the memory taken with the plan.
     fn judged(&mut self, mut loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
         let report = Arc::make_mut(&mut loaded.placed.report);
         let different: Vec<&GpuReport> = report.gpus.iter().filter(|gpu| gpu.difference() > 0).collect();
@@ -173,7 +174,7 @@ impl<'a> Contract<'a> {
                 for gpu in different {
                     self.taught.took_more(&prepared.plan, &gpu.device, gpu.difference());
                 }
-                // With that much more left free on the machine as it was.
+                // Plans again for the same machine with that difference left free.
                 let again = self.plan(&self.taught.apply(prepared.machine.clone()));
                 let is_same = again.is_ok_and(|again| is_same(&again, &prepared.plan));
                 is_same.then_some("there is more room than the plan needs")
@@ -186,7 +187,7 @@ impl<'a> Contract<'a> {
         Err(Failure::at(Stage::Verify)(error))
     }
 
-    /// Loads what belongs beside the model.
+    /// Loads the draft model beside the model.
     fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
         self.recipe.add_draft(loaded, prepared, &self.progress).inspect_err(|failure| {
             if let Error::Difference { device, difference, .. } = &failure.error {
@@ -195,7 +196,7 @@ impl<'a> Contract<'a> {
         })
     }
 
-    /// Notes a failure down, and what it showed. An error where it ends the load.
+    /// Records a failure and its lesson. Returns the error if the load ends.
     fn back_off(&mut self, prepared: &Prepared, failure: Failure) -> Result<(), Error> {
         if !failure.lacks_memory(&prepared.plan, self.recipe.on_difference) {
             return Err(failure.error);
@@ -209,7 +210,8 @@ impl<'a> Contract<'a> {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; everything is released, and the model is planned again");
-        // What somebody else took, or what `judged` has taught, needs no other lesson.
+        // No further lesson is needed if another process took the memory, or if `judged` has already lowered the
+        // ceiling.
         self.must_differ = !matches!(error, Error::OutOfMemory { .. });
         if let Some(device) = device.filter(|_| self.must_differ && stage != Stage::Verify) {
             let lacked = refused(&error).map_or_else(|| unknown_growth(prepared, &device), |(_, bytes)| bytes);
@@ -218,7 +220,7 @@ impl<'a> Contract<'a> {
         Ok(())
     }
 
-    /// The error of a load that found no plan.
+    /// The error of a load without a plan.
     fn no_plan(&mut self, error: Error) -> Error {
         if self.tried.is_empty() {
             return error;
@@ -227,7 +229,7 @@ impl<'a> Contract<'a> {
         self.given_up(error)
     }
 
-    /// The error of a load that is not tried again: the only attempt's own, or all of them.
+    /// The error of a load that is not tried again: that of the only attempt, or the list of all.
     fn given_up(&mut self, error: Error) -> Error {
         if self.tried.len() < 2 {
             return error;
@@ -235,7 +237,7 @@ impl<'a> Contract<'a> {
         Error::AllAttempts { attempts: std::mem::take(&mut self.tried), source: Box::new(error) }
     }
 
-    /// Adds all attempts to the report of a load that worked, and logs it.
+    /// Adds all attempts to the report of a successful load, and logs the plan.
     fn reported(mut self, mut loaded: Loaded, lease: &Lease) -> Loaded {
         let report = Arc::make_mut(&mut loaded.placed.report);
         self.tried.push(Attempt::of(&report.plan, None));
@@ -248,7 +250,7 @@ impl<'a> Contract<'a> {
     }
 }
 
-/// Logs in one line what went where, how fast, and what to know.
+/// Logs the placement, the speed and the notes in one line.
 fn say(plan: &Plan) {
     let (name, n, layers) = (&plan.model.name, plan.n_gpu_layers, plan.layers());
     let speed = plan.speed.as_ref().map(|speed| format!("about {:.1} tok/s", speed.tokens_per_second));
@@ -260,13 +262,13 @@ fn say(plan: &Plan) {
     }
 }
 
-/// Whether two plans load the same.
+/// Whether two plans load the same way.
 fn is_same(one: &Plan, other: &Plan) -> bool {
     let devices = |plan: &Plan| -> Vec<Option<String>> { plan.gpus().map(|gpu| gpu.device.clone()).collect() };
     one.split() == other.split() && one.context == other.context && devices(one) == devices(other)
 }
 
-/// What llama.cpp had no room for: the buffer type, and bytes.
+/// The buffer type and the bytes of an allocation that llama.cpp could not make.
 fn refused(error: &Error) -> Option<(&str, u64)> {
     match error {
         Error::Native(error) => error.out_of_memory().map(|failed| (failed.buffer_type.as_str(), failed.bytes)),
@@ -274,8 +276,8 @@ fn refused(error: &Error) -> Option<(&str, u64)> {
     }
 }
 
-/// The device that failed, a GPU or a buffer type of the host's: the one that is named; the host, where it lacked other
-/// memory; of a computation that failed, the GPU with the least left.
+/// The device that failed: the one in the error (a GPU or a buffer type of the host), the host for other host memory,
+/// or the GPU with the least memory left for a failed computation.
 fn device(plan: &Plan, error: &Error) -> Option<String> {
     if let Error::OutOfMemory { device, .. } | Error::Difference { device, .. } = error {
         return Some(device.clone());
@@ -298,7 +300,7 @@ fn failed(plan: &Plan, stage: Stage, error: &Error, device: Option<String>) -> A
     AttemptFailure { stage, device, needed, free, message: error.to_string() }
 }
 
-/// What driver and pools of a GPU are known to take at the most: what a computation may have lacked.
+/// Most memory that the driver and pools of a GPU are known to take. A failed computation may have lacked that much.
 fn unknown_growth(prepared: &Prepared, device: &str) -> u64 {
     let Prepared { machine, work, .. } = prepared;
     let gpu = machine.gpus.iter().find(|gpu| gpu.device.as_deref() == Some(device));

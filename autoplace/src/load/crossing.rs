@@ -1,4 +1,4 @@
-//! Errors on their way from a worker to the application: those that can be sent keep their type, the others keep their
+//! Sends errors from a worker to the application. A serializable error keeps its type; any other keeps its name and
 //! message.
 
 use std::fmt::{Debug, Display};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Error;
 use crate::worker;
 
-/// An error that is an answer by itself.
+/// An error as a whole message.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(
     serialize = "E: Serialize + DeserializeOwned + Debug + Display",
@@ -17,7 +17,7 @@ use crate::worker;
 ))]
 pub(crate) struct Failed<E = Error>(#[serde(with = "self")] pub(crate) E);
 
-/// An error as messages are, or its name and message.
+/// An encoded error, or its name and message.
 type Crossing = Result<Vec<u8>, (String, String)>;
 
 pub(crate) fn serialize<E, S>(error: &E, to: S) -> Result<S::Ok, S::Error>
@@ -31,13 +31,13 @@ where
         let end = name.find(|c: char| !c.is_alphanumeric());
         (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
     });
-    // Serde numbers variants in two ways where one is skipped before others.
+    // Serde numbers variants in two ways if one is skipped before others.
     let arrives = |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|it| it.to_string() == error.to_string());
     debug_assert!(crossing.as_ref().map_or(true, arrives), "{error:?} arrives as another error");
     crossing.serialize(to)
 }
 
-/// Of an error of this room, in a box or shared too, or of a later room.
+/// Decodes an error of this room or of a later one.
 pub(crate) fn deserialize<'de, E, D>(from: D) -> Result<E, D::Error>
 where
     E: DeserializeOwned + From<Error>,

@@ -1,4 +1,4 @@
-//! ggml's devices as plain data for the machine room, and back by name.
+//! Translates ggml's devices into plain data, and finds them again by name.
 
 use llama_sys::sim::MAX_CARDS;
 use llama_sys::{Backend, Device, DeviceKind, DeviceMemory};
@@ -7,13 +7,13 @@ use super::Error;
 use crate::machine::{Detector, GgmlDevice, GgmlKind, Gpu, Machine};
 use crate::plan::{Placement, Plan};
 
-/// This computer, as every compiled-in backend and NVIDIA's driver see it.
+/// This computer, as every compiled-in backend and NVIDIA's driver describe it.
 ///
-/// Asks each GPU for its free memory, which on CUDA opens a context there (107 to 555 MiB).
+/// Asks each GPU for its free memory. On CUDA this creates a driver context of 107 to 555 MiB.
 ///
 /// # Errors
 ///
-/// [`Error::Native`] when the native code cannot run on this CPU, or there is no runtime to open.
+/// [`Error::Native`] if the native code cannot run on this CPU, or no runtime can be opened.
 pub fn detect() -> Result<Machine, Error> {
     let backend = Backend::init()?;
     let devices: Vec<GgmlDevice> = backend.devices().iter().map(describe).collect();
@@ -23,7 +23,7 @@ pub fn detect() -> Result<Machine, Error> {
     Ok(machine)
 }
 
-/// Says why a GPU may be missing.
+/// Adds notes about reasons for missing GPUs.
 #[cfg(feature = "prebuilt-runtime")]
 fn with_shortcomings(mut machine: Machine) -> Machine {
     let notes = llama_sys::runtime::shortcomings().into_iter();
@@ -31,7 +31,7 @@ fn with_shortcomings(mut machine: Machine) -> Machine {
     machine
 }
 
-/// This build in words, as far as what a GPU takes depends on it: for
+/// The name of this build, with everything that affects the memory of a GPU. For
 /// [`Detector::for_build`](crate::machine::Detector::for_build) and
 /// [`MeasurementCache`](crate::machine::MeasurementCache).
 pub fn build_name() -> String {
@@ -39,12 +39,12 @@ pub fn build_name() -> String {
     format!("autoplace {}, llama.cpp {} ({})", env!("CARGO_PKG_VERSION"), build.llama_cpp, build.backends.join(", "))
 }
 
-/// The same with the feature that messages between an application and its worker depend on.
+/// The name of this build, with the feature that the messages between application and worker depend on.
 pub(crate) fn worker_build() -> String {
     build_name() + if cfg!(feature = "constraints") { ", constraints" } else { "" }
 }
 
-/// Whether it is one of [`llama_sys::sim`], by the names that those have: `SIM0` to `SIM14`.
+/// Whether the device is one of [`llama_sys::sim`], which are named `SIM0` to `SIM14`.
 pub(super) fn is_simulated(device: &str) -> bool {
     let number = device.strip_prefix("SIM");
     number.is_some_and(|number| number.parse::<usize>().is_ok_and(|n| n < MAX_CARDS))
@@ -58,25 +58,25 @@ fn describe(device: &Device) -> GgmlDevice {
         DeviceKind::Meta => GgmlKind::Meta,
         _ => GgmlKind::Gpu,
     };
-    // A device that cannot say what it has is listed as unusable, with the reason.
+    // A device that does not report its memory is listed as unusable, with the reason.
     let memory = device.memory().inspect_err(|error| tracing::warn!("{}: {error}", device.name()));
     let (total, free) = memory.map_or((0, 0), |memory| (memory.total, memory.free));
     let described = GgmlDevice::new(device.name(), device.backend(), kind).description(device.description());
     device.pci_id().into_iter().fold(described.memory(total, free), GgmlDevice::device_id)
 }
 
-/// The GPU of this machine that a plan's placement is on.
+/// The GPU of a placement in this machine.
 pub(crate) fn gpu_of<'m>(machine: &'m Machine, placement: &Placement) -> Option<&'m Gpu> {
     machine.gpus.iter().find(|gpu| gpu.device.is_some() && gpu.device == placement.device)
 }
 
-/// The device that ggml calls so.
+/// The device with this ggml name.
 pub(crate) fn named<'d>(devices: &'d [Device], name: Option<&str>) -> Option<&'d Device> {
     devices.iter().find(|device| Some(device.name().as_str()) == name)
 }
 
-/// The devices of these names, in their order: ggml's name, and the GPU's for people. A GPU without a device is one
-/// that this process cannot use, and leaving it out would silently put its layers on the host.
+/// The devices with these ggml names, in order; each also has its GPU's display name. A missing device is an error,
+/// because leaving it out would silently put its layers on the host.
 pub(super) fn by_name<'a>(names: impl Iterator<Item = (Option<&'a str>, &'a str)>) -> Result<Vec<Device>, Error> {
     let all = Backend::init()?.devices();
     let device = |(device, name): (Option<&str>, &str)| {
@@ -92,7 +92,7 @@ pub(super) fn of_plan(plan: &Plan) -> Result<Vec<Device>, Error> {
     by_name(plan.gpus().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))
 }
 
-/// What a device reports of its memory. A total of 0 is how ggml says "unknown".
+/// The memory that a device reports. A total of 0 means "unknown" in ggml.
 pub(crate) fn memory(device: &Device) -> Option<DeviceMemory> {
     device.memory().ok().filter(|memory| memory.total > 0)
 }
@@ -102,12 +102,12 @@ pub(super) fn free(devices: &[Device]) -> Vec<Option<u64>> {
     devices.iter().map(|device| Some(memory(device)?.free)).collect()
 }
 
-/// Free bytes of the device that ggml calls so, if it reports them.
+/// Free bytes of the device with this ggml name, if it reports them.
 pub(super) fn free_of(name: &str) -> Option<u64> {
     Some(memory(named(&Backend::init().ok()?.devices(), Some(name))?)?.free)
 }
 
-/// The same machine, on which no GPU has more free than it reports now.
+/// Limits the free bytes of each GPU to its present report.
 pub(super) fn bounded_by_now(mut machine: Machine) -> Result<Machine, Error> {
     let devices = Backend::init()?.devices();
     for gpu in &mut machine.gpus {

@@ -1,12 +1,12 @@
-//! How fast a file is read from its disk, as pages of a mapped file are: through the page cache, with the system's own
-//! reading ahead, where it holds nothing of the file.
+//! Measures how fast a file is read from its disk, as a mapped file's pages are: through the page cache, with the
+//! system's own read-ahead, starting with nothing cached.
 
 use std::path::Path;
 
 use crate::machine::DiskRate;
 
-/// Reads up to 64 MiB of this file, in about 300 milliseconds, after the system has dropped those parts from memory.
-/// `None` where that cannot be done: on a system other than Linux, with a file that is short, and with one in memory.
+/// Reads up to 64 MiB of the file in about 300 milliseconds, after the system has dropped those parts from memory.
+/// `None` where that is impossible: on systems other than Linux, for a short file, and for a file in memory.
 pub fn measure_disk(file: &Path) -> Option<DiskRate> {
     #[cfg(target_os = "linux")]
     return linux::read_rate(file);
@@ -29,15 +29,15 @@ mod linux {
 
     use crate::machine::{DiskRate, DiskRateSource};
 
-    /// A stretch that is read in one go, so that reading ahead gets under way.
+    /// Bytes of a stretch that is read in one go, so that read-ahead gets under way.
     const STRETCH: u64 = 16 << 20;
-    /// Stretches at most.
+    /// Maximum number of stretches.
     const STRETCHES: u64 = 4;
-    /// One read.
+    /// Bytes per read call.
     const READ: usize = 256 << 10;
-    /// After so long no further stretch begins.
+    /// No further stretch begins after this time.
     const LONGEST: Duration = Duration::from_millis(300);
-    /// Faster than this no disk is: the parts were in memory after all.
+    /// No disk is faster than this, so a higher rate means that the parts were in memory.
     const MEMORY: u64 = 30_000_000_000;
 
     pub(super) fn read_rate(path: &Path) -> Option<DiskRate> {
@@ -77,7 +77,7 @@ mod linux {
             std::fs::write(&short, [1; 4096]).unwrap();
             assert_eq!(read_rate(&short), None);
             assert_eq!(read_rate(&folder.path().join("none")), None);
-            // On a file system in memory there may be none.
+            // A file system in memory has no rate.
             let rate = read_rate(&long);
             assert!(rate.is_none_or(|rate| rate.bytes_per_second > 0), "{rate:?}");
         }

@@ -1,7 +1,7 @@
-//! A small model that drafts for the main one: loaded beside it, where the plan has left room for it.
+//! The draft model, loaded beside the main one in the room that the plan left for it.
 //!
-//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`], warmed up and compared
-//! with what the plan left for it. Where it lacks memory, both are released and planned again.
+//! In: a main model that is loaded and judged, and its plan. Out: the same with a [`Draft`] that is warmed up and
+//! compared with the plan. If memory runs short, both are released and planned again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::memory::{self, Companion, Footprint};
 use crate::plan::{self, Plan, PlannedCompanion};
 
 impl Recipe {
-    /// Loads the draft, if one was asked for. A plan that knows of none has left no room: then there is none.
+    /// Loads the draft model, if one was requested. A plan without a draft model has no room for it.
     pub(super) fn add_draft(
         &self,
         mut loaded: Loaded,
@@ -41,7 +41,7 @@ impl Recipe {
         let (draft, taken) = match self.make_draft(path, planned, prepared, progress) {
             Ok(made) => made,
             Err(failure) => {
-                // What is free then is what was free for both.
+                // Frees the main model first, so that the free memory is again what both had.
                 drop(loaded);
                 return Err(failure.freed(plan, &gpus));
             }
@@ -52,7 +52,7 @@ impl Recipe {
         Ok(loaded)
     }
 
-    /// The draft, and how many bytes of its GPU it took.
+    /// Loads the draft model. Returns it with the bytes that it took of its GPU.
     fn make_draft(
         &self,
         path: &Path,
@@ -65,7 +65,7 @@ impl Recipe {
         let of_plan = |error| Failure::at(Stage::Check)(plan::Error::from(error));
         let companion = Companion::draft(&header).map_err(of_plan)?;
         let context = companion.draft_context(&plan.context).map_err(of_plan)?.unwrap_or_else(|| plan.context.clone());
-        // A draft goes to one GPU as a whole, which may hold nothing of the model.
+        // A draft model lies entirely on one GPU, which may hold no layer of the main model.
         let names = planned.gpu.iter().map(|gpu| (planned.device.as_deref(), gpu.as_str()));
         let devices = by_name(names).map_err(Failure::at(Stage::Check))?;
         let backends: Vec<String> = devices.iter().map(Device::backend).collect();
@@ -86,8 +86,8 @@ impl Recipe {
         let mut draft = Draft::new(&native, params).map_err(Failure::at(Stage::Context))?;
         let run =
             warm_up(&mut draft.context, None, &devices, self.verify, progress).map_err(Failure::at(Stage::WarmUp))?;
-        // By llama.cpp's own account, or by the device's where that is more, something was computed, and the memory is
-        // this GPU's alone.
+        // llama.cpp's own account, or the device's if it is larger, something was computed, and the memory belongs to
+        // this GPU alone.
         let allocated = run.allocated.gpus.first().map_or(0, Footprint::total);
         let gpu = machine.gpus.iter().find(|gpu| gpu.device.is_some() && gpu.device == planned.device);
         let counts = self.verify != Verify::Off && gpu.is_none_or(|gpu| gpu.kind == GpuKind::Discrete);
@@ -96,14 +96,14 @@ impl Recipe {
         Ok((draft, allocated.max(shrunk)))
     }
 
-    /// Compares what a draft took of its GPU with what the plan left for it. Returns what to say of it.
+    /// Compares the bytes that a draft model took of its GPU with the plan. Returns a note about it.
     fn judge_draft(&self, planned: &PlannedCompanion, plan: &Plan, taken: u64) -> Result<String, Box<Failure>> {
         let PlannedCompanion { role, name: draft, gpu: name, device, bytes, .. } = planned;
         let Some(name) = name else {
             return Ok(format!("{draft} ({role}) is on the host"));
         };
         let device = device.as_deref().unwrap_or_default();
-        // On a GPU without anything of the model, all that is free is left for it.
+        // A GPU without a layer of the main model leaves all of its free memory to the draft model.
         let own = (bytes.gpu.total().saturating_add(bytes.gpu_uncertainty), u64::MAX);
         let (left, headroom) = taught::gpu(plan, device).map_or(own, |gpu| (gpu.companions, gpu.headroom.total()));
         let difference = taken.saturating_sub(left.saturating_add(headroom));
@@ -122,38 +122,38 @@ impl Recipe {
     }
 }
 
-/// What is loaded to draft, lent together with the model's context.
+/// The loaded drafters, lent together with the model's context.
 #[derive(Debug, Default)]
 pub(crate) struct Drafts {
     pub(crate) model: Option<Draft>,
     pub(crate) heads: Option<Heads>,
 }
 
-/// A context that drafts.
+/// A context that drafts, with its record for each sequence.
 #[derive(Debug)]
 pub(crate) struct Drafter<T> {
     pub(crate) context: Context,
-    /// What it holds of each sequence.
+    /// The drafter's record of each sequence.
     pub(crate) held: Vec<T>,
     params: ContextParams,
 }
 
-/// A small model.
+/// A draft model.
 pub(crate) type Draft = Drafter<Vec<Token>>;
 
-/// Blocks of the main model that predict further tokens.
+/// The main model's own block for multi-token prediction.
 pub(crate) type Heads = Drafter<Followed>;
 
-/// The tokens of a sequence whose hidden states are known.
+/// The tokens of a sequence that the block follows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Followed {
-    /// The position of the first of them: what came before was computed while the block did not follow.
+    /// Position of the first known token. Earlier tokens were computed while the block did not follow.
     pub(crate) first: usize,
     pub(crate) tokens: Vec<Token>,
-    /// How many of them the context holds.
+    /// Number of known tokens that the context holds.
     pub(crate) computed: usize,
-    /// The hidden states of the tokens before those that it does not hold, one after the other; at the end there may be
-    /// one more, for the token that comes next.
+    /// Hidden states for the tokens that the context does not hold yet, in order. At the end there may be one more, for
+    /// the next token.
     pub(crate) hidden: Vec<f32>,
 }
 
@@ -162,7 +162,7 @@ fn computing_with(threads: u32, params: ContextParams) -> ContextParams {
 }
 
 impl Heads {
-    /// As the plan has them; `None` where it has none.
+    /// Creates the drafter of the plan; `None` if the plan has none.
     pub(super) fn planned(
         model: &llama_sys::Model,
         plan: &memory::ContextParams,
@@ -179,13 +179,13 @@ impl<T: Clone + Default> Drafter<T> {
         Ok(Self { context, held, params })
     }
 
-    /// With a context that works: one that has failed is made again.
+    /// Creates the context again if it has failed.
     fn usable(self) -> Result<Self, Error> {
         if self.context.is_usable() {
             return Ok(self);
         }
         let model = self.context.model().clone();
-        // Its memory first: there may be no room for two.
+        // Frees the memory first, because there may be no room for two contexts.
         drop(self.context);
         Ok(Self::new(&model, self.params)?)
     }
@@ -197,13 +197,13 @@ impl Drafts {
         Ok(Self { model: model.transpose()?, heads: heads.transpose()? })
     }
 
-    /// How many of those that hold the main model are among them.
+    /// Number of drafters that hold the main model.
     pub(crate) fn holders(&self) -> usize {
         usize::from(self.heads.is_some())
     }
 }
 
-/// A plan with a draft of 1 GiB on a card that holds nothing else.
+/// A plan with a draft model of 1 GiB on a card that holds nothing else.
 #[cfg(test)]
 pub(super) fn beside(device: &str) -> Plan {
     let mut bytes = memory::CompanionBytes::default();

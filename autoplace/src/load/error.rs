@@ -1,4 +1,4 @@
-//! Why a model was not loaded.
+//! The errors of loading a model.
 
 use std::fmt;
 
@@ -13,103 +13,102 @@ use crate::{gguf, plan, profile, worker};
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no safe placement; the error says how many bytes are missing where.
+    /// No safe placement exists. The error names the missing bytes of each device.
     #[error(transparent)]
     Plan(#[from] plan::Error),
-    /// A hub's model is not in the cache, and nobody has said that it may be fetched. In bytes.
+    /// A hub's model is not in the cache, and fetching was not allowed. In bytes.
     #[error("{name}: {file} is not in the cache: `ModelBuilder::fetch(true)` fetches its {}", Bytes(*.bytes))]
     NotFetched { name: String, file: String, bytes: u64 },
-    /// There is no file of this name, and autoplace was built without the means to ask a hub for it.
+    /// The file does not exist, and a hub's model needs the feature `hub`.
     #[error("{name} is no file: a model of a hub needs autoplace's feature `hub`")]
     NoHub { name: String },
-    /// Settings were given twice, and one of them would have been lost.
+    /// A setting would have silently replaced others.
     #[error("`{late}` would replace settings of the load that were made apart from it: say them in one place")]
     Conflict { late: String },
-    /// An rpc-server is on another machine, and nobody has said that the network between may be trusted.
+    /// An rpc-server is on another machine, and the network was not declared trusted.
     #[error(
         "the rpc-server {endpoint} is not on this machine, and its protocol knows no authentication and no encryption: \
          reach it through a tunnel, or say `rpc_trusted_network` (`--rpc-trusted-network`)"
     )]
     UntrustedNetwork { endpoint: String },
-    /// A device of the plan is not there.
+    /// This process lacks a device of the plan.
     #[error("the plan uses the device {device}, which this process does not have: {}", list(present))]
     DeviceGone { device: String, present: Vec<String> },
-    /// Another process took memory that the plan counted on, between plan and load. A new plan will be smaller. In
-    /// bytes: what the plan takes of the device, headroom not counted, and what is free on it now.
+    /// Another process took memory between plan and load. A new plan will be smaller. In bytes: the plan's footprint on
+    /// the device without headroom, and the bytes free now.
     #[error(
         "{name} ({device}) has {} free, and the plan takes {} of it: its memory was taken since the plan was made",
         Bytes(*.free), Bytes(*.needed)
     )]
     OutOfMemory { device: String, name: String, needed: u64, free: u64 },
-    /// The load took more of a GPU than its plan left for it, and nothing smaller was to be tried. In bytes;
-    /// `difference` is what was taken beyond footprint and headroom.
+    /// The load took more of a GPU than its plan left, and no smaller plan was to be tried. In bytes; `difference` is
+    /// the excess over footprint and headroom.
     #[error(
         "the load took {} of {name} ({device}), where its plan takes {} and leaves {} free: {} more than both",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
     )]
     Difference { device: String, name: String, planned: u64, headroom: u64, taken: u64, difference: u64 },
-    /// Memory was lacking in every attempt, each with a smaller plan than the one before. The source is the
-    /// last one's error.
+    /// Every attempt ran out of memory, each with a smaller plan than the one before. The source is the last error.
     #[error("no attempt to load the model found enough memory: {}", attempt_list(attempts))]
     AllAttempts {
         attempts: Vec<Attempt>,
         #[serde(with = "super::crossing")]
         source: Box<Error>,
     },
-    /// The model's one context is generating: try before the stream begins, or after it is dropped.
+    /// The model's one context is in use: try before the stream begins, or after it is dropped.
     #[error("the model is generating: its context is lent to a stream")]
     Busy,
-    /// The model's context yields embeddings, and no next token.
+    /// The model was loaded for embeddings and does not generate.
     #[error("the model was loaded to embed (`ModelBuilder::embeddings`): load it without that to generate")]
     Embeds,
-    /// The model's own pooling was asked for, and it has none: each token would get a vector of its own.
+    /// The request wants the model's own pooling, and the model has none: each token would get its own vector.
     #[error(
         "{model} does not say how the vectors of a text's tokens become one (`pooling_type`): choose `Pooling::Mean`, \
          `Cls` or `Last` as its makers do, or `Pooling::None` for a vector of each token"
     )]
     NoPooling { model: String },
-    /// A reranker was asked for, and the file holds no classification head, whose scores it would give.
+    /// The request wants a reranker, and the file has no classification head to compute its scores.
     #[error("{architecture}: the model has no classification head, so it cannot rerank")]
     NoRankHead { architecture: String },
-    /// The model's context yields logits, and no embeddings.
+    /// The model was loaded for generation and does not embed.
     #[error("the model was loaded to generate: load it with `ModelBuilder::embeddings` to embed")]
     Generates,
-    /// The memory of the model would not become free, so it cannot be re-placed: clones of it, and contexts,
-    /// vocabularies and samplers made of it, are held that are not the model's own.
+    /// The native model is still held elsewhere (by a clone, a context, a vocabulary or a sampler), so its memory
+    /// cannot become free and the model cannot be re-placed.
     #[error(
         "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
     )]
     NativeHeld { holders: usize },
-    /// A re-placement failed, and nothing is loaded: re-place the model again.
+    /// A re-placement failed and left the model unloaded: re-place it again.
     #[error("the model is not loaded: its last re-placement failed")]
     NotLoaded,
-    /// llama.cpp refused or failed.
+    /// llama.cpp refused a call, or a call failed.
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
-    /// The worker process that the model was to run in cannot be started or died, or the call is not available there.
+    /// The model's worker process cannot start or has died, or the call is not available for a model in a worker.
     #[error(transparent)]
     Worker(#[from] worker::Error),
-    /// The file is not a GGUF that llama.cpp could load.
+    /// The file is not a GGUF file that llama.cpp can load.
     #[error(transparent)]
     #[serde(skip)]
     Gguf(#[from] gguf::Error),
-    /// The file's hyper-parameters are missing, contradictory, or beyond what llama.cpp takes.
+    /// Hyper-parameters of the file are missing, contradictory, or outside llama.cpp's limits.
     #[error(transparent)]
     #[serde(skip)]
     Profile(#[from] profile::Error),
-    /// A file is not an adapter, or not one for this model.
+    /// A file is not an adapter, or not an adapter for this model.
     #[error(transparent)]
     #[serde(skip)]
     Adapter(Box<profile::AdapterError>),
-    /// The blocks that predict further tokens were asked for, and there are none that llama.cpp could use.
+    /// The request wants multi-token prediction, and the model has no usable block for it.
     #[error(transparent)]
     #[serde(skip)]
     Mtp(#[from] profile::MtpError),
-    /// A saved plan cannot be read or followed: the machine has changed, or it is of another model.
+    /// A saved plan cannot be read or followed: the machine has changed, or the plan belongs to another model.
     #[error(transparent)]
     #[serde(skip)]
     SavedPlan(#[from] plan::SavedPlanError),
-    /// A hub's model was not listed, chosen or fetched.
+    /// A hub's model could not be listed, chosen or fetched.
     #[cfg(feature = "hub")]
     #[error(transparent)]
     #[serde(skip)]
@@ -126,12 +125,12 @@ fn list(present: &[String]) -> String {
     if present.is_empty() { "it has no GPU".into() } else { format!("it has {}", present.join(", ")) }
 }
 
-/// How far a load came.
+/// The stage that a load reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stage {
-    /// Planning with what was free, and with what earlier attempts showed.
+    /// Planning with the free memory, and with the results of earlier attempts.
     #[error("while planning")]
     Plan,
     /// Checking that the plan still fits, right before the load.
@@ -140,13 +139,13 @@ pub enum Stage {
     /// Reading the weights.
     #[error("while loading")]
     Weights,
-    /// Making the context: its cache and its compute buffers.
+    /// Creating the context with its cache and compute buffers.
     #[error("while making the context")]
     Context,
-    /// Reserving the rest, and computing for the first time.
+    /// Reserving further buffers, and computing for the first time.
     #[error("while warming up")]
     WarmUp,
-    /// Comparing what was taken with the plan.
+    /// Comparing the memory taken with the plan.
     #[error("while verifying")]
     Verify,
 }
@@ -155,28 +154,28 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// Layers on GPUs, the output layer counted. 0 where no plan was found.
+    /// Layers on GPUs, including the output layer; 0 if no plan was found.
     pub n_gpu_layers: u32,
-    /// Layers of the model, the output layer counted. 0 where no plan was found.
+    /// Layers of the model, including the output layer; 0 if no plan was found.
     pub layers: u32,
-    /// Why it failed; `None` for the attempt that worked.
+    /// The failure; `None` for the attempt that succeeded.
     pub failure: Option<AttemptFailure>,
 }
 
-/// Why an attempt failed.
+/// The failure of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{stage}, {message}")]
 #[non_exhaustive]
 pub struct AttemptFailure {
-    /// How far it came.
+    /// The stage that failed.
     pub stage: Stage,
-    /// ggml's name of the device, or of the host's buffer type, that lacked memory, where one is known.
+    /// The device that lacked memory, if known, by ggml's name. For the host, the name of its buffer type.
     pub device: Option<String>,
     /// Bytes that the plan takes of that GPU.
     pub needed: Option<u64>,
-    /// Bytes that were free there once everything was released, if the device reports them.
+    /// Bytes free on the device after everything was released, if the device reports them.
     pub free: Option<u64>,
-    /// The error, in a line.
+    /// The error in one line.
     pub message: String,
 }
 
@@ -186,7 +185,7 @@ impl Attempt {
         Self { n_gpu_layers: plan.n_gpu_layers, layers: plan.layers(), failure }
     }
 
-    /// One for which no plan was found.
+    /// An attempt that found no plan.
     pub(super) fn unplanned(message: String) -> Self {
         Self {
             n_gpu_layers: 0,
@@ -224,7 +223,7 @@ mod tests {
         bytes
     }
 
-    /// As the error arrives in the application.
+    /// The error as the application receives it.
     fn sent(error: Error) -> Error {
         let Failed(error) = worker::decode(&bytes_of(&Failed(error))).unwrap();
         error

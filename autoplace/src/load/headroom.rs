@@ -1,5 +1,5 @@
-//! What a load took beside the buffers that llama.cpp counts. Free bytes before the load, after it and after the
-//! warm-up flow in; what driver and pools took flows out, and into the user's cache for the next plan.
+//! Measures the memory that a load took beside llama.cpp's buffers. In: the free bytes before the load, after it, and
+//! after the warm-up. Out: the bytes of driver and pools, which are also kept in the user's cache for the next plan.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::machine::{Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
 use crate::memory::{ContextSizes, Footprint, Headroom, Workload};
 use crate::profile::ModelProfile;
 
-/// What each GPU of the plan took, in its order. What driver and pools took of it is kept where `learn` says.
+/// The reports of the plan's GPUs, in order. The bytes of driver and pools are kept in `learn`.
 pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedUp, learn: &Folder) -> Vec<GpuReport> {
     let Prepared { plan, machine, work } = prepared;
     let has_nvidia = machine.gpus.iter().any(|gpu| gpu.nvml.is_some());
@@ -69,7 +69,7 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
     reports.collect()
 }
 
-/// What driver and pools took of a GPU that did this work, by its [readings](of_readings).
+/// The bytes of driver and pools on a GPU with this workload, from its [readings](of_readings).
 fn learned(gpu: &Gpu, work: &Workload, wsl: bool, readings: [Option<u64>; 5]) -> Result<LearnedHeadroom, Doubt> {
     let mut unknown = gpu.clone();
     unknown.learned = None;
@@ -77,7 +77,7 @@ fn learned(gpu: &Gpu, work: &Workload, wsl: bool, readings: [Option<u64>; 5]) ->
     of_readings(readings, work, table.driver.saturating_add(table.growth))
 }
 
-/// Keeps what was learned, unless that is known.
+/// Keeps the measurement unless the cache already covers it.
 fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     let Some(cache) = learn.cache(gpu.device.as_deref().is_some_and(is_simulated)) else { return };
     let build = build_name();
@@ -91,14 +91,14 @@ fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
     }
 }
 
-/// What free memory may change by itself while nothing is done: desktops redraw, Windows moves what it holds. As much
-/// as the smallest margin of [`Headroom::Default`](crate::memory::Headroom::Default) leaves.
+/// Change of free memory that counts as noise: desktops redraw, and Windows moves memory. It equals the smallest margin
+/// of [`Headroom::Default`](crate::memory::Headroom::Default).
 const JITTER: u64 = mib(64);
 
-/// Several times as much as the table of known drivers and pools says was taken by another program.
+/// A multiple of the table of known drivers and pools above which another program must have taken the memory.
 const MOST_OF_TABLE: u64 = 4;
 
-/// What a load notes down of a device before it begins.
+/// A reading of a device before a load.
 #[derive(Debug)]
 pub(super) struct Reading {
     /// Whether the model is the first of this process on the device.
@@ -107,13 +107,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// To be called right before the load.
+    /// Takes the readings. Call right before the load.
     pub(super) fn now(devices: &[Device]) -> Vec<Self> {
         devices.iter().zip(free(devices)).map(|(device, free)| Self { is_first: is_first(device), free }).collect()
     }
 }
 
-/// What a model does in its blocks and, on the last GPU, in its output layer.
+/// The workload of a model's blocks, and of blocks with the output layer, for the last GPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) blocks: Workload,
@@ -128,15 +128,15 @@ impl Work {
     }
 }
 
-/// Whether no model of this process has been on this device. On a simulated one, which keeps no code
-/// loaded, every model counts as the first.
+/// Whether no model of this process has used this device. Simulated devices keep no code loaded, so every model counts
+/// as their first.
 fn is_first(device: &Device) -> bool {
     static USED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let name = device.name();
     is_simulated(&name) || lock(&USED).insert(name)
 }
 
-/// Why nothing can be learned of this GPU, whatever its readings are. `programs` are those on it now.
+/// The reason why this GPU cannot be measured, whatever its readings. `programs` are those on it now.
 fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
     match gpu.kind {
         GpuKind::Remote => Some(Doubt::Remote),
@@ -151,9 +151,9 @@ fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
     }
 }
 
-/// What driver and pools took, unless something else has changed the readings: free bytes before the load, when all was
-/// reserved and nothing computed, and after the warm-up; and what llama.cpp had allocated at the latter two. `table`:
-/// what drivers and pools are known to take at the most.
+/// The bytes of driver and pools, unless something else has changed the readings. The readings are: free before the
+/// load, free after all was reserved, free after the warm-up, allocated at the second point, allocated at the third.
+/// `table` is the most that drivers and pools are known to take.
 fn of_readings(readings: [Option<u64>; 5], work: &Workload, table: u64) -> Result<LearnedHeadroom, Doubt> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
         return Err(Doubt::NotReported);
@@ -178,7 +178,7 @@ mod tests {
     use crate::machine::{Gpu, GpuKind, GpuProcess, mib};
     use crate::memory::Workload;
 
-    /// What drivers and pools are known to take.
+    /// Most bytes that drivers and pools are known to take.
     const TABLE: u64 = mib(100);
 
     const MISSING: u64 = u64::MAX;
@@ -188,20 +188,20 @@ mod tests {
         let disturbed = Err(Doubt::Disturbed);
         let missing = Err(Doubt::NotReported);
         let most = 4 * 100 + 64;
-        // MiB before, loaded, used, reserved, allocated: driver and growth.
+        // MiB before, loaded, used, reserved, allocated; then driver and growth.
         let cases = [
             ([1000, 380, 350, 600, 600], Ok((20, 30))),
-            // Of what came after the load some was a buffer that llama.cpp counts.
+            // A part of the growth is a buffer that llama.cpp counts.
             ([1000, 380, 350, 600, 605], Ok((20, 25))),
-            // Slightly below 0 counts as 0.
+            // A slightly negative number counts as 0.
             ([1000, 410, 420, 600, 600], Ok((0, 0))),
-            // Another program gave memory back during the load or the warm-up, or took some.
+            // Another program released or took memory during the load or the warm-up.
             ([900, 380, 350, 600, 600], disturbed),
             ([1000, 380, 500, 600, 600], disturbed),
             ([4000, 3380, 3380 - most, 600, 600], Ok((20, most))),
             ([4000, 3380, 3379 - most, 600, 600], disturbed),
             ([4000, 2000, 2000, 600, 600], disturbed),
-            // A missing reading teaches nothing.
+            // A missing reading yields no measurement.
             ([MISSING, 380, 350, 600, 600], missing),
             ([1000, 380, 350, MISSING, MISSING], missing),
         ];

@@ -1,4 +1,4 @@
-//! From a hub's name to a file of this machine: which of a repository's files is taken, and whether it may be fetched.
+//! Resolves a hub's name to a local file: chooses a file of the repository, and fetches it if allowed.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -11,10 +11,10 @@ use super::{Error, ModelBuilder, remote};
 use crate::lock;
 use crate::worker::Isolation;
 
-/// What is called with the bytes that are there and those that there will be.
+/// Receives the fetched and the total bytes.
 type Callback = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + Send>;
 
-/// Where a model comes from that is asked for by name.
+/// The hub, the preference and the permission for a model that is requested by name.
 #[derive(Default)]
 pub(super) struct Source {
     hub: Option<Hub>,
@@ -27,29 +27,30 @@ debug_with!(Source: hub, wish, fetch);
 
 impl ModelBuilder {
     setters! {
-        /// Whether a hub's model, `hf:OWNER/NAME`, is fetched where the cache lacks it. Default: no, and it is
-        /// [`Error::NotFetched`], which says how many bytes that is. What the cache has is loaded without a request.
+        /// Sets whether a hub's model, `hf:OWNER/NAME`, may be fetched if the cache lacks it. Default: no; the load
+        /// then fails with [`Error::NotFetched`], which names the size. A cached model is loaded without any request.
         fetch(allowed: bool) source.fetch = allowed;
-        /// Which of a hub's files is the best for the machine and the request, by arithmetic and for the model alone.
-        /// Default: [`Wish::Auto`].
+        /// Sets the preference among a hub's files. The choice is made by arithmetic for the machine and the request,
+        /// and for the model alone. Default: [`Wish::Auto`].
         wish(wish: Wish) source.wish = wish;
-        /// Which hub, and where its cache is. Default: [`Hub::from_env`].
+        /// Sets the hub and its cache. Default: [`Hub::from_env`].
         hub(hub: Hub) source.hub = Some(hub);
-        /// Called every tenth of a second of a fetch with the bytes that are there and those that there will be; it may
-        /// end the fetch, and what has arrived stays for the next. [`progress`](Self::progress) is of the load alone.
+        /// Sets a callback for the progress of a fetch, called every tenth of a second with the fetched and the total
+        /// bytes. It may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress) reports
+        /// only the load.
         fetch_progress(callback: impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'static)
             source.progress = Some(Mutex::new(Box::new(callback)));
     }
 }
 
 impl Source {
-    /// Sets the path to the file that a name stands for on the machine that the load will plan for.
+    /// Resolves a hub's name to a file for the machine that the load will plan for.
     pub(super) fn place(&self, recipe: &mut Recipe, isolation: &Isolation) -> Result<(), Error> {
         let Some(name) = recipe.hub_name() else { return Ok(()) };
         let name: Name = name.parse().map_err(autoplace_hub::Error::from)?;
         let hub = self.hub.clone().map_or_else(Hub::from_env, Ok)?;
         let isolation = recipe.servers.isolation(isolation.clone())?;
-        // Whatever a saved plan uses, its file was chosen for all devices.
+        // A saved plan may use fewer devices, but its file was chosen for all of them.
         let asked = Recipe { saved: None, ..recipe.clone() };
         let (request, wish) = (&recipe.request, self.wish);
         let pick = match (&recipe.machine, isolation) {
@@ -61,7 +62,7 @@ impl Source {
                     None => hub.pick(&name, &machine, request, wish),
                 }
             }
-            // What a look at the devices takes of them, and may end, is the worker's.
+            // Looking at devices takes memory on them and can end the process, so the worker does it.
             (None, Isolation::Process(process)) => {
                 hub.pick(&name, &remote::machine_in(&process, asked)?, request, wish)
             }

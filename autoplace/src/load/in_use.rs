@@ -1,9 +1,9 @@
-//! What a loaded model really does corrects the rates that it was planned with.
+//! Corrects the measured rates of the plan by the speed of real use.
 //!
-//! In: the time of each token of a text that generates alone, and of each prompt that is computed alone. Out: the rates
-//! of the device, corrected and kept ([`UsedRate`](crate::machine::UsedRate)); and where real use refutes what was
-//! predicted, the speed to show instead. Times during which other work shared the processor say nothing, and neither
-//! does a single odd window: of a use the median counts.
+//! In: the time of each token of a text that generates alone, and of each prompt that is computed alone. Out: corrected
+//! rates of the devices ([`UsedRate`](crate::machine::UsedRate)), which are kept, and a corrected speed if real use
+//! refutes the prediction. Times during other work on the processor are ignored. The median of a use counts, so a
+//! single odd window does not matter.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,19 +17,19 @@ use crate::plan::speed::{Basis, InUse, Rate, Rates, SpeedModel};
 use crate::plan::{Plan, Workload};
 use crate::profile::ModelProfile;
 
-/// A window of generation has so many tokens and takes so long.
+/// Tokens and duration of a window of generation.
 const TOKENS: u64 = 16;
 const WINDOW: Duration = Duration::from_millis(300);
-/// Shorter prompts are computed at another speed than long ones.
+/// Shortest prompt to measure, in tokens. Shorter ones run at another speed.
 const LEAST_PROMPT: usize = 128;
-/// Windows and prompts that are remembered of one load.
+/// Maximum number of windows and prompts kept per load.
 const REMEMBERED: usize = 64;
-/// After so much undisturbed use a prediction that was wrong by [`WRONG`] is refuted, and the rates are kept.
+/// After this much undisturbed use, a prediction that is off by more than [`WRONG`] is refuted, and the rates are kept.
 const BELIEVED: Duration = Duration::from_secs(60);
 const WRONG: f64 = 0.15;
 
-/// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and where its layers are; `None` where
-/// a rate would be a guess.
+/// The model of [`plan::speed`](crate::plan::speed) for a plan on this machine, and the assignment of its layers.
+/// `None` if a rate would be a guess.
 pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
     let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
     let rates = Rates::of(&gpus?, &machine.host);
@@ -44,14 +44,14 @@ pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Op
     Some((model.overrides(profile, &plan.overrides).ok()?, assignment))
 }
 
-/// Collects what a loaded model does, and corrects the rates of its devices by it.
+/// Measures a loaded model in use, and corrects the rates of its devices.
 #[derive(Debug)]
 pub(crate) struct UseMeter {
     model: SpeedModel,
     assignment: Assignment,
-    /// The machine, with the GPUs of the plan first, in its order.
+    /// The machine, with the GPUs of the plan first and in its order.
     machine: Machine,
-    /// Threads that the host's rates were measured with; `None` where the host computes no layer.
+    /// Threads of the host's measured rates; `None` if the host computes no layer.
     threads: Option<u32>,
     cache: Option<MeasurementCache>,
     watch: Option<ConditionsWatch>,
@@ -59,7 +59,7 @@ pub(crate) struct UseMeter {
     generation: Seen,
     prompts: Seen,
     prompt: Option<ConditionsWatch>,
-    /// Undisturbed time of generation that the last decision did not have.
+    /// Undisturbed generation time since the last decision.
     since: Duration,
 }
 
@@ -71,14 +71,14 @@ struct Window {
     depths: u64,
 }
 
-/// What was seen of one kind of work.
+/// Measurements of one kind of work.
 #[derive(Debug, Default)]
 struct Seen {
     all: Vec<(InUse, f64)>,
     tokens: u64,
 }
 
-/// How many times as fast as predicted a model is, where that is not what was shown.
+/// Ratios of the real speed to the predicted one, after real use has refuted the prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Refuted {
     pub(crate) generation: f64,
@@ -86,7 +86,7 @@ pub(crate) struct Refuted {
 }
 
 impl Seen {
-    /// Adds what was seen; `ratio`: how many times as long it took as predicted.
+    /// Adds a measurement. `ratio` is the real time divided by the predicted one.
     fn add(&mut self, seen: InUse, ratio: f64, tokens: u64) {
         if self.all.len() == REMEMBERED {
             self.all.remove(0);
@@ -95,7 +95,7 @@ impl Seen {
         self.tokens += tokens;
     }
 
-    /// The one in the middle: what took unusually long, or was unusually short, does not count.
+    /// The median, so that unusually long and short times do not count.
     fn median(&self) -> Option<(InUse, f64)> {
         let mut all: Vec<&(InUse, f64)> = self.all.iter().collect();
         all.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -104,7 +104,8 @@ impl Seen {
 }
 
 impl UseMeter {
-    /// For a load by this plan; `None` where its speed was not predicted by measured rates, or nothing is learned.
+    /// A meter for a load by this plan. `None` if its speed was not predicted from measured rates, or if nothing is
+    /// kept.
     pub(super) fn of(recipe: &Recipe, profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = recipe.machine.is_none() && !devices.any(devices::is_simulated);
@@ -121,7 +122,7 @@ impl UseMeter {
             true => None,
             false => Some(machine.host.rates.as_ref()?.threads?),
         };
-        // Kept rates are those of a host without a quota.
+        // The kept rates are those of a host without a CPU quota.
         if threads.is_some_and(|threads| machine.host.share_of_time(threads) < 1.0) {
             return None;
         }
@@ -140,11 +141,11 @@ impl UseMeter {
         })
     }
 
-    /// Adds a generated token of a text that generates alone: the time that it took with so many threads, and the
-    /// tokens before it. Returns what it refutes.
+    /// Adds a generated token of the only text: its time with `threads` threads, and the tokens before it. Returns the
+    /// refuted prediction.
     pub(crate) fn token(&mut self, took: Duration, depth: usize, threads: u32) -> Option<Refuted> {
         if self.threads.is_some_and(|usual| usual != threads) {
-            // What fewer threads do says nothing of all.
+            // Measurements with fewer threads do not apply to all threads.
             (self.watch, self.window) = (None, Window::default());
             return None;
         }
@@ -176,17 +177,17 @@ impl UseMeter {
         (self.since >= BELIEVED).then(|| self.decide(true)).flatten()
     }
 
-    /// A prompt of the only text is begun.
+    /// Begins the measurement of the only text's prompt.
     pub(crate) fn prompt_begins(&mut self) {
         self.prompt = Some(ConditionsWatch::begin());
     }
 
-    /// Other texts compute in the same steps.
+    /// Ends the measurement because other texts compute in the same steps.
     pub(crate) fn has_company(&mut self) {
         (self.prompt, self.watch, self.window) = (None, None, Window::default());
     }
 
-    /// A prompt is done: the tokens that the context held before it, those that were computed, and their time.
+    /// Ends the measurement of a prompt: the cached tokens before it, the computed tokens, and their time.
     pub(crate) fn prompt(&mut self, before: usize, tokens: usize, took: Duration) {
         let Some(watch) = self.prompt.take().filter(|_| tokens >= LEAST_PROMPT) else { return };
         let is_quiet = watch.so_far().is_quiet();
@@ -203,8 +204,8 @@ impl UseMeter {
         }
     }
 
-    /// Corrects the rates by the medians of what was seen, and keeps them. `long`: after so much use that a difference
-    /// refutes the prediction. Returns what the prediction is refuted by, and begins anew.
+    /// Corrects the rates by the medians of the measurements, and keeps them. `long` says that enough use has passed to
+    /// refute the prediction. Returns the refuted prediction and starts over.
     fn decide(&mut self, long: bool) -> Option<Refuted> {
         let (generation, prompts) = (std::mem::take(&mut self.generation), std::mem::take(&mut self.prompts));
         self.since = Duration::ZERO;
@@ -223,7 +224,7 @@ impl UseMeter {
         if let Some(cache) = &self.cache {
             cache.put_rates(&self.machine, &build_name());
         }
-        // What follows is held against the corrected rates.
+        // Further measurements are compared with the corrected rates.
         let gpus: Vec<&Gpu> = self.machine.gpus.iter().collect();
         self.model = self.model.clone().with_rates(Rates::of(&gpus, &self.machine.host));
         let [generation, prompt] = factors;

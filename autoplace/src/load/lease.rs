@@ -1,10 +1,10 @@
-//! Leases: one load at a time reads what is free on a GPU, plans with it and takes it.
+//! Leases: one load at a time reads the free memory of a GPU, plans with it and takes it.
 //!
-//! Two loads that read what is free before either has taken it count the same bytes twice. So a load locks a file for
-//! each GPU of the machine before it reads, unlocks the GPUs that its plan does not use, and keeps the others until
-//! it has taken their memory, or failed. Other loads wait meanwhile; past their patience, a GPU that is still locked
-//! counts as one without free memory. A lock belongs to the open file and not to the process (flock, LockFileEx), so
-//! the threads of one process see each other too.
+//! Two loads that read the free memory before either has taken it count the same bytes twice. So a load locks a file
+//! for each GPU of the machine before it reads, unlocks the GPUs that its plan does not use, and keeps the others
+//! locked until it has taken their memory or failed. Other loads wait; after their patience, a locked GPU counts as
+//! full. A lock belongs to the open file and not to the process (flock, LockFileEx), so the threads of one process see
+//! each other too.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -21,23 +21,22 @@ use super::recipe::Recipe;
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 
-/// A model of 100 GB is read from a hard disk in about this time. Layers that go to the host because a load did not
-/// wait stay there.
+/// Default patience: about the time to read a model of 100 GB from a hard disk. A load that does not wait puts layers
+/// on the host, and they stay there.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Between two attempts at a lock.
+/// Pause between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where the loads of one user, in this process and in others, see which of them uses which GPU, so that no two count
-/// the same free bytes.
+/// Coordinates the loads of one user, in this process and in others, so that no two count the same free bytes of a GPU.
 ///
-/// A lease is a locked file; the operating system unlocks it when the process ends, however it ends. Where the folder
-/// is not this user's, others may write there, or files cannot be locked, loads go on without it, and
-/// [`LoadReport::unleased`](super::LoadReport::unleased) says so.
+/// A lease is a locked file. The operating system unlocks it when the process ends, however it ends. If the folder does
+/// not belong to this user, if others may write there, or if files cannot be locked, the load continues without a
+/// lease, and [`LoadReport::unleased`](super::LoadReport::unleased) gives the reason.
 ///
-/// A load sees the loads of the same user with the same folder, on this machine and outside of other containers. The
-/// host's memory is not leased. A [simulated](llama_sys::sim) GPU is another one in each process, and leased only if it
-/// has a PCI address.
+/// A load sees other loads of the same user and folder on this machine, outside of containers. The host's memory is not
+/// leased. A [simulated](llama_sys::sim) GPU is a different one in each process, and is leased only if it has a PCI
+/// address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]
 pub struct Leases {
@@ -45,10 +44,10 @@ pub struct Leases {
     patience: Option<Duration>,
 }
 
-/// Where something is kept.
+/// A place to keep files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Folder {
-    /// In the user's own folder for it.
+    /// The user's own folder for the purpose.
     #[default]
     User,
     At(PathBuf),
@@ -56,13 +55,13 @@ pub(super) enum Folder {
 }
 
 impl Leases {
-    /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, and where there is
-    /// neither a folder of this user's in the one for temporary files.
+    /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, or else a folder of
+    /// this user in the temporary folder.
     pub fn user() -> Self {
         Self::default()
     }
 
-    /// Leases in this folder, which is made if there is none. It is for this user, and for leases alone.
+    /// Leases in this folder, which is created if missing. Use it for this user and for leases alone.
     pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Folder::At(folder.into()), patience: None }
     }
@@ -73,11 +72,12 @@ impl Leases {
     }
 
     setters! {
-        /// How long to wait for loads that use the same GPUs. After that, these are not used. Default: ten minutes.
+        /// Sets how long to wait for loads that use the same GPUs. After that, those GPUs are not used. Default: ten
+        /// minutes.
         patience(patience: Duration) patience = Some(patience);
     }
 
-    /// Locks in the order of the names, so that two loads that want the same GPUs do not wait for each other.
+    /// Locks the devices in the order of their names, so that two loads cannot deadlock.
     fn lock(&self, devices: BTreeSet<String>, progress: &Progress) -> io::Result<Lease> {
         let folder = match &self.folder {
             Folder::At(folder) => {
@@ -101,10 +101,10 @@ impl Leases {
 }
 
 impl Recipe {
-    /// The [machine](Self::machine) while no other load reads, plans and takes; GPUs that others do not release have
-    /// nothing free. It is read once to know the GPUs, and again once they are locked.
+    /// The [machine](Self::machine) under a lease, while no other load reads, plans and takes. GPUs that other loads
+    /// keep have no free memory. The machine is read once to know its GPUs, and again after they are locked.
     ///
-    /// A load that has a lease drops it first: it would wait for itself.
+    /// A load must drop its present lease first, because it would wait for itself.
     pub(super) fn leased_machine(&self, again: bool, progress: &Progress) -> Result<(Machine, Lease), Error> {
         let machine = self.machine(again)?;
         let devices: BTreeSet<String> = machine.gpus.iter().filter_map(key).collect();
@@ -122,8 +122,7 @@ impl Recipe {
     }
 }
 
-/// The lock on this file; `None` where somebody else has it for longer than to wait. It is interrupted where whoever is
-/// told of the progress cancels.
+/// Locks this file. `None` if another load keeps it for too long. Interrupted if the progress callback cancels.
 fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Result<Option<Lock>> {
     let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
     let file = options.map_err(|error| of_file(path, &error))?;
@@ -142,19 +141,20 @@ fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Resul
     }
 }
 
-/// The GPUs that one load alone reads and takes. Dropped once it has taken what it takes, or failed; from any thread.
+/// The GPUs that one load reads and takes alone. Drop the lease after the memory is taken, or after a failure, from any
+/// thread.
 #[derive(Debug, Default)]
 #[must_use = "others read what is free once it is dropped"]
 pub(super) struct Lease {
     locks: Vec<(String, Lock)>,
-    /// GPUs that others are at.
+    /// GPUs that other loads keep.
     busy: Vec<String>,
-    /// Why others do not see all of what is taken, if they do not.
+    /// The reason why other loads cannot see all memory of this one; `None` if they can.
     pub(super) unleased: Option<String>,
 }
 
 impl Lease {
-    /// The machine on which nothing is free of GPUs that others are at, with a note of each.
+    /// The machine with nothing free on GPUs that other loads keep, and a note about each.
     fn without_busy(&self, mut machine: Machine) -> Machine {
         for gpu in &mut machine.gpus {
             if key(gpu).is_some_and(|device| self.busy.contains(&device)) {
@@ -167,7 +167,7 @@ impl Lease {
         machine
     }
 
-    /// Lets others have what this plan does not use of the machine.
+    /// Releases the GPUs of the machine that this plan does not use.
     pub(super) fn hold(mut self, plan: &Plan, machine: &Machine) -> Self {
         let beside = plan.companions.iter().map(|one| &one.device);
         let devices: Vec<_> = plan.gpus().map(|gpu| &gpu.device).chain(beside).collect();
@@ -188,7 +188,7 @@ impl Lease {
 struct Lock(File);
 
 impl Drop for Lock {
-    /// Closing is not enough while a child process is being started: it has a copy of the handle until it runs.
+    /// Unlocks explicitly, because a child process that is being started holds a copy of the handle until it runs.
     fn drop(&mut self) {
         if let Err(error) = self.0.unlock() {
             tracing::debug!(%error, "a lease stays locked until its file is closed");
@@ -196,8 +196,8 @@ impl Drop for Lock {
     }
 }
 
-/// A GPU by the name that is the same in every process: a card is `CUDA0` in one and `Vulkan1` or, beside other visible
-/// devices, `CUDA1` in another. `None` for one that is hypothetical, or simulated within this process.
+/// The name of a GPU that is the same in every process. A card may be `CUDA0` in one, and `Vulkan1` or `CUDA1` in
+/// another. `None` for a hypothetical GPU, or for one that is simulated in this process.
 fn key(gpu: &Gpu) -> Option<String> {
     let device = gpu.device.as_deref()?;
     let card = || gpu.pci_id.map(|id| id.to_string());
@@ -217,21 +217,20 @@ fn file_name(device: &str) -> String {
     name + ".lease"
 }
 
-/// The error, with the file that it is about.
+/// The error with its file.
 fn of_file(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 const NAME: &str = "autoplace";
 
-/// The folder in the user's runtime directory, made if there is none.
+/// The folder in the user's runtime directory, created if missing.
 ///
-/// Looked for in a fixed order, so that a service without the session's environment finds the same one: what the
-/// session says (XDG Base Directory Specification), where systemd puts it, and the folder for temporary files, which
-/// may be everybody's.
+/// The candidates have a fixed order, so that a service without the session's environment finds the same folder: the
+/// session's own (XDG Base Directory Specification), systemd's, and the temporary folder, which may be shared.
 fn user_folder() -> io::Result<PathBuf> {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    // Windows keeps the folder for temporary files apart for each user (`GetTempPath2`).
+    // On Windows each user has a separate temporary folder (`GetTempPath2`).
     let user = llama_sys::user_id();
     let systemd = cfg!(target_os = "linux").then(|| PathBuf::from(format!("/run/user/{user}/{NAME}")));
     let mut theirs = session.map(|folder| folder.join(NAME)).into_iter().chain(systemd);
@@ -242,8 +241,8 @@ fn user_folder() -> io::Result<PathBuf> {
     private(&temporary, user).map(|()| temporary)
 }
 
-/// Makes the folder for this user alone. One that somebody else has made or can write in is refused: whoever writes
-/// there could keep us from our GPUs.
+/// Creates the folder for this user alone. Refuses a folder that another user owns or can write to, because that user
+/// could block our GPUs.
 fn private(folder: &Path, user: u32) -> io::Result<()> {
     #[cfg_attr(not(unix), expect(unused_mut, reason = "folders have no mode there"))]
     let mut options = fs::DirBuilder::new();
@@ -253,7 +252,7 @@ fn private(folder: &Path, user: u32) -> io::Result<()> {
     if let Some(error) = made.err().filter(|error| error.kind() != io::ErrorKind::AlreadyExists) {
         return Err(of_file(folder, &error));
     }
-    // Not what a link points to.
+    // Checks the entry itself and not the target of a link.
     let there = fs::symlink_metadata(folder)?;
     let error = || format!("{} is not this user's alone", folder.display());
     let is_ours = there.is_dir() && is_alone(&there, user);
@@ -283,14 +282,14 @@ mod tests {
         Gpu::new("card").device(format!("CUDA{bus}")).pci_id(PciId::new(0, bus, 0, 0)).total(1000)
     }
 
-    /// A load on the machine with these cards that waits so long.
+    /// The options of a load on the machine with these cards, with this patience.
     fn recipe(folder: &Path, cards: &[u8], patience: Duration) -> Recipe {
         let machine = cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus)));
         let leases = Leases::in_dir(folder).patience(patience);
         Recipe { machine: Some(machine), leases, ..Recipe::default() }
     }
 
-    /// The machine as one sees it who waits so long.
+    /// The machine as a load with this patience sees it.
     fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
         recipe(folder, cards, patience).leased_machine(false, &Progress::default()).unwrap()
     }
@@ -308,13 +307,13 @@ mod tests {
         let lease = lease.hold(&plan(), &all);
         let (now, other) = machine(folder.path(), &[bus, 9], Duration::ZERO);
         assert_eq!(free(&now), [0, 1000]);
-        // A load that uses the card all the same says that others do not see it.
+        // A load that uses the card anyway reports that others cannot see it.
         assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
-        // Who waits for it may cancel.
+        // A waiting load can be cancelled.
         let waiting = recipe(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));
         assert!(matches!(waiting, Err(Error::Native(llama_sys::Error::LoadCancelled { .. }))));
         drop(lease);
-        // A card with nothing but a draft is used too.
+        // A card with only a draft model is used too.
         let (all, lease) = machine(folder.path(), &[9], Duration::ZERO);
         let _lease = lease.hold(&beside("CUDA9"), &all);
         assert_eq!(free(&machine(folder.path(), &[9], Duration::ZERO).0), [0]);
@@ -339,7 +338,7 @@ mod tests {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
         let error = private(&folder, me).unwrap_err().to_string();
         assert!(error.contains("mine"), "{error}");
-        // Nor is one that was named.
+        // A named folder is checked too.
         assert_eq!(machine(&folder, &[1], Duration::ZERO).1.unleased, Some(error));
     }
 
@@ -356,7 +355,7 @@ mod tests {
             (remote.clone().device("RPC0"), Some("RPC 10.0.0.2:50052")),
             (remote.device("RPC3"), Some("RPC 10.0.0.2:50052")),
             (simulated.clone().pci_id(address), Some("0000:c1:00.0")),
-            // What only this process has.
+            // GPUs that exist only in this process.
             (simulated, None),
             (Gpu::new("RTX 4090"), None),
         ] {

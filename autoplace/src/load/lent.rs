@@ -8,21 +8,21 @@ use serde::de::DeserializeOwned;
 use super::{AbortHandle, Error, Model};
 use crate::worker::{self, Sender, Worker};
 
-/// Dropping it gives the worker back.
+/// A borrowed worker. Dropping it returns the worker.
 #[derive(Debug)]
 pub(crate) struct LentWorker {
     model: Model,
-    /// Or how the last one died.
+    /// The worker, or the error of its death.
     worker: Result<Worker, worker::Error>,
     run: u64,
 }
 
 impl LentWorker {
-    /// Takes the worker, after a requested re-placement, which waits while somebody else has the worker.
+    /// Borrows the worker after a requested re-placement. The request waits while the worker is lent to another user.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while it is lent already.
+    /// [`Error::Busy`] while the worker is lent already.
     pub(crate) fn take(model: &Model) -> Result<Self, Error> {
         static RUNS: AtomicU64 = AtomicU64::new(1);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl LentWorker {
         &self.model
     }
 
-    /// The number by which the worker knows what it is lent for: no two of this process have the same.
+    /// Identifies this loan to the worker; unique within this process.
     pub(crate) fn run(&self) -> u64 {
         self.run
     }
@@ -63,7 +63,7 @@ impl LentWorker {
         self.worker.as_ref().err()
     }
 
-    /// Stops what this run computes, in this worker or in another in its place.
+    /// A handle that stops this run's computation, in this worker or in its replacement.
     pub(crate) fn abort_handle(&self) -> AbortHandle {
         let (model, run) = (self.model.clone(), self.run);
         AbortHandle::new(move || {
@@ -73,7 +73,7 @@ impl LentWorker {
         })
     }
 
-    /// Sends a request and waits for its answer. `doing` is what the worker is doing, for the error.
+    /// Sends a request and waits for the answer. `doing` describes the work of the worker for error messages.
     pub(crate) fn ask<T: DeserializeOwned>(
         &mut self,
         request: &impl Serialize,
@@ -92,8 +92,8 @@ impl LentWorker {
         }
     }
 
-    /// Talks with the worker, and from the beginning with another one where this one is dead or dies, as often as the
-    /// application has it.
+    /// Runs `talk` with the worker. If the worker is dead or dies, starts another one and runs `talk` again, as often
+    /// as the application allows.
     pub(crate) fn survive<T>(
         &mut self,
         mut talk: impl FnMut(&mut Self) -> Result<T, worker::Error>,
@@ -113,7 +113,7 @@ impl LentWorker {
         self.heard(answer)
     }
 
-    /// A message that is too long was not sent; after every other error the worker is gone.
+    /// A message that is too long was not sent. After any other error the worker is gone.
     pub(crate) fn heard<T>(&mut self, heard: Result<T, worker::Error>) -> Result<T, worker::Error> {
         if let Err(error) = &heard
             && !matches!(error, worker::Error::TooLong { .. })
@@ -123,8 +123,7 @@ impl LentWorker {
         heard
     }
 
-    /// Starts another worker in place of one that died, which may die as well. Where none can be started, whoever comes
-    /// next tries again.
+    /// Starts a worker in place of a dead one. The new one may die too. If none can start, the next caller tries again.
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
         let Err(death) = &self.worker else { return Ok(()) };
         tracing::warn!("{death}; starting another");

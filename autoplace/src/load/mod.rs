@@ -9,9 +9,9 @@
 //! # Ok::<(), autoplace::Error>(())
 //! ```
 //!
-//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. In between, as often as it takes
-//! (`contract.rs`): look at the machine, plan, let llama.cpp confirm the plan without allocating, load, warm up, and
-//! compare what was taken with the plan.
+//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. Each attempt in between (`contract.rs`) reads
+//! the machine, plans, lets llama.cpp confirm the plan without allocating, loads, warms up, and compares the memory
+//! taken with the plan.
 
 mod abort;
 mod adapters;

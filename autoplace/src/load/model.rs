@@ -1,4 +1,4 @@
-//! A loaded model: the handle for everything else; and the load that makes it.
+//! A loaded model: the handle for everything else, and the load that creates it.
 
 use std::any::Any;
 use std::path::Path;
@@ -26,7 +26,7 @@ use crate::memory::Footprints;
 use crate::plan::Plan;
 use crate::worker::{self, WorkerProcess};
 
-/// A loaded model. Cloning is cheap; everything is freed when the last clone and the last stream are dropped.
+/// A loaded model. Cloning is cheap. The memory is freed when the last clone and the last stream are dropped.
 #[derive(Debug, Clone)]
 pub struct Model {
     inner: Arc<Inner>,
@@ -36,16 +36,16 @@ pub struct Model {
 struct Inner {
     recipe: Recipe,
     slot: ContextSlot,
-    /// The worker that the model is in, where that is another process: the slot is empty then.
+    /// The worker that holds the model; the slot is then empty.
     remote: Option<Remote>,
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
     pulse: Arc<Pulse>,
-    /// Once it was asked for.
+    /// Read on first use.
     header: OnceLock<Header>,
-    /// Of a model in a worker, likewise.
+    /// The vocabulary of a model in a worker, read on first use.
     vocab: OnceLock<Vocab>,
-    /// What a later room made of it.
+    /// A value that a later room keeps with the model.
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -60,9 +60,9 @@ impl WeakModel {
 }
 
 impl Model {
-    /// Loads a GGUF file (of a split one, the first part) with as many layers on the GPU as are safe: plans, loads,
-    /// warms up, and compares what was taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, also
-    /// what a hub calls `hf:OWNER/NAME[:QUANT][@REVISION]`, if the cache has it.
+    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe: plans, loads,
+    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, also
+    /// takes a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]` if the cache has it.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Model {
         Self::builder(path).load()
     }
 
-    /// Describes a load: context, KV type, headroom, layers, progress.
+    /// Configures a load: context, KV type, headroom, layers, progress.
     pub fn builder(path: impl AsRef<Path>) -> ModelBuilder {
         ModelBuilder::new(path.as_ref())
     }
@@ -100,21 +100,21 @@ impl Model {
         self.remote().is_some()
     }
 
-    /// The process that the model runs in, where that is a worker.
+    /// The process id of the model's worker; `None` for a model in this process.
     pub fn worker_id(&self) -> Option<u32> {
         self.remote()?.id()
     }
 
-    /// What went where, and why. Its `Display` is a table.
+    /// The plan that the model was loaded by: the place of every byte, and the reasons. Its `Display` is a table.
     pub fn placement(&self) -> Arc<Plan> {
         Arc::clone(&self.placed().plan)
     }
 
-    /// What the model's file says of itself: read when first asked for, and then kept.
+    /// The header of the model's file, read on first use.
     ///
     /// # Errors
     ///
-    /// Where the file cannot be read any more.
+    /// The file can no longer be read.
     pub fn header(&self) -> Result<&Header, gguf::Error> {
         if let Some(header) = self.inner.header.get() {
             return Ok(header);
@@ -123,37 +123,37 @@ impl Model {
         Ok(self.inner.header.get_or_init(|| header))
     }
 
-    /// The machine as it was when the plan was made.
+    /// The machine as the plan saw it.
     pub fn machine(&self) -> Arc<Machine> {
         Arc::clone(&self.placed().machine)
     }
 
-    /// The report of the load: plan, llama.cpp's account and the devices' own side by side, the warm-up, every attempt.
-    /// Its `Display` puts it in words.
+    /// The report of the load: the plan beside llama.cpp's account and the devices' own, the warm-up, and every
+    /// attempt. Its `Display` describes the load.
     pub fn report(&self) -> Arc<LoadReport> {
         Arc::clone(&self.placed().report)
     }
 
-    /// What llama.cpp says it has allocated, GPUs in the order of the plan; what compute buffers grew by in the warm-up
-    /// included. The buffer of logits is not in it, and a mapped file counts with its span.
+    /// Bytes that llama.cpp reports as allocated, with GPUs in the order of the plan. They include the growth of
+    /// compute buffers during the warm-up. They exclude the buffer of logits, and count a mapped file with its span.
     pub fn allocated(&self) -> Footprints {
         let report = self.report();
         let gpus = report.gpus.iter().map(|gpu| gpu.allocated.unwrap_or_default());
         Footprints::new(gpus.collect(), report.host.allocated)
     }
 
-    /// The LoRA adapters beside it, in the order in which they were added.
+    /// The LoRA adapters of the model, in the order in which they were added.
     pub fn adapters(&self) -> &[Adapter] {
         &self.inner.recipe.adapters.lora
     }
 
-    /// The scale of each adapter in a text that asks for these, or for none of its own.
+    /// The scale of each adapter in a text with this request.
     pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<super::Scales, Error> {
         Ok(self.inner.recipe.adapters.scales(asked)?)
     }
 
-    /// The model underneath, for what this crate does not cover. Contexts made of it take memory beyond the plan, and
-    /// while it is held the model cannot be re-placed.
+    /// The native model, for features that this crate does not cover. Contexts created from it take memory beyond the
+    /// plan. The model cannot be re-placed while the handle is held.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Model {
         self.with_native(Clone::clone)
     }
 
-    /// Reads the model underneath, which is not re-placed meanwhile.
+    /// Gives `read` the native model, which is not re-placed during the call.
     pub(crate) fn with_native<T>(&self, read: impl FnOnce(&llama_sys::Model) -> T) -> Result<T, Error> {
         if self.is_elsewhere() {
             return Err(worker::Error::Elsewhere { what: "the model underneath" }.into());
@@ -171,8 +171,8 @@ impl Model {
         Ok(read(&self.slot().native().ok_or(Error::NotLoaded)?))
     }
 
-    /// Reads the vocabulary, likewise. With a model in a worker, which has loaded it before, it is read from the file
-    /// into this process when it is first asked for, without any GPU.
+    /// Gives `read` the vocabulary. For a model in a worker, the vocabulary is read from the file into this process on
+    /// first use, without any GPU.
     pub(crate) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
         if !self.is_elsewhere() {
             return self.with_native(|native| read(&native.vocab()));
@@ -189,12 +189,12 @@ impl Model {
         Arc::clone(&self.inner.placed.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How it was loaded, and is loaded again.
+    /// The options that the model was loaded with.
     pub(super) fn recipe(&self) -> &Recipe {
         &self.inner.recipe
     }
 
-    /// What others ask of whoever generates.
+    /// Requests for the thread that generates.
     pub(crate) fn requests(&self) -> &Requested {
         &self.inner.requested
     }
@@ -209,7 +209,7 @@ impl Model {
         self.pulse().count_placement();
     }
 
-    /// Shows the speed that real use has shown instead of the predicted one, which it has refuted.
+    /// Replaces the predicted speed by the measured one after real use has refuted it.
     pub(crate) fn refute(&self, refuted: Refuted) {
         let mut placed = self.inner.placed.write().unwrap_or_else(PoisonError::into_inner);
         let mut plan = Plan::clone(&placed.plan);
@@ -221,8 +221,7 @@ impl Model {
         *placed = Arc::new(Placed { plan: Arc::new(plan), ..Placed::clone(&placed) });
     }
 
-    /// Bytes of the host that checkpoints may take: as many as were asked for, and no more than the plan has left of
-    /// it.
+    /// Maximum bytes of host memory for checkpoints: the requested limit, or the smaller rest that the plan leaves.
     pub(crate) fn checkpoints(&self) -> u64 {
         let plan = self.placement();
         let shared: u64 = plan.gpus().map(|it| it.of_host).sum();
@@ -230,7 +229,7 @@ impl Model {
         self.inner.recipe.checkpoints.min(left.saturating_sub(shared))
     }
 
-    /// The one context, lent to whoever generates.
+    /// The slot that lends out the model's one context.
     pub(crate) fn slot(&self) -> &ContextSlot {
         &self.inner.slot
     }
@@ -239,8 +238,8 @@ impl Model {
         &self.inner.pulse
     }
 
-    /// What is made of the model once, when it is first asked for, and stays with it wherever it is placed: it must
-    /// hold nothing of the loaded model. One type of value is kept; others are made each time.
+    /// A value that is computed once per model and kept across re-placements, so it must not hold the loaded model.
+    /// Only one type of value is kept; any other is computed each time.
     #[cfg_attr(not(feature = "constraints"), expect(dead_code, reason = "constraints keep their vocabulary"))]
     pub(crate) fn kept<T, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
     where
@@ -250,7 +249,7 @@ impl Model {
             return Ok(kept.clone());
         }
         let made = make()?;
-        // Another thread may have been first: its is as good.
+        // Another thread may have computed it first.
         let _ = self.inner.kept.set(Box::new(made.clone()));
         Ok(made)
     }
@@ -272,9 +271,9 @@ impl Recipe {
         Ok(model)
     }
 
-    /// The plan that a load would follow.
+    /// Makes the plan that a load would follow.
     pub(crate) fn only_plan(mut self) -> Result<Plan, Error> {
-        // A plan takes no memory, so it need not wait for others.
+        // A plan takes no memory, so it needs no lease.
         self.leases = Leases::none();
         let (header, profile) = self.read()?;
         check_vocabulary(&header)?;
@@ -283,9 +282,9 @@ impl Recipe {
         Ok(prepared.plan)
     }
 
-    /// Loads it in a worker.
+    /// Loads the model in a worker.
     pub(super) fn load_in(self, process: WorkerProcess, progress: &Progress) -> Result<Model, Error> {
-        // What can be refused without a worker is, with its own type.
+        // Errors that need no worker keep their type.
         self.profile(&Header::open(&self.path)?)?;
         let (remote, placed) = Remote::start(&self, process, progress)?;
         Ok(Model::new(self, ContextSlot::empty(), Some(remote), placed))

@@ -1,4 +1,5 @@
-//! Our parameters in llama.cpp's own structs, for the probe and for the load alike: what is probed is what is loaded.
+//! Translates our parameters into llama.cpp's structs. The probe and the load share this code, so that the probe
+//! measures exactly the load.
 
 use llama_sys::{Backend, Device, DeviceKind, LoadMode, Model, ModelParams};
 
@@ -11,7 +12,7 @@ use crate::memory::{
 };
 use crate::plan;
 
-/// The context parameters that llama.cpp takes. Threads are left to the caller: they cost no memory.
+/// The context parameters for llama.cpp. The caller sets the threads, which cost no memory.
 pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     llama_sys::ContextParams {
         n_ctx: params.n_ctx,
@@ -39,8 +40,8 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// Those of the second context, which predicts further tokens: it is given as much of a text as one graph takes, and
-/// drafts a token of each sequence at a time.
+/// The parameters of the second context for multi-token prediction. It takes as many tokens of a text as one graph, and
+/// drafts one token of each sequence at a time.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     let n_batch = match params.n_ubatch {
         0 => params.n_batch,
@@ -55,8 +56,8 @@ pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// Loads the model of this header. llama.cpp opens its files a second time: if they are not those that were read, the
-/// load is refused, whatever llama.cpp made of them.
+/// Loads the model of this header. llama.cpp opens the files a second time, so the load is refused if they have
+/// changed.
 pub(super) fn load(header: &Header, params: ModelParams) -> Result<Model, Error> {
     header.check_unchanged()?;
     let loaded = Model::load(header.path(), params);
@@ -64,10 +65,10 @@ pub(super) fn load(header: &Header, params: ModelParams) -> Result<Model, Error>
     Ok(loaded?)
 }
 
-/// How the file of this header is read for GPUs of these backends.
+/// The load mode of the file for GPUs of these backends.
 ///
-/// A plan says whether the file is mapped. What would end the process is not believed of any plan, and a plan of an
-/// earlier version says it of Metal too ([`NotMapped`]).
+/// The plan says whether the file is mapped. A plan of an earlier version may map it on Metal or in other cases that
+/// would end the process, so those are checked again ([`NotMapped`]).
 pub(crate) fn load_mode<'a>(
     params: &ContextParams,
     header: &Header,
@@ -82,7 +83,7 @@ pub(crate) fn load_mode<'a>(
     }
 }
 
-/// The overrides that llama.cpp takes for the model of this header, whose tensors they name. A place on the host is the
+/// The tensor overrides for llama.cpp, expanded to the tensor names of this header. A place on the host becomes the
 /// CPU's memory, where weights may be repacked.
 pub(crate) fn overrides(
     split: &Split,
@@ -143,7 +144,7 @@ const fn pooling(pooling: Pooling) -> llama_sys::Pooling {
     }
 }
 
-/// What a context says that it does.
+/// The pooling that a context reports.
 pub(crate) const fn pooling_of(native: llama_sys::Pooling) -> Pooling {
     match native {
         llama_sys::Pooling::Mean => Pooling::Mean,

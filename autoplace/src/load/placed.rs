@@ -1,4 +1,4 @@
-//! What is known before a load, and where its model went.
+//! The state before a load, and the placement after it.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::warm_up::WarmedUp;
 use crate::machine::{Bytes, Machine};
 use crate::plan::Plan;
 
-/// All that is known before the load.
+/// The plan, the machine and the workload before a load.
 #[derive(Debug, Clone)]
 pub(super) struct Prepared {
     pub(super) plan: Plan,
-    /// With what is free; the plan may count less after earlier attempts.
+    /// The machine with its free bytes. After earlier attempts the plan may count fewer.
     pub(super) machine: Machine,
     pub(super) work: Work,
 }
 
-/// Where a model went, here or in a worker.
+/// The placement of a model, here or in a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Placed {
     pub(super) plan: Arc<Plan>,
@@ -30,7 +30,7 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// Without its attempts and its lease. What is learned of the GPUs is kept.
+    /// Creates the placement without attempts and lease. Keeps the measurements of the GPUs.
     pub(super) fn new(
         prepared: &Prepared,
         before: &[Reading],
@@ -57,7 +57,7 @@ impl Placed {
     }
 }
 
-/// What the report says of a GPU's figures.
+/// Notes of the report about a GPU.
 fn notes(gpu: &GpuReport) -> Vec<String> {
     let GpuReport { device, grown, .. } = gpu;
     let beyond = gpu.unplanned().saturating_sub(*grown);

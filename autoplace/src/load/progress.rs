@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::lock;
 
-/// What is called with the progress of a load, and may cancel it.
+/// Receives the progress of a load and may cancel it.
 type Callback = Box<dyn FnMut(f32) -> bool + Send>;
 
 #[derive(Clone, Default)]
@@ -15,7 +15,7 @@ impl Progress {
         Self(Some(Arc::new(Mutex::new(Box::new(callback)))))
     }
 
-    /// One for a load of llama.cpp's.
+    /// A callback for one load of llama.cpp.
     pub(super) fn callback(&self) -> Option<Callback> {
         let shared = self.clone();
         self.is_some().then(|| Box::new(move |done| shared.report(done)) as Callback)
@@ -25,7 +25,7 @@ impl Progress {
         self.0.is_some()
     }
 
-    /// Reports how much is done. Returns whether to go on.
+    /// Reports the progress. Returns false to cancel the load.
     pub(super) fn report(&self, done: f32) -> bool {
         self.0.as_ref().is_none_or(|shared| (lock(shared))(done))
     }

@@ -1,4 +1,4 @@
-//! Running totals of what a model has generated: the generating thread writes them, a sentinel reads them.
+//! Running totals of a model's generation. The generating thread writes them; a sentinel reads them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -8,29 +8,29 @@ use super::in_use::UseMeter;
 use super::threads::{Follower, Pacer, Threads};
 use crate::lock;
 
-/// Running totals of what was generated one token at a time, prompts not counted.
+/// Running totals of single-token generation, without prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Generated {
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u64,
-    /// The time that they took.
+    /// Total time of the tokens.
     pub time: Duration,
-    /// The sum, over these tokens, of the tokens before each.
+    /// Sum of the tokens' depths; a depth is the number of tokens before.
     pub depths: u64,
 }
 
-/// Running totals of a model, over all its streams.
+/// Running totals of a model over all its streams.
 ///
-/// There is one writer at a time, since the context that computes is lent to one; a token costs it three loads and
-/// stores, without a lock. The three are read one by one: between two of them a token may be added, which is one in the
-/// dozens that a speed is made of.
+/// There is one writer at a time, because the model's one context is lent to one user. A token costs three loads and
+/// stores, without a lock. The three totals are read one by one, so a reading may be off by one token, which is little
+/// beside the dozens in a speed.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     tokens: AtomicU64,
     nanoseconds: AtomicU64,
     depths: AtomicU64,
     placements: AtomicU64,
-    /// Computations that were begun, and that are done: of a batch, whatever is in it.
+    /// Numbers of batches begun and done.
     begun: AtomicU64,
     done: AtomicU64,
     pacer: Mutex<Option<Pacer>>,
@@ -39,13 +39,13 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// Begins with the threads that a load has chosen.
+    /// Starts with the threads of the load.
     pub(super) fn paced_by(&self, threads: &Threads) {
         *self.pacer() = Some(Pacer::new(threads));
         *lock(&self.follower) = Some(Follower::new(threads));
     }
 
-    /// Begins again with other threads where the processors that this process may use have changed.
+    /// Starts over with other threads if the processors that this process may use have changed.
     pub(crate) fn follow_processors(&self) {
         let threads = lock(&self.follower).as_mut().and_then(|follower| follower.look(Instant::now()));
         if let Some(threads) = threads {
@@ -53,25 +53,25 @@ impl Pulse {
         }
     }
 
-    /// What decides how many threads compute; `None` for a model in a worker. Never locked for longer than it takes to
-    /// note a step down.
+    /// The pacer that chooses the number of threads; `None` for a model in a worker. The lock is held only while a step
+    /// is recorded.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         lock(&self.pacer)
     }
 
-    /// Has this correct the rates of the devices by what the model does.
+    /// Sets the meter that corrects the rates of the devices.
     pub(super) fn metered_by(&self, meter: Option<UseMeter>) {
-        // Dropped without the lock: it may write a file.
+        // Dropped without the lock, because it may write a file.
         drop(std::mem::replace(&mut *lock(&self.meter), meter));
     }
 
-    /// What corrects rates; `None` where they were not measured, and for a model in a worker.
+    /// The meter that corrects rates. `None` if the rates were not measured, and for a model in a worker.
     pub(crate) fn meter(&self) -> MutexGuard<'_, Option<UseMeter>> {
         lock(&self.meter)
     }
 
-    /// Adds a token of one sequence: the time that computing and choosing it took, and the tokens before it. What comes
-    /// of a prompt, or is computed for several sequences at once, has another speed and does not belong here.
+    /// Adds a token of one sequence: the time to compute and choose it, and the tokens before it. Prompts and batches
+    /// of several sequences run at another speed and are not counted.
     pub(crate) fn token(&self, took: Duration, depth: usize) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         add(&self.nanoseconds, nanoseconds);
@@ -79,13 +79,13 @@ impl Pulse {
         add(&self.tokens, 1);
     }
 
-    /// A batch is computed until this is dropped.
+    /// Marks a batch as running until the guard is dropped.
     pub(crate) fn computing(&self) -> Computing<'_> {
         add(&self.begun, 1);
         Computing(self)
     }
 
-    /// How many computations were done, and whether one is going on.
+    /// Number of finished computations, and whether one is running.
     pub(crate) fn computations(&self) -> (u64, bool) {
         let done = self.done.load(Ordering::Relaxed);
         (done, self.begun.load(Ordering::Relaxed) != done)
@@ -104,13 +104,13 @@ impl Pulse {
         }
     }
 
-    /// How often the model was re-placed.
+    /// Number of re-placements.
     pub(crate) fn placements(&self) -> u64 {
         self.placements.load(Ordering::Acquire)
     }
 }
 
-/// A computation that is going on.
+/// Marks a running computation.
 pub(crate) struct Computing<'a>(&'a Pulse);
 
 impl Drop for Computing<'_> {
@@ -119,7 +119,7 @@ impl Drop for Computing<'_> {
     }
 }
 
-/// For a single writer: a seventh of the time of an atomic addition.
+/// Adds for a single writer, in a seventh of the time of an atomic addition.
 fn add(total: &AtomicU64, n: u64) {
     total.store(total.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

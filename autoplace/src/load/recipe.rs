@@ -1,4 +1,4 @@
-//! How a model is loaded, kept so that it can be loaded again.
+//! The options of a load, kept so that the model can be loaded again.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -18,44 +18,44 @@ use crate::memory::companion::Role;
 use crate::plan::{self, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
-/// Tokens that a draft may draft at once, where nobody says how many.
+/// Default number of tokens per draft.
 const DRAFT_MAX: u32 = 8;
 
-/// Bytes that checkpoints of a model may take, where nobody says how many: two of gemma-3-27b's, and dozens or hundreds
-/// of models with smaller windows or states.
+/// Default limit of checkpoints in bytes: two of gemma-3-27b's, and dozens or hundreds for models with smaller windows
+/// or states.
 const CHECKPOINTS: u64 = 1 << 30;
 
-/// How a model is loaded.
+/// The options of a load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Recipe {
     pub(super) path: PathBuf,
-    /// A model that drafts for it.
+    /// The draft model.
     pub(super) draft: Option<PathBuf>,
-    /// Whether the blocks that predict further tokens are loaded.
+    /// Whether the block for multi-token prediction is loaded.
     pub(super) mtp: bool,
     pub(super) request: Request,
-    /// A plan to follow, in a single attempt.
+    /// A saved plan to follow, in a single attempt.
     pub(super) saved: Option<Box<SavedPlan>>,
-    /// Whether its request is planned again where the machine has changed since.
+    /// Whether the saved request is planned again if the machine has changed.
     pub(super) replan: bool,
-    /// LoRA adapters and control vectors beside the model.
+    /// LoRA adapters and control vectors.
     pub(super) adapters: AdapterFiles,
     /// The machine to plan for, instead of the detected one.
     pub(super) machine: Option<Machine>,
-    /// Whose devices may be used beside this machine's.
+    /// Servers whose devices may be used too.
     pub(super) servers: Servers,
     pub(super) threads: Option<u32>,
     pub(super) threads_batch: Option<u32>,
-    /// Bytes of the host that checkpoints may take.
+    /// Maximum bytes of host memory for checkpoints.
     pub(super) checkpoints: u64,
-    /// Where loads see what others are about to take.
+    /// Where loads coordinate their use of GPUs.
     pub(super) leases: Leases,
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
     pub(super) attempts: u32,
-    /// Where it keeps what it learns of its GPUs: of simulated ones nothing in the user's own folder.
+    /// Folder for measurements of GPUs. The user's own folder keeps none of simulated ones.
     pub(super) learn: Folder,
-    /// What its plans say first: how its file was chosen.
+    /// Notes at the beginning of the plan, about the choice of its file.
     pub(super) notes: Vec<String>,
 }
 
@@ -64,19 +64,19 @@ impl Recipe {
         Self {
             path: path.to_owned(),
             checkpoints: CHECKPOINTS,
-            // The plan, one for memory that was taken since, and two for the unforeseen.
+            // One for the plan, one for memory that was taken since, and two for the unforeseen.
             attempts: 4,
             ..Self::default()
         }
     }
 
-    /// What the path says, if it is no file and stands for a model of a hub.
+    /// The path as a hub's name, if it is not a file.
     pub(super) fn hub_name(&self) -> Option<&str> {
         self.path.to_str().filter(|text| text.starts_with("hf:") && !self.path.exists())
     }
 
-    /// The machine to plan for. One that the caller has described is believed at first; `again`, after time has passed,
-    /// no GPU of it counts with more free bytes than it has now.
+    /// The machine to plan for. A described machine is trusted at first. With `again`, after time has passed, no GPU
+    /// counts more free bytes than it has now.
     pub(crate) fn machine(&self, again: bool) -> Result<Machine, Error> {
         let gone = self.servers.connect()?;
         let is_on_host = match &self.saved {
@@ -86,7 +86,8 @@ impl Recipe {
         let machine = match &self.machine {
             Some(machine) if again => bounded_by_now(machine.clone()),
             Some(machine) => Ok(machine.clone()),
-            // Asking a CUDA device for its memory opens a context there, for nothing if no layer may go to it.
+            // Asking a CUDA device for its memory creates a driver context there, which is wasted if no layer may go to
+            // the device.
             None if is_on_host => Ok(Machine::new(Host::detect().0)),
             None => detect(),
         };
@@ -96,14 +97,14 @@ impl Recipe {
         })
     }
 
-    /// Whether the request of a saved plan may be planned again: not where that plan leaves room for what is loaded
-    /// beside the model and is not known here.
+    /// Whether the request of a saved plan may be planned again. Not if the plan leaves room for a companion whose file
+    /// is unknown here.
     pub(super) fn may_replan(&self) -> bool {
         let is_known = |one: &PlannedCompanion| one.role == Role::Draft && self.draft.is_some();
         self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
     }
 
-    /// The same [with room](Request::with_room_for) for so many tokens; 0 asks for nothing.
+    /// The options [with room](Request::with_room_for) for `tokens` tokens; 0 changes nothing.
     pub(super) fn with_room_for(&self, tokens: u32) -> Cow<'_, Self> {
         if tokens == 0 {
             return Cow::Borrowed(self);
@@ -111,21 +112,21 @@ impl Recipe {
         Cow::Owned(Self { request: self.request.clone().with_room_for(tokens), ..self.clone() })
     }
 
-    /// The same after a worker has died, perhaps of a lost connection.
+    /// The options after a worker has died, perhaps from a lost connection.
     pub(super) fn after_a_death(&self) -> Self {
         let mut recipe = self.clone();
         recipe.servers.may_be_gone = true;
         recipe
     }
 
-    /// The header of the model's file, and what the model is.
+    /// The header and the profile of the model's file.
     pub(super) fn read(&self) -> Result<(Header, ModelProfile), Error> {
         let header = Header::open(&self.path)?;
         let profile = self.profile(&header)?;
         Ok((header, profile))
     }
 
-    /// What the model is, with all that is loaded of it and beside it.
+    /// The profile of the model with its block for multi-token prediction and its adapters.
     pub(super) fn profile(&self, header: &Header) -> Result<ModelProfile, Error> {
         let mut profile = ModelProfile::from_header(header)?;
         if self.mtp {
@@ -150,56 +151,56 @@ impl Recipe {
         if plan.paging.is_none() || machine.host.disk.is_some() {
             return Ok(plan);
         }
-        // How fast is known only of the file's own disk.
+        // Only the file's own disk has a known speed.
         let Some(disk) = measure_disk(&self.path) else { return Ok(plan) };
         let mut machine = machine.clone();
         machine.host.disk = Some(disk);
         self.plan(header, profile, &machine)
     }
 
-    /// Threads for what the CPU of this machine computes of a draft.
+    /// Threads of the CPU for a draft model.
     pub(super) fn threads_on(&self, machine: &Machine) -> u32 {
         self.threads.unwrap_or_else(|| threads::cores(&machine.host))
     }
 }
 
-/// How far a load computes before it counts as done.
+/// How far a load computes to verify itself.
 ///
-/// Drivers and their pools take memory when something is first computed, and no breakdown counts that. A warm-up makes
-/// them take it while the load can still back off.
+/// Drivers and pools take memory at the first computation, which no breakdown counts. A warm-up makes them take it
+/// while the load can still back off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Verify {
-    /// Nothing is computed; llama.cpp's own account is compared with the plan.
+    /// Computes nothing. Compares llama.cpp's own account with the plan.
     Off,
-    /// The largest batch and one token after it; with several sequences, one of them alone too. Compute buffers are
-    /// reserved for some numbers of tokens; others may take a little more, of the headroom. Where the plan uses no GPU,
-    /// nothing is computed.
+    /// Computes the largest batch and one token after it; with several sequences, also one of them alone. Reserves
+    /// compute buffers for some numbers of tokens; others may take a little more, from the headroom. Computes nothing
+    /// if the plan uses no GPU.
     #[default]
     Quick,
-    /// The whole context, up to its last position: takes as long as a prompt of `n_ctx` tokens. Compute buffers are
-    /// reserved for all numbers of tokens: none grows later.
+    /// Computes the whole context up to its last position, which takes as long as a prompt of `n_ctx` tokens. Reserves
+    /// compute buffers for all numbers of tokens, so that none grows later.
     Full,
 }
 
-/// What to do where a load took more of a GPU than its plan's footprint and headroom.
+/// The reaction to a load that took more of a GPU than its plan's footprint and headroom.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnDifference {
-    /// Release it, leave that much more free, and plan again; unless that makes the same plan, because there is more
-    /// room than the plan needs.
+    /// Release the load, leave the difference free, and plan again. Keep the load if the new plan is the same, because
+    /// there is more room than the plan needs.
     #[default]
     BackOff,
-    /// Release it: [`Error::Difference`](super::Error::Difference).
+    /// Release the load and fail with [`Error::Difference`](super::Error::Difference).
     Fail,
-    /// Keep it. The report says so.
+    /// Keep the load. The report says so.
     Accept,
 }
 
 impl Folder {
-    /// The cache for what is learned and measured of devices; `None` where nothing is.
+    /// The cache for measurements of devices; `None` if none are kept.
     pub(super) fn cache(&self, is_simulated: bool) -> Option<MeasurementCache> {
         match self {
             Self::User if !is_simulated => Some(MeasurementCache::user()),

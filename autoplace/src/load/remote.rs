@@ -1,7 +1,7 @@
-//! A model in a worker process: the messages that load it there, and the handle's side of them.
+//! A model in a worker process: the messages that load it, and the application's side of them.
 //!
-//! In: a [`Recipe`], sent to a worker of the room [`worker`](crate::worker). Out: where the model went ([`Placed`]), or
-//! why it did not. The worker's side is in `serve`.
+//! In: a [`Recipe`], sent to a worker of the room [`worker`](crate::worker). Out: the placement of the model
+//! ([`Placed`]), or the reason for a failure. The worker's side is in `serve`.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,39 +20,39 @@ use crate::worker::{self, Handle, Worker, WorkerProcess};
 
 pub(super) type Request = worker::Request<Loading, (), ()>;
 
-/// A request to a worker about the model.
+/// A request to a worker about its model.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Loading {
-    /// The first message of all. `wants_progress`: whether to report the progress.
+    /// The first message of all. `wants_progress` asks for progress reports.
     Load {
         recipe: Box<Recipe>,
         wants_progress: bool,
     },
-    /// Cancel the load, as the progress callback asked.
+    /// Cancels the load, on behalf of the progress callback.
     CancelLoad,
-    /// Stop the computation of this run, or its next one, with an error.
+    /// Aborts the computation of this run, or its next one.
     Abort {
         run: u64,
     },
     Replace {
         plan: Option<Box<Plan>>,
     },
-    /// Only plan, and end.
+    /// Makes a plan and ends the worker.
     Plan {
         recipe: Box<Recipe>,
     },
-    /// Only say which machine a plan would be for, and end.
+    /// Describes the machine of a plan and ends the worker.
     Look {
         recipe: Box<Recipe>,
     },
 }
 
-/// What a worker answers to [`Loading::Load`]. Other requests have one answer: what was asked for, or why not.
+/// A reply to [`Loading::Load`]. Every other request gets one answer: a result or an error.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// From 0.0 to 1.0.
+    /// Progress from 0.0 to 1.0.
     Progress(f32),
-    /// The last.
+    /// The last reply.
     Loaded(Result<Arc<Placed>, Failed>),
 }
 
@@ -65,11 +65,11 @@ pub(super) struct Remote {
 
 #[derive(Debug)]
 struct State {
-    /// The worker, or how it died; `None` while it is lent.
+    /// The worker, or the error of its death; `None` while it is lent.
     held: Option<Result<Worker, worker::Error>>,
-    /// What other threads can use of a live worker while it is lent.
+    /// Access to a live worker for other threads while it is lent.
     handle: Option<Handle>,
-    /// What it is lent for.
+    /// Identifies the present loan.
     run: u64,
 }
 
@@ -79,7 +79,7 @@ impl State {
         Self { held: Some(worker), handle, run: 0 }
     }
 
-    /// The worker, while it is lent for this and lives.
+    /// The live worker, while it is lent for this run.
     fn lent(&self, run: u64) -> Option<&Handle> {
         self.handle.as_ref().filter(|_| self.held.is_none() && self.run == run)
     }
@@ -110,11 +110,11 @@ impl Remote {
         lock(&self.state).handle.as_ref().map(|handle| handle.id)
     }
 
-    /// Lends the worker, or how it died: the borrower may [start another](Self::restart).
+    /// Lends the worker. If it is dead, the borrower may [start another](Self::restart).
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while it is lent already.
+    /// [`Error::Busy`] while the worker is lent already.
     pub(super) fn take(&self, run: u64) -> Result<Result<Worker, worker::Error>, Error> {
         let mut state = lock(&self.state);
         let worker = state.held.take().ok_or(Error::Busy)?;
@@ -122,14 +122,14 @@ impl Remote {
         Ok(worker)
     }
 
-    /// The worker is waited for no longer than an abort may take, while it is lent for this run.
+    /// Limits the wait for the worker, while it is lent for this run, to the time that an abort may take.
     pub(super) fn hurry(&self, run: u64) {
         if let Some(handle) = lock(&self.state).lent(run) {
             handle.watch.abort();
         }
     }
 
-    /// Stops what the worker computes of this run, or will, while it is lent. One that is gone needs to know nothing.
+    /// Aborts the worker's computation of this run, or its next one, while it is lent. A dead worker needs no message.
     pub(super) fn abort(&self, run: u64) {
         let lent = lock(&self.state).lent(run).cloned();
         if let Some(Handle { sender, watch, .. }) = lent {
@@ -142,8 +142,8 @@ impl Remote {
         *lock(&self.state) = State::held(worker);
     }
 
-    /// Starts another worker in place of a dead one and has the model loaded there, by what is free by now. It is lent
-    /// at once.
+    /// Starts a worker in place of a dead one, loads the model there by the memory that is now free, and lends the
+    /// worker.
     pub(super) fn restart(&self, recipe: &Recipe) -> Result<(Worker, Arc<Placed>), Error> {
         lock(&self.state).handle = None;
         let (worker, placed) = load_in(&self.process, recipe.after_a_death(), &Progress::default())?;
@@ -152,7 +152,7 @@ impl Remote {
     }
 }
 
-/// The plan that a worker makes.
+/// Makes a plan in a worker.
 pub(super) fn plan_in(process: &WorkerProcess, recipe: Recipe) -> Result<Plan, Error> {
     answer(process, Loading::Plan { recipe: Box::new(recipe) }, "planning")
 }
@@ -163,7 +163,7 @@ pub(super) fn machine_in(process: &WorkerProcess, recipe: Recipe) -> Result<crat
     answer(process, Loading::Look { recipe: Box::new(recipe) }, "looking at the machine")
 }
 
-/// What a worker of its own answers.
+/// Starts a worker for one request and returns its answer.
 fn answer<T: DeserializeOwned>(process: &WorkerProcess, request: Loading, doing: &'static str) -> Result<T, Error> {
     let mut worker = Worker::start(process, &worker_build())?;
     worker.send(&Request::Loading(request), doing)?;
@@ -179,7 +179,7 @@ fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Resu
     loop {
         match worker.receive(DOING)? {
             Reply::Progress(done) => {
-                // Once is enough: it may report more progress before it hears of the cancellation.
+                // Sent once: the worker may report more progress before it sees the cancellation.
                 if !cancelled && !progress.report(done) {
                     worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;

@@ -1,4 +1,4 @@
-//! Re-placing a loaded model, here or in a worker: by a plan, by a better one, at once or between two tokens.
+//! Re-places a loaded model, here or in a worker: by a given plan or a better one, at once or between two tokens.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,32 +24,32 @@ use crate::plan::Plan;
 use crate::profile::ModelProfile;
 use crate::{lock, worker};
 
-/// A plan that is better than the one that a model is loaded by, and by how much.
+/// A plan that is better than the model's present one, with its gain.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct BetterPlan {
     /// The plan.
     pub plan: Plan,
-    /// By how much it is better than what is loaded: 0.25 is a quarter more predicted tokens per second. Where nothing
-    /// predicts a speed, it is the additional layers on GPUs as a share of the model's layers.
+    /// The gain: 0.25 means 25 % more predicted tokens per second. Without a predicted speed, it is the number of
+    /// additional layers on GPUs as a share of the model's layers.
     pub gain: f64,
 }
 
 impl Model {
-    /// The plan that the model would be loaded by if it were released now, from the request that it was loaded with:
-    /// for what is free, and what it holds itself. On a machine that was given to the builder, no GPU counts with more
-    /// free bytes than were stated.
+    /// Makes a plan from the original request, for the memory that would be free if the model were released now. On a
+    /// machine that was passed to the builder, no GPU counts more free bytes than stated.
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] where the file has another
-    /// length than when the model was loaded. With [rpc-servers](super::ModelBuilder::rpc)
-    /// [`worker::Error::Elsewhere`]: only the worker connects to them, and each has one client.
+    /// As [`ModelBuilder::plan`](super::ModelBuilder::plan), and [`gguf::Error::Changed`] if the length of the file has
+    /// changed since the load. With [rpc-servers](super::ModelBuilder::rpc) [`worker::Error::Elsewhere`], because only
+    /// the worker connects to them and each has one client.
     pub fn replan(&self) -> Result<Plan, Error> {
         self.replan_for(0)
     }
 
-    /// The same for at least so many tokens of context, where it [may grow](crate::plan::Context::may_grow).
+    /// As [`replan`](Self::replan), with at least `tokens` tokens of context where it [may
+    /// grow](crate::plan::Context::may_grow).
     pub(crate) fn replan_for(&self, tokens: u32) -> Result<Plan, Error> {
         let recipe = &self.recipe().with_room_for(tokens);
         if self.is_elsewhere() && !recipe.servers.endpoints.is_empty() {
@@ -66,7 +66,7 @@ impl Model {
         recipe.plan(&header, &profile, &machine)
     }
 
-    /// The plan that the model would be loaded by now, if that is better than the one that it is loaded by.
+    /// Makes a plan as [`replan`](Self::replan) does. Returns it only if it is better than the present one.
     ///
     /// # Errors
     ///
@@ -75,13 +75,13 @@ impl Model {
         Ok(self.better(self.replan()?))
     }
 
-    /// This plan, if it is better than the one that the model is loaded by.
+    /// The plan with its gain, if it is better than the model's present one.
     pub(crate) fn better(&self, plan: Plan) -> Option<BetterPlan> {
         let gain = gain(&self.placement(), &plan);
         (gain > 0.0).then_some(BetterPlan { plan, gain })
     }
 
-    /// The file's header, and what the model is: another one, where another file is in its place.
+    /// Reads the header and the profile again. Refuses a file that was replaced by another.
     fn read_again(&self) -> Result<(Header, ModelProfile), Error> {
         let (header, profile) = self.recipe().read()?;
         let (was, is) = (self.placement().model.file_bytes, profile.file_bytes);
@@ -91,7 +91,7 @@ impl Model {
         }
     }
 
-    /// The machine with what this model holds of it counted as free.
+    /// The machine with the model's own memory counted as free.
     fn once_released(&self, machine: Machine) -> Machine {
         if !self.is_elsewhere() && self.native().is_err() {
             return machine;
@@ -101,27 +101,27 @@ impl Model {
         let draft = plan.companions.iter().find(|one| is_loaded && one.role == Role::Draft);
         let on_gpus = plan.gpus().zip(&allocated.gpus).map(|(placement, held)| (&placement.device, held.total()));
         let on_gpus: Vec<_> = on_gpus.chain(draft.map(|it| (&it.device, it.bytes.gpu.total()))).collect();
-        // A mapped file is in the page cache, which counts as available already.
+        // A mapped file lies in the page cache, which counts as available already.
         let mapped = if plan.context.mmap { plan.model.file_bytes } else { 0 };
         let of_draft = draft.map_or(0, |draft| unmapped(draft.bytes.host, mapped));
         released(machine, &on_gpus, unmapped(allocated.host, mapped).saturating_add(of_draft))
     }
 
-    /// Re-places the model: releases it, and loads it again by this plan or, without one, by a plan for what is free
-    /// then. All clones of it follow, and what they are asked meanwhile waits. Where this plan lacks memory, another is
-    /// made, as for the first load, and the [report](Self::report) says so.
+    /// Re-places the model: releases it and loads it again by this plan. Without a plan, makes one for the memory that
+    /// is then free. All clones follow; calls on them wait until the model is loaded. If memory runs short, further
+    /// plans are tried as in the first load, and the [report](Self::report) lists them.
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] while a stream of this model lives, and [`Error::NativeHeld`] while somebody holds the model
-    /// underneath; as [`replan`](Self::replan) where a model that works would have no other plan. It stays where it is
-    /// then. Otherwise as [`ModelBuilder::load`](super::ModelBuilder::load), and nothing is loaded: streams are refused
-    /// with [`Error::NotLoaded`] until a re-placement succeeds.
+    /// In these cases the model stays where it is: [`Error::Busy`] while a stream of this model lives,
+    /// [`Error::NativeHeld`] while the native model is held elsewhere, and the errors of [`replan`](Self::replan) for a
+    /// working model without another plan. Otherwise the errors of [`ModelBuilder::load`](super::ModelBuilder::load),
+    /// after which the model is unloaded: streams fail with [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
         if self.is_elsewhere() {
             return self.replace_in_worker(plan);
         }
-        // Before anything is released.
+        // Checked before anything is released.
         match plan.is_none() && self.native().is_ok() {
             true => drop(self.replan()?),
             false => drop(self.read_again()?),
@@ -132,7 +132,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes the context, if there is one, and drops it: nobody else holds the model then.
+    /// Takes the context, if present, and drops it. No other holder of the native model remains.
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
         let slot = self.slot();
         match slot.take_any() {
@@ -146,14 +146,14 @@ impl Model {
                 Ok(())
             }
             Ok(None) => Err(Error::Busy),
-            // Nothing to release, or nothing that works.
+            // The model is not loaded, or its context failed.
             Err(_) => Ok(()),
         }
     }
 
-    /// Releases the model, whose context was lent and is dropped, and loads it again: by this plan, or by one for what
-    /// is free then, [for so many tokens](Self::replan_for) at least. Its context is lent again. After an error nothing
-    /// is loaded.
+    /// Releases the model, whose context was lent and is dropped, and loads it again by this plan. Without a plan,
+    /// makes one for the memory that is then free, with [room for `tokens` tokens](Self::replan_for). Returns the lent
+    /// context. After an error the model is unloaded.
     pub(crate) fn reload(&self, plan: Option<Plan>, tokens: u32) -> Result<Context, Error> {
         let slot = self.slot();
         slot.release();
@@ -168,17 +168,18 @@ impl Model {
         Ok(context)
     }
 
-    /// Asks whoever generates with this model to re-place it before the next token: streams in this process, and
-    /// sessions, look after each token; an [`Engine`](crate::generate::Engine) also while it has nothing to do;
-    /// streams, engines and embedders of a model in a worker when they begin. A later request replaces an earlier one.
+    /// Requests a re-placement before the next token. Streams in this process and sessions check for a request after
+    /// each token. An [`Engine`](crate::generate::Engine) also checks while idle. Streams, engines and embedders of a
+    /// model in a worker check when they begin. A later request replaces an earlier one.
     ///
-    /// Where it is refused, the generation goes on as it was, and
-    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) says why, a log of a model in a worker.
+    /// A refused request leaves the generation unchanged;
+    /// [`Session::last_replaced`](crate::generate::Session::last_replaced) gives the reason, and for a model in a
+    /// worker the log.
     pub fn request_replace(&self, replacement: Replacement) {
         self.requests().ask(replacement);
     }
 
-    /// Re-places the model at once if nobody generates, and else asks whoever does to do it before the next token.
+    /// Re-places the model at once if its context is free. Otherwise requests the re-placement before the next token.
     pub(crate) fn replace_soon(&self, replacement: Replacement) -> Result<(), Error> {
         match self.carry_out(&replacement) {
             Err(Error::Busy) => {
@@ -189,7 +190,7 @@ impl Model {
         }
     }
 
-    /// Does what was requested, while nobody generates.
+    /// Carries out a request while nothing is generated.
     pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
         match replacement {
             Replacement::Replan => self.replace(None),
@@ -201,19 +202,19 @@ impl Model {
         }
     }
 
-    /// How often a worker may be started again for one generation.
+    /// How many times a worker may be restarted for one generation.
     pub(crate) fn worker_attempts(&self) -> u32 {
         self.remote().map_or(0, |remote| remote.process.attempts())
     }
 
-    /// What a worker is still to say is waited for no longer than an abort may take.
+    /// Limits the wait for the worker's remaining messages to the time that an abort may take.
     pub(crate) fn hurry_worker(&self, run: u64) {
         if let Some(remote) = self.remote() {
             remote.hurry(run);
         }
     }
 
-    /// [`Model::replace`] of a model in a worker.
+    /// [`Model::replace`] for a model in a worker.
     fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
         const DOING: &str = "re-placing the model";
         let _replacing = self.slot().replacing();
@@ -225,7 +226,7 @@ impl Model {
     }
 }
 
-/// The machine with these bytes of its devices, and of the host, free again.
+/// The machine with these bytes of its devices and of the host free again.
 fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u64) -> Machine {
     let host = &mut machine.host;
     host.available = with(host.available, on_host, host.total);
@@ -237,7 +238,7 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
             pools.own.free = pools.own.total.min(pools.own.free.saturating_add(held));
         }
         if gpu.kind == GpuKind::Integrated {
-            // What its own pool does not take back is the host's.
+            // Bytes beyond its own pool belong to the host.
             let of_host = held.saturating_sub(gpu.own_free().saturating_sub(own));
             host.available = with(host.available, of_host, host.total);
         }
@@ -245,12 +246,12 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
     machine
 }
 
-/// Bytes of the host beside a mapped file of so many: rearranged weights are ordinary memory.
+/// Bytes on the host beside a mapped file of `mapped` bytes. Rearranged weights are ordinary memory.
 fn unmapped(held: Footprint, mapped: u64) -> u64 {
     held.total().saturating_sub(held.weights.min(mapped))
 }
 
-/// Free bytes with those that are held; a total of 0 is unknown.
+/// Free bytes after releasing `held`; a total of 0 is unknown.
 const fn with(free: u64, held: u64, total: u64) -> u64 {
     let sum = free.saturating_add(held);
     if total > 0 && sum > total { total } else { sum }
@@ -263,24 +264,24 @@ fn gain(loaded: &Plan, other: &Plan) -> f64 {
     }
 }
 
-/// How to re-place a model ([`Model::request_replace`](super::Model::request_replace)).
+/// A kind of re-placement, for [`Model::request_replace`](super::Model::request_replace).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Replacement {
-    /// By a plan for what is free once the model is released.
+    /// By a new plan for the memory that is free once the model is released.
     Replan,
     /// By this plan.
     By(Box<Plan>),
-    /// By the plan of [`Model::better_plan`](super::Model::better_plan), where that is better by this
-    /// [gain](super::BetterPlan::gain) at least.
+    /// By the plan of [`Model::better_plan`](super::Model::better_plan), if its [gain](super::BetterPlan::gain) is at
+    /// least `min_gain`.
     Better {
-        /// 0.25: a quarter more predicted tokens per second.
+        /// 0.25 means 25 % more predicted tokens per second.
         min_gain: f64,
     },
 }
 
-/// A re-placement that was requested from outside and is not done yet: it is carried out between two tokens. A token
-/// costs only a look at the flag.
+/// A requested re-placement that is carried out between two tokens. Checking for one costs a token a single load of a
+/// flag.
 #[derive(Debug, Default)]
 pub(crate) struct Requested {
     waiting: AtomicBool,
@@ -290,12 +291,12 @@ pub(crate) struct Requested {
 #[derive(Debug, Default)]
 struct Held {
     replacement: Option<Replacement>,
-    /// Whoever carries it out even while nothing is generated.
+    /// Woken when a request arrives, even while nothing is generated.
     listener: Option<Waker>,
 }
 
 impl Requested {
-    /// Takes the place of an earlier request.
+    /// Replaces an earlier request.
     pub(super) fn ask(&self, replacement: Replacement) {
         let mut held = lock(&self.held);
         held.replacement = Some(replacement);
@@ -307,10 +308,10 @@ impl Requested {
         }
     }
 
-    /// Sets what wakes the holder of the context when there is a request.
+    /// Sets the waker that a request notifies.
     pub(crate) fn listen(&self, listener: Option<Waker>) {
         let before = std::mem::replace(&mut lock(&self.held).listener, listener);
-        // Whatever it does, it does without the lock.
+        // Dropping a waker runs foreign code, so the lock is released first.
         drop(before);
     }
 

@@ -1,4 +1,4 @@
-//! A saved plan, followed exactly: checked against the model, the machine as it is, and what llama.cpp says it takes.
+//! Follows a saved plan exactly, after checking it against the model, the present machine, and llama.cpp's account.
 
 use super::Error;
 use super::devices::gpu_of;
@@ -10,8 +10,8 @@ use crate::machine::{Gpu, Machine};
 use crate::plan::{self, Plan, Probe, SavedPlan, SavedPlanError};
 use crate::profile::ModelProfile;
 
-/// Checks a saved plan against the model, the machine as it is, and what llama.cpp says now. Returns the plan to load
-/// by, the machine that it is for, and the lease on its GPUs; a plan that does not match is refused.
+/// Checks a saved plan against the model, the present machine, and llama.cpp's account. Returns the plan, its machine,
+/// and the lease on its GPUs. A plan that does not match is refused.
 pub(super) fn follow(
     recipe: &Recipe,
     saved: &SavedPlan,
@@ -21,7 +21,7 @@ pub(super) fn follow(
 ) -> Result<(Plan, Machine, Lease), Error> {
     let probe = recipe.adapters.probe(header)?;
     saved.check_model(header)?;
-    // It is the same model; its layers are then those of the plan, unless the plan was edited.
+    // The model is the same, so a different number of blocks means that the plan was edited.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
     if blocks != has {
         return Err(SavedPlanError::Invalid {
@@ -33,7 +33,7 @@ pub(super) fn follow(
     let (machine, lease) = recipe.leased_machine(false, progress)?;
     let mut plan = saved.plan.clone();
     let mut changes = saved.changes(&machine);
-    // Where the plan itself says nothing, llama.cpp does: it may be another than the one that it was planned with.
+    // This llama.cpp may be another version than the plan's, so its account is compared too.
     if changes.is_empty() {
         let gpus: Vec<&Gpu> = plan.gpus().filter_map(|placement| gpu_of(&machine, placement)).collect();
         let footprints = probe
@@ -44,7 +44,7 @@ pub(super) fn follow(
     if !changes.is_empty() {
         return Err(SavedPlanError::Changed { model: saved.model.name.clone(), changes }.into());
     }
-    // Where the model is now.
+    // The present path of the model.
     plan.model.path.clone_from(&profile.path);
     Ok((plan, machine, lease))
 }

@@ -1,4 +1,4 @@
-//! What a load came to: the plan, what llama.cpp and the devices say, and everything that was tried.
+//! The report of a load: the plan, the accounts of llama.cpp and of the devices, and all attempts.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::machine::{Bytes, LearnedHeadroom};
 use crate::memory::{Footprint, HeadroomParts};
 use crate::plan::Plan;
 
-/// The result of a load: the plan, what was taken, every attempt. Its `Display` puts it in words.
+/// The result of a load: the plan, the memory taken, and every attempt. Its `Display` describes the load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LoadReport {
-    /// The plan that was followed.
+    /// The plan of the load.
     pub plan: Plan,
     /// The GPUs of the plan, in its order.
     pub gpus: Vec<GpuReport>,
     /// The host.
     pub host: HostReport,
-    /// What was computed to verify the load.
+    /// The computation that verified the load.
     pub warm_up: WarmUp,
-    /// The threads that were chosen for what the CPU computes.
+    /// The threads that the CPU uses.
     pub threads: Threads,
-    /// Every attempt, the one that worked last.
+    /// Every attempt; the last one succeeded.
     pub attempts: Vec<Attempt>,
-    /// Why other loads did not see what this one took of its GPUs, if they did not.
+    /// The reason why other loads could not see this one's use of GPUs; `None` if it had a lease.
     pub unleased: Option<String>,
-    /// What else there is to say, for people.
+    /// Further notes for people.
     pub notes: Vec<String>,
 }
 
@@ -40,122 +40,124 @@ pub struct LoadReport {
 pub struct GpuReport {
     /// ggml's name of the device: `CUDA0`.
     pub device: String,
-    /// The GPU's name for people.
+    /// The GPU's display name.
     pub name: String,
-    /// Layers on it, the output layer counted.
+    /// Layers on the GPU, including the output layer.
     pub layers: u32,
-    /// What the plan takes of it.
+    /// Footprint in the plan.
     pub planned: Footprint,
-    /// What the plan leaves free on it.
+    /// Headroom in the plan.
     pub headroom: HeadroomParts,
-    /// What was left free beside that, because earlier attempts had failed on it.
+    /// Additional bytes that were left free because earlier attempts had failed on this GPU.
     pub withheld: u64,
-    /// What llama.cpp says it has allocated, where it says so; the warm-up included.
+    /// Allocations by llama.cpp's account, if available, including the warm-up.
     pub allocated: Option<Footprint>,
-    /// How much of that came after the context was made: compute buffers that llama.cpp does not reserve by itself.
+    /// Part of `allocated` that grew after the context was created: compute buffers that llama.cpp does not reserve
+    /// itself.
     pub grown: u64,
-    /// Free before the load, if the device reports it.
+    /// Bytes free before the load, if the device reports them.
     pub before: Option<u64>,
-    /// Free when the model was loaded and nothing computed.
+    /// Bytes free after the load and before the first computation.
     pub loaded: Option<u64>,
-    /// Free after the warm-up.
+    /// Bytes free after the warm-up.
     pub used: Option<u64>,
-    /// Why the change of its free bytes says nothing about this load, if it does not.
+    /// The reason why the change of free bytes is not due to this load alone; `None` if it is.
     pub doubt: Option<Doubt>,
-    /// What driver and pools took beside the buffers; or why nothing was learned of that.
+    /// Memory that driver and pools took beside the buffers, or the reason why it is unknown.
     pub learned: Result<LearnedHeadroom, Doubt>,
 }
 
-/// The host after a load. Sizes in bytes. Its free memory is shared by all programs, and is not measured.
+/// The host after a load. Sizes in bytes. Its free memory is shared by all programs and is not measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HostReport {
-    /// What the plan takes of it.
+    /// Footprint in the plan.
     pub planned: Footprint,
-    /// What llama.cpp says it has allocated. The buffer of logits is not in it, and a mapped file counts with its span.
+    /// Allocations by llama.cpp's account, without the buffer of logits; a mapped file counts with its span.
     pub allocated: Footprint,
 }
 
-/// What was computed to verify a load.
+/// The computation that verified a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WarmUp {
-    /// What was asked for.
+    /// The requested extent.
     pub verify: Verify,
-    /// Tokens that were computed.
+    /// Number of computed tokens.
     pub tokens: u64,
-    /// The last position that was reached.
+    /// The last position.
     pub last_position: u32,
-    /// Why nothing was computed, if nothing was.
+    /// The reason why nothing was computed; `None` if the warm-up ran.
     pub skipped: Option<String>,
-    /// How long it took, reserving included.
+    /// Duration, including the reservation of buffers.
     pub time: Duration,
 }
 
-/// Why nothing is learned of a GPU.
+/// The reason why a load learned nothing about a GPU's driver and pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Doubt {
-    /// Nothing reports its free memory, or what llama.cpp has allocated there.
+    /// The device does not report its free memory, or llama.cpp does not report its allocations.
     #[error("nothing reports how much of it is free, or allocated")]
     NotReported,
-    /// A model of this process was on it before: what the driver loaded for that would be missing from the measurement.
+    /// An earlier model of this process has used the GPU, so the measurement would miss memory that the driver took for
+    /// that model.
     #[error("an earlier model of this process has used it")]
     NotFirst,
-    /// It has one layer, which may be the output layer alone.
+    /// The GPU has one layer, which may be the output layer alone.
     #[error("it has a single layer, whose work says nothing of others")]
     OneLayer,
-    /// It uses the host's memory, which everything else on the machine changes too.
+    /// The GPU uses the host's memory, which other programs change too.
     #[error("its memory is the host's, which others change meanwhile")]
     SharedMemory,
-    /// It is on another machine, whose driver is not known here.
+    /// The GPU is on another machine, whose driver is unknown here.
     #[error("it is on another machine, whose driver is not known")]
     Remote,
-    /// NVIDIA's driver lists other programs, or other bytes of theirs, than before the load. In a container the list
-    /// may name this process as another.
+    /// NVIDIA's driver lists other programs than before the load, or other sizes. In a container the list may show this
+    /// process as another one.
     #[error("other programs took or gave back memory meanwhile")]
     OtherPrograms,
-    /// Its free memory changed in a way that this model cannot have caused: more became free, or several times as much
-    /// was taken as any driver and pools are known to take.
+    /// The free memory changed in a way that this load cannot explain: it grew, or it shrank by several times the
+    /// memory of any known driver.
     #[error("its free memory changed meanwhile by what this model did not do")]
     Disturbed,
-    /// The model does not generate, and was not loaded to embed: no batch of it was computed.
+    /// The model neither generates nor embeds, so no batch was computed.
     #[error("the model does not generate, and nothing was computed")]
     NotGenerative,
-    /// Nothing was computed, as was asked ([`Verify::Off`]).
+    /// Verification was off ([`Verify::Off`]).
     #[error("nothing was computed")]
     NotComputed,
 }
 
 impl GpuReport {
-    /// Bytes by which its free memory shrank, from before the load to after the warm-up, if the device reports it.
+    /// Bytes by which the free memory shrank from before the load to after the warm-up, if the device reports them.
     pub fn taken(&self) -> Option<u64> {
         Some(self.before?.saturating_sub(self.used?))
     }
 
-    /// Bytes that were taken beside the buffers that llama.cpp counts: by driver and pools, or by another program.
+    /// Bytes taken beside llama.cpp's buffers: by driver and pools, or by another program.
     pub fn beyond(&self) -> Option<u64> {
         Some(self.taken()?.saturating_sub(self.allocated?.total()))
     }
 
-    /// Bytes that llama.cpp has allocated beyond the plan.
+    /// Bytes that llama.cpp allocated beyond the plan.
     pub fn unplanned(&self) -> u64 {
         self.allocated.unwrap_or_default().total().saturating_sub(self.planned.total())
     }
 
-    /// Bytes that were taken beyond the plan's footprint and all that it left free: what a load is judged by. Where the
-    /// device's free memory says nothing about this load, llama.cpp's own account stands for what was taken.
+    /// Bytes taken beyond the plan's footprint and headroom; a load is judged by them. If the device's free memory is
+    /// unreliable, llama.cpp's own account is used.
     pub fn difference(&self) -> u64 {
         self.counted().saturating_sub(self.planned.total().saturating_add(self.left()))
     }
 
-    /// Bytes that the plan left free: its headroom, and what earlier attempts added.
+    /// Bytes that the plan left free: its headroom, and the additions of earlier attempts.
     pub(super) const fn left(&self) -> u64 {
         self.headroom.total().saturating_add(self.withheld)
     }
 
-    /// What counts as taken by this load.
+    /// Bytes that count as taken by this load.
     pub(super) fn counted(&self) -> u64 {
         let allocated = self.allocated.unwrap_or_default().total();
         match self.doubt {
@@ -166,7 +168,7 @@ impl GpuReport {
 }
 
 impl LoadReport {
-    /// Attempts that it took.
+    /// Number of attempts.
     pub const fn tries(&self) -> usize {
         self.attempts.len()
     }
@@ -246,7 +248,7 @@ mod tests {
     use crate::machine::mib;
     use crate::memory::{Footprint, HeadroomParts};
 
-    /// A plan of 600 MiB that leaves 100, on a card of which 800 were free and 690 were taken.
+    /// A plan of 600 MiB with a headroom of 100 MiB, on a card with 800 MiB free of which 690 were taken.
     fn report() -> GpuReport {
         let mut headroom = HeadroomParts::default();
         (headroom.driver, headroom.growth, headroom.margin) = (mib(50), mib(30), mib(20));
@@ -288,12 +290,12 @@ mod tests {
             (used(100), 0),
             (used(99), 1),
             (used(0), 100),
-            // What earlier attempts taught was left free too.
+            // Bytes withheld after earlier attempts were left free too.
             (GpuReport { withheld: mib(70), ..used(0) }, 30),
-            // Memory that others change is none, and what llama.cpp says is.
+            // Changes by other programs do not count; llama.cpp's own account does.
             (doubted(), 0),
             (GpuReport { allocated, ..doubted() }, 10),
-            // Where a device reports nothing, nothing is measured.
+            // A device without a report is not measured.
             (GpuReport { before: None, used: None, ..report() }, 0),
         ] {
             assert_eq!(report.difference(), mib(difference), "{report}");

@@ -1,5 +1,5 @@
-//! Devices of other machines: the rpc-servers that a load may use. Only a worker connects to them, since llama.cpp ends
-//! the process whose connection is lost.
+//! The rpc-servers that a load may use. Only a worker connects to them, because llama.cpp ends the process whose
+//! connection is lost.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
@@ -13,16 +13,16 @@ use crate::worker::{Isolation, WorkerProcess};
 /// The rpc-servers of a load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Servers {
-    /// As the caller wrote them.
+    /// Endpoints as the caller wrote them.
     pub(super) endpoints: Vec<String>,
-    /// Whether they may be on other machines than this one.
+    /// Whether they may be on other machines.
     pub(super) trusted: bool,
-    /// Whether the load goes on without one that does not answer: after a worker has died of it.
+    /// Whether the load continues without a server that does not answer; set after a worker has died.
     pub(super) may_be_gone: bool,
 }
 
 impl Servers {
-    /// Where a load with these servers runs; refuses those on other machines, unless the network is trusted.
+    /// The isolation of a load with these servers. Refuses servers on other machines unless the network is trusted.
     pub(super) fn isolation(&self, isolation: Isolation) -> Result<Isolation, Error> {
         let outside = |endpoint: &&String| !self.trusted && !is_loopback(endpoint);
         if let Some(endpoint) = self.endpoints.iter().find(outside) {
@@ -34,7 +34,7 @@ impl Servers {
         })
     }
 
-    /// Makes their devices devices of this process. Those that are gone, and may be.
+    /// Adds the servers' devices to this process. Returns the missing ones, if they may be missing.
     pub(super) fn connect(&self) -> Result<Vec<UnusedGpu>, Error> {
         let backend = Backend::init()?;
         let mut gone = Vec::new();
@@ -57,8 +57,7 @@ impl Servers {
     }
 }
 
-/// Whether all that the endpoint's name stands for is this machine itself. What is no address is left to the
-/// connection.
+/// Whether all addresses of the endpoint are local. An invalid address is left to the connection.
 fn is_loopback(endpoint: &str) -> bool {
     let addresses = endpoint.to_socket_addrs().map(Iterator::collect::<Vec<_>>).unwrap_or_default();
     addresses.iter().map(SocketAddr::ip).all(|address: IpAddr| address.is_loopback())

@@ -1,4 +1,4 @@
-//! The model's one context: lent to one generation at a time.
+//! The model's one context, lent to one user at a time.
 
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -10,15 +10,16 @@ use super::recipe::Verify;
 use super::{Error, warm_up};
 use crate::lock;
 
-/// Holds the model underneath, and its context while nobody uses it.
+/// Holds the native model, and its context while it is not lent.
 #[derive(Debug)]
 pub(crate) struct ContextSlot {
-    /// Read while somebody holds the model underneath or takes its context, written while it is re-placed.
+    /// Locked for reading while the native model is held or its context taken; for writing while the model is
+    /// re-placed.
     in_place: RwLock<()>,
     held: Mutex<Held>,
 }
 
-/// What a context is lent for: one yields logits, or embeddings.
+/// The purpose of a context: it yields logits or embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Text,
@@ -27,14 +28,14 @@ pub(crate) enum Purpose {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The model, and what its context is made with; `None` after a re-placement that failed.
+    /// The model and the parameters of its context; `None` after a re-placement that failed.
     native: Option<Native>,
     context: State,
-    /// What drafts while nobody uses it.
+    /// The drafters while they are not lent.
     drafts: Drafts,
 }
 
-/// A model, and what its context is made with.
+/// A model and the parameters of its context.
 #[derive(Debug)]
 pub(super) struct Native {
     pub(super) model: Model,
@@ -48,35 +49,34 @@ pub(super) struct Native {
 enum State {
     Ready(Context, Contents),
     Lent,
-    /// It failed and could not be made again so far.
+    /// The context failed and has not been created again.
     #[default]
     Missing,
 }
 
-/// What a context's memory holds while nobody uses it.
+/// The content of a context that is not lent.
 #[derive(Debug, Default)]
 pub(crate) enum Contents {
-    /// Unknown: it has to be cleared.
+    /// Unknown: the context must be cleared.
     #[default]
     Unknown,
-    /// These sequences, the least recently used first, and nothing else; and what was kept of how some of them were
-    /// before.
+    /// Exactly these sequences, least recently used first, with the checkpoints of their tokens.
     Idle(Vec<Remembered>, Vec<Checkpoint>),
 }
 
-/// The tokens of a sequence that a context's memory holds.
+/// The tokens of an idle sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) seq: SeqId,
-    /// The adapters that they were computed with.
+    /// The adapters of the tokens.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
 }
 
-/// What a memory cannot go back to by itself, as it was after these tokens.
+/// A saved state of a memory that cannot go back by itself, after these tokens.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
-    /// The adapters that they were computed with.
+    /// The adapters of the tokens.
     pub(crate) scales: Scales,
     pub(crate) tokens: Vec<Token>,
     pub(crate) state: llama_sys::State,
@@ -88,18 +88,18 @@ impl ContextSlot {
         Self { held: Mutex::new(Held { native: Some(native), context, drafts }), in_place: RwLock::default() }
     }
 
-    /// Of a model that is not in this process.
+    /// The slot of a model in another process.
     pub(super) fn empty() -> Self {
         Self { held: Mutex::default(), in_place: RwLock::default() }
     }
 
-    /// The model stays where it is as long as this lives: the end of a re-placement is waited for. A thread has one at
-    /// a time.
+    /// Waits for a running re-placement, and keeps the model in place while the guard lives. A thread must hold only
+    /// one.
     pub(crate) fn in_place(&self) -> RwLockReadGuard<'_, ()> {
         self.in_place.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody else holds the model underneath, or takes its context, as long as this lives: they wait.
+    /// Keeps all others from the native model and its context while the guard lives.
     pub(crate) fn replacing(&self) -> RwLockWriteGuard<'_, ()> {
         self.in_place.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +108,7 @@ impl ContextSlot {
         lock(&self.held).native.as_ref().map(|native| native.model.clone())
     }
 
-    /// How many of those that hold the model are the slot, its adapters, and what drafts and is not lent.
+    /// Number of holders of the native model in this slot: itself, its adapters, and the drafters that are not lent.
     pub(crate) fn holders(&self) -> usize {
         let held = lock(&self.held);
         let native = held.native.as_ref();
@@ -116,8 +116,8 @@ impl ContextSlot {
         own + held.drafts.holders()
     }
 
-    /// Lends the context for this use, and what it holds; `None` while it is lent already. One that failed is made
-    /// again.
+    /// Lends the context with its content for this purpose; `None` while it is lent already. A context that failed is
+    /// created again.
     pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
         let _in_place = self.in_place();
         let embeds = match &lock(&self.held).native {
@@ -131,7 +131,7 @@ impl ContextSlot {
         }
     }
 
-    /// The same, whatever it is for.
+    /// Lends the context for any purpose.
     pub(super) fn take_any(&self) -> Result<Option<(Context, Contents)>, Error> {
         let mut held = lock(&self.held);
         match std::mem::take(&mut held.context) {
@@ -140,13 +140,13 @@ impl ContextSlot {
                 Ok(None)
             }
             State::Ready(mut context, contents) if context.is_usable() => {
-                // An abort that came too late for the last generation is not meant for this one.
+                // A late abort of the last user must not affect this one.
                 context.clear_abort();
                 held.context = State::Lent;
                 Ok(Some((context, contents)))
             }
             unusable => {
-                // Its memory first: there may be no room for two.
+                // Frees the memory first, because there may be no room for two contexts.
                 drop(unusable);
                 let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
                 let mut context = Context::new(&native.model, native.params.clone())?;
@@ -158,8 +158,8 @@ impl ContextSlot {
         }
     }
 
-    /// Has a context that was lent compute with this set of adapters, if it does not yet. A change frees its compute
-    /// buffers and reserves them again, for a few numbers of tokens only: a text waits for it.
+    /// Applies this set of adapters to a lent context, if it is another set. A change frees the compute buffers. They
+    /// are reserved again for only a few numbers of tokens, because a text is waiting.
     pub(crate) fn adapt(&self, context: &mut Context, scales: &Scales) -> Result<(), Error> {
         let held = lock(&self.held);
         let native = held.native.as_ref().ok_or(Error::NotLoaded)?;
@@ -173,7 +173,7 @@ impl ContextSlot {
         lock(&self.held).context = State::Ready(context, contents);
     }
 
-    /// Lends what drafts to whoever has the context.
+    /// Lends the drafters to the user of the context.
     pub(crate) fn take_drafts(&self) -> Result<Drafts, Error> {
         let drafts = std::mem::take(&mut lock(&self.held).drafts);
         drafts.usable()
@@ -183,13 +183,12 @@ impl ContextSlot {
         lock(&self.held).drafts = drafts;
     }
 
-    /// Lets go of the model underneath, whose context was lent and is no more. Nothing can be lent
-    /// until it is refilled.
+    /// Releases the native model after its lent context was dropped. Nothing can be lent until `refill`.
     pub(super) fn release(&self) {
         *lock(&self.held) = Held::default();
     }
 
-    /// Takes another model; its context is lent.
+    /// Takes another model, whose context is lent.
     pub(super) fn refill(&self, native: Native, drafts: Drafts) {
         let mut held = lock(&self.held);
         held.drafts = drafts;

@@ -1,37 +1,38 @@
-//! What failed attempts showed: how much of each device may count as free from now on.
+//! Memory ceilings from failed attempts: how much of each device may count as free from now on.
 //!
-//! Some failures do not show in what is free now: a buffer that was refused although there was room, pools that found
-//! none, and more taken than was planned. The device gets a ceiling, so that the next plan takes less of it.
+//! Some failures do not show in the free memory: a buffer that was refused although there was room, pools that found no
+//! room, and a load that took more than planned. The device then gets a ceiling, so that the next plan takes less of
+//! it.
 
 use crate::machine::Machine;
 use crate::plan::{Placement, Plan};
 
 const SMALLEST_STEP: u64 = 64 << 10;
 
-/// The host's name beside ggml's names of GPUs.
+/// Name of the host beside ggml's names of GPUs.
 pub(super) const HOST: &str = "host";
 
-/// Ceilings of what counts as free.
+/// Upper bounds of the free bytes of each device.
 #[derive(Debug, Default)]
 pub(super) struct Taught {
     ceilings: Vec<(String, u64)>,
-    /// The device that last failed without a reason that shows, and by how much its ceiling sinks next.
+    /// The device that last failed for no visible reason, and the next step of its ceiling.
     last: Option<(String, u64)>,
 }
 
 impl Taught {
-    /// `device` (a GPU, or one of the host's buffer types) failed with this plan although there was room. `lacked`:
-    /// bytes that it is known to have lacked.
+    /// Records that `device` (a GPU, or a buffer type of the host) failed with this plan although there was room.
+    /// `lacked` is the number of bytes that are known to have been missing.
     pub(super) fn failed(&mut self, plan: &Plan, device: &str, lacked: u64) {
         let of = |placement: &Placement| (placement.footprint.total(), placement.free.saturating_sub(placement.budget));
-        // A companion's GPU may hold nothing of the model.
+        // The GPU of a companion may hold no layer of the model.
         let beside = plan.companions.iter().find(|one| one.device.as_deref() == Some(device));
         let own = || beside.map(|one| (one.bytes.gpu.total().saturating_add(one.bytes.gpu_uncertainty), 0));
         let gpu = gpu(plan, device).map(of).or_else(own);
         let name = gpu.map_or(HOST, |_| device).to_owned();
         let Some((needed, kept)) = gpu.or_else(|| plan.host().map(of)) else { return };
         let step = lacked.clamp(needed / 16, (needed / 2).max(needed / 16)).max(SMALLEST_STEP);
-        // A device that fails again lacks more than was thought.
+        // A device that fails again lacks more than was assumed.
         let step = match &self.last {
             Some((last, earlier)) if *last == name => step.max(earlier.saturating_mul(2)),
             _ => step,
@@ -40,14 +41,14 @@ impl Taught {
         self.last = Some((name, step));
     }
 
-    /// This plan took more of a GPU than it left free there.
+    /// Records that this plan took more of a GPU than it left free.
     pub(super) fn took_more(&mut self, plan: &Plan, device: &str, difference: u64) {
         if let Some(gpu) = gpu(plan, device) {
             self.lower(device, gpu.free.saturating_sub(difference));
         }
     }
 
-    /// The last lesson was too small: the plan came out the same. False where there is nothing left to lower.
+    /// Lowers the last ceiling further, because the plan came out the same. False if nothing is left to lower.
     pub(super) fn lower_further(&mut self) -> bool {
         let Some((device, step)) = self.last.take() else { return false };
         let ceiling = self.bounded(u64::MAX, &device);
@@ -64,7 +65,7 @@ impl Taught {
         self.ceilings.iter().filter(|(name, _)| name == device).fold(free, |free, (_, ceiling)| free.min(*ceiling))
     }
 
-    /// The machine as far as it may be used.
+    /// The machine with the ceilings applied.
     pub(super) fn apply(&self, mut machine: Machine) -> Machine {
         for gpu in &mut machine.gpus {
             gpu.free = self.bounded(gpu.free, gpu.device.as_deref().unwrap_or_default());
@@ -74,7 +75,7 @@ impl Taught {
     }
 }
 
-/// The GPU of this plan that ggml calls so.
+/// The GPU of this plan with this ggml name.
 pub(super) fn gpu<'a>(plan: &'a Plan, device: &str) -> Option<&'a Placement> {
     plan.gpus().find(|gpu| gpu.device.as_deref() == Some(device))
 }
@@ -91,7 +92,7 @@ mod tests {
         plan.gpus().next().unwrap().device.clone().unwrap()
     }
 
-    /// What is free on the GPU of the plan, and on the host, in a machine with everything free.
+    /// Free bytes on the plan's GPU and on the host after applying the ceilings to a machine with everything free.
     fn free(taught: &Taught) -> (u64, u64) {
         let card = Gpu::new("card").total(gib(1000)).device(device(&plan()));
         let machine = taught.apply(Machine::new(Host::new(gib(1000))).with_gpu(card));
@@ -108,11 +109,11 @@ mod tests {
             taught.failed(&plan, &device(&plan), lacked);
             let step = needed + kept - free(&taught).0;
             assert!(step >= needed / 16 && step <= needed / 2, "{step}");
-            // A buffer of another name is the host's.
+            // Any other buffer type belongs to the host.
             taught.failed(&plan, "CPU", lacked);
             assert!(free(&taught).1 < plan.host().unwrap().free);
         }
-        // Nor does a draft come back to a card of its own.
+        // A draft model does not return to its card either.
         let mut taught = Taught::default();
         taught.failed(&beside("CUDA9"), "CUDA9", 0);
         assert!(taught.bounded(u64::MAX, "CUDA9") < gib(1) && free(&taught) == (gib(1000), gib(1000)));

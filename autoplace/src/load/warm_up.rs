@@ -1,12 +1,12 @@
-//! The warm-up: a fresh context flows in, with that of blocks that predict further tokens if there is one; what its
-//! buffers grow to, and what is free before and after the first computations, flows out.
+//! The warm-up. In: a fresh context, and the context for multi-token prediction if there is one. Out: the growth of
+//! their buffers, and the free bytes before and after the first computations.
 //!
-//! **What other numbers of tokens need.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one
-//! token of each sequence. Numbers between them may need more of a device (docs/load-contract.md), and are reserved for
-//! too ([`reserve`]), at the full length of the context. A sequence alone, of several with caches of their own, has a
-//! graph that cannot be reserved; it is computed once.
+//! **Other numbers of tokens.** llama.cpp reserves its compute buffers for `n_ubatch` tokens and for one token of each
+//! sequence. Numbers in between may need more memory (docs/load-contract.md), so they are reserved too ([`reserve`]),
+//! at the full length of the context. A single sequence, of several with caches of their own, has a graph that cannot
+//! be reserved; it is computed once.
 //!
-//! A context for embeddings computes whole texts, as many as it may hold at once, and one alone.
+//! A context for embeddings computes as many whole texts as it may hold at once, and one text alone.
 
 use std::time::Instant;
 
@@ -19,32 +19,32 @@ use super::recipe::Verify;
 use super::report::WarmUp;
 use crate::memory::Footprints;
 
-/// The most tokens that GPUs leave to the CPU where the weights are the host's (ggml-cuda.cu and others,
-/// `offload_op`: from 32 on).
+/// Largest number of tokens that GPUs leave to the CPU for weights on the host (ggml-cuda.cu and others, `offload_op`:
+/// GPUs take over from 32 tokens).
 const MOST_NOT_OFFLOADED: u32 = 31;
 
-/// The measurements of a warm-up: what llama.cpp said it had allocated, and the bytes that were free of each GPU. GPUs
-/// are in the order of the plan.
+/// Measurements of a warm-up: llama.cpp's allocations, and the free bytes of each GPU. GPUs are in the order of the
+/// plan.
 #[derive(Debug)]
 pub(super) struct WarmedUp {
     pub(super) warm_up: WarmUp,
-    /// Allocated before.
+    /// Allocations before the warm-up.
     pub(super) at_first: Footprints,
-    /// The same when everything was reserved, and nothing computed yet.
+    /// Allocations after all was reserved and before the first computation.
     pub(super) reserved: Footprints,
-    /// Free then.
+    /// Free bytes at the same point.
     pub(super) loaded: Vec<Option<u64>>,
-    /// Allocated afterwards.
+    /// Allocations after the warm-up.
     pub(super) allocated: Footprints,
-    /// Free then.
+    /// Free bytes after the warm-up.
     pub(super) used: Vec<Option<u64>>,
 }
 
-/// Reserves, and computes as far as `verify` says. The context is empty afterwards.
+/// Reserves buffers, and computes as far as `verify` says. The context is empty afterwards.
 ///
 /// # Errors
 ///
-/// When llama.cpp has no room or fails to compute, or when the caller cancels.
+/// llama.cpp has no room or fails to compute, or the caller cancels.
 pub(super) fn warm_up(
     context: &mut Context,
     mut heads: Option<&mut Context>,
@@ -64,7 +64,7 @@ pub(super) fn warm_up(
     let mut run = Run { context, progress, batch: Batch::default(), tokens: 0, last_position: 0 };
     if skipped.is_none() {
         match verify {
-            // A text that is embedded is one batch.
+            // A text to embed is a single batch.
             Verify::Full if !run.context.embeds() => run.whole_context()?,
             _ => run.largest_batch()?,
         }
@@ -87,9 +87,10 @@ pub(super) fn warm_up(
     Ok(WarmedUp { warm_up, at_first, reserved, loaded, allocated, used })
 }
 
-/// Reserves for numbers of tokens for which llama.cpp does not, where GPUs compute: of each half of a batch, down to an
-/// eighth, that number and one less, since powers of two are often widths of the model as well and find room that no
-/// other number does; and the most that GPUs leave to the CPU. With [`Verify::Full`], all numbers.
+/// Reserves compute buffers for numbers of tokens that llama.cpp does not reserve for, if GPUs compute. These are each
+/// half of a batch down to an eighth, that number minus one, and the most tokens that GPUs leave to the CPU. Powers of
+/// two are often widths of the model too, and can reuse room that other numbers cannot; hence the minus one. With
+/// [`Verify::Full`], reserves for all numbers.
 pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error> {
     if context.model().devices().is_empty() || !computes(context) {
         return Ok(());
@@ -104,7 +105,7 @@ pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error
     numbers.into_iter().try_for_each(|n_tokens| context.reserve(n_tokens))
 }
 
-/// What llama.cpp says it has allocated, for both contexts; of no GPU where it does not say.
+/// llama.cpp's allocations of both contexts; empty if it does not report them.
 fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> Footprints {
     let both = || {
         let mut breakdown = context.memory_breakdown()?;
@@ -116,8 +117,8 @@ fn allocated(context: &Context, heads: Option<&Context>, devices: &[Device]) -> 
     both().map(|breakdown| footprints(&breakdown, devices)).unwrap_or_default()
 }
 
-/// Computes with the blocks that predict further tokens as they are computed with later: as many tokens of a text as
-/// one computation takes, and one with what it predicts. The context is empty afterwards.
+/// Computes with the block for multi-token prediction as in later use: as many tokens as one computation takes, and one
+/// with its prediction. The context is empty afterwards.
 fn predict(heads: &mut Context) -> Result<(), Error> {
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1).max(1);
     let n_vocab = heads.model().vocab().n_tokens().max(1);
@@ -137,8 +138,8 @@ fn predict(heads: &mut Context) -> Result<(), Error> {
     heads.kv_clear()
 }
 
-/// Whether there is something to compute: texts to embed, or a next token, which encoders (BERT), encoder-decoders (T5)
-/// and diffusion models (LLaDA) do not have.
+/// Whether the context can compute: texts to embed, or a next token. Encoders (BERT), encoder-decoders (T5) and
+/// diffusion models (LLaDA) have no next token.
 fn computes(context: &Context) -> bool {
     let model = context.model();
     let embeds = context.embeds() && !(model.has_encoder() && model.has_decoder());
@@ -163,8 +164,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// As many tokens as one computation takes, over all sequences, and one token after them; none after texts to
-    /// embed, which each sequence has one of.
+    /// Computes as many tokens as one computation takes, over all sequences, and one token after them. When embedding,
+    /// each sequence gets one text and no further token.
     fn largest_batch(&mut self) -> Result<(), Error> {
         let (most, length, embeds) = (self.n_tokens(), self.length(), self.context.embeds());
         let each = most.div_ceil(self.sequences()).max(1);
@@ -181,8 +182,8 @@ impl Run<'_> {
         self.decode(&[(0, if is_full { 0 } else { each })])
     }
 
-    /// One of several sequences alone: as many tokens as one computation takes, and fewer than a GPU takes
-    /// over from the host.
+    /// Computes one of several sequences alone: as many tokens as one computation takes, and then a number that GPUs
+    /// leave to the CPU.
     fn one_sequence(&mut self) -> Result<(), Error> {
         let most = self.n_tokens().min(self.length());
         for n_tokens in [most, most.min(MOST_NOT_OFFLOADED)] {
@@ -192,7 +193,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// All positions of all sequences, the last one by itself.
+    /// Computes all positions of all sequences, the last one by itself.
     fn whole_context(&mut self) -> Result<(), Error> {
         let sequences = self.sequences();
         let step = (self.context.n_batch() / sequences).max(1);
@@ -208,7 +209,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Computes tokens of these sequences at these positions: as many of the last ones as may be are outputs.
+    /// Computes tokens of these sequences at these positions. As many of the last ones as allowed are outputs.
     fn decode(&mut self, tokens: &[(u32, u32)]) -> Result<(), Error> {
         if !self.progress.report(1.0) {
             return Err(Error::LoadCancelled { path: self.context.model().path().to_owned() });
@@ -218,7 +219,7 @@ impl Run<'_> {
         let first_output = total.saturating_sub(self.context.n_outputs_max().max(1));
         self.batch.clear();
         for (number, &(sequence, position)) in (0_u32..).zip(tokens) {
-            // Tokens that differ, so that a router of experts has something to choose.
+            // Different tokens, so that an expert router has a choice.
             let token = signed(number.wrapping_mul(31) % n_vocab);
             let is_output = number >= first_output;
             self.batch.add(token, signed(position), signed(sequence), is_output);
@@ -230,7 +231,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Encoders keep nothing from batch to batch.
+    /// Clears the context. Encoders keep no state between batches.
     fn forget(&mut self) -> Result<(), Error> {
         if self.context.has_memory() {
             self.context.kv_clear()?;
@@ -242,14 +243,13 @@ impl Run<'_> {
         self.context.n_seq_max().max(1)
     }
 
-    /// Tokens of the largest computation.
+    /// Number of tokens in the largest computation.
     fn n_tokens(&self) -> u32 {
         let context = &self.context;
         context.n_ubatch().min(context.n_batch()).min(context.n_ctx()).max(1)
     }
 
-    /// Positions that each sequence has when all are as long; of texts to embed, which come and go, of
-    /// one that has all.
+    /// Number of positions per sequence when all are equally long. When embedding, the length of the longest text.
     fn length(&self) -> u32 {
         let context = &self.context;
         if context.embeds() {
@@ -260,7 +260,7 @@ impl Run<'_> {
     }
 }
 
-/// llama.cpp's numbers are signed; none of these is above 2^31.
+/// llama.cpp's numbers are signed; all of these are below 2^31.
 fn signed(n: u32) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }

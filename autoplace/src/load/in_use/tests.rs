@@ -8,10 +8,10 @@ use crate::plan::speed::InUse;
 use crate::plan::{Planner, Workload};
 use crate::profile::ModelProfile;
 
-/// Seconds of use that windows of generation have.
+/// Duration of each test window, in seconds.
 const SECONDS: u64 = 2;
 
-/// The demo model on a host that was measured, with what is learned kept in this folder.
+/// The demo model on a measured host. The measurements are kept in `folder`.
 fn meter(folder: &Path) -> UseMeter {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf");
     let profile = ModelProfile::from_header(&Header::open(demo).unwrap()).unwrap();
@@ -27,14 +27,14 @@ fn machine() -> Machine {
     Machine::new(host)
 }
 
-/// A window of tokens that were this many times as fast as predicted.
+/// A window of tokens at a multiple of the predicted speed.
 fn window(meter: &UseMeter, times_as_fast: f64) -> Window {
     let predicted = meter.model.token_seconds(&meter.assignment, 10) / times_as_fast;
     let tokens = (SECONDS as f64 / predicted).round() as u64;
     Window { tokens, time: Duration::from_secs(SECONDS), depths: 10 * tokens }
 }
 
-/// How many times as fast as at first the weights of the host count, and its prompts, by what is kept.
+/// The kept rates of the host's weights and prompts, relative to the initial ones.
 fn kept(folder: &Path) -> Option<(f64, f64)> {
     let rates = MeasurementCache::at(folder).host_rates(&machine().host, &super::build_name())?;
     Some((rates.weights[0].rate() as f64 / 1e8, rates.prompts[0].rate() as f64 / 1e9))
@@ -53,7 +53,7 @@ fn after_a_minute_a_prediction_that_use_refutes_is_replaced_and_the_rates_are_ke
     assert!((refuted.generation - 2.0).abs() < 0.02 && refuted.prompt == 1.0, "{refuted:?}");
     let (weights, prompts) = kept(folder.path()).unwrap();
     assert!((weights - 2.0).abs() < 0.05 && prompts == 1.0, "{weights} {prompts}");
-    // Now it is what is predicted: nothing more is refuted.
+    // The corrected prediction is right, so nothing more is refuted.
     assert!((0..2 * windows).all(|_| meter.generated(twice, true).is_none()));
 }
 

@@ -1,5 +1,4 @@
-//! The file that a skeleton is written to: in memory on Linux, else a sparse temporary one. Neither holds
-//! data or takes space.
+//! The file of a skeleton: in memory on Linux, otherwise a sparse temporary file. Neither holds data or takes space.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::gguf::{self, Builder};
 
-/// A skeleton's file, gone when dropped.
+/// A skeleton's file, removed when dropped.
 #[derive(Debug)]
 pub(in crate::load) enum SkeletonFile {
-    /// An anonymous one in memory, reached through its descriptor.
+    /// An anonymous file in memory, reached through its descriptor.
     Memory(PathBuf, #[expect(dead_code, reason = "held open")] File),
     Temporary(PathBuf),
 }
@@ -25,10 +24,10 @@ impl Drop for SkeletonFile {
 }
 
 impl SkeletonFile {
-    /// Writes `skeleton`. `model` is the model's path, for errors.
+    /// Writes `skeleton`. `model` is the model's path for error messages.
     pub(in crate::load) fn write(skeleton: &Builder, model: &Path) -> Result<Self, gguf::Error> {
         let (_, bytes) = skeleton.encoded()?;
-        // It is as long as the model, though it holds nothing. Beyond the limit the kernel would answer with a signal.
+        // The file is as long as the model, though it holds no data. Beyond the limit the kernel would send a signal.
         if let Some(limit) = llama_sys::longest_file().filter(|&limit| bytes > limit) {
             let problem = format!(
                 "the model's skeleton is a file of {bytes} bytes (none of them used), and RLIMIT_FSIZE allows {limit}"
@@ -40,17 +39,17 @@ impl SkeletonFile {
         {
             return Ok(Self::Memory(path, file));
         }
-        // A name that nobody else has: the standard library's only random number.
+        // A unique name, from the standard library's only random number.
         let number = RandomState::new().build_hasher().finish();
         let path = std::env::temp_dir().join(format!("autoplace-skeleton-{number:016x}.gguf"));
         let mut options = File::options();
-        // For nobody else, as the model may be.
+        // Private, because the model may be.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let created = options.write(true).create_new(true).open(&path);
         let created = created.map_err(|source| gguf::Error::Write { path: path.clone(), source })?;
         let file = Self::Temporary(path);
-        // Else it takes as much of the disk as the model.
+        // Otherwise the file would take as much disk space as the model.
         #[cfg(windows)]
         if let Err(error) = llama_sys::make_sparse(&created) {
             tracing::debug!(%error, file = %file.path().display(), "the skeleton is not sparse");

@@ -1,29 +1,29 @@
-//! The probe: llama.cpp's own answer to "how many bytes", from a load that allocates nothing (`no_alloc`).
+//! The probe: llama.cpp's own count of bytes, from a load that allocates nothing (`no_alloc`).
 //!
-//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] as a real load would have it, exact for
-//! every architecture of llama.cpp. What is loaded is the model's [skeleton](crate::gguf::Header::skeleton), in
-//! milliseconds. Backends are really started; what a driver takes for itself is in no breakdown.
+//! In: a header, the devices, the parameters of the load. Out: a [`Breakdown`] that equals a real load's, for every
+//! architecture of llama.cpp. The probe loads the model's [skeleton](crate::gguf::Header::skeleton), which takes
+//! milliseconds. Backends are started for real; no breakdown includes the memory of a driver.
 //!
-//! Corrected, and compared with real loads on simulated GPUs (`tests/load/real_loads.rs`):
+//! These parts are corrected, and compared with real loads on simulated GPUs (`tests/load/real_loads.rs`):
 //!
-//! - **A mapped file.** Without data none can be mapped (`load_tensors` in llama-model.cpp asserts it), and the host's
-//!   weights go into the first GPU's pinned memory where it has some. A real load maps one span per file and pins none:
-//!   it is computed from where each tensor was put (`mapped.rs`), unless a GPU shares its memory with the host.
-//! - **Assigned nodes.** A reservation for sizes forgets which nodes a graph assigned to a backend (ggml-backend.cpp,
-//!   `ggml_backend_sched_reserve_size`). They are assigned again, and counted as in a real load (llama-sys,
+//! - **A mapped file.** A load without data cannot map (`load_tensors` in llama-model.cpp asserts this), and puts the
+//!   host's weights into the first GPU's pinned memory, if any. A real load maps one span per file and pins none. The
+//!   span is computed from the place of each tensor (`mapped.rs`), unless a GPU shares its memory with the host.
+//! - **Assigned nodes.** Reserving for sizes forgets which nodes a graph assigned to a backend (ggml-backend.cpp,
+//!   `ggml_backend_sched_reserve_size`). They are assigned again and counted as in a real load (llama-sys,
 //!   `native/no_alloc.cpp`).
-//! - **The buffer of logits** is in no account of llama.cpp's, and grows from `n_seq_max` to `n_outputs_max` rows. It
+//! - **The buffer of logits** is missing in llama.cpp's accounts. It grows from `n_seq_max` to `n_outputs_max` rows and
 //!   is added at its largest ([`BufferBytes::output`]).
-//! - **Hidden states**, which blocks that predict further tokens go on from, change the graphs, and llama.cpp does not
-//!   reserve them again (llama-context.cpp, `set_embeddings_nextn`). This crate does, for a real context as well. The
-//!   second context is made after the first is freed, and added.
+//! - **Hidden states** for multi-token prediction change the graphs, and llama.cpp does not reserve them again
+//!   (llama-context.cpp, `set_embeddings_nextn`). This crate does, for real contexts too. The second context is created
+//!   after the first is freed, and added.
 //!
-//! Not corrected:
+//! These parts are not corrected:
 //!
 //! - **Four graphs in flight** (pipeline parallelism over several GPUs) are assumed to fit. A real load whose GPUs
-//!   refuse them falls back to one. [`Breakdown::copies`] says which was counted.
-//! - **Embeddings of more than 4 GiB per layer** (gemma 4) are mapped even where `mmap` is off (llama-model-loader.cpp,
-//!   `lazy_read::add`). They are counted as host weights all the same.
+//!   refuse them falls back to one. [`Breakdown::copies`] gives the counted number.
+//! - **Per-layer embeddings of more than 4 GiB** (gemma 4) are mapped even if `mmap` is off (llama-model-loader.cpp,
+//!   `lazy_read::add`). They still count as host weights.
 
 mod breakdown;
 mod file;
@@ -47,54 +47,52 @@ use crate::plan::{NoRoom, Probe};
 
 pub use self::breakdown::{Breakdown, BufferBytes};
 
-/// llama.cpp's own arithmetic, for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): its `no_alloc` load of
-/// the model's skeleton. The GPUs of the machine must be devices of this process.
+/// llama.cpp's own arithmetic for [`Planner::plan_probed`](crate::plan::Planner::plan_probed): a `no_alloc` load of the
+/// model's skeleton. The GPUs of the machine must be devices of this process.
 ///
-/// The buffer of logits, and the state of recurrent models (llama-memory-recurrent.cpp, the constructor), are really
-/// allocated while a question is answered; nothing else is. Questions may come from any thread and are answered one
-/// after the other; llama.cpp's log of them goes nowhere.
+/// While the probe answers, it really allocates the buffer of logits and the state of recurrent models
+/// (llama-memory-recurrent.cpp, the constructor), and nothing else. Threads may share a probe; their questions are
+/// answered one after the other. llama.cpp's log of them is discarded.
 #[derive(Debug)]
 #[must_use]
 pub struct NativeProbe {
     file: SkeletonFile,
-    /// The model's own header: where its tensors lie in its files.
+    /// The model's own header, with the offsets of its tensors.
     header: Header,
-    /// LoRA adapters beside the model. A text may be computed with any of them.
+    /// LoRA adapters of the model. A text may use any of them.
     lora: Vec<PathBuf>,
     control_vector: bool,
 }
 
-/// Recurrent state and the buffer of logits are really allocated while a probe lives: never several times at once.
+/// A running probe really allocates recurrent state and the buffer of logits, so only one runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl NativeProbe {
-    /// A probe of the model of this header, whose skeleton it writes into memory (without it, into a temporary file).
+    /// A probe of this header's model. Writes the skeleton into memory, or into a temporary file.
     ///
     /// # Errors
     ///
-    /// [`Error::Gguf`] when the skeleton cannot be made or written.
+    /// [`Error::Gguf`] if the skeleton cannot be made or written.
     pub fn new(header: &Header) -> Result<Self, Error> {
         let file = SkeletonFile::write(&header.skeleton()?, header.path())?;
         Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
     }
 
     setters! {
-        /// The same with a LoRA adapter beside the model: its bytes count with the weights, and the buffers are as
-        /// large as without adapters, with each one alone or with all of them. The file is read when the skeleton is
-        /// placed.
+        /// Adds a LoRA adapter. Its bytes count with the weights. The buffers are large enough for no adapter, for each
+        /// one alone, and for all of them. The file is read when the skeleton is placed.
         lora(path: impl Into<PathBuf>) lora.push(path.into());
-        /// The same with a control vector in the context. Its `n_embd` floats per layer are really allocated while a
-        /// question is answered.
+        /// Adds a control vector to the context. Its `n_embd` floats per layer are really allocated while the probe
+        /// answers.
         control_vector() control_vector = true;
     }
 
-    /// What a load split so over these GPUs, or on the host alone where there are none, would hold in each of
-    /// ggml's buffer types.
+    /// The memory by buffer type of a load with this split over these GPUs, or on the host alone without GPUs.
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceGone`] for a GPU that this process does not have; [`Error::Native`] when llama.cpp refuses the
-    /// model or the parameters, or a GPU has no room for the state of a recurrent model.
+    /// [`Error::DeviceGone`] for a GPU that this process lacks; [`Error::Native`] if llama.cpp refuses the model or the
+    /// parameters, or if a GPU has no room for the state of a recurrent model.
     pub fn breakdown(&self, gpus: &[&Gpu], params: &ContextParams, split: &Split) -> Result<Breakdown, Error> {
         let devices = by_name(gpus.iter().map(|gpu| (gpu.device.as_deref(), gpu.name.as_str())))?;
         let load = ModelParams {
@@ -111,13 +109,13 @@ impl NativeProbe {
         let _one = lock(&ONE_AT_A_TIME);
         let (model, breakdown, copies) = llama_sys::quietly(|| {
             let model = Model::load(self.file.path(), load)?;
-            // Before the context, whose graphs leave room for the nodes of all adapters.
+            // Before the context, whose graphs reserve nodes for all adapters.
             let lora = self.lora.iter().map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
             let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
             let mut context = Context::new(&model, native::context(params))?;
             let mut breakdown = self.most(&lora, &mut context)?;
             let copies = context.copies();
-            // What it really allocates need not be there twice.
+            // Frees real allocations, so that they need not fit twice.
             drop(context);
             if params.mtp {
                 breakdown.add_context(&Context::new(&model, native::heads(params))?.memory_breakdown()?);
@@ -131,8 +129,8 @@ impl NativeProbe {
         let mut rows = rows(&breakdown, &devices);
         if let Some((_, span)) = mapped {
             for (row, native) in rows.iter_mut().zip(&breakdown.rows) {
-                // Plain and pinned memory, but not the CPU's own arrangement, which stays beside the file, as adapters
-                // do.
+                // Plain and pinned memory moves to the mapped file. The CPU's repacked weights and the adapters stay
+                // beside it.
                 if native.is_host_buffer {
                     row.model = native.adapters;
                 }
@@ -143,8 +141,8 @@ impl NativeProbe {
         Ok(Breakdown::new(rows, copies, devices.len(), mapped.map(|(resident, _)| resident)))
     }
 
-    /// What a context holds at most: of the graphs without adapters, with each one alone and with all. Adapters that
-    /// change the same weights by the same ranks have the same graphs, of which one is asked for.
+    /// The most that a context holds: without adapters, with each one alone, and with all. Adapters that change the
+    /// same weights by the same ranks have the same graphs, so one of them is enough.
     fn most(&self, all: &[(LoraAdapter, f32)], context: &mut Context) -> Result<MemoryBreakdown, llama_sys::Error> {
         if self.control_vector {
             let model = context.model();
@@ -169,8 +167,8 @@ impl NativeProbe {
         Ok(most)
     }
 
-    /// The first adapter of each kind: those of one kind have the same tensors by name, type and shape. One whose
-    /// header cannot be read is of a kind of its own.
+    /// The first adapter of each kind. Adapters of one kind have tensors of the same names, types and shapes. An
+    /// adapter with an unreadable header is a kind of its own.
     fn one_of_each_kind(&self) -> Vec<usize> {
         let mut kinds = Vec::new();
         let mut is_new = |path: &PathBuf| {
@@ -188,7 +186,7 @@ impl NativeProbe {
     }
 }
 
-/// The error of a file that stands for the model of this header, with the model's own path.
+/// Replaces the path of the skeleton in an error by the model's own.
 pub(super) fn of_model(error: llama_sys::Error, header: &Header) -> llama_sys::Error {
     match error {
         llama_sys::Error::ModelLoad { failure, .. } => {
@@ -218,14 +216,14 @@ impl Probe for NativeProbe {
     }
 }
 
-/// What llama.cpp notes of each cell of a cache, in bytes, also where it allocates nothing: its position and how far it
-/// was shifted, where it is in a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
+/// Bytes that llama.cpp records per cell of a cache, even without allocating it: its position, its shift, its place in
+/// a picture, and a bit for each of 256 sequences (llama-kv-cells.h, `resize`).
 const CELL: u64 = 4 + 4 + 8 + 32;
 
-/// A million cells take less than this: what is free is not asked for them.
+/// A context of a million cells needs less than this, so the free memory is not checked.
 const FEW: u64 = mib(64);
 
-/// Refuses a context of which a question alone would take more memory than the host has.
+/// Refuses a context for which the probe alone would need more memory than the host has.
 fn room_for_cells(params: &ContextParams) -> Result<(), NoRoom> {
     let bytes = u64::from(params.n_ctx).saturating_mul(CELL);
     if bytes > FEW && bytes > Host::detect().0.available {
@@ -240,7 +238,7 @@ fn maps(params: &ContextParams, header: &Header, devices: &[Device]) -> bool {
     mode == LoadMode::Auto && devices.iter().all(Device::lets_files_be_mapped)
 }
 
-/// A breakdown of llama.cpp's, row by row. What lies in no listed device's own memory lies on the host.
+/// Translates llama.cpp's breakdown row by row. Memory outside of the listed devices belongs to the host.
 fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
     let row = |native: &llama_sys::BufferUse| {
         let device = native.device.as_ref().filter(|_| !native.on_host);
@@ -257,14 +255,14 @@ fn rows(breakdown: &MemoryBreakdown, devices: &[Device]) -> Vec<BufferBytes> {
     breakdown.rows.iter().map(row).collect()
 }
 
-/// Sums the breakdown of a real load by device, with that of the context that predicts further tokens where there is
-/// one. The buffer of logits is not in it, and a mapped file counts with its span.
+/// Sums the breakdown of a real load by device, including the context for multi-token prediction. Excludes the buffer
+/// of logits, and counts a mapped file with its span.
 pub(super) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     breakdown::sums(&rows(breakdown, devices), devices.len())
 }
 
-/// Without shares llama.cpp divides by what is free, and a lone device on which nothing is, gets a share that is no
-/// number (llama-model.cpp, `load_tensors`): the load fails, though it allocates nothing.
+/// The shares of the devices. Without shares llama.cpp divides by the free memory, so a single full device would get
+/// NaN (llama-model.cpp, `load_tensors`), and the load would fail even without allocations.
 fn shares(devices: &[Device], split: &Split) -> Vec<f32> {
     match devices {
         [_] if split.tensor_split.is_empty() => vec![1.0],

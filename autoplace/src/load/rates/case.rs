@@ -1,4 +1,4 @@
-//! One case to measure: an operation of a realistic size, and the figure that its time gives.
+//! A single measurement: an operation of a realistic size, and the rate that its time gives.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::machine::{
     AttentionRate, LinkRate, MatrixShape, MeasuredRates, PromptAttentionRate, PromptRate, RateConditions, WeightRate,
 };
 
-/// One figure of [`MeasuredRates`].
+/// One rate of [`MeasuredRates`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the fields are those of the figures")]
 #[non_exhaustive]
 pub enum RateCase {
-    /// A [`WeightRate`] of one token, a [`PromptRate`] of more. The default shape is that of a large matrix; experts
-    /// have no other.
+    /// A [`WeightRate`] for one token, a [`PromptRate`] for more. The default shape is a large matrix, the only shape
+    /// for experts.
     Matrix { tensor_type: TensorType, experts: bool, shape: MatrixShape, n_tokens: u32 },
-    /// An [`AttentionRate`] of one token, a [`PromptAttentionRate`] of more.
-    /// With as many heads of keys as make a wide block, unless `n_head_kv` is more than 0.
+    /// An [`AttentionRate`] for one token, a [`PromptAttentionRate`] for more. An `n_head_kv` of 0 stands for as many
+    /// key heads as a wide block has.
     Attention { kv_type: TensorType, head_size: u32, n_gqa: u32, n_head_kv: u32, n_tokens: u32 },
     /// [`MeasuredRates::layer_ns`].
     Layer,
@@ -27,49 +27,49 @@ pub enum RateCase {
     Routing,
     /// [`MeasuredRates::activations_per_second`].
     Activations,
-    /// [`MeasuredRates::link`]; nothing on the host.
+    /// [`MeasuredRates::link`]. The host has none.
     Link,
 }
 
-/// The heads of an attention that is measured.
+/// The heads of a measured attention.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heads {
-    /// Elements of a head.
+    /// Elements per head.
     pub(super) head_size: u32,
-    /// Query heads that share a head of keys and values.
+    /// Query heads per head of keys and values.
     pub(super) n_gqa: u32,
-    /// Heads of keys and values; 0 for as many as make a wide block.
+    /// Heads of keys and values; 0 for as many as a wide block has.
     pub(super) n_head_kv: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
-    /// Bytes of weights or of a cache that a graph reads.
+    /// Bytes of weights or cache that a graph reads.
     pub(super) working_set: u64,
     /// Floating-point operations of a graph for many tokens.
     flops: u64,
-    /// As many where those take less than [`SHORT`].
+    /// Larger number of operations, for a device that finishes `flops` in less than [`SHORT`].
     most_flops: u64,
 }
 
-/// Of a shorter computation the way to the device is a part.
+/// In a shorter computation, the time to reach the device would distort the rate.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// A block as those of models of 7 to 8 billion weights are.
+/// Sizes of a block in models of 7 to 8 billion weights.
 const N_EMBD: u32 = 4096;
 const N_FF: u32 = 8192;
-/// Experts as small mixtures have them.
+/// Sizes of the experts in small mixtures.
 const EXPERT_EMBD: u32 = 2048;
 const EXPERT_FF: u32 = 1024;
 const N_EXPERT: u32 = 64;
 const N_USED: u32 = 8;
-/// Cells that attention sees.
+/// Number of cells that attention reads.
 const N_KV: u32 = 4096;
-/// Tokens of a prompt that are computed at once.
+/// Prompt tokens per computation.
 const N_PROMPT: u32 = 512;
-/// Small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
+/// Number of small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
 const MOST_SMALL: u32 = 360;
-/// Blocks in one graph.
+/// Number of blocks in one graph.
 const N_BLOCKS: u32 = 32;
 
 impl Scale {
@@ -77,19 +77,18 @@ impl Scale {
         Self { working_set, flops: 1 << 32, most_flops: 1 << 32 }
     }
 
-    /// More than what any GPU caches, and work that takes longer than to start it.
+    /// Larger than any GPU's cache, and work that takes longer than its launch.
     pub(super) fn gpu(free: u64) -> Self {
         Self { working_set: free.min(256 << 20), flops: 1 << 37, most_flops: 1 << 37 }
     }
 
-    /// Of a GPU or a CPU: which is found out. All that is computed with goes over a network first.
+    /// For a remote GPU or CPU; the first result tells which. All data is sent over the network first.
     pub(super) fn remote(free: u64) -> Self {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
 
-    /// Of a host whose time on processors is limited to a share: short enough that what is computed at once ends before
-    /// the limit holds it. The lower quartile of several is then as fast as without a limit, which plans count with
-    /// (`MeasuredRates::for_share_of_time`).
+    /// For a host with a CPU quota. The work is so short that it ends before the quota stops it. The lower quartile of
+    /// several runs is then the speed without a quota, which plans expect (`MeasuredRates::for_share_of_time`).
     pub(super) fn for_share_of_time(self, share: f64) -> Self {
         if share >= 1.0 {
             return self;
@@ -98,50 +97,50 @@ impl Scale {
         Self { working_set: self.working_set.min(32 << 20), flops, most_flops: flops }
     }
 
-    /// Rows of a matrix, so that two of it fit in the working set.
+    /// Number of matrix rows, so that two matrices fit in the working set.
     fn rows(&self, most: u32, row_bytes: u64, flops_per_row: u64) -> u32 {
         let room = self.working_set / 2 / row_bytes.max(1);
         let rows = room.min(self.flops / flops_per_row.max(1));
-        // Kernels take rows by tiles.
+        // Kernels process rows in tiles.
         let rows = (rows / 64 * 64).clamp(64, most.into());
         u32::try_from(rows).unwrap_or(most)
     }
 
-    /// How often such an operation fits in a graph.
+    /// Number of times that the operation fits in a graph.
     fn repeats(&self, bytes: u64, most: u32) -> u32 {
         let fit = self.working_set.div_ceil(bytes.max(1)).max(1);
         u32::try_from(fit).unwrap_or(most).min(most)
     }
 }
 
-/// An operation, how often a graph has it, and what of one is counted per second: floating-point operations, or the
-/// elements that activations are.
+/// An operation, its repetitions in a graph, and the counted units of each: floating-point operations, or elements of
+/// activations.
 struct Work(Operation, u32, u64);
 
 impl RateCase {
-    /// Of large matrices.
+    /// A measurement of large matrices.
     pub(super) fn matrix((tensor_type, experts): (TensorType, bool), n_tokens: u32) -> Self {
         Self::Matrix { tensor_type, experts, shape: MatrixShape::default(), n_tokens }
     }
 
-    /// Of these heads.
+    /// A measurement of attention with these heads.
     pub(super) fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32) -> Self {
         let Heads { head_size, n_gqa, n_head_kv } = heads;
         Self::Attention { kv_type, head_size, n_gqa, n_head_kv, n_tokens }
     }
 
-    /// Whether it was measured.
+    /// Whether the rates contain this measurement.
     pub fn is_in(&self, rates: &MeasuredRates) -> bool {
         self.conditions_in(rates).is_some()
     }
 
-    /// Whether it was measured while nothing disturbed it.
+    /// Whether the rates contain this measurement from a quiet machine.
     pub fn is_quiet_in(&self, rates: &MeasuredRates) -> bool {
         let conditions = self.conditions_in(rates);
         conditions.flatten().is_some_and(RateConditions::is_quiet)
     }
 
-    /// The conditions that its figure was measured under, where they were kept; `None` where there is no figure.
+    /// The conditions of the measurement, if kept; `None` if it is missing.
     fn conditions_in<'r>(&self, rates: &'r MeasuredRates) -> Option<Option<&'r RateConditions>> {
         let single = |is_there: bool, conditions: &'r Option<RateConditions>| is_there.then_some(conditions.as_ref());
         let of = &rates.conditions;
@@ -176,7 +175,7 @@ impl RateCase {
         }
     }
 
-    /// Measures it and adds the figure, unless the device has no such operation.
+    /// Measures the case and adds its rate, unless the device lacks the operation.
     pub(super) fn measure(
         &self,
         bench: &mut Bench,
@@ -226,7 +225,7 @@ impl RateCase {
         Ok(())
     }
 
-    /// What a graph computes for it; `None` for the link.
+    /// The work of a graph for this case; `None` for the link.
     fn work(&self, scale: &Scale) -> Option<Work> {
         let work = match *self {
             Self::Matrix { tensor_type, experts: false, shape, n_tokens } => {
@@ -238,7 +237,7 @@ impl RateCase {
             }
             Self::Layer => Work(block(1), N_BLOCKS, 0),
             Self::Activations => {
-                // Queries and keys with their values, the output of attention, and the feed-forward step.
+                // Queries, keys and values, the output of attention, and the feed-forward step.
                 let outputs = 3 * N_EMBD + N_EMBD / 2 + 2 * N_FF;
                 Work(block(N_PROMPT), 2, u64::from(outputs) * u64::from(N_PROMPT))
             }
@@ -253,7 +252,7 @@ impl RateCase {
     }
 }
 
-/// The rest of a block, with keys for four heads.
+/// The rest of a block, with keys for a quarter of the heads.
 fn block(n_tokens: u32) -> Operation {
     Operation::Block {
         type_id: TensorType::F16.id(),
@@ -274,7 +273,7 @@ fn matrix(tensor_type: TensorType, shape: MatrixShape, n_tokens: u32, scale: &Sc
     let n_out = scale.rows(most_rows.max(64), row_bytes, flops);
     let bytes = row_bytes * u64::from(n_out);
     let operation = Operation::Matrix { type_id: tensor_type.id(), n_in, n_out, n_tokens };
-    // Weights are read once for all tokens: of many they are no matter.
+    // Weights are read once for all tokens, so the working set does not matter for many tokens.
     let most = match n_tokens {
         1 if is_large => 16,
         1 => MOST_SMALL,
@@ -304,7 +303,7 @@ fn experts(tensor_type: TensorType, n_tokens: u32, scale: &Scale) -> Work {
 fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32, scale: &Scale) -> Work {
     let Heads { head_size, n_gqa, n_head_kv } = heads;
     let many = n_tokens > 1;
-    // As wide as the block; for many tokens on a host some of its heads are work enough.
+    // As wide as a block. For many tokens on a host, a few of its heads are enough work.
     let wide = (N_EMBD / head_size.max(1)).checked_div(n_gqa).map_or(0, |n_head_kv| n_head_kv.max(1));
     let n_head_kv = if n_head_kv == 0 { wide } else { n_head_kv };
     let n_head = n_head_kv.saturating_mul(n_gqa);
@@ -312,7 +311,7 @@ fn attention(kv_type: TensorType, heads: Heads, n_tokens: u32, scale: &Scale) ->
     let cell_bytes = 2 * kv_type.row_bytes(u64::from(head_size) * u64::from(n_head_kv));
     let cells = scale.working_set / cell_bytes.max(1);
     let cells = if many { cells.min(scale.flops / flops.max(1)) } else { cells };
-    // llama.cpp pads what attention sees (llama-kv-cache.cpp, get_n_kv).
+    // llama.cpp pads the number of cells that attention reads (llama-kv-cache.cpp, get_n_kv).
     let n_kv = (cells / 256 * 256).clamp(256, N_KV.into());
     let n_kv = u32::try_from(n_kv).unwrap_or(N_KV);
     let operation = Operation::Attention { type_id: kv_type.id(), head_size, n_head, n_head_kv, n_kv, n_tokens };
@@ -333,7 +332,7 @@ fn link(bench: &mut Bench, scale: &Scale, each: Duration) -> Result<Option<LinkR
     }))
 }
 
-/// At least one: a figure of 0 is none.
+/// At least one, because 0 means unknown.
 fn per_second(count: u64, time: Duration) -> u64 {
     let rate = u128::from(count) * 1_000_000_000 / time.as_nanos().max(1);
     u64::try_from(rate).unwrap_or(u64::MAX).max(1)

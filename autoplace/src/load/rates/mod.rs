@@ -1,7 +1,7 @@
-//! Measuring what ggml's own operations do on the devices of this machine.
+//! Measures the speed of ggml's own operations on the devices of this machine.
 //!
-//! In: a machine and the cases to measure ([`RatesRequest`]). Out: its [`MeasuredRates`], per device. Each case is one
-//! operation, several times over in one graph, with weights or a cache that no processor's cache holds.
+//! In: a machine and the cases to measure ([`RatesRequest`]). Out: its [`MeasuredRates`], per device. Each case repeats
+//! one operation in a graph, over weights or a cache that no processor's cache can hold.
 
 mod case;
 mod request;
@@ -24,32 +24,32 @@ use crate::machine::nvidia::Driver;
 use crate::machine::{ConditionsWatch, GpuKind, Host, Machine, MeasuredRates, PciId, RateConditions, looks_quiet};
 use crate::profile::ModelProfile;
 
-/// How far a measurement is.
+/// The progress of a measurement.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct RatesProgress<'a> {
-    /// ggml's name of the device that is measured: `CUDA0`, `CPU`.
+    /// ggml's name of the measured device: `CUDA0`, `CPU`.
     pub device: &'a str,
-    /// Cases that are done, on all devices together.
+    /// Finished cases over all devices.
     pub done: usize,
     /// All cases.
     pub total: usize,
 }
 
-/// With less data a measurement cannot distinguish memory from caches.
+/// Smaller working sets cannot distinguish memory from caches. In bytes.
 const LEAST_WORKING_SET: u64 = 16 << 20;
 
-/// Measures the GPUs and the host of this machine, and adds the figures to its [`rates`](crate::machine::Gpu::rates).
-/// What was measured before is measured again, unless the request is for what is missing. `threads` are those that
-/// compute on the host; `None` takes as many as a load would. Each figure keeps the conditions that it was measured
-/// under; a figure that other work disturbed does not replace one that was measured quietly.
+/// Measures the GPUs and the host of this machine, and adds the results to its [`rates`](crate::machine::Gpu::rates).
+/// Known rates are measured again, unless the request asks only for missing ones. `threads` are those of the host;
+/// `None` uses as many as a load would. Each rate keeps its conditions. A disturbed measurement does not replace an
+/// undisturbed one.
 ///
-/// Takes memory while it measures, at most an eighth of what is free on a device, and gives all of it back. Nothing is
-/// kept for the next time: see [`MeasurementCache`](crate::machine::MeasurementCache).
+/// The measurement takes at most an eighth of the free memory of a device, and releases it. It does not store the
+/// rates: see [`MeasurementCache`](crate::machine::MeasurementCache).
 ///
 /// # Errors
 ///
-/// [`Error::Native`] when the native code cannot run on this CPU, or a device fails.
+/// [`Error::Native`] if the native code cannot run on this CPU, or a device fails.
 pub fn measure_rates(
     machine: &mut Machine,
     request: &RatesRequest,
@@ -65,7 +65,7 @@ pub fn measure_rates(
     for gpu in &mut machine.gpus {
         let Some(device) = named(&devices, gpu.device.as_deref()) else { continue };
         let scale = if is_simulated(&device.name()) {
-            // The processor computes for it.
+            // The processor computes for a simulated device.
             Scale::host((gpu.free / 8).min(beyond_caches))
         } else if gpu.kind == GpuKind::Remote {
             Scale::remote(gpu.free / 8)
@@ -108,9 +108,9 @@ struct Job<'a> {
     cases: Vec<RateCase>,
     scale: Scale,
     within: Option<Duration>,
-    /// On the host: threads, and whether weights are rearranged.
+    /// For the host: threads, and whether weights are rearranged.
     way: (Option<u32>, bool),
-    /// A card that NVIDIA's driver knows.
+    /// PCI address of a card that NVIDIA's driver knows.
     card: Option<PciId>,
     rates: &'a mut Option<MeasuredRates>,
 }
@@ -123,7 +123,7 @@ impl<'a> Job<'a> {
         way: (Option<u32>, bool),
         rates: &'a mut Option<MeasuredRates>,
     ) -> Self {
-        // Computed in another way they are others.
+        // Rates with other threads or another weight layout do not apply.
         let _ = rates.take_if(|rates| (rates.threads, rates.repacked) != way);
         let mut cases = request.cases.clone();
         cases.retain(|case| {
@@ -158,7 +158,7 @@ impl<'a> Job<'a> {
         (empty.threads, empty.repacked) = self.way;
         let mut rates = empty.clone();
         let mut bench = Bench::new(self.device, threads, self.way.1)?;
-        // Cases are judged together until the counters of the system say something.
+        // Cases are judged together until the system's counters have moved.
         let (mut watch, mut watched_since) = (ConditionsWatch::begin(), Instant::now());
         let mut together = empty.clone();
         let last = self.cases.len() - 1;
@@ -176,7 +176,7 @@ impl<'a> Job<'a> {
             }
             done();
         }
-        // A device may have none of these operations.
+        // A device may lack all of these operations.
         if self.cases.iter().any(|case| case.is_in(&rates)) {
             match &mut *self.rates {
                 Some(earlier) => earlier.merge(rates),
@@ -186,7 +186,7 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    /// Adds what a card's driver says of it.
+    /// Adds the state that a card's driver reports.
     fn add_card(&self, conditions: &mut RateConditions, driver: Option<&Driver>) {
         let Some((card, driver)) = self.card.zip(driver) else { return };
         let state = driver.state(card);
@@ -196,35 +196,34 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The conditions of cases are looked at once for all that were measured within this time: the system counts in
-/// hundredths of a second.
+/// Cases within this time share one reading of the conditions, because the system counts in hundredths of a second.
 const JUDGED_TOGETHER: Duration = Duration::from_millis(200);
 
-/// Of a smaller model every placement is fast.
+/// Every placement of a smaller model is fast. In bytes.
 pub(super) const LEAST_MODEL: u64 = 64 << 20;
 
-/// No further case of a device is begun after this time: what is left out is measured by a later load.
+/// No further case of a device begins after this time. A later load measures the rest.
 const WITHIN: Duration = Duration::from_millis(1200);
 
-/// The same of another machine, to which what it computes with is carried first.
+/// The limit for a remote device, which receives its data over the network first.
 const REMOTE_WITHIN: Duration = Duration::from_secs(3);
 
-/// On machines with larger caches some of it is read from them, rather than that a load waits.
+/// Working set in bytes. Larger caches may hold a part of it; a larger set would delay the load.
 const WORKING_SET: u64 = 256 << 20;
 
-/// Each case; a computation under way is waited for.
+/// Duration per case. A running computation is completed.
 const EACH: Duration = Duration::from_millis(15);
 
 impl Recipe {
-    /// This machine with what was measured of its devices with as many threads as this load takes. What is missing for
-    /// this model is measured now and kept, with the conditions of now, unless nothing is to be learned, the model is
-    /// small, the machine was described by somebody, or it has simulated GPUs. What was measured beside other work is
-    /// measured again if there is none now.
+    /// This machine with the known rates of its devices, for the threads of this load. Rates that this model needs and
+    /// that are missing are measured now and kept with their conditions. Nothing is measured if nothing is kept, if the
+    /// model is small, if the machine was described by the caller, or if it has simulated GPUs. Disturbed rates are
+    /// measured again if the machine is quiet now.
     pub(super) fn measured(&self, mut machine: Machine, header: &Header, profile: &ModelProfile) -> Machine {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
         let is_real = self.machine.is_none() && !devices.any(is_simulated);
         let Some(cache) = self.learn.cache(false).filter(|_| is_real) else { return machine };
-        // Of another machine nothing is known, and nothing is kept: its link may be another one.
+        // The rates of another machine are neither known nor kept, because its link may change.
         let has_remote = machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote);
         if profile.file_bytes < LEAST_MODEL && !has_remote {
             return machine;
@@ -241,7 +240,7 @@ impl Recipe {
         let request = RatesRequest {
             each: EACH,
             within: Some(WITHIN),
-            // A small model is read from the caches in part, and so are as many bytes of its matrices.
+            // A small model is read partly from the caches, and the same number of bytes of its matrices is too.
             working_set: Some(WORKING_SET.min(profile.file_bytes)),
             missing: true,
             disturbed: looks_quiet(),
@@ -255,7 +254,7 @@ impl Recipe {
             return machine;
         }
         cache.put_rates(&machine, &build);
-        // A driver may keep some of what it took for its kernels.
+        // A driver may keep memory for its kernels.
         bounded_by_now(machine).unwrap_or(before)
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured: everything that is common, or what one model needs.
+//! The cases to measure: everything common, or the needs of one model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use crate::machine::MatrixShape;
 use crate::memory::KvType;
 use crate::profile::ModelProfile;
 
-/// What is measured of each device.
+/// The measurements to take of each device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RatesRequest {
-    /// What is measured, in this order. What a device has no operation for is left out.
+    /// The cases, in order. A device skips operations that it lacks.
     pub cases: Vec<RateCase>,
-    /// How long each case computes; at least once.
+    /// Duration of each case; each runs at least once.
     pub each: Duration,
-    /// After this time no further case of a device is begun; one is in any case.
+    /// No further case of a device begins after this time. The first one always runs.
     pub within: Option<Duration>,
-    /// Whether only what was not measured before is measured.
+    /// Whether to skip known rates.
     pub missing: bool,
-    /// Whether what was measured beside other work counts as missing.
+    /// Whether disturbed rates count as missing.
     pub disturbed: bool,
-    /// At most so many bytes are read by a case, instead of more than the caches hold: less time, and figures
-    /// that may be wrong.
+    /// Maximum bytes that a case reads, instead of more than the caches hold. A smaller number saves time but may
+    /// distort the rates.
     pub working_set: Option<u64>,
 }
 
-/// Types of common files.
+/// Common weight types.
 const WEIGHTS: [T; 10] = [T::F16, T::BF16, T::Q8_0, T::Q6_K, T::Q5_K, T::Q4_K, T::Q4_0, T::IQ4_XS, T::MXFP4, T::Q3_K];
 
-/// Types of common mixtures of experts.
+/// Common weight types of experts.
 const EXPERTS: [T; 5] = [T::Q8_0, T::Q6_K, T::Q4_K, T::IQ4_XS, T::MXFP4];
 
 const KV_TYPES: [T; 3] = [T::F16, T::Q8_0, T::Q4_0];
@@ -50,7 +50,7 @@ impl RatesRequest {
         }
     }
 
-    /// All that plans commonly need, what a token needs first: some ten seconds per device.
+    /// Everything that plans commonly need, generation first; about ten seconds per device.
     pub fn full() -> Self {
         let dense = WEIGHTS.map(|tensor_type| (tensor_type, false));
         let experts = EXPERTS.map(|tensor_type| (tensor_type, true));
@@ -73,8 +73,8 @@ impl RatesRequest {
         Self::new(cases)
     }
 
-    /// What a plan for this model needs, with its cache in these types: types of weights that are a twentieth of it or
-    /// more, the largest first. What matters most comes first.
+    /// The needs of a plan for this model with these cache types: weight types with at least a twentieth of the bytes,
+    /// the largest first. The most important cases come first.
     pub fn of_model(header: &Header, profile: &ModelProfile, kv: &[KvType]) -> Self {
         let weights = weight_types(header);
         let case = |kind: &WeightKind, shape, n_tokens| {
@@ -96,7 +96,7 @@ impl RatesRequest {
             cases.extend(heads.map(|heads| RateCase::attention(kv_type, heads, 1)));
         }
         let n_tokens = 512;
-        // Of a prompt the last token alone passes the output matrix.
+        // Only the last token of a prompt passes the output matrix.
         cases.extend(weights.iter().filter(|kind| kind.of_blocks).map(|kind| case(kind, kind.shape, n_tokens)));
         cases.push(RateCase::Activations);
         for &kv_type in &kv_types {
@@ -110,16 +110,16 @@ impl RatesRequest {
 struct WeightKind {
     tensor_type: TensorType,
     experts: bool,
-    /// The size of matrix that most of them have. Large matrices are one size.
+    /// The most common matrix shape. All large matrices count as one shape.
     shape: MatrixShape,
-    /// The other sizes that a twentieth of them or more has, the most usual first.
+    /// Other shapes with at least a twentieth of the bytes, the most common first.
     other_shapes: Vec<MatrixShape>,
-    /// Whether a twentieth of the blocks' weights or more is of this type.
+    /// Whether at least a twentieth of the blocks' weights has this type.
     of_blocks: bool,
 }
 
-/// The types of a twentieth of the matrices or more; the largest first. The embedding counts where it is the output
-/// matrix too: there it is read whole for each token.
+/// The types with at least a twentieth of the matrix bytes, the largest first. The embedding counts if it is also the
+/// output matrix, which is read whole for each token.
 fn weight_types(header: &Header) -> Vec<WeightKind> {
     #[derive(Default)]
     struct Sum {
@@ -132,7 +132,7 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     for tensor in header.tensors() {
         let (shape, name) = (tensor.shape(), tensor.name());
         let is_embedding = name.starts_with("token_embd");
-        // Those that are looked up, not multiplied.
+        // Skips tensors that are looked up instead of multiplied.
         if shape[1] <= 1 || is_embedding && !(is_tied && name == "token_embd.weight") {
             continue;
         }
@@ -144,7 +144,7 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
             sum.in_blocks = sum.in_blocks.saturating_add(size);
         }
         let side = |n: u64| u32::try_from(n).unwrap_or(u32::MAX).max(1);
-        // Experts are measured in one size.
+        // Experts are measured in one shape.
         let shape = match name.contains("_exps.") {
             true => MatrixShape::default(),
             false => MatrixShape::new(side(shape[0]), side(shape[1])),
@@ -168,13 +168,13 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     kinds.collect()
 }
 
-/// The heads of the block that shares its keys the least; `None` where no block has a cache.
+/// The heads of the block with the least sharing of keys; `None` if no block has a cache.
 fn heads(profile: &ModelProfile) -> Option<Heads> {
     let hparams = &profile.hparams;
     let n_gqa = hparams.n_head.iter().zip(&hparams.n_head_kv).filter_map(|(&heads, &kv)| heads.checked_div(kv));
     let n_gqa = n_gqa.filter(|&n_gqa| n_gqa > 0).min()?;
     let most_heads = hparams.n_head.iter().max().copied().unwrap_or(0);
-    // Compressed keys are as wide as nothing that is measured.
+    // Compressed keys have a width that no measurement covers.
     let head_size = hparams.head_dim_k;
     let is_measured = head_size > 0 && head_size <= 256 && head_size == hparams.head_dim_v;
     let is_narrow = most_heads.saturating_mul(head_size) < MatrixShape::LARGE;

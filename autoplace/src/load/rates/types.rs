@@ -1,5 +1,5 @@
-//! Rates of certain types of weights, for whoever compares quantisations: a machine and types flow in; the machine with
-//! those rates flows out.
+//! Rates of given weight types, for comparing quantisations. In: a machine and types. Out: the machine with those
+//! rates.
 
 use std::time::Duration;
 
@@ -9,13 +9,12 @@ use crate::machine::{Machine, MeasurementCache};
 use crate::plan::{Planner, Request};
 use crate::profile::ModelProfile;
 
-/// No further type is begun after this time; what is left out has no rate.
+/// No further type begins after this time; the rest has no rate.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// This machine with the rates of these types of matrices, each with whether they are experts' matrices. What is
-/// missing is measured now, some hundredths of a second for each type and device, and kept in the user's cache with
-/// the conditions that it was measured under. A machine with simulated GPUs, and one whose devices cannot be measured,
-/// stays as it is.
+/// This machine with the rates of these matrix types; the flag marks expert matrices. Missing rates are measured now,
+/// in some hundredths of a second per type and device, and kept with their conditions in the user's cache. A machine
+/// with simulated GPUs stays unchanged, and so does one whose devices cannot be measured.
 ///
 /// The machine must be this one, as [`detect`](crate::load::detect) describes it.
 pub fn with_rates_of(machine: Machine, types: &[(TensorType, bool)]) -> Machine {
@@ -41,8 +40,8 @@ pub fn with_rates_of(machine: Machine, types: &[(TensorType, bool)]) -> Machine 
     measured
 }
 
-/// The same for [advice](crate::plan::Advice) about other quantisations of a model: nothing is measured where the model
-/// is small, or all of it goes on GPUs.
+/// Rates for [advice](crate::plan::Advice) about other quantisations of a model. Nothing is measured if the model is
+/// small or fits entirely on GPUs.
 pub fn with_rates_for_advice(machine: Machine, profile: &ModelProfile, request: &Request) -> Machine {
     if profile.file_bytes < LEAST_MODEL {
         return machine;

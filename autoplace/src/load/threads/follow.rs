@@ -1,5 +1,5 @@
-//! Threads that follow the processors of the process: a limit on their time, or a set of them, that changes while a
-//! model generates (`docker update --cpus`) changes the threads of the next step.
+//! Adapts the threads to the processors of the process. A CPU quota or CPU set that changes during generation (`docker
+//! update --cpus`) changes the threads of the next step.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::{Threads, cores};
 use crate::machine::CpuWatch;
 
-/// A look reads some small files. A second in which too many threads compute is soon made up for.
+/// Interval between two checks, each of which reads some small files. A second with too many threads costs little.
 const EACH: Duration = Duration::from_secs(1);
 
-/// The threads of a load, and what its process may use.
+/// The threads of a load, and the processors of its process.
 #[derive(Debug)]
 pub(in crate::load) struct Follower {
     threads: Threads,
@@ -23,7 +23,7 @@ impl Follower {
         Self::with(threads, CpuWatch::new(), Instant::now())
     }
 
-    /// The same for a machine that is a folder.
+    /// A follower of a machine that is described by files under `root`.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests have machines that are folders"))]
     fn under(threads: &Threads, root: &Path, now: Instant) -> Self {
         Self::with(threads, CpuWatch::under(root), now)
@@ -33,7 +33,7 @@ impl Follower {
         Self { threads: threads.clone(), watch, next: now + EACH }
     }
 
-    /// Other threads, if the processors have changed since the last look, which was a second ago or longer.
+    /// New threads if the processors have changed since the last check, at least a second ago.
     pub(in crate::load) fn look(&mut self, now: Instant) -> Option<Threads> {
         if now < self.next {
             return None;
@@ -99,7 +99,7 @@ mod tests {
         limit("150000 100000\n");
         assert_eq!(looks(4), [Some((2, 2)), None, Some((2, 2))]);
         limit("max 100000\n");
-        // No more than this computer runs at once.
+        // Limited by this computer's own parallelism.
         let here = std::thread::available_parallelism().map_or(1, |n| n.get() as u32).min(8);
         let all = |most: u32| here.min(most);
         let grown = (here != 2).then_some((all(8), all(8)));

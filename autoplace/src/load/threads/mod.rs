@@ -1,9 +1,9 @@
-//! Threads for what the CPU computes: how many generate, how many compute prompts, and why.
+//! Threads of the CPU: how many generate, how many compute prompts, and why.
 //!
-//! In: the cores of the machine, and the plan. Out: [`Threads`], for the report; and while the model generates, from
-//! the times of its steps, the threads of the next one ([`Pacer`]).
+//! In: the cores of the machine, and the plan. Out: [`Threads`] for the report, and during generation the threads of
+//! the next step, from the times of earlier steps ([`Pacer`]).
 //!
-//! ggml's threads wait for each other after every operation: one that has to share its core holds up all the others.
+//! ggml's threads wait for each other after every operation, so a thread that shares its core delays all others.
 
 mod follow;
 mod pace;
@@ -16,44 +16,45 @@ use crate::plan::Plan;
 pub(super) use self::follow::Follower;
 pub(crate) use self::pace::Pacer;
 
-/// Threads that generate where every layer is on a GPU, and the CPU looks tokens up and does what a backend cannot.
+/// Generation threads if every layer is on a GPU. The CPU then only looks up tokens and computes operations that a
+/// backend lacks.
 const BESIDE_GPUS: u32 = 4;
 
-/// How much longer than with the fastest number a token may take with more threads: noise is no reason to leave cores
-/// unused, which deeper contexts will want.
+/// Tolerated ratio of the time per token to the fastest. More threads are kept within it, because deeper contexts will
+/// need them.
 const TOLERANCE: f64 = 1.1;
 
-/// The threads that a load begins with for what the CPU computes.
+/// The initial threads of a load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("threads: {generation} to generate, {basis}; {prompt} for prompts")]
 #[non_exhaustive]
 pub struct Threads {
-    /// Threads that generate. Unless it was asked for, fewer do where they turn out to be faster.
+    /// Threads that generate. Fewer may be used if they turn out to be faster, unless the number was requested.
     pub generation: u32,
     /// Threads that compute prompts.
     pub prompt: u32,
-    /// Why so many generate.
+    /// The reason for the number of generating threads.
     pub basis: ThreadBasis,
-    /// Whether somebody asked for the threads that compute prompts.
+    /// Whether the number of prompt threads was requested.
     #[serde(default)]
     pub(crate) prompt_is_asked: bool,
 }
 
-/// Why so many threads generate.
+/// The reason for the number of generating threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ThreadBasis {
-    /// It was [asked for](super::ModelBuilder::n_threads).
+    /// [Requested](super::ModelBuilder::n_threads).
     #[error("as was asked")]
     Asked,
-    /// All layers are on GPUs: a few threads do what is left.
+    /// All layers are on GPUs, so a few threads do the rest.
     #[error("since all layers are on GPUs")]
     FullOffload,
     /// One per physical core.
     #[error("one per core")]
     PerCore,
-    /// As many as the limit on the processors' time keeps busy.
+    /// The number that the CPU quota keeps busy.
     #[error("as many as the limit on processor time keeps busy")]
     TimeLimit,
 }
@@ -63,7 +64,7 @@ impl Threads {
         let prompt_asked = for_prompts.or(asked);
         let basis = match asked {
             Some(_) => ThreadBasis::Asked,
-            // The CPU computes no layer, nor attention.
+            // The CPU computes neither a layer nor attention.
             None if plan.full_offload && plan.context.offload_kqv => ThreadBasis::FullOffload,
             None if host.share_of_time(host.usable_cores.or(host.physical_cores).unwrap_or(1)) < 1.0 => {
                 ThreadBasis::TimeLimit
@@ -75,7 +76,7 @@ impl Threads {
         threads.on(cores(host))
     }
 
-    /// The same on a process that may use so many cores; what was asked for stays.
+    /// The threads for a process with `cores` cores. Requested numbers stay.
     fn on(self, cores: u32) -> Self {
         let generation = match self.basis {
             ThreadBasis::Asked => self.generation,
@@ -87,18 +88,17 @@ impl Threads {
     }
 }
 
-/// One thread per physical core to compute with, as far as the time on processors is not limited to less: a second one
-/// on the same core only waits for the same memory.
+/// One thread per physical core, or fewer under a CPU quota. A second thread on the same core would only wait for the
+/// same memory.
 pub(super) fn cores(host: &Host) -> u32 {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    // The standard library rounds a limit on the time down: one core and a half to a single one.
+    // The standard library rounds a quota down: one and a half cores become one.
     let rounded_down = |limit: &&CpuLimit| u64::from(allowed) == (limit.quota_us / limit.period_us.max(1)).max(1);
     let allowed = host.cpu_limit.as_ref().filter(rounded_down).map_or(allowed, CpuLimit::threads);
     host.compute_threads().unwrap_or(allowed).min(allowed).max(1)
 }
 
-/// Numbers of threads that are worth a try, the most first: all, all but one where another program wants a
-/// core, and halves.
+/// Numbers of threads to try, in descending order: all, all but one for another program that needs a core, and halves.
 fn ladder(most: u32) -> Vec<u32> {
     let mut rungs = vec![most];
     rungs.extend((most >= 4).then_some(most - 1));
@@ -107,8 +107,7 @@ fn ladder(most: u32) -> Vec<u32> {
     rungs
 }
 
-/// Of numbers of threads with the tokens per second of each, the most that take at most a tenth longer than the
-/// fastest; `None` where nothing was measured.
+/// The largest number of threads that takes at most a tenth longer than the fastest; `None` without measurements.
 fn choose(speeds: impl Iterator<Item = (u32, f64)> + Clone) -> Option<(u32, f64)> {
     let fastest = speeds.clone().map(|(_, speed)| speed).fold(0.0, f64::max);
     speeds.filter(|(_, speed)| speed * TOLERANCE >= fastest).max_by_key(|(threads, _)| *threads)

@@ -1,62 +1,63 @@
-//! Threads while generating: how long each step took flows in, the threads of the next one flow out.
+//! Adjusts the threads during generation. In: the duration of each step. Out: the threads of the next one.
 //!
-//! The rule ([`choose`]): of what was measured, the most threads within a tenth of the fastest. At first, where steps
-//! become slow, and while fewer threads than one per core generate, other numbers compute some steps each, one number
-//! after the other, and the rule decides. They are compared with the window just before, at the same depth of the
-//! context and with the same weights: a model that is slow for another reason is as slow with fewer threads, and keeps
-//! those that it has. docs/load-contract.md has the thresholds.
+//! The rule ([`choose`]) takes the largest measured number of threads within a tenth of the fastest. A trial measures
+//! other numbers for some steps each, one after the other, and then the rule decides. Trials run at the beginning, when
+//! steps become slow, and while fewer threads than one per core generate. They are compared with the window just
+//! before, at the same depth and with the same weights. A model that is slow for another reason is equally slow with
+//! fewer threads and keeps its number. docs/load-contract.md has the thresholds.
 
 use std::time::Duration;
 
 use super::{ThreadBasis, Threads, choose, ladder};
 
-/// A window has this many steps and takes this long, or is that much longer.
+/// A window has at least this many steps and this duration; or fewer steps and a longer duration.
 const STEPS: u32 = 4;
 const WINDOW: Duration = Duration::from_millis(100);
 const FEW_STEPS: u32 = 2;
 const LONG_WINDOW: Duration = Duration::from_millis(200);
 
-/// A window that takes this many times as long as usual is slow.
+/// Ratio to the usual time from which a window is slow.
 const SLOW: f64 = 1.5;
-/// So many slow windows in a row: one alone may be a hiccup.
+/// Slow windows in a row before a trial, because a single one may be a hiccup.
 const PATIENCE: u32 = 2;
-/// Windows of more threads: beside other programs a single window may be quick by chance.
+/// Windows per larger number of threads, because beside other programs a single window may be fast by chance.
 const WINDOWS_OF_MORE: u32 = 2;
-/// A number of threads that takes this many times as long as the fastest is not measured any further.
+/// Ratio to the fastest from which a number of threads is not measured further.
 const HOPELESS: f64 = 2.0;
-/// How much of a window's time the usual one takes on: it follows a context that grows deeper.
+/// Weight of a new window in the usual time, which follows a growing context.
 const NEWEST: f64 = 1.0 / 8.0;
-/// The same of a slow one that other threads did not help: the trial may have shared its core with another program.
+/// Weight of a slow window after a trial without success. The trial itself may have shared its core with another
+/// program.
 const BELIEF: f64 = 1.0 / 4.0;
 
-/// Between two trials there is a hundred times what the last one has cost, within these bounds.
+/// A trial is followed by a pause of a hundred times its cost, within these bounds.
 const REPAY: u32 = 100;
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What decides how many threads compute the next step.
+/// Chooses the number of threads of the next step.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     /// Threads that compute prompts.
     prompt: u32,
-    /// Numbers of threads, the most first; a single one where there is no choice.
+    /// Numbers of threads, in descending order. A single one means no choice.
     rungs: Vec<u32>,
     at: usize,
-    /// Whether others were tried. The first trial follows the first window.
+    /// Whether a trial has run. The first one follows the first window.
     has_tried: bool,
-    /// The logarithm of the tokens of a step: others are not compared.
+    /// Logarithm of the tokens per step. Other sizes are not compared.
     size: u32,
-    /// Seconds of such a step with these threads.
+    /// Seconds of such a step with the present threads.
     usual: Option<f64>,
     window: Window,
     slow_windows: u32,
     trial: Option<Trial>,
-    /// Time of all steps so far, and when another trial may begin.
+    /// Time of all steps so far, and the earliest time of the next trial.
     clock: Duration,
     next_trial: Duration,
 }
 
-/// A change of the threads of the CPU that generate. Speeds in tokens per second.
+/// A change of the generating threads. Speeds in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{threads} of {most} threads generate: {after:.1} tokens per second instead of {before:.1}")]
 pub(crate) struct Change {
@@ -73,15 +74,15 @@ struct Window {
     time: Duration,
 }
 
-/// Other numbers of threads, one after the other.
+/// A trial of other numbers of threads, one after the other.
 #[derive(Debug)]
 struct Trial {
     rung: usize,
-    /// Rungs with the seconds of a step; first the one that it has come to, in the window before.
+    /// Rungs with their seconds per step. The first is the present rung, in the window before.
     seen: Vec<(usize, f64)>,
-    /// Seconds that it took beyond what the same steps would have taken without.
+    /// Additional seconds compared with the same steps at the present rung.
     cost: f64,
-    /// Whether it is the first one: then nothing is put off.
+    /// Whether this is the first trial, which does not delay the next.
     is_first: bool,
 }
 
@@ -90,7 +91,7 @@ impl Window {
         self.time.as_secs_f64() / f64::from(self.steps.max(1))
     }
 
-    /// Whether it is as long as so many windows.
+    /// Whether the window is as long as `n` windows.
     fn is_full(self, n: u32) -> bool {
         (self.steps >= n * STEPS && self.time >= n * WINDOW)
             || (self.steps >= n * FEW_STEPS && self.time >= n * LONG_WINDOW)
@@ -102,7 +103,7 @@ impl Trial {
         self.seen.iter().map(|seen| seen.1).fold(f64::INFINITY, f64::min)
     }
 
-    /// Seconds of a step in the window before.
+    /// Seconds per step in the window before the trial.
     fn before(&self) -> f64 {
         self.seen[0].1
     }
@@ -127,7 +128,7 @@ impl Pacer {
         self.prompt
     }
 
-    /// Takes note of a step that generated so many tokens, none of them a draft token. Returns what it changed.
+    /// Records a step with `tokens` generated tokens, none of them a draft token. Returns a change of the threads.
     pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<Change> {
         let size = tokens.max(1).ilog2();
         if size != self.size {
@@ -149,7 +150,7 @@ impl Pacer {
         }
     }
 
-    /// After a window with the threads that it has come to: whether others are worth a trial.
+    /// After a window with the chosen number of threads, decides whether to try others.
     fn judge(&mut self, seen: f64) {
         let is_slow = self.usual.is_some_and(|usual| seen > SLOW * usual);
         self.slow_windows = if is_slow { self.slow_windows + 1 } else { 0 };
@@ -166,8 +167,8 @@ impl Pacer {
         }
     }
 
-    /// After a step of a trial, which ends with the last number of threads, or with a hopeless one below those that it
-    /// has come to: even fewer take even longer.
+    /// Continues a trial after a step. It ends with the last number of threads, or at a hopeless number below the
+    /// present one, because even fewer would take longer.
     fn go_on(&mut self, mut trial: Trial, tokens: usize) -> Option<Change> {
         let Window { steps, .. } = self.window;
         let seconds = self.window.seconds();

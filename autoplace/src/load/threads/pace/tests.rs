@@ -1,20 +1,20 @@
-//! On scripted machines: what a step takes with each number of threads is known, and no clock runs.
+//! Tests on scripted machines: the duration of a step with each number of threads is given, and no clock runs.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Two cores that nobody else uses: nanoseconds of a step by threads, as of the demo model.
+/// Two free cores: nanoseconds of a step by threads, as measured with the demo model.
 fn quiet(threads: u32) -> u64 {
     if threads == 1 { 580_000 } else { 390_000 }
 }
 
-/// The same beside two busy programs, as they were measured: 33 and 1,065 tokens per second.
+/// Beside two busy programs, as measured: 33 and 1,065 tokens per second.
 fn busy(threads: u32) -> u64 {
     if threads == 1 { 939_000 } else { 30_000_000 }
 }
 
-/// Twelve times as slow for a reason that has nothing to do with threads.
+/// Twelve times slower for a reason unrelated to threads.
 fn slow(threads: u32) -> u64 {
     12 * quiet(threads)
 }
@@ -24,13 +24,13 @@ struct Rig {
     /// Threads before and after each change.
     changes: Vec<(u32, u32)>,
     last: Option<Change>,
-    /// Steps with each number of threads.
+    /// Number of steps with each number of threads.
     steps: Vec<u64>,
     clock: Duration,
 }
 
 impl Rig {
-    /// After a load that chose so many threads.
+    /// After a load that chose `cores` threads.
     fn on(cores: u32, basis: ThreadBasis) -> Self {
         let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
@@ -41,7 +41,7 @@ impl Rig {
         Self::on(cores, ThreadBasis::PerCore)
     }
 
-    /// On a quiet machine of two cores that has generated for a second.
+    /// A quiet machine of two cores that has generated for a second.
     fn new() -> Self {
         let mut rig = Self::cores(2);
         assert_eq!(rig.go(seconds(1), quiet), []);
@@ -63,7 +63,7 @@ impl Rig {
         self.changes[before..].to_vec()
     }
 
-    /// Generates a text for so long. Returns the changes.
+    /// Generates a text for `time`. Returns the changes.
     fn go(&mut self, time: Duration, machine: impl FnMut(u32) -> u64) -> Vec<(u32, u32)> {
         self.go_on(time, 1, machine)
     }
@@ -77,14 +77,14 @@ const fn seconds(seconds: u64) -> Duration {
 fn a_quiet_machine_keeps_its_threads_and_tries_others_once() {
     let mut rig = Rig::cores(2);
     assert_eq!(rig.go(seconds(100), quiet), []);
-    // At first.
+    // The only trial runs at the beginning.
     assert!(rig.steps[1] * quiet(1) < 200_000_000, "{}", rig.steps[1]);
 }
 
 #[test]
 fn a_fall_to_a_third_tries_fewer_and_says_so() {
     let mut rig = Rig::new();
-    // Found within half a second.
+    // The change comes within half a second.
     assert_eq!(rig.go(Duration::from_millis(500), busy), [(2, 1)]);
     let change = rig.last.unwrap();
     assert_eq!(change.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.3");
@@ -128,7 +128,7 @@ fn a_quiet_machine_gets_its_threads_back() {
     let mut rig = Rig::new();
     rig.go(seconds(60), busy);
     assert_eq!(rig.go(LONGEST_WAIT + seconds(10), quiet), [(1, 2)]);
-    // And once it has been quiet for long, soon.
+    // The reaction is quick again after a long quiet time.
     rig.go(seconds(60), quiet);
     rig.go(Duration::from_millis(500), busy);
     assert_eq!(rig.go(seconds(2), quiet), [(1, 2)]);
@@ -149,7 +149,7 @@ fn what_threads_do_not_help_keeps_its_threads() {
     let mut rig = Rig::new();
     let before = rig.steps[1];
     assert_eq!(rig.go(seconds(100), slow), []);
-    // And is seldom tried again.
+    // Trials are rare.
     let lost = (rig.steps[1] - before) * slow(1);
     assert!(lost <= 2_000_000_000, "{lost} ns");
 }
@@ -190,7 +190,7 @@ fn a_text_that_begins_on_a_busy_machine_tries_fewer_at_once() {
 #[test]
 fn of_many_cores_one_is_left_to_one_other_program_and_half_to_eight() {
     let free = |threads: u32| 16_000_000 / u64::from(threads);
-    // ggml's threads wait for the one whose core is shared.
+    // ggml's threads wait for the one that shares its core.
     for (fewest_held_up, slowed, expected) in [(16, 4_000_000, 15), (9, 40_000_000, 8)] {
         let machine = |threads| if threads >= fewest_held_up { slowed } else { free(threads) };
         let mut rig = Rig::cores(16);
@@ -202,7 +202,7 @@ fn of_many_cores_one_is_left_to_one_other_program_and_half_to_eight() {
 #[test]
 fn a_token_of_a_second_is_judged_by_two() {
     let mut rig = Rig::cores(2);
-    // A window, and one to see what one thread takes.
+    // One window, and one to measure a single thread.
     rig.go(seconds(6), |threads| 2_000_000_000 / u64::from(threads));
     let busy = |threads| if threads == 1 { 2_000_000_000 } else { 9_000_000_000 };
     // Two windows of two steps each, and two steps with one thread.
@@ -211,8 +211,7 @@ fn a_token_of_a_second_is_judged_by_two() {
 }
 
 proptest! {
-    /// Whatever steps take, threads are of the ladder, and changes stay few: at most a few each time that the machine
-    /// changes.
+    /// Whatever steps take, the threads stay on the ladder, and each change of the machine causes only a few changes.
     #[test]
     fn changes_are_bounded(
         cores in 1u32..20,
