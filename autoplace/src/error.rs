@@ -1,10 +1,10 @@
-//! Any error of this crate, and what can be asked of it wherever it comes from.
+//! The error type of the whole crate, with queries that work for every source.
 
 use llama_sys::Cause;
 
 use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
 
-/// Any error of this crate. `?` converts the errors of its modules, whose methods return the narrower ones.
+/// An error of any module of this crate. `?` converts the narrower errors of the modules.
 ///
 /// ```no_run
 /// fn answer(model: &str) -> Result<String, autoplace::Error> {
@@ -22,13 +22,13 @@ use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A model was not loaded, or not planned.
+    /// A model was not loaded or planned.
     #[error(transparent)]
     Load(#[from] load::Error),
     /// A text was not generated.
     #[error(transparent)]
     Generate(#[from] generate::Error),
-    /// A text was not embedded, or not ranked.
+    /// A text was not embedded or ranked.
     #[error(transparent)]
     Embed(#[from] embed::Error),
     /// A model cannot be watched.
@@ -36,18 +36,17 @@ pub enum Error {
     Watch(#[from] watch::Error),
 }
 
-/// Memory that was lacking: of which device, and the bytes that were needed and free there.
+/// A lack of memory: the device, the needed bytes, and the free bytes.
 type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
 impl Error {
-    /// Whether memory was lacking: no placement fits, another program took the memory, or a device refused it.
+    /// Whether memory ran short: no placement fits, another program took the memory, or a device refused it.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.lack().is_some()
     }
 
-    /// Whether a file is bad: a model or an adapter that cannot be read, is damaged or
-    /// is beyond what llama.cpp takes.
+    /// Whether a file is bad: a model or an adapter that cannot be read, is damaged, or exceeds llama.cpp's limits.
     #[must_use]
     pub fn is_bad_file(&self) -> bool {
         use load::Error::{Adapter, Gguf, Mtp, Profile};
@@ -62,8 +61,8 @@ impl Error {
         refused && !self.is_out_of_memory()
     }
 
-    /// Whether the caller aborted: by an [`AbortHandle`](crate::AbortHandle), or by a load's progress callback that
-    /// returned `false` or ended a fetch.
+    /// Whether the caller aborted: with an [`AbortHandle`](crate::AbortHandle), or with a progress callback of a load
+    /// or a fetch.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         #[cfg(feature = "hub")]
@@ -74,19 +73,19 @@ impl Error {
         matches!(self.native(), Some(Aborted | LoadCancelled { .. }))
     }
 
-    /// The device that lacks memory: a GPU's name or ggml's name of it, or `host`.
+    /// The device that lacks memory: the GPU's display name or ggml's name, or `host`.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         self.lack().map(|(device, ..)| device)
     }
 
-    /// Bytes that were needed of that device, where they are known.
+    /// Bytes that the device would have needed, if known.
     #[must_use]
     pub fn needed(&self) -> Option<u64> {
         self.lack()?.1
     }
 
-    /// Bytes that were free there, where they are known.
+    /// Bytes that were free on the device, if known.
     #[must_use]
     pub fn free(&self) -> Option<u64> {
         self.lack()?.2
@@ -136,7 +135,7 @@ fn of_load(error: &load::Error) -> Option<Lack<'_>> {
     }
 }
 
-/// Of all devices of the placement that lacks the least, the one that lacks the most.
+/// The device that lacks the most, in the placement that lacks the least.
 fn of_plan(error: &plan::Error) -> Option<Lack<'_>> {
     match error {
         plan::Error::DoesNotFit { devices, .. } => {
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
     use crate::load::{Attempt, Stage};
 
-    /// llama.cpp's refusal to load a model, where a buffer of 5 bytes was refused or not.
+    /// llama.cpp's refusal to load a model, with or without a refused buffer of 5 bytes.
     fn refused(out_of_memory: bool) -> llama_sys::Error {
         let buffer = out_of_memory.then_some(serde_json::json!({"buffer_type": "CUDA0", "bytes": 5}));
         let failure = serde_json::json!({"cause": "Refused", "reason": "no", "log": [], "out_of_memory": buffer});

@@ -4,7 +4,8 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
-/// `name(argument: type) field = value, others.push(value);`: methods that do so and return what they change.
+/// Defines builder methods: `name(argument: type) field = value, others.push(value);` assigns and returns the changed
+/// value.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $ty:ty),*)
         $($($field:ident).+ $(($($item:expr),*))? $(= $value:expr)?),+;)*) => {
@@ -15,7 +16,7 @@ macro_rules! setters {
     };
 }
 
-/// `Debug` of these fields alone, beside others that have none.
+/// Implements `Debug` with these fields alone, because the other fields have no `Debug`.
 macro_rules! debug_with {
     ($name:ident $(<$of:lifetime>)?: $($field:tt),*) => {
         impl std::fmt::Debug for $name $(<$of>)? {
@@ -36,7 +37,7 @@ pub mod worker;
 
 #[doc(no_inline)]
 pub use autoplace_chat as chat;
-/// Models by name: what [`ModelBuilder::hub`] and [`ModelBuilder::wish`] take.
+/// Models by name, for [`ModelBuilder::hub`] and [`ModelBuilder::wish`].
 #[cfg(feature = "hub")]
 #[doc(no_inline)]
 pub use autoplace_hub as hub;
@@ -51,17 +52,17 @@ pub use serve::read_frames;
 pub use serve::worker_main;
 pub use worker::{Isolation, OnDeath, WorkerProcess};
 
-/// The libraries that are opened instead of linked: which, and from where. docs/runtime.md.
+/// Libraries that are opened at run time instead of linked, and where they come from: see docs/runtime.md.
 #[cfg(feature = "prebuilt-runtime")]
 #[doc(no_inline)]
 pub use llama_sys::runtime;
 
-/// The native layer underneath, in the version that this crate was built with.
+/// The native layer, in the version that this crate was built with.
 pub use llama_sys;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, whether or not a thread has panicked while it held it.
+/// Locks a mutex, even if a thread has panicked while it held the lock.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -70,7 +71,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::{AbortHandle, Embedder, Model, generate};
 
-    /// As docs/using.md has it.
+    /// As docs/using.md states.
     #[test]
     fn what_goes_to_other_threads() {
         fn is_sent<T: Send>() {}

@@ -1,8 +1,8 @@
-//! The worker's side of [`Isolation::Process`](crate::Isolation::Process): loads one model, generates with it, ends
+//! The worker's side of [`Isolation::Process`](crate::Isolation::Process): loads one model, generates with it, and ends
 //! with its connection.
 //!
-//! In: requests of the application, read on a thread of their own so that an abort is heard in the middle
-//! of a computation. Out: replies. The [`Host`] sends the pieces of texts.
+//! In: requests of the application, read on a separate thread so that an abort takes effect during a computation. Out:
+//! replies. The [`Host`] sends the pieces of texts.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, worker_buil
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate, lock};
 
-/// Makes this process a worker, if it was started as one; otherwise returns at once.
+/// Makes this process a worker if it was started as one; otherwise returns at once.
 ///
-/// Call it in the first line of `main` in a program that loads models with
-/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which starts nothing if it was not
-/// called. What `main` does before it, a worker does too: it is started with the application's environment and without
+/// Call this function in the first line of `main` in a program that loads models with
+/// [`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable), which refuses to start a worker otherwise.
+/// A worker also runs the code of `main` before this call. It starts with the application's environment and without
 /// arguments.
 ///
 /// ```no_run
@@ -40,9 +40,9 @@ use crate::{embed, generate, lock};
 /// }
 /// ```
 ///
-/// In a worker it does not return: the process ends with the application's connection.
+/// In a worker the function does not return: the process ends with the application's connection.
 pub fn worker_main() {
-    // A process that a worker has started has the variable, and not the connection.
+    // A child process of a worker inherits the variable, but not the connection.
     if worker::guard()
         && let Ok((receiver, sender)) = worker::inherited()
     {
@@ -53,7 +53,7 @@ pub fn worker_main() {
 
 type Request = worker::Request<Loading, TextCall, EmbedderCall>;
 
-/// Bytes as the messages of an application, and as those of a worker: for `fuzz`.
+/// Decodes bytes as messages of an application and of a worker, for `fuzz`.
 #[cfg(fuzzing)]
 pub fn read_frames(bytes: &[u8]) {
     let from = || Receiver::new(std::io::Cursor::new(bytes.to_vec()));
@@ -64,7 +64,7 @@ pub fn read_frames(bytes: &[u8]) {
 }
 
 fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::Error>> {
-    // Fails if the application has installed one before: its lines then go where it wants them.
+    // Fails if the program has installed a subscriber before; its lines then go there.
     let _ = tracing::subscriber::set_global_default(LogLines::as_asked());
     if !sender.send(&Hello { build: worker_build() })? {
         return Ok(());
@@ -74,14 +74,14 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::
     let listening = Arc::clone(&control);
     thread::Builder::new().name("autoplace-requests".into()).spawn(move || {
         listen(receiver, &listening, &tasks);
-        // Ends the queue, where nothing computes.
+        // Ends the queue if nothing is being computed.
         drop(tasks);
         listening.close();
     })?;
     let (living, to, every) = (Arc::clone(&control), sender.clone(), worker::sign_every());
     thread::Builder::new().name("autoplace-signs".into()).spawn(move || living.sign(&to, every))?;
     let mut served = Served { model: None, at: At::Nothing, control, sender: sender.clone() };
-    // Ends with the connection, whose end drops the other end of the queue.
+    // Ends with the connection, because its end drops the sender of the queue.
     for task in queue {
         served.control.work(served.model.as_ref());
         if !served.carry_out(task)? {
@@ -94,7 +94,7 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::
     Ok(())
 }
 
-/// What a worker has.
+/// The state of a worker.
 struct Served {
     model: Option<Model>,
     at: At,
@@ -102,7 +102,7 @@ struct Served {
     sender: Sender,
 }
 
-/// What holds the model's context.
+/// The user of the model's context.
 enum At {
     Nothing,
     Texts(Host),
@@ -111,7 +111,7 @@ enum At {
 }
 
 impl Served {
-    /// `false`: the application is gone. The same holds for all methods that answer.
+    /// Carries out a request. This method and all methods that answer return false when the application is gone.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
             Request::Loading(Loading::Load { recipe, wants_progress }) => {
@@ -124,7 +124,7 @@ impl Served {
             }
             Request::Loading(Loading::Plan { recipe }) => self.answer(recipe.only_plan()),
             Request::Loading(Loading::Look { recipe }) => self.answer(recipe.machine(false)),
-            // The thread that listens has heard them.
+            // The listening thread has handled them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),
             Request::Text(TextCall::Session(call)) => self.session(call),
@@ -136,16 +136,16 @@ impl Served {
         }
     }
 
-    /// Loads the model and reports it.
+    /// Loads the model and reports the outcome.
     fn load(&mut self, recipe: Recipe, wants_progress: bool) -> Result<bool, worker::Error> {
         let (sender, control) = (self.sender.clone(), Arc::clone(&self.control));
         let mut reported = -1.0;
         self.model = None;
         let progress = move |done| {
-            // llama.cpp calls for every tensor; a hundredth is as fine as anybody looks.
+            // llama.cpp reports every tensor; steps of a hundredth are enough.
             if wants_progress && (done - reported >= 0.01 || done >= 1.0) {
                 reported = done;
-                // Without a connection the load is cancelled.
+                // A lost connection cancels the load below.
                 let _ = sender.send(&load::remote::Reply::Progress(done));
             }
             control.may_load()
@@ -162,7 +162,7 @@ impl Served {
         self.model.as_ref().ok_or(load::Error::NotLoaded)
     }
 
-    /// Starts a run, or goes on with it.
+    /// Starts a run.
     fn start(&mut self, start: Start) -> Result<bool, worker::Error> {
         self.at = At::Nothing;
         let model = self.model().map_err(generate::Error::from);
@@ -219,8 +219,7 @@ impl Served {
     }
 }
 
-/// Reads requests until the connection ends. Those that take their time are carried out on the main thread, one after
-/// the other.
+/// Reads requests until the connection ends. Slow requests run on the main thread, one after the other.
 fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Request>) {
     while let Ok(request) = receiver.receive() {
         match request {
@@ -235,35 +234,35 @@ fn listen(mut receiver: Receiver, control: &Control, tasks: &mpsc::Sender<Reques
     }
 }
 
-/// How long a computation may go on without a connection. A GPU finishes its part of a graph before it
-/// hears of an abort.
+/// Time that a computation may continue without a connection. A GPU finishes its part of a graph before an abort takes
+/// effect.
 const LAST: Duration = Duration::from_secs(8);
 
-/// Requests that take effect in the middle of a computation.
+/// Requests that take effect during a computation.
 #[derive(Default)]
 struct Control(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The run, and how to stop its computation.
+    /// The run, and the handle that aborts its computation.
     running: Option<(u64, AbortHandle)>,
-    /// The run that was aborted last: the abort may come before it starts.
+    /// The run that was aborted last. The abort may arrive before its run starts.
     aborted: u64,
     is_load_cancelled: bool,
     is_closed: bool,
-    /// Whether somebody may wait for this process; then, what it computes.
+    /// Whether the application may be waiting for this process, and for which model.
     is_working: bool,
     pulse: Option<Arc<Pulse>>,
 }
 
 impl Control {
-    /// Somebody may wait for this process, until it has nothing to do.
+    /// Marks the process as working until it has nothing to do.
     fn work(&self, model: Option<&Model>) {
         let mut state = lock(&self.0);
         (state.is_working, state.pulse) = (true, model.map(|model| Arc::clone(model.pulse())));
     }
 
-    /// Sends signs of life, but not while one computation goes on and on.
+    /// Sends signs of life, except while a single computation does not end.
     fn sign(&self, sender: &Sender, every: Duration) {
         let mut last = None;
         loop {
@@ -279,7 +278,7 @@ impl Control {
         }
     }
 
-    /// A run goes on from now on.
+    /// Records the run that is active from now on.
     fn begin(&self, run: u64, abort: AbortHandle) {
         let mut state = lock(&self.0);
         if state.aborted == run || state.is_closed {
@@ -303,7 +302,7 @@ impl Control {
         !state.is_load_cancelled && !state.is_closed
     }
 
-    /// The application is gone. The computation is aborted; if it cannot be, the process ends.
+    /// Reacts to the end of the application: aborts the computation. If it cannot be aborted, ends the process.
     fn close(&self) {
         let mut state = lock(&self.0);
         state.is_closed = true;
@@ -312,7 +311,7 @@ impl Control {
         }
         drop(state);
         thread::sleep(LAST);
-        // What a library does at an exit, it does to what still computes; and an abort would dump all of the memory.
+        // Normal exit handlers would disturb the running computation, and an abort signal would dump the whole memory.
         llama_sys::end_this_process();
     }
 }

@@ -1,4 +1,4 @@
-//! Texts in, vectors out, wherever the model is.
+//! An embedder: texts in, vectors out. The model runs in this process or in a worker.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::{Embedding, Error, Normalization};
 use crate::load::{AbortHandle, Model};
 use crate::memory::Pooling;
 
-/// The model's one context, on which texts are embedded. Dropping it gives the context back.
+/// An embedder holds the model's one context and embeds texts. Dropping it gives the context back.
 ///
 /// ```no_run
 /// use autoplace::{Model, embed::cosine_similarity, memory::Pooling};
@@ -19,7 +19,7 @@ use crate::memory::Pooling;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// After a re-placement that failed, whatever it is asked is [`Error::Load`].
+/// After a re-placement that failed, every call returns [`Error::Load`].
 #[derive(Debug)]
 #[must_use]
 pub struct Embedder {
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     pub(super) normalization: Normalization,
 }
 
-/// What holds for all texts.
+/// Facts that apply to all texts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct About {
     pub(super) labels: Vec<String>,
@@ -59,38 +59,37 @@ impl Embedder {
     }
 
     setters! {
-        /// Cuts texts that are too long, instead of refusing them: what the model adds at the end stays. Of a query and
-        /// a document, the document is cut. Default: `false`.
+        /// Truncates texts that are too long instead of refusing them. The tokens that the model adds at the end stay.
+        /// Of a query and a document, the document is truncated. Default: `false`.
         truncate(truncate: bool) options.truncate = truncate;
-        /// How vectors are scaled; scores never are. `true` and `false` are Euclidean and none. Default:
+        /// Sets the scaling of vectors; scores are never scaled. `true` and `false` mean Euclidean and none. Default:
         /// [`Normalization::Euclidean`], a length of 1.
         normalize(normalization: impl Into<Normalization>) options.normalization = normalization.into();
     }
 
-    /// The vectors of these texts, in their order. Prefixes that a model wants ("query: ") are the caller's.
+    /// Computes the vectors of these texts, in order. The caller adds prefixes that a model expects ("query: ").
     ///
-    /// All texts are read before the first is computed. With [`Pooling::Rank`] each vector is the scores of the
+    /// All texts are tokenized before the first is computed. With [`Pooling::Rank`] each vector holds the scores of the
     /// classification head ([`labels`](Self::labels)).
     ///
     /// # Errors
     ///
-    /// [`Error::TooLong`] and [`Error::Empty`] name the text. [`Error::Native`] where llama.cpp fails,
-    /// [`Aborted`](llama_sys::Error::Aborted) included.
+    /// [`Error::TooLong`] and [`Error::Empty`] name the text. [`Error::Native`] if llama.cpp fails, including
+    /// [`Aborted`](llama_sys::Error::Aborted).
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
         self.compute(None, texts, self.options)
     }
 
-    /// The same, for these texts alone with [`truncate`](Self::truncate).
+    /// As [`embed`](Self::embed), with [`truncate`](Self::truncate) for this call.
     ///
     /// # Errors
     ///
-    /// As [`embed`](Self::embed), but none is too long.
+    /// As [`embed`](Self::embed), without [`Error::TooLong`].
     pub fn embed_truncated<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Embedding>, Error> {
         self.compute(None, texts, Options { truncate: true, ..self.options })
     }
 
-    /// The same as [`embed`](Self::embed), for these texts alone with [`truncate`](Self::truncate) and
-    /// [`normalize`](Self::normalize).
+    /// As [`embed`](Self::embed), with [`truncate`](Self::truncate) and [`normalize`](Self::normalize) for this call.
     ///
     /// # Errors
     ///
@@ -104,22 +103,22 @@ impl Embedder {
         self.compute(None, texts, Options { truncate, normalization })
     }
 
-    /// How vectors are scaled: see [`normalize`](Self::normalize).
+    /// The scaling of vectors: see [`normalize`](Self::normalize).
     pub const fn normalization(&self) -> Normalization {
         self.options.normalization
     }
 
-    /// How well each of these documents answers the query, in their order: the first score of the model's
-    /// classification head, as llama.cpp's server gives it. Its scale depends on the model: a logit for most, a
-    /// probability for Qwen3.
+    /// Scores how well each of these documents answers the query, in order. A score is the first one of the model's
+    /// classification head, as in llama.cpp's server. Its scale depends on the model: a logit for most, a probability
+    /// for Qwen3.
     ///
-    /// Each pair is put in the model's own form: its `tokenizer.chat_template.rerank`, or
-    /// `[BOS]query[EOS][SEP]document[EOS]` of the tokens that it has.
+    /// Each pair uses the model's own form: its `tokenizer.chat_template.rerank`, or
+    /// `[BOS]query[EOS][SEP]document[EOS]` with the tokens that the model adds.
     ///
     /// # Errors
     ///
-    /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling is another;
-    /// else as [`embed`](Self::embed), the index being the document's.
+    /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling differs;
+    /// otherwise as [`embed`](Self::embed), with the index of the document.
     pub fn rerank<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<f32>, Error> {
         let scores = self.compute(Some(query), documents, self.options)?;
         Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
@@ -138,23 +137,23 @@ impl Embedder {
         }
     }
 
-    /// What the scores of a classification head stand for, in their order; empty where the model does not say.
+    /// The labels of the classification head's scores, in order; empty if the model has none.
     pub fn labels(&self) -> Result<Vec<String>, Error> {
         Ok(self.about()?.labels)
     }
 
-    /// Elements of a vector; with [`Pooling::Rank`], scores.
+    /// Elements per vector; with [`Pooling::Rank`], the number of scores.
     pub fn width(&self) -> Result<usize, Error> {
         Ok(self.about()?.width)
     }
 
-    /// The pooling in use: what was asked for, or the model's own; never [`Pooling::Model`].
+    /// The pooling in use: the requested one, or the model's own, but never [`Pooling::Model`].
     pub fn pooling(&self) -> Result<Pooling, Error> {
         Ok(self.about()?.pooling)
     }
 
-    /// Tokens of the longest text, with those that the model adds: of the context, and of the positions that the
-    /// model has learned.
+    /// Maximum tokens of a text, including those that the model adds. The context and the model's learned positions
+    /// limit it.
     pub fn longest_text(&self) -> Result<usize, Error> {
         Ok(self.about()?.longest_text)
     }
@@ -166,8 +165,8 @@ impl Embedder {
         }
     }
 
-    /// Stops what another thread is waiting for, which then returns [`llama_sys::Error::Aborted`]; while nothing is
-    /// computed, the next computation. The handle stays valid when the model is re-placed.
+    /// A handle that aborts the running computation, or the next one. The waiting call returns
+    /// [`llama_sys::Error::Aborted`]. The handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
         match &self.at {
             At::Here(it) => it.abort.clone().into(),

@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 
-/// What a model makes of a text: one vector, or with [`Pooling::None`](crate::memory::Pooling::None)
-/// one for each token.
+/// The result for a text: one vector, or with [`Pooling::None`](crate::memory::Pooling::None) one per token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
     pub(super) values: Vec<f32>,
@@ -20,27 +19,27 @@ impl Embedding {
         &self.values
     }
 
-    /// The same, owned.
+    /// The elements of all vectors, owned.
     pub fn into_vec(self) -> Vec<f32> {
         self.values
     }
 
-    /// The vectors: one, or one for each token.
+    /// The vectors: one, or one per token.
     pub fn vectors(&self) -> impl ExactSizeIterator<Item = &[f32]> {
         self.values.chunks_exact(self.width.max(1))
     }
 
-    /// Elements of a vector.
+    /// Elements per vector.
     pub const fn width(&self) -> usize {
         self.width
     }
 
-    /// Tokens that were computed, with those that the model adds.
+    /// Number of computed tokens, including those that the model adds.
     pub const fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Whether the text was cut ([`Embedder::truncate`](super::Embedder::truncate)).
+    /// Whether the text was truncated ([`Embedder::truncate`](super::Embedder::truncate)).
     pub const fn is_truncated(&self) -> bool {
         self.truncated
     }
@@ -52,13 +51,13 @@ impl AsRef<[f32]> for Embedding {
     }
 }
 
-/// The cosine of the angle between two vectors, from -1.0 to 1.0; 1.0 of two zeros, 0.0 of one, as in llama.cpp
-/// (`common_embd_similarity_cos`).
+/// The cosine of the angle between two vectors, from -1.0 to 1.0. Two zero vectors give 1.0, and one gives 0.0, as in
+/// llama.cpp (`common_embd_similarity_cos`).
 ///
 /// # Errors
 ///
-/// [`Error::Lengths`] of vectors of different lengths: those of different models, or of texts with a vector for each
-/// token ([`Embedding::vectors`] has them one by one).
+/// [`Error::Lengths`] for vectors of different lengths: from different models, or from texts with a vector per token
+/// ([`Embedding::vectors`] returns those one by one).
 pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> Result<f32, Error> {
     let (one, other) = (one.as_ref(), other.as_ref());
     if one.len() != other.len() {
@@ -80,22 +79,22 @@ pub fn cosine_similarity(one: impl AsRef<[f32]>, other: impl AsRef<[f32]>) -> Re
     Ok(cosine.clamp(-1.0, 1.0))
 }
 
-/// How a vector is scaled. A vector of zeros stays one. The arithmetic is that of llama.cpp's `--embd-normalize`
+/// The scaling of a vector. A zero vector stays zero. The arithmetic is that of llama.cpp's `--embd-normalize`
 /// (common/common.cpp, `common_embd_normalize`), whose numbers [`from_llama_cpp`](Self::from_llama_cpp) reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Normalization {
-    /// Not scaled: as the model gives it (-1).
+    /// No scaling (-1).
     None,
-    /// To a largest absolute element of 32760, for vectors that are kept as 16-bit integers (0).
+    /// Largest absolute element of 32760, for storage as 16-bit integers (0).
     MaxAbsolute,
-    /// To a sum of absolute elements of 1 (1).
+    /// Sum of absolute elements of 1 (1).
     Taxicab,
-    /// To a length of 1: the product of two vectors is their cosine similarity (2).
+    /// Length of 1, so that the product of two vectors is their cosine similarity (2).
     #[default]
     Euclidean,
-    /// To a p-norm of 1, for this p (3 and more); 0 counts as 1.
+    /// p-norm of 1 for this p (3 and more); 0 counts as 1.
     P(u16),
 }
 
@@ -106,12 +105,12 @@ impl From<bool> for Normalization {
     }
 }
 
-/// llama.cpp's largest element of [`Normalization::MaxAbsolute`].
+/// llama.cpp's largest element for [`Normalization::MaxAbsolute`].
 const LARGEST: f64 = 32760.0;
 
 impl Normalization {
-    /// The kind of a number of llama.cpp's: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm. `None` for
-    /// any other number.
+    /// Reads llama.cpp's number: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm. `None` for any other
+    /// number.
     pub fn from_llama_cpp(number: i64) -> Option<Self> {
         match number {
             -1 => Some(Self::None),
@@ -138,7 +137,7 @@ impl Normalization {
 }
 
 fn p_norm(vector: &[f32], p: u16) -> f64 {
-    // Relative to the largest element: no power of it overflows.
+    // Relative to the largest element, so that no power overflows.
     let largest = vector.iter().fold(0.0_f64, |most, x| most.max(f64::from(x.abs())));
     if largest == 0.0 {
         return 0.0;
@@ -190,7 +189,7 @@ mod tests {
         assert_eq!(scaled(N::P(2), &vector), scaled(N::Euclidean, &vector));
         assert_eq!([N::from(true), N::from(false)], [N::Euclidean, N::None]);
         assert_eq!([N::from_llama_cpp(-2), N::from_llama_cpp(65_536)], [None, None]);
-        // A large p is nearly the largest element.
+        // A large p approaches the largest element.
         assert!((scaled(N::P(u16::MAX), &[1e30, 1e3])[0] - 1.0).abs() < 1e-3);
     }
 

@@ -1,4 +1,4 @@
-//! The loop of this process: texts are read, packed into batches, computed, and their vectors taken.
+//! Embeds texts in this process: tokenizes them, packs them into batches, computes, and takes their vectors.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ impl EmbedderHere {
             model.slot().give_back(context, contents);
             return Err(Error::NotEmbedding { architecture: model.placement().model.architecture.clone() });
         }
-        // A new one: a handle of an earlier embedder must not stop this one.
+        // A new handle, so that a handle of an earlier embedder cannot abort this one.
         let abort = AbortHandle::default();
         context.follow_abort_handle(abort.clone());
         Ok(Self { abort, model: model.clone(), context: Some(context), batch: Batch::default() })
     }
 
-    /// The vectors of texts, or of the pairs of a query and documents.
+    /// Computes the vectors of texts, or of pairs of a query and documents.
     pub(super) fn compute(
         &mut self,
         query: Option<&str>,
@@ -76,7 +76,7 @@ impl EmbedderHere {
         self.context.as_ref().ok_or_else(|| load::Error::NotLoaded.into())
     }
 
-    /// llama.cpp rounds a context up; what was asked for, and planned, is what holds.
+    /// llama.cpp rounds a context up, but the requested and planned size counts.
     fn longest_text(&self) -> Result<usize, Error> {
         Ok(self.context()?.longest_text().min(self.model.placement().context.n_ctx) as usize)
     }
@@ -137,7 +137,7 @@ impl EmbedderHere {
         Ok(())
     }
 
-    /// Carries out a requested re-placement, and takes a context in place of one that is gone or no longer works.
+    /// Carries out a requested re-placement, and takes a new context in place of one that is gone or broken.
     fn prepare(&mut self) {
         let replacement = self.model.requests().take();
         let is_usable = self.context.as_ref().is_some_and(Context::is_usable);
@@ -150,7 +150,7 @@ impl EmbedderHere {
         {
             tracing::warn!("the model was not re-placed: {error}");
         }
-        // Where nothing is loaded any more, or somebody else was faster, whatever is asked next says so.
+        // The next call reports an unloaded model, or a context that another user has taken.
         if let Ok(Some((mut context, _))) = self.model.slot().take_for(Purpose::Embeddings) {
             context.follow_abort_handle(self.abort.clone());
             self.context = Some(context);
@@ -170,7 +170,8 @@ impl Drop for EmbedderHere {
     }
 }
 
-/// Texts of these lengths, in their order, as many at once as one computation holds. None may be longer than that.
+/// Groups texts of these lengths, in order, into batches that one computation can hold. No text may be longer than a
+/// batch.
 fn batches(lengths: &[usize], most_tokens: usize, most_texts: usize) -> Vec<Range<usize>> {
     let mut batches = Vec::new();
     let (mut begin, mut tokens) = (0, 0_usize);

@@ -1,8 +1,8 @@
-//! Texts in, vectors out: embeddings, and the scores of rerankers.
+//! Embeddings and the scores of rerankers: texts in, vectors out.
 //!
 //! In: a [`Model`] that was loaded to embed ([`ModelBuilder::embeddings`](crate::ModelBuilder::embeddings)), and texts.
-//! Out: an [`Embedding`] for each, or a score for each document. Texts are computed together, as many as one
-//! computation holds, and give the same vectors as alone but for rounding.
+//! Out: an [`Embedding`] for each text, or a score for each document. A computation takes as many texts as it can hold.
+//! Except for rounding, they get the same vectors as alone.
 
 mod embedder;
 mod embedding;
@@ -23,13 +23,13 @@ use crate::memory::Pooling;
 use crate::{load, worker};
 
 impl Model {
-    /// Takes the model's one context, to embed texts or to rerank documents. Dropping it gives the context back.
+    /// Takes the model's one context to embed texts or rerank documents. Dropping the embedder gives the context back.
     ///
     /// # Errors
     ///
     /// [`Error::Busy`] while another embedder of this model lives; [`Error::Load`] for a model that was loaded to
-    /// generate, or that is not loaded; [`Error::NotEmbedding`] for an encoder-decoder, whose context is there to
-    /// translate; [`Error::Worker`] when the model's worker process has died or cannot be started again.
+    /// generate or is not loaded; [`Error::NotEmbedding`] for an encoder-decoder; [`Error::Worker`] if the model's
+    /// worker process has died or cannot be started again.
     pub fn embedder(&self) -> Result<Embedder, Error> {
         Embedder::open(self)
     }
@@ -40,15 +40,15 @@ impl Model {
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// Two vectors cannot be compared.
+    /// The lengths of two vectors differ.
     #[error("a vector of {one} elements cannot be compared with one of {other}")]
     Lengths { one: usize, other: usize },
-    /// An embedder of this model lives already.
+    /// Another embedder of this model lives.
     #[error("this model is embedding already: drop its other embedder first")]
     Busy,
-    /// A text is longer than one computation, or than the positions that the model has learned
-    /// ([`Embedder::longest_text`](Embedder::longest_text)). The tokens that the model adds count, and with a document
-    /// those of the query. Texts are numbered from 0.
+    /// A text is longer than one computation, or than the model's learned positions
+    /// ([`Embedder::longest_text`](Embedder::longest_text)). The length includes the tokens that the model adds, and
+    /// with a document those of the query. Texts are numbered from 0.
     #[error(
         "text {index} is {tokens} tokens long, and the longest that can be embedded is {limit}: load with a longer context, cut it, or ask for `truncate`"
     )]
@@ -56,19 +56,19 @@ pub enum Error {
     /// A text has no tokens, and the model adds none.
     #[error("text {index} is empty, and the model has no token that begins a text")]
     Empty { index: usize },
-    /// A model that was loaded to embed cannot score documents.
+    /// The model was not loaded to score documents.
     #[error("the model was loaded to embed, with the pooling {pooling}: load it with `Pooling::Rank` to rerank")]
     NotReranking { pooling: Pooling },
-    /// The model is an encoder-decoder, whose encoder is there for its decoder.
+    /// The model is an encoder-decoder, whose encoder serves its decoder.
     #[error("{architecture} models do not embed")]
     NotEmbedding { architecture: String },
-    /// llama.cpp refused or failed, or [was aborted](llama_sys::Error::Aborted).
+    /// llama.cpp refused a call, a call failed, or it [was aborted](llama_sys::Error::Aborted).
     #[error(transparent)]
     Native(#[from] llama_sys::Error),
-    /// The worker process that the model runs in died.
+    /// The model's worker process died.
     #[error(transparent)]
     Worker(#[from] worker::Error),
-    /// The model is not loaded, or was not loaded to embed.
+    /// The model is not loaded, or was loaded to generate.
     #[error(transparent)]
     Load(#[serde(with = "load::crossing")] Arc<load::Error>),
 }

@@ -1,13 +1,14 @@
 //! A query and a document in the form that a reranker reads.
 //!
-//! As in llama.cpp's server (tools/server, `format_prompt_rerank`): by the model's own `tokenizer.chat_template.rerank`
-//! if it has one, else the query and the document between the tokens that the model puts around texts.
+//! As in llama.cpp's server (tools/server, `format_prompt_rerank`), the form is the model's own
+//! `tokenizer.chat_template.rerank` if present. Otherwise it is the query and the document between the special tokens
+//! that the model adds to texts.
 
 use llama_sys::{Token, Vocab};
 
 use super::Error;
 
-/// The model's template: `{query}` and `{document}` stand for the two texts, and everything else for itself.
+/// The model's template. `{query}` and `{document}` stand for the two texts.
 const TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(super) struct Format<'a> {
     template: Option<String>,
 }
 
-/// What a part of a pair is of.
+/// The origin of a part of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Template,
@@ -24,7 +25,7 @@ enum Part {
     Document,
 }
 
-/// Tokens of a part, and whether they are the document's, which may be cut.
+/// Tokens of a part. The flag marks the document, which may be truncated.
 type Tokens = (Vec<Token>, bool);
 
 impl<'a> Format<'a> {
@@ -32,7 +33,7 @@ impl<'a> Format<'a> {
         Self { vocab, template: vocab.model().metadata(TEMPLATE) }
     }
 
-    /// The query and the document of this number. Control tokens written in either are text.
+    /// Combines the query and the document with this index. Control tokens written in either are plain text.
     pub(super) fn pair(&self, index: usize, query: &str, document: &str, limit: Limit) -> Result<Text, Error> {
         let parts = match &self.template {
             Some(template) => {
@@ -42,8 +43,8 @@ impl<'a> Format<'a> {
                     Ok((tokens, part == Part::Document))
                 };
                 let tokens: Vec<Tokens> = parts.iter().map(tokens).collect::<Result<_, Error>>()?;
-                // Tokens may join a text with what is around it, so the whole is read at once; unless that makes
-                // control tokens of the texts.
+                // Tokens may span the border between a text and its surroundings, so the whole pair is tokenized at
+                // once, unless that would turn a part of the texts into control tokens.
                 let whole: String = parts.iter().map(|(text, _)| *text).collect();
                 let whole = self.vocab.tokenize(&whole, false, true)?;
                 if self.controls(&whole) == self.controls(tokens.iter().flat_map(|(it, _)| it))
@@ -72,7 +73,7 @@ impl<'a> Format<'a> {
         }
     }
 
-    /// `[BOS]query[EOS][SEP]document[EOS]`, of these tokens those that the model adds.
+    /// `[BOS]query[EOS][SEP]document[EOS]`, with those special tokens that the model adds.
     fn around(&self, query: &str, document: &str) -> Result<Vec<Tokens>, Error> {
         let added = self.vocab.added_tokens();
         let one = |token: Option<Token>| (Vec::from_iter(token), false);
@@ -91,7 +92,7 @@ impl<'a> Format<'a> {
     }
 }
 
-/// One text of these parts, its documents cut to so many tokens.
+/// Joins the parts into one text, with each document cut to `most` tokens.
 fn joined(parts: Vec<Tokens>, most: usize) -> Text {
     let mut text = Text { tokens: Vec::new(), truncated: false };
     for (mut tokens, is_document) in parts {
@@ -104,7 +105,7 @@ fn joined(parts: Vec<Tokens>, most: usize) -> Text {
     text
 }
 
-/// The parts of a template, in one pass: a `{document}` in a query is text.
+/// Splits a template in a single pass, so that a `{document}` in a query is plain text.
 fn parts<'t>(template: &'t str, query: &'t str, document: &'t str) -> Vec<(&'t str, Part)> {
     let places = [("{query}", query, Part::Query), ("{document}", document, Part::Document)];
     let mut parts = Vec::new();
@@ -128,7 +129,7 @@ pub(super) struct Text {
     pub(super) truncated: bool,
 }
 
-/// The most tokens of a text, and whether longer ones are cut.
+/// The maximum tokens of a text, and whether longer ones are truncated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) tokens: usize,
@@ -136,7 +137,8 @@ pub(super) struct Limit {
 }
 
 impl Text {
-    /// The text of this number, with the tokens that the model adds. Control tokens written in it are text.
+    /// Tokenizes the text with this index, including the tokens that the model adds. Control tokens written in it are
+    /// plain text.
     pub(super) fn of(vocab: &Vocab, index: usize, text: &str, limit: Limit) -> Result<Self, Error> {
         let mut tokens = vocab.tokenize(text, true, false)?;
         if tokens.is_empty() {
@@ -147,7 +149,7 @@ impl Text {
             if !limit.truncate {
                 return Err(Error::TooLong { index, tokens: tokens.len(), limit: limit.tokens });
             }
-            // Only the model has put a control token there: what it adds at the end stays.
+            // A control token at the end was added by the model, and stays.
             let end = tokens.pop().filter(|last| vocab.is_control(*last));
             tokens.truncate(limit.tokens - usize::from(end.is_some()));
             tokens.extend(end);

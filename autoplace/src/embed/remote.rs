@@ -1,4 +1,4 @@
-//! An embedder of a model in a worker: its calls, one after the other, and what both sides do with them.
+//! An embedder of a model in a worker: its calls, which run one after the other, and both sides of the connection.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,31 +11,31 @@ use crate::worker::{self, Sender};
 
 const DOING: &str = "embedding";
 
-/// Numbers in a message at most: below what one may hold, however many vectors a text has.
+/// Maximum number of floats per message. Longer results are split, so that no message exceeds its limit.
 const AT_ONCE: usize = 1 << 20;
 
 type Request = worker::Request<(), (), Call>;
 
-/// A request to a worker.
+/// A request to a worker about embeddings.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
-    /// The first: take the context. Answered with what holds for all texts.
+    /// The first call: the worker takes the context, and answers with the facts that apply to all texts.
     Open { run: u64 },
-    /// The vectors of texts, or of the pairs of a query and documents.
+    /// Computes the vectors of texts, or of pairs of a query and documents.
     Compute { query: Option<String>, texts: Vec<String>, options: Options },
-    /// The last. It has no answer.
+    /// The last call. It has no answer.
     Close,
 }
 
-/// Vectors without their values: how many each has, its width, tokens, and whether it was truncated. The values of each
-/// follow, at most [`AT_ONCE`] in a message.
+/// Vectors without their values: number of values, width, tokens, truncated. The values of each follow, at most
+/// [`AT_ONCE`] per message.
 type Shapes = Vec<(usize, usize, usize, bool)>;
 
-/// The application's side.
+/// The application's side of an embedder.
 #[derive(Debug)]
 pub(super) struct EmbedderThere {
     worker: LentWorker,
-    /// The process that has the context, and what holds for all texts.
+    /// The process that holds the context, and the facts that apply to all texts.
     opened: Option<(u32, About)>,
 }
 
@@ -57,7 +57,8 @@ impl EmbedderThere {
         self.ask(Some(&Request::Embed(Call::Compute { query: query.map(str::to_owned), texts, options })))
     }
 
-    /// Asks the worker, and another one if it dies, as often as the application allows. Each opens the embedder first.
+    /// Asks the worker. If the worker dies, asks another one, as often as the application allows. Each new worker opens
+    /// the embedder first.
     fn ask(&mut self, call: Option<&Request>) -> Result<Vec<Embedding>, Error> {
         let Self { worker, opened } = self;
         worker.survive(|worker| {
@@ -90,13 +91,13 @@ impl EmbedderThere {
 impl Drop for EmbedderThere {
     fn drop(&mut self) {
         if let Some(sender) = self.worker.sender() {
-            // One that is gone has no embedder.
+            // A dead worker has no embedder to close.
             let _ = sender.send(&Request::Embed(Call::Close));
         }
     }
 }
 
-/// Hears the values of vectors.
+/// Receives the values of the vectors.
 fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worker::Error> {
     let hear = |(wanted, width, tokens, truncated)| {
         let mut values = Vec::new();
@@ -108,7 +109,7 @@ fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worke
     shapes.into_iter().map(hear).collect()
 }
 
-/// The worker's side: takes the context and reports that, or why not.
+/// The worker's side: takes the context and reports the outcome.
 pub(crate) fn open(model: Result<&Model, Error>, sender: &Sender) -> Result<Option<EmbedderHere>, worker::Error> {
     let opened = model.and_then(EmbedderHere::open);
     let about = opened.as_ref().map_err(Error::clone).and_then(EmbedderHere::about);
@@ -116,7 +117,7 @@ pub(crate) fn open(model: Result<&Model, Error>, sender: &Sender) -> Result<Opti
     Ok(opened.ok())
 }
 
-/// The worker's side of [`Call::Compute`]. `false`: nobody is there any more.
+/// The worker's side of [`Call::Compute`]. Returns false when the application is gone.
 pub(crate) fn compute(
     embedder: &mut EmbedderHere,
     (query, texts, options): (Option<&str>, &[String], Options),

@@ -34,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// not belong to this user, if others may write there, or if files cannot be locked, the load continues without a
 /// lease, and [`LoadReport::unleased`](super::LoadReport::unleased) gives the reason.
 ///
-/// A load sees other loads of the same user and folder on this machine, outside of containers. The host's memory is not
-/// leased. A [simulated](llama_sys::sim) GPU is a different one in each process, and is leased only if it has a PCI
+/// A load sees only loads of the same user and folder, on this machine and in the same container. The host's memory is
+/// not leased. A [simulated](llama_sys::sim) GPU is a different one in each process, and is leased only if it has a PCI
 /// address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use]

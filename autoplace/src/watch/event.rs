@@ -1,41 +1,41 @@
-//! Events: conditions that began and conditions that ended.
+//! Events: the beginnings and ends of conditions.
 
 use crate::load::Replacement;
 use crate::machine::{Bytes, ThrottleReason};
 
-/// Something that changed for a model since it was loaded. Each condition is reported when it begins and when it ends.
+/// A change for a model since its load. Each condition is reported when it begins and when it ends.
 ///
-/// `device` is ggml's name of the GPU, `pid` and `name` are another program's. Sizes are in bytes, speeds in tokens per
-/// second at the current depth, temperatures in degrees Celsius.
+/// `device` is ggml's name of the GPU; `pid` and `name` belong to another program. Sizes are in bytes, speeds in tokens
+/// per second at the current depth, temperatures in degrees Celsius.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Event {
-    /// A GPU has less free than the model may still need of it.
+    /// A GPU has less free memory than the model may still need.
     #[error("{device} has {} free, and the model may still need {} of it", Bytes(*.free), Bytes(*.needed))]
     MemoryPressure { device: String, free: u64, needed: u64 },
     /// The end of [`MemoryPressure`](Self::MemoryPressure).
     #[error("{device} has {} free, which is enough", Bytes(*.free))]
     MemoryRelieved { device: String, free: u64 },
-    /// A GPU has so much more free than at first that a plan made now would put more on it.
+    /// A GPU has gained enough free memory that a new plan would place more on it.
     #[error("{device} has {} free, and had {} at first: more of the model may fit", Bytes(*.free), Bytes(*.before))]
     RoomGained { device: String, free: u64, before: u64 },
     /// The end of [`RoomGained`](Self::RoomGained).
     #[error("{device} has {} free, as at first", Bytes(*.free))]
     RoomLost { device: String, free: u64 },
-    /// A GPU's clocks are held down by a fault: heat, or the power supply.
+    /// A fault lowers a GPU's clocks: heat, or the power supply.
     #[error("{device} runs below its clocks: {}{}", list(.reasons), celsius(*.temperature))]
     Throttled { device: String, reasons: Vec<ThrottleReason>, temperature: Option<u32> },
     /// The end of [`Throttled`](Self::Throttled).
     #[error("{device} runs at its clocks again")]
     Unthrottled { device: String, temperature: Option<u32> },
-    /// Another program came to a GPU, or took more of it.
+    /// Another program has started to use a GPU, or uses more of its memory.
     #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
     OtherProcess { name: Option<String>, pid: u32, bytes: u64, device: String },
-    /// The end of [`OtherProcess`](Self::OtherProcess): it ended, or gave back what it took.
+    /// The end of [`OtherProcess`](Self::OtherProcess): the program ended, or released the memory.
     #[error("{} gave {device} back", program(.name.as_deref(), *.pid))]
     OtherProcessGone { name: Option<String>, pid: u32, device: String },
-    /// The model generates slower than it did.
+    /// The model generates more slowly than before.
     #[error("{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}")]
     Slowdown { expected: f64, observed: f64, likely_cause: Cause },
     /// The end of [`Slowdown`](Self::Slowdown).
@@ -43,37 +43,37 @@ pub enum Event {
     SpeedRecovered { expected: f64, observed: f64 },
 }
 
-/// Why a model has become slower, as far as is known. Pressures are the share of the last ten seconds in which a
-/// thread waited, in percent.
+/// The likely cause of a slowdown. Pressures are the share of the last ten seconds in which a thread waited, in
+/// percent.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Cause {
-    /// A GPU's clocks are held down.
+    /// A GPU's clocks are lowered.
     #[error("{device} runs below its clocks: {}", list(.reasons))]
     Throttled { device: String, reasons: Vec<ThrottleReason> },
     /// A GPU is full, and its driver moves memory to the host.
     #[error("{device} is full, and its driver uses the host's memory")]
     Spill { device: String },
-    /// Another program came to a GPU, or took more of it: of several the one that took most.
+    /// Another program has started to use a GPU, or uses more of its memory. The one that took the most is named.
     #[error("{} uses {device}", program(.name.as_deref(), *.pid))]
     OtherProcess { name: Option<String>, pid: u32, device: String },
     /// Threads wait for the processor's cores.
     #[error("the processor is busy, threads wait for it {pressure:.0} % of the time")]
     HostBusy { pressure: f32 },
-    /// The host is short of memory: weights that are mapped are read from the disk again.
+    /// The host is short of memory, so mapped weights are read from the disk again.
     #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
-    /// There are more tokens before each than at first, and how much longer a token then takes is unknown.
+    /// The text is deeper than at first, and the cost of depth is unknown.
     #[error("{depth} tokens come before each, {before} did at first")]
     DeeperContext { depth: u64, before: u64 },
-    /// Nothing that is watched explains it.
+    /// None of the watched conditions explains the slowdown.
     #[error("nothing that is watched explains it")]
     Unknown,
 }
 
 impl Event {
-    /// Whether a condition ended.
+    /// Whether the event is the end of a condition.
     pub const fn is_end(&self) -> bool {
         matches!(
             self,
@@ -85,9 +85,8 @@ impl Event {
         )
     }
 
-    /// The re-placement of the model that would help: where a GPU has become too full, by a plan for what is free then;
-    /// where it has become emptier, by a plan that is better by this [gain](crate::load::BetterPlan::gain) at least.
-    /// `None` where none would help.
+    /// The re-placement that would help. For a GPU that became too full, a plan for the memory then free; for a GPU
+    /// that gained room, a plan with at least this [gain](crate::load::BetterPlan::gain). `None` if none would help.
     pub const fn advises(&self, min_gain: f64) -> Option<Replacement> {
         match self {
             Self::MemoryPressure { .. } | Self::Slowdown { likely_cause: Cause::Spill { .. }, .. } => {
@@ -98,7 +97,7 @@ impl Event {
         }
     }
 
-    /// Logs it by `tracing`: what is wrong as a warning.
+    /// Logs the event with `tracing`; problems become warnings.
     pub(super) fn trace(&self) {
         match self {
             Self::MemoryPressure { .. } | Self::Throttled { .. } | Self::Slowdown { .. } => {

@@ -1,25 +1,25 @@
-//! A condition, from "it is so now" to when it began and when it ended.
+//! A condition with patience: turns "true now" into a beginning and an end.
 
 use std::time::Duration;
 
 use super::event::Event;
 
-/// When a sentinel reports: as [`SentinelBuilder`](super::SentinelBuilder) says.
+/// Settings of a sentinel: see [`SentinelBuilder`](super::SentinelBuilder).
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) interval: Duration,
-    /// What must stay free on each GPU, instead of what follows from the plan.
+    /// Bytes that must stay free on each GPU, instead of the plan's.
     pub(super) needed: Option<u64>,
 }
 
 impl Settings {
-    /// How long a condition must hold before its beginning is reported, unless that is at once.
+    /// How long a condition must hold before its beginning is reported, unless it is reported at once.
     pub(super) fn patience(&self) -> Duration {
         self.interval.saturating_mul(2)
     }
 
-    /// How long a condition must not hold before its end is reported; from one look at the programs on the GPUs to the
-    /// next.
+    /// How long a condition must be false before its end is reported. Also the interval between two looks at the
+    /// programs on the GPUs.
     pub(super) fn calm(&self) -> Duration {
         self.interval.saturating_mul(5)
     }
@@ -31,22 +31,22 @@ impl Default for Settings {
     }
 }
 
-/// The moment of a sample, by which settings it is judged, and where events go.
+/// The moment of a sample, the settings, and the list for events.
 pub(super) struct Now<'a> {
-    /// Never before that of the last one.
+    /// At least the moment of the last sample.
     pub(super) at: Duration,
     pub(super) settings: &'a Settings,
     pub(super) events: &'a mut Vec<Event>,
 }
 
-/// Gives an event when a condition begins and when it ends, each once, however it flickers in between.
+/// Reports one event when a condition begins and one when it ends, however the condition flickers in between.
 ///
-/// It begins when it has held for as long as patience lasts, and ends when for as long as calm lasts it is known not to
-/// hold. So it cannot begin twice within the time of calm.
+/// It begins after it has held for `patience`, and ends after it has been known false for the time of calm. It
+/// therefore cannot begin twice within the time of calm.
 #[derive(Debug, Default)]
 pub(super) struct Condition {
     state: State,
-    /// The event of its end, if it ended now.
+    /// The event of its end, as of the last sample.
     end: Option<Event>,
 }
 
@@ -54,26 +54,26 @@ pub(super) struct Condition {
 enum State {
     #[default]
     Off,
-    /// Holds, and has not for long enough.
+    /// True, but not for long enough.
     Pending(Duration),
     On,
-    /// Does not hold any more, and has not for long enough.
+    /// False, but not for long enough.
     Calming(Duration),
 }
 
 impl Condition {
-    /// Whether it has begun and not ended.
+    /// Whether the condition has begun and not ended.
     pub(super) const fn is_on(&self) -> bool {
         matches!(self.state, State::On | State::Calming(_))
     }
 
-    /// Whether it holds, and has not for long enough to have begun.
+    /// Whether the condition holds, but not for long enough to begin.
     pub(super) const fn is_pending(&self) -> bool {
         matches!(self.state, State::Pending(_))
     }
 
-    /// Takes what a sample says of the condition, which must hold for as long as `patience`: `None` where it says
-    /// nothing. `begins` makes the event of its beginning; `end` is the event of its end.
+    /// Takes a sample of the condition; `None` means unknown. The condition must hold for `patience`. `begins` creates
+    /// the event of its beginning; `end` is the event of its end.
     pub(super) fn step(
         &mut self,
         holds: Option<bool>,
@@ -92,7 +92,7 @@ impl Condition {
             (false, Some(true)) if lasts >= patience => State::On,
             (false, Some(true)) => State::Pending(since),
             (false, _) => State::Off,
-            // The time of calm is one in which it is known not to hold.
+            // The condition must be known false throughout the time of calm.
             (true, Some(false)) if matches!(self.state, State::Calming(_)) && lasts >= calm => State::Off,
             (true, Some(false)) => State::Calming(since),
             (true, _) => State::On,
@@ -104,7 +104,7 @@ impl Condition {
         });
     }
 
-    /// Ends it at once: with its event, if it has begun.
+    /// Ends the condition at once. Returns the event of its end if it had begun.
     pub(super) fn end(&mut self) -> Option<Event> {
         let was_on = self.is_on();
         self.state = State::Off;

@@ -1,4 +1,4 @@
-//! Watching a loaded model: [`Event`]s say what has changed for it since, when it began and when it ended.
+//! Watches a loaded model: [`Event`]s report the beginnings and ends of changes.
 //!
 //! ```no_run
 //! # let model = autoplace::Model::load("model.gguf")?;
@@ -7,16 +7,16 @@
 //! # Ok::<(), autoplace::Error>(())
 //! ```
 //!
-//! A model that is well placed can be ill placed an hour later, and nothing fails then; it is only slow. A [`Sentinel`]
-//! looks once a second, at the cost of less than a hundredth of a core.
+//! A well-placed model can become slow an hour later, and nothing fails then. A [`Sentinel`] checks once a second, at
+//! the cost of less than a hundredth of a core.
 //!
 //! | condition | begins | ends |
 //! |---|---|---|
-//! | a GPU has too little free | [`Event::MemoryPressure`] | [`Event::MemoryRelieved`] |
+//! | a GPU has too little free memory | [`Event::MemoryPressure`] | [`Event::MemoryRelieved`] |
 //! | a GPU has room for more of the model | [`Event::RoomGained`] | [`Event::RoomLost`] |
-//! | its clocks are held down by heat or power supply | [`Event::Throttled`] | [`Event::Unthrottled`] |
-//! | another program came to a GPU, or took more of it | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
-//! | the model is slower than it was | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
+//! | heat or the power supply lowers its clocks | [`Event::Throttled`] | [`Event::Unthrottled`] |
+//! | another program uses a GPU, or more of it | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
+//! | the model is slower than before | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
 //!
 //! `docs/sentinel.md` has the sources on each system, and the thresholds with their reasons.
 mod depth;

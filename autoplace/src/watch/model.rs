@@ -1,5 +1,5 @@
-//! Samples of a loaded model: NVIDIA's driver where the GPU is one of its, ggml's devices elsewhere, and the model's
-//! own count of tokens.
+//! Samples of a loaded model, from NVIDIA's driver for its GPUs, from ggml's devices for others, and from the model's
+//! own token counters.
 
 use std::sync::{Arc, Weak};
 
@@ -15,17 +15,17 @@ use crate::memory::WSL_HEADROOM;
 use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
 
-/// The least that another program must take to be the likely cause of a slowdown.
+/// Bytes that another program must take at least to be the likely cause of a slowdown.
 const LEAST_NOTABLE: u64 = mib(64);
 
-/// Watches a loaded model, without keeping it loaded.
+/// Watches a loaded model without keeping it loaded.
 ///
-/// # What must stay free
+/// # Memory that must stay free
 ///
-/// Of each GPU what the plan keeps for growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)): workspaces and
-/// pools that are made when they are first needed. Once they are made that much need not be free any more, and what is
-/// left then is the plan's margin and what no layer fitted into; so at most half of that must stay free. Under WSL,
-/// where Windows begins to move memory to the host while some of it still shows as free, that much must stay free.
+/// Each GPU must keep the plan's growth ([`HeadroomParts::growth`](crate::memory::HeadroomParts)) free, for workspaces
+/// and pools that are created on first use. Once they exist, only the plan's margin and the unused rest are left, so at
+/// most half of those two must stay free. Under WSL, Windows starts to move memory to the host while some of it still
+/// counts as free, so that amount must stay free.
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,
@@ -34,17 +34,17 @@ pub struct ModelSource {
     driver: Option<Driver>,
 }
 
-/// Where one GPU is asked.
+/// The sources for one GPU.
 #[derive(Debug)]
 struct DeviceSource {
     ggml: Option<Device>,
-    /// The address of a card that NVIDIA's driver knows.
+    /// PCI address of a card that NVIDIA's driver knows.
     nvidia: Option<PciId>,
-    /// Whether that driver's memory is this device's: not of a slice of a card, nor where the memory is the host's.
+    /// Whether the driver's memory is this device's own; false for a slice of a card, and for host memory.
     counts: bool,
-    /// Whether the model is not on it: then only its room matters.
+    /// Whether the model does not use the GPU, so that only its room matters.
     is_spare: bool,
-    /// What Windows lets this process use of it, where no other GPU has its name.
+    /// Windows' limit for this process; absent if two GPUs share the name.
     #[cfg(windows)]
     video: Option<llama_sys::VideoMemory>,
 }
@@ -68,15 +68,15 @@ impl ModelSource {
                 (sample.temperature, sample.clock_mhz) = (state.temperature, state.clock_mhz);
             }
             if processes && !source.is_spare {
-                // Where this process is not among them their numbers are not ours, and one of them may be
-                // this very model.
+                // If the list does not contain this process, its process ids come from another namespace, and one of
+                // them may be this very model.
                 let listed = driver.processes(card).filter(|listed| listed.knows_us);
                 sample.processes = listed.map(|listed| listed.others);
             }
         }
         if sample.free.is_none() {
             let memory = source.ggml.as_ref().and_then(load::memory);
-            // Vulkan's may be below 0, in disguise (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`).
+            // Vulkan may report a negative number as unsigned (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`).
             sample.free = memory.map(|memory| match i64::try_from(memory.free) {
                 Ok(_) => memory.free.min(memory.total),
                 Err(_) => 0,
@@ -84,7 +84,7 @@ impl ModelSource {
         }
         #[cfg(windows)]
         if let Some(video) = source.video.as_ref().and_then(llama_sys::VideoMemory::usage) {
-            // What others hold is in the budget already.
+            // The budget already excludes the memory of other programs.
             let left = video.budget.saturating_sub(video.used);
             sample.free = Some(sample.free.map_or(left, |free| free.min(left)));
             sample.on_host = Some(video.on_host);
@@ -93,8 +93,8 @@ impl ModelSource {
     }
 }
 
-/// Windows' view of the GPU of this name; `None` where two have it, which cannot be distinguished by what
-/// ggml says of them.
+/// Windows' view of the GPU with this name; `None` if two GPUs share the name, because ggml's description cannot
+/// distinguish them.
 #[cfg(windows)]
 fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
     let mut all = llama_sys::VideoMemory::adapters().into_iter();
@@ -105,7 +105,7 @@ fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
 
 impl Source for ModelSource {
     fn watched(&mut self) -> Option<Watched> {
-        // Its number first: one that is too old is found out by the next sample.
+        // Read before the plan, so that the next sample detects an outdated number.
         let placed = self.pulse.upgrade()?.placements();
         let model = self.model.upgrade()?;
         let (plan, machine) = (model.placement(), model.machine());
@@ -133,7 +133,7 @@ impl Source for ModelSource {
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
-        // Its streams hold the model: no pulse, no model.
+        // The model's streams hold the counters, so without counters there is no model.
         let pulse = self.pulse.upgrade()?;
         let generated = pulse.generated();
         let placement = pulse.placements();
@@ -151,17 +151,17 @@ impl Source for ModelSource {
 fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevice {
     let name = placement.device.as_deref().unwrap_or(&placement.name);
     let headroom = placement.headroom;
-    // Margin, and what no layer fitted into.
+    // The margin, and memory that no layer fitted into.
     let left = placement.budget.saturating_sub(placement.footprint.total()).saturating_add(headroom.margin);
     let growth = headroom.growth.min(left / 2);
     let needed = if machine.wsl && headroom.margin > WSL_HEADROOM { growth.max(WSL_HEADROOM) } else { growth };
     let (footprint, layers) = (placement.footprint.total(), placement.layers.max(1));
-    // More room brings what of the model is on the host to a GPU.
+    // More room would move a part of the model from the host to a GPU.
     let wants_room = !plan.full_offload;
     WatchedDevice {
         device: name.to_owned(),
         needed,
-        // Room for a layer more.
+        // Room for one more layer.
         room: wants_room.then(|| footprint / u64::from(layers)),
         left: wants_room.then(|| placement.free.saturating_sub(footprint)),
         notable: headroom.margin.max(LEAST_NOTABLE),
@@ -169,23 +169,23 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
     }
 }
 
-/// GPUs of the machine that the model is not on, and could be with more room.
+/// GPUs of the machine that the model does not use, and could use with more room.
 fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
     let is_used = |gpu: &Gpu| plan.gpus().any(|placement| placement.device == gpu.device);
     machine.gpus.iter().filter(|gpu| !plan.full_offload && gpu.device.is_some() && !is_used(gpu)).collect()
 }
 
-/// A GPU that the model is not on: only room for a layer of the host's is reported.
+/// A GPU that the model does not use: only room for a layer of the host is reported.
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
-    // Blocks of which a part is on the host are counted on a GPU.
+    // A block with a part on the host counts as a GPU layer.
     let layers = |on_host: u32| u64::from(on_host.saturating_add(plan.parted_blocks).max(1));
     let layer = plan.host().map_or(0, |host| host.footprint.total() / layers(host.layers));
     let (room, left, notable) = (Some(layer), Some(gpu.free), u64::MAX);
     WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
 }
 
-/// Of the model's file, which is looked at again; nothing is known where that fails.
+/// Reads the model's file again; unknown if that fails.
 fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
     let profile = plan.model.path.as_deref().and_then(|path| ModelProfile::from_header(&Header::open(path).ok()?).ok());
     profile.and_then(|profile| DepthCost::of(&profile, plan, machine)).unwrap_or_default()

@@ -1,5 +1,4 @@
-//! From samples to events, without a clock, a thread or a driver: samples flow in with the moment of each,
-//! events flow out.
+//! Turns samples into events, without a clock, a thread or a driver. In: samples with their moments. Out: events.
 
 mod speed;
 #[cfg(test)]
@@ -14,22 +13,22 @@ use super::latch::{Condition, Now, Settings};
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
-/// The share of time in which threads wait for a core that explains a slowdown, in percent.
+/// Percentage of time that threads wait for a core from which this explains a slowdown.
 const BUSY_HOST: f32 = 20.0;
-/// The share of time in which threads wait for memory that explains a slowdown, in percent.
+/// Percentage of time that threads wait for memory from which this explains a slowdown.
 const SHORT_HOST: f32 = 5.0;
 
-/// Programs of one GPU that are reported at once; those beyond are not.
+/// Maximum number of programs that are tracked per GPU.
 const MOST_PROGRAMS: usize = 16;
 
-/// The part of its own speed below which a model is slow.
+/// Fraction of its own speed below which a model is slow.
 const SLOW: f64 = 0.7;
-/// Tokens over which its speed is taken.
+/// Number of tokens per measurement of speed.
 const WINDOW: u64 = 32;
-/// Tokens that it generates before its own speed is learned, from the window after them.
+/// Number of tokens before the first window, from which the model's own speed is learned.
 const WARM_UP: u64 = 16;
 
-/// Everything that is remembered from one sample to the next.
+/// The state between two samples.
 #[derive(Debug)]
 pub(super) struct Rules {
     settings: Settings,
@@ -46,7 +45,7 @@ impl Rules {
         Self { devices: devices.collect(), speed: SpeedRule::new(watched.depth_cost), settings }
     }
 
-    /// Takes a sample. `at`: its moment, never before that of the last one.
+    /// Takes a sample. `at` is its moment, at least that of the last one.
     pub(super) fn step(&mut self, at: Duration, sample: &Sample, events: &mut Vec<Event>) {
         let settings = &self.settings;
         let mut now = Now { at, settings, events };
@@ -58,19 +57,20 @@ impl Rules {
         self.speed.step(sample.generated, &mut now, |depth| likely_cause(devices, &sample.host, depth));
     }
 
-    /// Whether to look for other programs sooner than usual: they may be the cause of an event that is about to begin.
+    /// Whether to look for other programs sooner than usual, because they may be the cause of an event that is about to
+    /// begin.
     pub(super) fn wants_processes(&self) -> bool {
         self.speed.slow.is_pending() || self.devices.iter().any(|device| device.pressure.is_on())
     }
 
-    /// Ends what has begun: what was watched is gone, or has changed.
+    /// Ends all open conditions, because the watched model is gone or has moved.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
         let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
         events.extend(devices.chain([&mut self.speed.slow]).filter_map(Condition::end));
     }
 }
 
-/// Why it may be slow, the surest reason first.
+/// The likely cause of a slowdown, the most certain one first.
 fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>) -> Cause {
     let of = |cause: fn(&DeviceRules) -> Option<Cause>| devices.iter().find_map(cause);
     let over = |pressure: Option<f32>, limit| pressure.filter(|&pressure| pressure >= limit);
@@ -89,26 +89,26 @@ fn likely_cause(devices: &[DeviceRules], host: &HostSample, depth: Option<Cause>
 #[derive(Debug, Default)]
 struct DeviceRules {
     watched: WatchedDevice,
-    /// It has too little free.
+    /// The GPU has too little free memory.
     pressure: Condition,
-    /// It has more free than at first.
+    /// The GPU has more free memory than at first.
     room: Condition,
     first_free: Option<u64>,
     last_free: u64,
-    /// What was free when room was last reported, and since when there is room for more.
+    /// Free memory at the last report of room, and the start of a further gain.
     reported: u64,
     more_since: Option<Duration>,
-    /// What this process had in the host's memory at first, and has now.
+    /// This process' memory on the host for this GPU: at first, and now.
     on_host: Option<(u64, u64)>,
-    /// Its clocks are held down by a fault.
+    /// A fault lowers the clocks.
     throttle: Condition,
-    /// What holds them down now.
+    /// The present reasons for lowered clocks.
     reasons: Vec<ThrottleReason>,
-    /// What each program held when they were first looked for: those are there by right. `None` before that.
+    /// Memory of each program at the first look, which is normal; `None` before that.
     first_programs: Option<BTreeMap<u32, u64>>,
-    /// The one that took most since, where that is notable.
+    /// The program that has taken the most since, if notable.
     taker: Option<GpuProcess>,
-    /// The programs that took notably more since, by process id.
+    /// Programs that have taken a notable amount since, by process id.
     takers: BTreeMap<u32, Taker>,
 }
 
@@ -116,7 +116,7 @@ struct DeviceRules {
 #[derive(Debug)]
 struct Taker {
     name: Option<String>,
-    /// It holds notably more than it did at first.
+    /// The program holds notably more than at first.
     took: Condition,
 }
 
@@ -134,7 +134,7 @@ impl DeviceRules {
         own.into_iter().chain(self.takers.values_mut().map(|taker| &mut taker.took))
     }
 
-    /// Whether it has too little free, or more than at first: that is reported again where there is room for more.
+    /// Judges whether the GPU has too little free memory, or more than at first. Further gains are reported again.
     fn memory(&mut self, now: &mut Now<'_>, seen: &DeviceSample) {
         if let Some(bytes) = seen.on_host {
             self.on_host = Some((self.on_host.map_or(bytes, |(first, _)| first), bytes));
@@ -146,7 +146,7 @@ impl DeviceRules {
         }
         let device = || watched.device.clone();
         let (free, needed) = (self.last_free, watched.needed);
-        // A quarter more than what it takes to begin is what it takes to end.
+        // The end needs a quarter more memory than the beginning.
         let more = if self.pressure.is_on() { needed / 4 } else { 0 };
         let enough = needed.saturating_add(more);
         self.pressure.step(
@@ -191,9 +191,9 @@ impl DeviceRules {
         );
     }
 
-    /// Which other programs came to it, or took more of it.
+    /// Judges which other programs have come or have taken more memory.
     fn programs(&mut self, now: &mut Now<'_>, seen: &[GpuProcess]) {
-        // What a driver does not count cannot have grown.
+        // Memory that the driver does not report cannot be compared.
         let held: BTreeMap<u32, u64> = seen.iter().filter_map(|program| Some((program.pid, program.bytes?))).collect();
         let first = self.first_programs.get_or_insert_with(|| held.clone());
         let bytes = |of: &BTreeMap<u32, u64>, pid| of.get(&pid).copied().unwrap_or(0);
@@ -209,11 +209,11 @@ impl DeviceRules {
         }
         let device = &self.watched.device;
         self.takers.retain(|&pid, Taker { name, took }| {
-            // Half of what it takes to begin is what it takes to go on.
+            // An open condition stays open down to half of the amount that began it.
             let limit = if took.is_on() { (notable / 2).max(1) } else { notable };
             took.step(
                 Some(taken(pid) >= limit),
-                // They are looked at seldom enough.
+                // The looks are far enough apart.
                 Duration::ZERO,
                 || Event::OtherProcess { name: name.clone(), pid, bytes: bytes(&held, pid), device: device.clone() },
                 Event::OtherProcessGone { name: name.clone(), pid, device: device.clone() },
@@ -223,13 +223,13 @@ impl DeviceRules {
         });
     }
 
-    /// That clocks are held down now, by these reasons.
+    /// The cause of lowered clocks, for the reasons that count.
     fn throttled(&self, counts: fn(&ThrottleReason) -> bool) -> Option<Cause> {
         let reasons: Vec<ThrottleReason> = self.reasons.iter().copied().filter(counts).collect();
         (!reasons.is_empty()).then(|| Cause::Throttled { device: self.watched.device.clone(), reasons })
     }
 
-    /// That its driver has moved memory to the host, or is about to.
+    /// The cause that the driver has moved memory to the host, or is about to.
     fn spill(&self) -> Option<Cause> {
         let (first, now) = self.on_host.unwrap_or_default();
         let moved = now.saturating_sub(first) >= self.watched.notable;
@@ -237,7 +237,7 @@ impl DeviceRules {
             .then(|| Cause::Spill { device: self.watched.device.clone() })
     }
 
-    /// That another program came or took more.
+    /// The cause that another program has come or has taken more memory.
     fn other_process(&self) -> Option<Cause> {
         let GpuProcess { name, pid, .. } = self.taker.clone()?;
         Some(Cause::OtherProcess { name, pid, device: self.watched.device.clone() })

@@ -1,4 +1,4 @@
-//! The thread that watches.
+//! The watching thread.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle};
@@ -10,34 +10,34 @@ use super::rules::Rules;
 use super::sample::Source;
 use crate::load::{Model, WeakModel};
 
-/// Events that wait for a reader; those that come while so many wait are not kept.
+/// Maximum number of events that wait for a reader. Further ones are dropped.
 const WAITING: usize = 256;
-/// The sentinel rests this many times as long as its last sample took, so that it takes at most 1 % of a core.
+/// Ratio of the rest to the duration of the last sample, so that the sentinel takes at most 1 % of a core.
 const REST: u32 = 99;
-/// The longest rest, in intervals: a sample that took long because the machine is busy says nothing of the next.
+/// Longest rest in intervals. A sample that was slow because the machine is busy should not delay the next one much.
 const LONGEST_REST: u32 = 30;
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// What is called with each event, on the sentinel's thread.
+/// Receives each event, on the sentinel's thread.
 type Callback = Box<dyn FnMut(&Event) + Send>;
 
-/// Why nothing is watched.
+/// The reason why watching could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The source has nothing to watch: the model is gone.
     #[error("there is no model to watch")]
     NothingToWatch,
-    /// The system gave no thread.
+    /// The thread could not start.
     #[error("the thread that watches cannot be started: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// Watches a model in a thread of its own, until it or the model is dropped.
+/// Watches a model on a separate thread, until the sentinel or the model is dropped.
 ///
-/// Its events wait here to be [received](Self::events), go to `tracing` (what is wrong as warnings, the rest as
-/// information), and are passed to a [callback](SentinelBuilder::on_event) if there is one. It keeps neither the model
-/// loaded nor the process running.
+/// Its events wait to be [received](Self::events), go to `tracing` (problems as warnings, the rest as information), and
+/// are passed to a [callback](SentinelBuilder::on_event) if one is set. A sentinel keeps neither the model loaded nor
+/// the process running.
 #[derive(Debug)]
 pub struct Sentinel {
     events: Receiver<Event>,
@@ -47,7 +47,7 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Watches this model with the usual settings.
+    /// Watches this model with the default settings.
     ///
     /// # Errors
     ///
@@ -56,18 +56,18 @@ impl Sentinel {
         Self::builder().watch(model)
     }
 
-    /// Describes a sentinel: how often it looks, and what it reports.
+    /// Configures a sentinel: how often it looks, and what it reports.
     pub fn builder() -> SentinelBuilder {
         SentinelBuilder::default()
     }
 
-    /// The events: take those that wait with `try_iter`, or wait for the next one with `recv_timeout`. At most 256
-    /// wait. Once the watching has ended and they are taken, it is disconnected.
+    /// The events. `try_iter` takes those that wait; `recv_timeout` waits for the next one. At most 256 wait. The
+    /// receiver disconnects after the watching has ended and all events were taken.
     pub const fn events(&self) -> &Receiver<Event> {
         &self.events
     }
 
-    /// Whether the model is still watched.
+    /// Whether the model is still being watched.
     pub fn is_watching(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -76,15 +76,15 @@ impl Sentinel {
 impl Drop for Sentinel {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A callback may drop it: a thread cannot wait for itself.
+        // A callback may drop the sentinel, and a thread cannot wait for itself.
         if let Some(thread) = self.thread.take_if(|thread| thread.thread().id() != thread::current().id()) {
-            // It failed only where a callback panicked, which has been printed.
+            // The thread fails only if a callback panics, and the panic was already printed.
             let _ = thread.join();
         }
     }
 }
 
-/// A sentinel being described: finish it with [`watch`](Self::watch).
+/// Settings of a sentinel. [`watch`](Self::watch) starts it.
 #[derive(Default)]
 #[must_use = "nothing is watched until `watch` is called"]
 pub struct SentinelBuilder {
@@ -95,22 +95,21 @@ pub struct SentinelBuilder {
 
 impl SentinelBuilder {
     setters! {
-        /// From one sample to the next; at least a millisecond. Default: a second. It rests longer where samples take
-        /// more than 1 % of it.
+        /// Sets the interval between samples, at least a millisecond. Default: a second. The rest is longer if samples
+        /// take more than 1 % of the interval.
         ///
-        /// What lasts two intervals is reported (memory pressure at once), and its end once it has been over for five.
+        /// A condition is reported after two intervals (memory pressure at once), and its end after five.
         interval(interval: Duration) settings.interval = interval.max(SHORTEST);
-        /// Bytes that must stay free on each GPU. Default: what the plan keeps for growth, at most half of what it left
-        /// beside that ([`ModelSource`](super::ModelSource) says why).
+        /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, at most half of the rest that it
+        /// left; see [`ModelSource`](super::ModelSource) for the reasons.
         memory_below(bytes: u64) settings.needed = Some(bytes);
-        /// Called with each event, on the sentinel's thread: while it runs nothing is watched.
+        /// Sets a callback for each event. It runs on the sentinel's thread, which does not watch meanwhile.
         on_event(callback: impl FnMut(&Event) + Send + 'static) callback = Some(Box::new(callback));
-        /// Re-places the model where an event [advises](Event::advises) to: under memory pressure by a plan for what is
-        /// free then, and where room is gained by a better plan, if it is better by this
-        /// [gain](crate::load::BetterPlan::gain) at least (0.1: a tenth more predicted tokens per second). While nobody
-        /// generates, the sentinel's thread does it at once; otherwise the generating thread does it before the next
-        /// token, and the text goes on as if nothing had happened. Only for a model that is [watched](Self::watch) as
-        /// such.
+        /// Re-places the model when an event [advises](Event::advises) it: under memory pressure by a plan for the
+        /// memory then free; after a gain of room by a better plan with at least this
+        /// [gain](crate::load::BetterPlan::gain) (0.1 means 10 % more predicted tokens per second). If nothing is being
+        /// generated, the sentinel's thread re-places the model at once. Otherwise the generating thread does so before
+        /// its next token, and the text continues unchanged. Applies only to [`watch`](Self::watch).
         auto_replace(min_gain: f64) min_gain = Some(min_gain);
     }
 
@@ -133,11 +132,11 @@ impl SentinelBuilder {
         self.watch_source(super::ModelSource::new(model))
     }
 
-    /// Watches what a source reports.
+    /// Watches a source of samples.
     ///
     /// # Errors
     ///
-    /// [`Error::NothingToWatch`] where the source has nothing, [`Error::Thread`] when the system gives no thread.
+    /// [`Error::NothingToWatch`] if the source is empty; [`Error::Thread`] if the thread cannot start.
     pub fn watch_source(self, mut source: impl Source + 'static) -> Result<Sentinel, Error> {
         let watched = source.watched().ok_or(Error::NothingToWatch)?;
         let (sender, events) = mpsc::sync_channel(WAITING);
@@ -155,7 +154,7 @@ impl SentinelBuilder {
     }
 }
 
-/// Re-places the model if the event advises to: at once while nobody generates, before the next token otherwise.
+/// Re-places the model if the event advises it: at once if nothing is being generated, otherwise before the next token.
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     let (Some(replacement), Some(model)) = (event.advises(min_gain), model.upgrade()) else { return };
     if let Err(error) = model.replace_soon(replacement) {
@@ -168,7 +167,7 @@ debug_with!(SentinelBuilder: settings);
 struct Watch<S> {
     settings: Settings,
     source: S,
-    /// How often the model had been re-placed when the rules were made.
+    /// Number of re-placements when the rules were created.
     placement: u64,
     rules: Rules,
     sender: SyncSender<Event>,
@@ -189,7 +188,7 @@ impl<S: Source> Watch<S> {
             if sample.placement == self.placement {
                 self.rules.step(at, &sample, &mut events);
             } else {
-                // Another placement has other GPUs and another speed: the sample is not of those that were watched.
+                // After a re-placement the GPUs and the speed differ, so the sample does not fit the old rules.
                 asked_at = None;
                 let Some(watched) = self.source.watched() else { return };
                 self.placement = watched.placement;
@@ -214,7 +213,7 @@ impl<S: Source> Watch<S> {
         if let Some(callback) = &mut self.callback {
             callback(&event);
         }
-        // Without its receiver the sentinel is being dropped.
+        // The receiver is gone only while the sentinel is being dropped.
         if let Err(TrySendError::Full(event)) = self.sender.try_send(event) {
             tracing::debug!(%event, "nobody reads the sentinel's events: not kept");
         }

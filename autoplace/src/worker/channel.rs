@@ -1,8 +1,8 @@
-//! The connection between an application and its worker, apart from what either of them prints.
+//! The connection between an application and its worker, separate from their printed output.
 //!
-//! On Unix it is a pair of connected sockets, of which the worker finds one as its standard input. Elsewhere a handle
-//! goes one way only, and the worker answers on its standard output. A message is a length in four bytes, the smallest
-//! first, and as many bytes as postcard makes of it, one at least; none are a sign of life. The first is [`Hello`].
+//! On Unix it is a pair of connected sockets, one of which is the worker's standard input. Elsewhere a handle is
+//! one-way, and the worker answers on its standard output. A message is a length of four bytes, little-endian, and that
+//! many bytes in postcard's format, at least one. A length of zero is a sign of life. The first message is [`Hello`].
 
 use std::io::{self, BufReader, Read, Write};
 use std::process::{Child, Command};
@@ -16,19 +16,19 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use crate::lock;
 
-/// Some hundred pieces of text.
+/// Buffer size in bytes, enough for a few hundred pieces of text.
 const BUFFERED: usize = 32 << 10;
 
-/// The receiving end.
+/// The receiving end of a connection.
 pub(crate) struct Receiver {
     reader: BufReader<Box<dyn Read + Send>>,
     buffer: Vec<u8>,
 }
 
-/// The sending end. Clones send into the same connection.
+/// The sending end of a connection. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
-    /// `None` once closed.
+    /// `None` after the connection was closed.
     inner: Arc<Mutex<Option<Outgoing>>>,
 }
 
@@ -44,18 +44,18 @@ impl Receiver {
         Self { reader: BufReader::with_capacity(BUFFERED, Box::new(reader)), buffer: Vec::new() }
     }
 
-    /// The next message; waits for it.
+    /// Waits for the next message.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> Result<T, Failed> {
         self.receive_after_signs(&|| ())
     }
 
-    /// The same, and `sign` at each [sign of life](Sender::sign) before it.
+    /// Waits for the next message, and calls `sign` for each [sign of life](Sender::sign) before it.
     pub(crate) fn receive_after_signs<T: DeserializeOwned>(&mut self, sign: &dyn Fn()) -> Result<T, Failed> {
         self.read(sign)?;
         decode(&self.buffer).map_err(|error| Failed::Senseless(error.to_string()))
     }
 
-    /// Reads the bytes of one message. Nothing is set aside for a length before its bytes have come.
+    /// Reads the bytes of one message. Memory grows with the bytes that arrive, not with the announced length.
     fn read(&mut self, sign: &dyn Fn()) -> Result<(), Failed> {
         let length = loop {
             let mut length = [0; 4];
@@ -81,13 +81,13 @@ impl Sender {
         Self { inner: Arc::new(Mutex::new(Some(outgoing))) }
     }
 
-    /// Sends a message, whole. `false`: the other side is gone.
+    /// Sends a message. Returns false if the other side is gone.
     pub(crate) fn send(&self, message: &impl Serialize) -> Result<bool, Error> {
         self.put(message)?;
         Ok(self.flush())
     }
 
-    /// Queues a message, which is sent with the next one or with the next [`flush`](Self::flush).
+    /// Queues a message for the next send or [`flush`](Self::flush).
     pub(crate) fn put(&self, message: &impl Serialize) -> Result<(), Error> {
         match lock(&self.inner).as_mut() {
             Some(outgoing) => write_message(&mut outgoing.buffer, &|buffer| encode(buffer, message)),
@@ -95,25 +95,25 @@ impl Sender {
         }
     }
 
-    /// Sends what is queued. `false`: the other side is gone.
+    /// Sends the queued messages. Returns false if the other side is gone.
     pub(crate) fn flush(&self) -> bool {
         let mut inner = lock(&self.inner);
         let Some(Outgoing { writer, buffer }) = inner.as_mut() else { return false };
         let is_sent = writer.write_all(buffer).and_then(|()| writer.flush());
         buffer.clear();
         if is_sent.is_err() {
-            // What went out may be half a message.
+            // Half a message may have been sent.
             *inner = None;
         }
         is_sent.is_ok()
     }
 
-    /// Sends a sign of life: a message of no bytes.
+    /// Sends a sign of life, a message of zero bytes.
     pub(crate) fn sign(&self) -> bool {
         lock(&self.inner).as_mut().is_some_and(|outgoing| outgoing.writer.write_all(&[0; 4]).is_ok())
     }
 
-    /// Ends the connection, whoever else holds this.
+    /// Closes the connection for all clones.
     pub(crate) fn close(&self) {
         *lock(&self.inner) = None;
     }
@@ -126,7 +126,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Ends it, whoever reads from it or writes to it.
+    /// Shuts the connection down for all readers and writers.
     pub(super) fn shut_down(&self) {
         #[cfg(unix)]
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
@@ -140,10 +140,10 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Both directions, once the child has its end.
+    /// Opens both directions, once the child has its end.
     #[cfg(unix)]
     pub(super) fn open(&self, _: &mut Child, timeout: Duration) -> io::Result<(Receiver, Sender)> {
-        // A worker that reads nothing is waited for no longer than one that sends nothing.
+        // A worker that reads nothing gets no more time than one that sends nothing.
         self.stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
         Ok((Receiver::new(self.stream.try_clone()?), Sender::new(self.stream.try_clone()?)))
     }
@@ -164,55 +164,57 @@ impl Connection {
     }
 }
 
-/// The worker's end, which it was started with.
+/// The worker's end, inherited at its start.
 #[cfg(unix)]
 pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
     use std::os::fd::AsFd;
 
     let stream = std::os::unix::net::UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // Anything but a socket is refused here: the variable came to this process from a worker, and the handle did not.
+    // Refuses anything but a socket: this process may have inherited the variable from a worker, without the handle.
     stream.peer_addr()?;
     Ok((Receiver::new(stream.try_clone()?), Sender::new(stream)))
 }
 
-/// The worker's end, which it was started with.
+/// The worker's end, inherited at its start.
 #[cfg(windows)]
 pub(crate) fn inherited() -> io::Result<(Receiver, Sender)> {
     use std::os::windows::io::AsHandle;
 
     let reader = io::stdin().as_handle().try_clone_to_owned()?;
     let writer = io::stdout().as_handle().try_clone_to_owned()?;
-    // What libraries print is no message. A process that has no stdout but the handle has none to print to either.
+    // Output of libraries must not mix with the messages. A failure means that the process has no other stdout to print
+    // to.
     let _ = llama_sys::print_to_stderr();
     Ok((Receiver::new(std::fs::File::from(reader)), Sender::new(std::fs::File::from(writer))))
 }
 
-/// Set in the environment of a worker.
+/// Environment variable that marks a worker.
 pub(super) const VARIABLE: &str = "AUTOPLACE_WORKER";
 
-/// Set to the milliseconds between two signs of life.
+/// Environment variable with the milliseconds between two signs of life.
 pub(super) const SIGNS: &str = "AUTOPLACE_WORKER_SIGNS";
 
-/// How long a worker waits between two signs of life.
+/// Interval between two signs of life of this worker.
 pub(crate) fn sign_every() -> Duration {
     let asked = std::env::var(SIGNS).ok().and_then(|it| it.parse().ok());
     Duration::from_millis(asked.unwrap_or(5000).clamp(1, 5000))
 }
 
-/// Set to the level of log lines that the application wants.
+/// Environment variable with the log level that the application wants.
 pub(super) const LEVEL: &str = "AUTOPLACE_WORKER_LOG";
 
-/// The first message: this process is a worker, of this build, which has the same messages.
+/// The first message of a worker, with its build. Equal builds have the same messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// As `load::worker_build` has it.
+    /// The value of `load::worker_build`.
     pub(crate) build: String,
 }
 
-/// Whether `main` has called the guard: only then is this program, started again, a worker and not a second run.
+/// Whether `main` has called the guard. Without it, this program started again would be a second application instead of
+/// a worker.
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
-/// The guard: whether this process was started as a worker.
+/// Records the call of the guard. Returns whether this process was started as a worker.
 pub(crate) fn guard() -> bool {
     IS_GUARDED.store(true, Ordering::Relaxed);
     is_worker()
@@ -226,22 +228,22 @@ pub(super) fn is_worker() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Bytes of one message at most. The longest that is sent is a prompt that fills a context, or the tokens of one: a
-/// million tokens are some 3 MB.
+/// Maximum bytes of a message. The longest messages are prompts that fill a context, or their tokens: a million tokens
+/// take about 3 MB.
 pub(super) const LONGEST: usize = 64 << 20;
 
-/// Puts the message that `encode` writes at the end of `buffer`, which stays as it was after an error.
+/// Appends the message that `encode` writes to `buffer`. After an error, `buffer` is unchanged.
 ///
 /// # Errors
 ///
-/// [`Error::TooLong`]; [`Error::Protocol`] for what cannot be sent: a path that is no UTF-8.
+/// [`Error::TooLong`]; [`Error::Protocol`] for a value that cannot be encoded: a path that is not UTF-8.
 fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard::Result<()>) -> Result<(), Error> {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
     let written = encode(buffer).map_err(|error| Error::Protocol {
         doing: "writing a message to it",
         reason: match error {
-            // Whatever a type says of itself is lost on the way; all others can be written.
+            // Postcard drops the text of a custom error; non-UTF-8 paths are the only source of one.
             postcard::Error::SerdeSerCustom => "a path in it is no UTF-8".to_owned(),
             error => error.to_string(),
         },
@@ -253,16 +255,16 @@ fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard
     Ok(())
 }
 
-/// Why there is no message.
+/// The reason why no message was received.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// The other side is gone, in the middle of a message or between two.
     Gone,
-    /// It sent something other than a message.
+    /// The other side sent something other than a message.
     Senseless(String),
 }
 
-/// Writes all messages, and what crosses in them. Its form says no names: enums must have what they `skip` last.
+/// Encodes messages and the errors in them. The format has no names, so enums must put skipped variants last.
 pub(crate) fn encode(buffer: &mut Vec<u8>, value: &impl Serialize) -> postcard::Result<()> {
     postcard::to_io(value, buffer).map(drop)
 }
@@ -274,7 +276,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> postcard::Result<T> {
     }
 }
 
-/// Whatever breaks a connection between two processes of one machine, it means that the other process is gone.
+/// Any broken connection between two local processes means that the other process is gone.
 fn gone(error: &io::Error) -> Failed {
     if error.kind() != io::ErrorKind::UnexpectedEof {
         tracing::debug!("the connection to a worker broke: {error}");

@@ -1,4 +1,4 @@
-//! What can go wrong between an application and its worker.
+//! Errors between an application and its worker.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -6,58 +6,58 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Words of this program. By their own type, serde would borrow all errors for ever.
+/// The alias hides `&'static str` from serde, which would otherwise infer a borrowed error type.
 pub(crate) type Word = &'static str;
 
-/// An error of the process that a model runs in, or on the way to it.
+/// An error of a worker process, or of its start.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// The program cannot be started.
+    /// The program cannot start.
     #[error("cannot start the worker {}: {reason}", .program.display())]
     Start { program: PathBuf, reason: String },
-    /// The application's own executable was to be its worker, and `worker_main` was not called in this process: the
+    /// The application's own executable should be its worker, but this process has not called `worker_main`, so the
     /// worker would run the application a second time. Nothing was started.
     #[error(
         "this program cannot be its own worker: `main` has to begin with `autoplace::worker_main()`, which was not \
          called; a program that does is named with `WorkerProcess::program`"
     )]
     NoWorkerMain,
-    /// A worker was asked to start one: its `main` does not begin with `worker_main`, and has come to a load.
+    /// A worker tried to start a worker, because its `main` does not begin with `worker_main`.
     #[error(
         "this process was started as a worker, which starts no others: `main` has to begin with `autoplace::worker_main()`"
     )]
     Nested,
-    /// The worker was built with another autoplace or llama.cpp.
+    /// The worker was built with another version of autoplace or llama.cpp.
     #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
     OtherBuild { program: PathBuf, ours: String, theirs: String },
-    /// A message is longer than the other side would read.
+    /// A message is longer than the limit of the other side.
     #[error("a message of {bytes} bytes is too long for a worker, which reads at most {limit}")]
     TooLong { bytes: usize, limit: usize },
-    /// The worker answered with an error that has no type of its own on this side. `kind` is its name there, such as
-    /// `Plan` or `Native`.
+    /// The worker answered with an error that has no type on this side. `kind` is its name there, such as `Plan` or
+    /// `Native`.
     #[error("{message}")]
     Answered { kind: String, message: String },
-    /// The program that was started did not say that it is a worker. `status` is `None` where it had to be ended; `log`
-    /// is what it wrote last, oldest first.
+    /// The started program did not identify itself as a worker. `status` is `None` if it had to be killed. `log` holds
+    /// its last lines, oldest first.
     #[error(
         "{} {}, and never said that it is a worker: does its `main` begin with `autoplace::worker_main()`?{}",
         .program.display(), how(status.as_ref()), last(log)
     )]
     #[serde(skip)]
     NotAWorker { program: PathBuf, status: Option<ExitStatus>, log: Vec<String> },
-    /// The worker died: llama.cpp ended it, or something from outside did. `status` is its code or signal, `None` where
-    /// the operating system reports none; `log` has the last lines that were written in it, at most 64, oldest first.
+    /// The worker died: llama.cpp or another process ended it. `status` is its exit code or signal, `None` if the
+    /// operating system reports neither. `log` holds at most 64 last lines, oldest first.
     #[error("the worker died while {doing}: {}{}", how(status.as_ref()), last(log))]
     #[serde(skip)]
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
-    /// The worker showed no sign of life for so long ([`WorkerProcess::timeout`](super::WorkerProcess::timeout)), or
-    /// did not hear of an abort, and was ended.
+    /// The worker showed no sign of life for [`WorkerProcess::timeout`](super::WorkerProcess::timeout), or did not
+    /// react to an abort, and was killed.
     #[error("the worker showed no sign of life for {silent:.1?} while {doing}, and was ended{}", last(log))]
     #[serde(skip)]
     Silent { doing: Word, silent: Duration, log: Vec<String> },
-    /// The worker said something that makes no sense, and was ended.
+    /// The worker violated the protocol and was killed.
     #[error("the worker made no sense while {doing}: {reason}")]
     #[serde(skip)]
     Protocol { doing: Word, reason: String },
@@ -68,7 +68,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the process is gone, so that another one may succeed.
+    /// Whether the worker is gone, so that another one may succeed.
     pub fn is_death(&self) -> bool {
         matches!(self, Self::Died { .. } | Self::Silent { .. })
     }
@@ -78,7 +78,7 @@ fn how(status: Option<&ExitStatus>) -> String {
     status.map_or_else(|| "had to be ended".to_owned(), |status| format!("ended ({status})"))
 }
 
-/// The line that says most: the last one.
+/// The last line of the log, which says the most.
 fn last(log: &[String]) -> String {
     log.last().map(|line| format!("; its last line: {line}")).unwrap_or_default()
 }

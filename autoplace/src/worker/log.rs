@@ -1,5 +1,4 @@
-//! A worker's standard error: the last lines go into the error of its death, and all of
-//! them to `tracing`.
+//! A worker's standard error: `tracing` gets all lines, and the error about its death gets the last ones.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -18,18 +17,18 @@ use crate::lock;
 
 const KEPT: usize = 64;
 
-/// Bytes of a line that are kept; a longer one counts as several.
+/// Maximum bytes of a kept line. A longer one is split.
 const LONGEST_LINE: u64 = 4 << 10;
 
-/// The last lines of a worker, as they come.
+/// The last lines of a worker so far.
 pub(super) struct Tail {
     lines: Arc<Mutex<VecDeque<String>>>,
-    /// Carries no message; disconnects at the last line.
+    /// Carries no message; it disconnects after the last line.
     end: mpsc::Receiver<()>,
 }
 
 impl Tail {
-    /// Reads `pipe` to its end on a thread of its own, and passes every line on to `tracing`.
+    /// Reads `pipe` to its end on a separate thread, and passes every line on to `tracing`.
     pub(super) fn follow(pipe: PipeReader) -> io::Result<Self> {
         let lines = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&lines);
@@ -49,8 +48,8 @@ impl Tail {
         Ok(Self { lines, end })
     }
 
-    /// Waits until the last line has come, but no longer than `patience`: a process that the worker had started may
-    /// hold the other end.
+    /// Waits for the last line, at most for `patience`: a child process of the worker may hold the other end of the
+    /// pipe.
     pub(super) fn wait(&self, patience: Duration) {
         if self.end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             tracing::debug!("something still holds a dead worker's standard error");
@@ -62,7 +61,7 @@ impl Tail {
     }
 }
 
-/// The next line that is not empty; `None` at the end.
+/// The next non-empty line; `None` at the end.
 fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     loop {
         let mut line = Vec::new();
@@ -77,12 +76,12 @@ fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     }
 }
 
-/// Passes a line to `tracing`, at the level that [`LogLines`] wrote, and returns it without the level. A line from
-/// elsewhere (an assertion, the C++ library's last words) has none, and is a warning.
+/// Passes a line to `tracing` at the level that [`LogLines`] wrote, and returns it without the level. Other lines (an
+/// assertion, the C++ library's last words) have no level and become warnings.
 fn pass_on(line: &str) -> String {
     let leveled = line.split_once(' ').and_then(|(level, text)| Some((level.parse().ok()?, text)));
     let (level, text) = leveled.unwrap_or((Level::WARN, line));
-    // The macros want a level that is known when they are compiled.
+    // The macros need a constant level.
     match level {
         Level::ERROR => tracing::error!("{text}"),
         Level::WARN => tracing::warn!("{text}"),
@@ -93,13 +92,13 @@ fn pass_on(line: &str) -> String {
     text.to_owned()
 }
 
-/// The worker's `tracing` subscriber: each event a line on standard error, its level first.
+/// The worker's `tracing` subscriber. It writes each event as a line on standard error that begins with the level.
 pub(crate) struct LogLines {
     most: LevelFilter,
 }
 
 impl LogLines {
-    /// Everything that the application wants, and warnings always.
+    /// Passes the events that the application wants, and always warnings.
     pub(crate) fn as_asked() -> Self {
         let most = std::env::var(LEVEL).ok().and_then(|level| level.parse().ok());
         Self { most: most.unwrap_or(LevelFilter::WARN).max(LevelFilter::WARN) }
@@ -116,7 +115,7 @@ impl Subscriber for LogLines {
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        // All the same: no line is written of spans.
+        // One id for all spans, because no line mentions them.
         span::Id::from_u64(1)
     }
 
@@ -129,7 +128,7 @@ impl Subscriber for LogLines {
         let mut line = Line(format!("{} {}:", metadata.level(), metadata.target()));
         event.record(&mut line);
         line.0.push('\n');
-        // If even that fails, there is nowhere to report it.
+        // A failure cannot be reported anywhere.
         let _ = io::stderr().lock().write_all(line.0.as_bytes());
     }
 

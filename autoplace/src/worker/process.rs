@@ -1,4 +1,4 @@
-//! A worker as the application sees it: starting it, exchanging messages with it, and ending it.
+//! A worker as the application sees it: its start, its messages, and its end.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -16,38 +16,38 @@ use super::watch::Watch;
 use super::{Error, WorkerProcess};
 use crate::lock;
 
-/// How long a worker may take to end by itself once its connection has: it gives its model's memory back.
+/// Time for a worker to end by itself after its connection has ended, while it frees its model's memory.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// How long a dead worker's connection may be ahead of what the operating system says of its death.
+/// Delay between the end of a dead worker's connection and its exit status.
 const DYING: Duration = Duration::from_secs(2);
 
-/// How long a dead worker's last lines may take.
+/// Time for a dead worker's last lines to arrive.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// What other threads can use of a worker.
+/// Access to a worker for other threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     pub(crate) id: u32,
     pub(crate) sender: Sender,
-    /// Ends it if it is silent for too long.
+    /// Kills the worker if it is silent for too long.
     pub(crate) watch: Arc<Watch>,
 }
 
-/// A worker that has said hello. Dropping it ends it.
+/// A worker that has identified itself. Dropping it ends it.
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
     pub(crate) handle: Handle,
-    /// Until it is ended.
+    /// Set until the worker is ended.
     watching: Option<mpsc::Sender<()>>,
     receiver: Option<Receiver>,
     tail: Tail,
-    /// Whether it was killed here: how it ended then says nothing.
+    /// Whether this process killed the worker, so that its exit status means nothing.
     is_killed: bool,
 }
 
 impl Worker {
-    /// Starts one, which has to be of the build `ours`.
+    /// Starts a worker, which must be of the build `ours`.
     pub(crate) fn start(process: &WorkerProcess, ours: &str) -> Result<Self, Error> {
         if is_worker() {
             return Err(Error::Nested);
@@ -81,7 +81,7 @@ impl Worker {
         }
     }
 
-    /// Sends a message. `doing` is what the worker is doing, for the error.
+    /// Sends a message. `doing` describes the work of the worker for error messages.
     pub(crate) fn send(&mut self, message: &impl Serialize, doing: &'static str) -> Result<(), Error> {
         let Handle { sender, watch, .. } = &self.handle;
         if watch.waiting(|| sender.send(message))? { Ok(()) } else { Err(self.died(doing)) }
@@ -100,7 +100,7 @@ impl Worker {
         }
     }
 
-    /// Ends it and says how it died.
+    /// Ends the worker and returns the error about its death.
     fn died(&mut self, doing: &'static str) -> Error {
         let (status, log) = self.last_words();
         match self.handle.watch.ended_after() {
@@ -109,7 +109,7 @@ impl Worker {
         }
     }
 
-    /// Ends it at once.
+    /// Kills the worker.
     fn end(&mut self) {
         self.close();
         kill(&self.child);
@@ -121,7 +121,7 @@ impl Worker {
         self.receiver = None;
     }
 
-    /// Ends it if need be, and returns how it ended and what it wrote last. A status only if it ended by itself.
+    /// Ends the worker if necessary. Returns its exit status, if it ended by itself, and its last lines.
     fn last_words(&mut self) -> (Option<ExitStatus>, Vec<String>) {
         self.close();
         let status = ended(&self.child, DYING);
@@ -153,7 +153,7 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     let connection = Connection::new(&mut command)?;
     let (pipe, theirs) = io::pipe()?;
     if cfg!(unix) {
-        // Elsewhere it answers there.
+        // Elsewhere stdout carries the answers.
         command.stdout(theirs.try_clone()?);
     }
     command.stderr(theirs);
@@ -167,7 +167,7 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     command.env(LEVEL, LevelFilter::current().to_string());
     apart(&mut command);
     let mut child = command.spawn()?;
-    // With its copies of the child's handles: an end that is open here would never end.
+    // Drops its copies of the child's handles, which would keep the connection open.
     drop(command);
     let id = child.id();
     let opened = connection.open(&mut child, process.timeout);
@@ -180,10 +180,10 @@ fn spawn(process: &WorkerProcess, program: &Path) -> io::Result<Worker> {
     Ok(Worker { child, handle, watching, receiver, tail, is_killed: false })
 }
 
-/// Keeps Ctrl-C from the worker: the application decides about it, and may want the end of the sentence.
+/// Keeps Ctrl-C from the worker, so that the application decides about it; it may want the rest of the sentence.
 ///
-/// The parent-death signal of Linux is left alone on purpose: it comes when the thread that started the worker ends,
-/// which may be long before the application does. The end of the connection is enough.
+/// Linux's parent-death signal is deliberately not used: it is sent when the thread that started the worker ends,
+/// possibly long before the application. The end of the connection is enough.
 #[cfg(unix)]
 fn apart(command: &mut Command) {
     use std::os::unix::process::CommandExt;
@@ -201,8 +201,8 @@ fn apart(command: &mut Command) {
     command.creation_flags(CREATE_NEW_PROCESS_GROUP | CREATE_NO_WINDOW);
 }
 
-/// Waits until the process has ended, but no longer than `patience`. The lock is held for moments only: another thread
-/// may have to kill it.
+/// Waits for the process to end, at most for `patience`. Holds the lock only briefly, because another thread may have
+/// to kill the process.
 fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
     let mut pause = Duration::from_micros(100);
@@ -223,9 +223,9 @@ fn ended(child: &Mutex<Child>, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// Kills it. One that hangs in the kernel ends when the kernel releases it.
+/// Kills the process. A process that hangs in the kernel ends once the kernel releases it.
 pub(super) fn kill(child: &Mutex<Child>) {
-    // It fails for a process that has ended already.
+    // Fails for a process that has already ended.
     let _ = lock(child).kill();
     let _ = ended(child, DYING);
 }

@@ -1,4 +1,4 @@
-//! Ends a worker that shows no sign of life, one that was stopped or hangs in a driver, so that no call waits for ever.
+//! Kills a worker without a sign of life, one that was stopped or hangs in a driver, so that no call waits forever.
 
 use std::process::Child;
 use std::sync::{Arc, Mutex, mpsc};
@@ -9,21 +9,21 @@ use super::channel::Connection;
 use super::process::kill;
 use crate::lock;
 
-/// What a worker may take at most to hear of an abort: a GPU finishes its part of a graph first.
+/// Time for a worker to react to an abort. A GPU first finishes its part of a graph.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Shared with the thread that watches.
+/// Shared with the watching thread.
 #[derive(Debug)]
 pub(crate) struct Watch(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// How long it may be silent while it is waited for.
+    /// How long the worker may be silent while a caller waits for it.
     timeout: Duration,
-    /// Since when it is waited for: the last sign of life, or when somebody began to wait.
+    /// The last sign of life, or the begin of the wait; `None` while no caller waits.
     since: Option<Instant>,
     is_aborted: bool,
-    /// How long it was silent when it was ended.
+    /// How long the worker had been silent when it was killed.
     ended_after: Option<Duration>,
 }
 
@@ -40,7 +40,8 @@ impl State {
 }
 
 impl Watch {
-    /// Starts the thread, which ends when the sender is dropped. It looks often enough for the shorter of both times.
+    /// Starts the thread, which ends when the sender is dropped. The thread checks often enough for the shorter of both
+    /// times.
     pub(super) fn start(
         child: &Arc<Mutex<Child>>,
         connection: Connection,
@@ -56,7 +57,7 @@ impl Watch {
             while is_over.recv_timeout(often) == Err(mpsc::RecvTimeoutError::Timeout) {
                 if lock(&watching.0).is_silent() {
                     kill(&child);
-                    // A process that hangs in the kernel keeps its end open.
+                    // A process that hangs in the kernel keeps its end of the connection open.
                     return connection.shut_down();
                 }
             }
@@ -64,12 +65,12 @@ impl Watch {
         Ok((watch, over))
     }
 
-    /// From now on it may be silent for so long.
+    /// Sets how long the worker may be silent.
     pub(super) fn set_timeout(&self, timeout: Duration) {
         lock(&self.0).timeout = timeout;
     }
 
-    /// Somebody waits for it, as long as this takes.
+    /// Marks the worker as waited for while `wait` runs.
     pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         lock(&self.0).since = Some(Instant::now());
         let came = wait();
@@ -77,14 +78,13 @@ impl Watch {
         came
     }
 
-    /// It lives; its answer is still to come.
+    /// Records a sign of life before the answer.
     pub(super) fn alive(&self) {
         let mut state = lock(&self.0);
         state.since = state.since.map(|_| Instant::now());
     }
 
-    /// It was asked to stop: it is waited for no longer than that may take, until that is
-    /// [forgotten](Self::forget_abort).
+    /// Limits the wait to the time for an abort, until it is [forgotten](Self::forget_abort).
     pub(crate) fn abort(&self) {
         lock(&self.0).is_aborted = true;
         self.alive();
@@ -94,7 +94,7 @@ impl Watch {
         lock(&self.0).is_aborted = false;
     }
 
-    /// How long it was silent, if it was ended for that.
+    /// How long the worker had been silent when it was killed for that.
     pub(super) fn ended_after(&self) -> Option<Duration> {
         lock(&self.0).ended_after
     }

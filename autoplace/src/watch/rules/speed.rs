@@ -1,7 +1,7 @@
-//! Whether a model generates slower than it did.
+//! Detects a model that generates more slowly than before.
 //!
-//! Its own speed is what it showed over one window of tokens after a warm-up. It rises slowly where the model turns out
-//! to be faster, and never falls. Time here is time spent generating: a model that rests is neither slow nor fast.
+//! The model's own speed is that of the first window of tokens after a warm-up. It rises slowly if the model turns out
+//! to be faster, and never falls. Time here is generation time, so an idle model is neither slow nor fast.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
 use crate::watch::latch::{Condition, Now};
 
-/// The part of a faster window that is believed.
+/// Weight of a faster window.
 const BELIEF: f64 = 1.0 / 16.0;
 
 #[derive(Debug)]
 pub(super) struct SpeedRule {
     cost: DepthCost,
-    /// The totals when the watching began.
+    /// Totals at the start of the watching.
     first: Option<Generated>,
-    /// Totals at samples with something new: the last one that is a window before now, and those since.
+    /// Totals at samples with new tokens, from the last one that is at least a window old.
     window: VecDeque<Generated>,
     own: Option<Speed>,
     pub(super) slow: Condition,
@@ -27,9 +27,9 @@ pub(super) struct SpeedRule {
 
 #[derive(Debug, Clone, Copy)]
 struct Speed {
-    /// Seconds per token, divided by what a token of that depth costs.
+    /// Seconds per token, divided by the cost of its depth.
     seconds: f64,
-    /// Tokens before each, on average.
+    /// Mean depth.
     depth: f64,
 }
 
@@ -38,7 +38,7 @@ impl SpeedRule {
         Self { cost, first: None, window: VecDeque::new(), own: None, slow: Condition::default() }
     }
 
-    /// `cause` is asked for the likely cause when a slowdown begins, and given what speaks for depth as one.
+    /// `cause` names the likely cause when a slowdown begins. Its argument is the evidence for depth as the cause.
     pub(super) fn step(&mut self, now: Generated, moment: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
         let first = *self.first.get_or_insert(now);
         if now.tokens.saturating_sub(first.tokens) < WARM_UP {
@@ -56,14 +56,14 @@ impl SpeedRule {
         let Some(seen) = self.speed(from, now) else { return };
         let own = *self.own.get_or_insert(seen);
         let cost = self.cost.at(seen.depth);
-        // A third of the way back is what it takes to end.
+        // The slowdown ends after a third of the loss is recovered.
         let limit = if self.slow.is_on() { SLOW + (1.0 - SLOW) / 3.0 } else { SLOW };
         let slow = own.seconds < limit * seen.seconds;
         let (expected, observed) = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
         let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
         let depth = deeper.then_some(Cause::DeeperContext { depth: seen.depth as u64, before: own.depth as u64 });
-        // Of time spent generating, unlike all else.
+        // Conditions of speed use generation time.
         moment.at = now.time;
         self.slow.step(
             Some(slow),
@@ -77,7 +77,7 @@ impl SpeedRule {
         }
     }
 
-    /// The speed from one total to a later one; `None` where it took no time.
+    /// The speed between two totals; `None` if no time has passed.
     #[allow(clippy::cast_precision_loss)] // tokens of a window
     fn speed(&self, from: Generated, to: Generated) -> Option<Speed> {
         let tokens = to.tokens.checked_sub(from.tokens).filter(|&n| n > 0)? as f64;

@@ -1,4 +1,4 @@
-//! The rules on scripted samples; `laws` on any.
+//! The rules on scripted samples; `laws` covers arbitrary ones.
 
 mod laws;
 
@@ -15,7 +15,7 @@ use crate::watch::sample::{DeviceSample, Sample, Watched, WatchedDevice};
 const NEEDED: u64 = mib(100);
 const HOT: [ThrottleReason; 1] = [ThrottleReason::Heat];
 
-/// A second per step, on two GPUs of which the second one's driver spills.
+/// One second per step, on two GPUs. The driver of the second one spills.
 struct Rig {
     rules: Rules,
     second: u64,
@@ -52,12 +52,12 @@ impl Rig {
         events
     }
 
-    /// The same for so many seconds.
+    /// Repeats a sample for `seconds` seconds.
     fn steps(&mut self, seconds: u64, sample: &Sample) -> Vec<Event> {
         (0..seconds).flat_map(|_| self.step(sample)).collect()
     }
 
-    /// A second in which the model generates at this speed, each token with so many before it.
+    /// A second of generation with `tokens` tokens at this depth.
     fn generate(&mut self, tokens: u64, depth: u64, mut sample: Sample) -> Vec<Event> {
         self.generated.tokens += tokens;
         self.generated.time += Duration::from_secs(1);
@@ -98,7 +98,7 @@ fn memory_pressure_is_reported_at_once_and_its_end_after_calm() {
     let expected = Event::MemoryPressure { device: "SIM0".to_owned(), free: NEEDED - 1, needed: NEEDED };
     assert_eq!(rig.step(&low), [expected]);
     assert_eq!(rig.steps(20, &low), []);
-    // A little more is not yet enough.
+    // A little more memory is not enough.
     assert_eq!(rig.steps(20, &on_first(DeviceSample::new(NEEDED + mib(24)))), []);
     let (device, free) = ("SIM0".to_owned(), NEEDED + mib(25));
     let enough = on_first(DeviceSample::new(free));
@@ -141,13 +141,13 @@ fn a_program_that_came_or_grew_is_reported_and_not_one_that_was_there() {
     assert_eq!(rig.step(&with(&[(1, 2000)])), []);
     assert_eq!(rig.step(&with(&[(1, 2100), (2, 100)])), []);
     assert_eq!(rig.step(&with(&[(1, 2256), (2, 300)])), [came(1, 2256), came(2, 300)]);
-    // Half of it back is not enough; what it had at first is its own.
+    // Giving half of it back is not enough; the memory at first counts as the program's own.
     assert_eq!(rig.steps(20, &with(&[(1, 2200), (2, 128)])), []);
     assert_eq!(rig.steps(20, &with(&[(1, 2000)])), [gone(1), gone(2)]);
-    // One whose bytes are not counted says nothing.
+    // A program without a byte count is ignored.
     let listed = on_first(DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]));
     assert_eq!(rig.step(&listed), []);
-    // What has begun ends with the watching.
+    // Open conditions end with the watching.
     rig.step(&with(&[(3, 900)]));
     let mut events = Vec::new();
     rig.rules.end(&mut events);
@@ -174,7 +174,7 @@ fn a_program_is_a_cause_that_came_or_grew_and_not_one_that_was_there() {
         let processes = processes.iter().map(|&(pid, bytes)| GpuProcess::new(pid).name("game").bytes(mib(bytes)));
         on_first(DeviceSample::new(mib(900)).processes(processes.collect::<Vec<_>>()))
     };
-    // One whose bytes are not counted says nothing.
+    // A program without a byte count is ignored.
     let listed = on_first(DeviceSample::new(mib(900)).processes([GpuProcess::new(7)]));
     for (seen, expected) in [
         (with(&[(1, 2100), (2, 100)]), None),
@@ -202,7 +202,7 @@ fn a_slowdown_is_reported_with_both_speeds_and_its_end() {
     let (expected, observed, cause) = slowdown(&rig.generate_for(10, 30, 0));
     assert!((expected - 50.0).abs() < 1e-6 && (observed - 30.0).abs() < 3.0);
     assert_eq!(cause, Cause::Unknown);
-    // Not quite back.
+    // Not fully recovered.
     assert_eq!(rig.generate_for(20, 39, 0), []);
     let events = rig.generate_for(20, 45, 0);
     assert!(matches!(events[..], [Event::SpeedRecovered { .. }]), "{events:?}");
@@ -266,12 +266,12 @@ fn the_surest_cause_is_reported() {
     };
     let hot = game.clone().throttle(HOT, Some(90));
     let held = device(900).throttle([ThrottleReason::PowerLimit], None);
-    // What is seen, and how the cause begins.
+    // Samples, and the beginning of the expected cause.
     let causes = [
         (on_first(hot), "SIM0 runs below its clocks: heat"),
         (of([game.clone(), device(1)]), "SIM1 is full"),
         (of([device(900), on_host(1256)]), "SIM1 is full"),
-        // The first one's driver fails an allocation rather than to move anything.
+        // The driver of the first GPU fails an allocation instead of moving memory.
         (of([device(1), device(900)]), "nothing that is watched"),
         (busy(on_first(game)), "game (process 7) uses SIM0"),
         (busy(roomy()), "the processor is busy"),

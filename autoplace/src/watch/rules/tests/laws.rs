@@ -1,4 +1,4 @@
-//! What holds of the rules whatever is sampled.
+//! Invariants for any samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::watch::event::Event;
 use crate::watch::latch::Settings;
 use crate::watch::sample::{DeviceSample, Sample};
 
-/// The condition that an event is of, whichever its end.
+/// The condition of an event.
 fn condition(event: &Event) -> String {
     match event {
         Event::MemoryPressure { device, .. } | Event::MemoryRelieved { device, .. } => {
@@ -29,7 +29,7 @@ fn condition(event: &Event) -> String {
     }
 }
 
-/// Whether a sample shows what an event says that began or ended.
+/// Whether a sample shows the change that an event reports.
 fn is_shown(event: &Event, sample: &Sample) -> bool {
     let seen = |device: &str| &sample.devices[usize::from(device == "SIM1")];
     let is_hot = |device: &str| {
@@ -81,8 +81,7 @@ fn any_reason() -> impl Strategy<Value = ThrottleReason> {
     prop_oneof![Just(ThrottleReason::PowerLimit), Just(ThrottleReason::Heat)]
 }
 
-/// Samples with the tokens generated in each second. What a sample shows lasts for some of them, as it does
-/// on real machines.
+/// Samples with the tokens of each second. Observations last for several samples, as on real machines.
 fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let devices = [any_device(), any_device()];
     let second = (devices, 0u64..80, 1usize..10);
@@ -130,7 +129,7 @@ proptest! {
     #[test]
     fn when_all_is_well_for_good_everything_has_ended(samples in any_samples()) {
         let mut rig = Rig::new();
-        // The speed that it is held to later.
+        // The speed that later samples are compared with.
         rig.generate_for(5, 80, 0);
         let mut open = BTreeSet::new();
         let well = || {
