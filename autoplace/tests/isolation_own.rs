@@ -1,5 +1,5 @@
-//! A program whose `main` begins with `worker_main` is its own worker; one whose `main` does not gets an error and
-//! starts no others.
+//! A program whose `main` begins with `worker_main` is its own worker. A program whose `main` does not gets an error
+//! and starts no other process.
 
 #[path = "support/native_support/mod.rs"]
 mod native_support;
@@ -20,12 +20,12 @@ use native_support::demo_path;
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// In a worker: abort in the middle of the load, once, or stay there for ever. A file says that it has.
+/// In a worker: aborts in the middle of the load, once, or hangs there forever. A file records that it did.
 const IN_LOAD: &str = "AUTOPLACE_TEST_IN_LOAD";
 const MARK: &str = "AUTOPLACE_TEST_MARK";
 const ABORT: &str = "abort";
 const HANG: &str = "hang";
-/// Leave `worker_main` out; a file has a line for each process that did.
+/// Skips `worker_main`. A file gets a line for each process that does.
 const NO_GUARD: &str = "AUTOPLACE_TEST_NO_GUARD";
 /// An application whose worker hangs.
 const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";
@@ -33,7 +33,7 @@ const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";
 type Test = fn() -> Result<(), Failed>;
 
 fn main() {
-    // As an application with a GPU of its own; every process has one.
+    // Like an application with a GPU of its own; every process has one.
     let _card = SimGpu::builder("SIM card").total(mib(64)).register().expect("it is the first");
     if let Ok(what) = std::env::var(IN_LOAD) {
         let mark = PathBuf::from(std::env::var_os(MARK).expect("set with the other"));
@@ -61,7 +61,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 
-/// An application's own subscriber, which hears llama.cpp from within a load.
+/// An application's own subscriber, which receives llama.cpp's log during a load.
 struct InLoad {
     mark: PathBuf,
     hangs: bool,
@@ -98,7 +98,7 @@ impl Subscriber for InLoad {
     }
 }
 
-/// An application whose `main` does not begin as it should loads its model, which wants a worker, and lives on.
+/// An application whose `main` does not call `worker_main` loads a model in a worker, and survives.
 fn unguarded(runs: &Path) -> ! {
     let mut file = OpenOptions::new().create(true).append(true).open(runs).expect("a file");
     writeln!(file, "run").expect("it is written");
@@ -161,7 +161,7 @@ fn worker_without_guard() -> Result<(), Failed> {
 fn orphan() -> Result<(), Failed> {
     use rustix::process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, waitpid};
 
-    // Whose parent is gone becomes a child of this process, which so hears how it ended.
+    // A process without a parent becomes a child of this process, which thus gets its exit status.
     set_child_subreaper(Some(getpid()))?;
     let dir = tempfile::tempdir()?;
     let mark = dir.path().join("mark");
@@ -176,12 +176,12 @@ fn orphan() -> Result<(), Failed> {
     application.kill()?;
     application.wait()?;
     let (_, status) = waitpid(Pid::from_raw(worker), WaitOptions::empty())?.expect("it was waited for");
-    // An exit would run what libraries do at the end, on a thread beside the one that computes.
+    // A normal exit would run exit handlers of libraries beside the computing thread.
     assert_eq!(status.terminating_signal(), Some(Signal::KILL.as_raw()), "{status:?}");
     Ok(())
 }
 
-/// A worker that does that in the middle of its load, once: a file at `mark` says that it has.
+/// A worker that does `what` in the middle of its load, once. A file at `mark` records that it did.
 fn in_load(what: &str, mark: &Path) -> WorkerProcess {
     WorkerProcess::own_executable().env(IN_LOAD, what).env(MARK, mark)
 }

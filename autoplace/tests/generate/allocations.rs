@@ -1,5 +1,5 @@
-//! A token costs the piece of text that is returned, and no other allocation: in a stream, with drafts by prompt
-//! lookup, in a session, in an engine; choosing one costs none.
+//! A token costs one allocation, for its returned piece of text: in a stream, with drafts by prompt lookup, in a
+//! session, in an engine. Choosing a token costs none.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use autoplace::Model;
 use autoplace::generate::{Engine, Generate, Session, Speculation};
 use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Sampler};
 
-/// Allocations for so many pieces of a text, after those that may still grow a buffer.
+/// Number of allocations for `pieces` pieces of a text, after the `first` ones, which may still grow a buffer.
 fn of_stream(generate: Generate, first: usize, pieces: usize) {
     let mut stream = generate.stream().unwrap();
     for _ in 0..first {
@@ -35,7 +35,7 @@ fn a_piece_of_a_stream_costs_one_allocation_at_most_and_so_does_a_draft_token() 
     assert!(text_and_statistics(generate).1.drafted_tokens > 0);
 }
 
-/// Pieces of a session's steps, and the allocations for them.
+/// Number of pieces in a session's steps, and of their allocations.
 fn steps(session: &mut Session, first: usize, pieces: usize) -> (usize, usize) {
     for _ in 0..first {
         drop(session.step().unwrap());
@@ -67,20 +67,20 @@ fn a_token_costs_one_allocation_at_most_beside_others_too() {
     let submit = |prompt: &&str| engine.submit(endless(prompt, 700)).unwrap();
     let mut answers: Vec<_> = PROMPTS[..3].iter().map(submit).collect();
     let generated = || engine.metrics().generated_tokens;
-    // What is computed and what was allocated, after so many tokens.
+    // Waits for `tokens` tokens. Returns the tokens computed so far and the allocations.
     let reach = |tokens: u64| {
         while generated() < tokens {
             thread::sleep(Duration::from_micros(50));
         }
         (generated(), allocations())
     };
-    // The queues of three readers grow, each by doubling; and a step of three may be under way.
+    // The queues of three readers grow by doubling, and a step of three texts may be running.
     let most = |tokens: u64| tokens + 3 + 6;
     let (from, before) = reach(1100);
     let (to, after) = reach(1100 + PIECES as u64);
     let allocated = (after - before) as u64;
     assert!(allocated <= most(to - from), "{allocated} for {} tokens", to - from);
-    // Reading costs nothing.
+    // Reading allocates nothing.
     let before = allocations();
     for answer in &mut answers {
         for _ in 0..100 {
@@ -105,7 +105,7 @@ fn masks_candidates_and_log_probabilities_are_made_in_place() {
     let chain = Sampler::chain(&native).unwrap().top_p(0.9).unwrap();
     let mut sampler = chain.xtc(0.5, 0.1, 4).unwrap().dist(4).unwrap();
     let mut candidates = Candidates::default();
-    // The first allows few, so that room for all is not made only when they come.
+    // The first mask allows few tokens, so that the buffer must be large enough from the start.
     let words = native.vocab().n_tokens().div_ceil(32) as usize;
     let masks = [vec![0b110; words], vec![u32::MAX; words]];
     let mut choose = |mask: &[u32]| {
@@ -124,6 +124,6 @@ fn masks_candidates_and_log_probabilities_are_made_in_place() {
     let mut session = model.session().unwrap();
     session.begin(model.generate(SYSTEM).seed(1).logprobs(5)).unwrap();
     let (pieces, allocations) = steps(&mut session, 8, TOKENS);
-    // The text, and the likeliest tokens.
+    // One allocation for the text, and one for the likeliest tokens.
     assert!(pieces >= 16 && allocations <= 2 * pieces, "{allocations} for {pieces}");
 }

@@ -1,5 +1,5 @@
-//! Generations as `Stream`s, with `futures` and in tokio: what is theirs beside the texts of `front_ends.rs`. On the
-//! demo model.
+//! Generations as `Stream`s, with `futures` and in tokio, on the demo model: behaviour beyond the shared cases of
+//! `front_ends.rs`.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use autoplace::generate::{AsyncStream, Error, FinishReason, Generate, TokenStrea
 use futures::stream::{StreamExt, TryStreamExt};
 use tokio::runtime::Builder;
 
-/// The answer of a future, and how often it was asked.
+/// The output of a future, and the number of its polls.
 pub(crate) fn block_on<F: Future>(future: F) -> (F::Output, usize) {
     let (mut future, mut polls) = (pin!(future), 0);
     let counted = poll_fn(|context| {
@@ -35,7 +35,7 @@ fn nobody_asks_before_there_is_something() {
     let mut stream = awaited(greedy(&model, PROMPTS[0]).max_tokens(80));
     let (text, polls) = block_on(read(&mut stream));
     text.unwrap();
-    // At most once for each piece, and once for the end.
+    // At most one poll for each piece and one for the end.
     assert!(polls <= 80 + 2, "{polls}");
 }
 
@@ -47,7 +47,7 @@ fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
         block_on(stream.next()).0.unwrap().unwrap();
         stream
     };
-    // In mid-text.
+    // In the middle of a text.
     let mut stream = endless();
     stream.abort_handle().abort();
     assert!(block_on(read(&mut stream)).0.is_ok());
@@ -59,12 +59,12 @@ fn a_stream_that_is_aborted_or_dropped_gives_the_context_back() {
     assert!(block_on(read(&mut stream)).0.is_ok_and(|it| it.is_empty()));
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(model.session().unwrap());
-    // Soon after it is dropped.
+    // Soon after the stream is dropped.
     drop(endless());
     wait("ends", || is_free(&model));
 }
 
-/// Whether the context is free; fails where it is not for another reason than that it is lent.
+/// Whether the context is free. Panics if the session fails for any reason but a lent context.
 fn is_free(model: &Model) -> bool {
     let session = model.session().map(drop);
     assert_matches!(session, Ok(()) | Err(Error::Busy));
@@ -90,7 +90,7 @@ fn a_stream_that_is_over_stops_no_other_when_it_is_dropped() {
     let unread = greedy(&model, PROMPTS[0]).max_tokens(4).stream().unwrap();
     let late = unread.abort_handle();
     let unread = unread.into_async().unwrap();
-    // It ends by itself, and nobody has read it.
+    // The text ends by itself, unread.
     wait("ends", || is_free(&model));
     let next = greedy(&model, PROMPTS[1]).stream().unwrap();
     drop(unread);

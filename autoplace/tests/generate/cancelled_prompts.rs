@@ -1,5 +1,5 @@
-//! A prompt that is cancelled while it is computed: what was computed of it is kept or forgotten, the context is free,
-//! and the next text is a raw llama.cpp loop's. On the demo model.
+//! Prompts that are cancelled during their computation: the computed part is kept or forgotten, the context is free,
+//! and the next text equals that of a raw llama.cpp loop. On the demo model.
 
 use crate::native_support::demo_path;
 use crate::text_support::{Raw, SYSTEM, chat, greedy, request, to_the_end, tokens_of};
@@ -7,7 +7,7 @@ use autoplace::Model;
 use autoplace::generate::{Error, FinishReason};
 use autoplace::llama_sys;
 
-/// Tokens that a step computes.
+/// Tokens per step.
 const BATCH: u32 = 16;
 
 fn load() -> Model {
@@ -17,7 +17,7 @@ fn load() -> Model {
 #[test]
 fn a_prompt_that_is_dropped_or_aborted_in_the_middle_leaves_nothing_half_done() {
     let model = load();
-    // Of many batches.
+    // A prompt of many batches.
     let prompt = tokens_of(&model, &SYSTEM.repeat(12));
     let raw = Raw::text(&model, &prompt, 24);
     for (steps, aborts) in [(0, true), (1, true), (4, true), (1, false), (3, false), (5, false)] {
@@ -38,9 +38,9 @@ fn a_prompt_that_is_dropped_or_aborted_in_the_middle_leaves_nothing_half_done() 
         session.begin(greedy(&model, &prompt[..]).cache_prompt(true)).unwrap();
         let completion = to_the_end(&mut session).remove(0);
         assert_eq!(completion.tokens, raw, "after {steps} steps");
-        // What was computed of it is there.
+        // The computed part of the prompt is reused.
         assert!(aborts || completion.statistics().cached_tokens == steps * BATCH as usize);
-        // So that the next round begins from nothing.
+        // Clears the context for the next round.
         drop(session);
         greedy(&model, "And").max_tokens(1).text().unwrap();
     }
@@ -56,7 +56,7 @@ fn a_chat_whose_answer_is_aborted_before_it_begins_can_be_asked_again() {
     assert!(stream.next().is_none());
     assert_eq!(stream.finish_reason(), Some(FinishReason::Aborted));
     drop(stream);
-    // Nothing was answered, and the question is taken back.
+    // No answer came, so the question is removed.
     assert_eq!(cut.messages(), []);
     let (again, _) = cut.say(&long).unwrap().finish().unwrap();
     let (expected, _) = chat(&model, "chatml").say(&long).unwrap().finish().unwrap();

@@ -1,5 +1,5 @@
-//! Conversations: history, what of it is computed, and answers in their parts; through the public API,
-//! on the demo model.
+//! Conversations: their history, the computed part of it, and the parts of answers. Through the public API, on the demo
+//! model.
 
 use crate::native_support::demo_path;
 use crate::text_support::{chat, demo, in_worker, request};
@@ -16,7 +16,7 @@ fn template() -> ChatTemplate {
     ChatTemplate::family("chatml").unwrap()
 }
 
-/// The text of an answer, and how many tokens of its prompt were computed.
+/// The text of an answer, and the number of prompt tokens that were computed.
 fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
     let (reply, statistics) = chat.say(text).unwrap().finish().unwrap();
     let new = statistics.prompt_tokens - statistics.cached_tokens;
@@ -26,7 +26,7 @@ fn ask(chat: &mut Chat, text: &str) -> (String, usize) {
 #[test]
 fn a_turn_computes_what_is_new_and_nothing_else() {
     let model = load();
-    // The end of the last answer, the question, and what begins an answer.
+    // The end of the last answer, the question, and the header of the next answer.
     let written = "<|im_end|>\n<|im_start|>user\nAnd then?<|im_end|>\n<|im_start|>assistant\n";
     let written = tokens(&model, written);
     let mut chat = chat(&model, "chatml").system("Speak as the king spake unto his servants.");
@@ -87,7 +87,7 @@ fn conversations_of_one_engine_go_on_side_by_side_here_and_in_a_worker() {
             });
             assert_eq!(chats.map(|chat| chat.join().unwrap()), expected);
         });
-        // So long that it waits for its reader.
+        // So long that the text waits for its reader.
         let mut cut = begin().with(|generate| generate.max_tokens(1000));
         let mut stream = cut.say(questions[0]).unwrap();
         stream.next().unwrap().unwrap();
@@ -156,7 +156,7 @@ fn what_a_person_writes_is_never_a_control_token() {
         let (_, statistics) = chat.say(text).unwrap().finish().unwrap();
         statistics.prompt_tokens
     };
-    // As a control token it would be one.
+    // As a control token, it would be a single token.
     assert!(computed(&written) > computed("") + 1);
 }
 

@@ -1,5 +1,5 @@
-//! Conversations at their edges: messages of nothing, roles that a template does not know, histories that are changed
-//! in the middle, and answers in every format of tool calls. On the demo model.
+//! Edge cases of conversations: empty messages, roles that a template does not know, edits in the middle of a history,
+//! and answers in every format of tool calls. On the demo model.
 
 use crate::chat_reply_support::tools;
 use crate::text_support::{self, chat, demo};
@@ -11,7 +11,7 @@ fn load() -> Model {
     demo(2048, 1, false)
 }
 
-/// The answer to a history, from a fresh model.
+/// The answer to a history from a fresh model.
 fn fresh(family: &str, history: &[Message]) -> String {
     let model = load();
     let mut chat = chat(&model, family);
@@ -25,19 +25,19 @@ fn messages_of_nothing_are_messages() {
     for family in chat::FAMILIES {
         let mut chat = chat(&model, family);
         for said in ["", " ", "\n\n"] {
-            // The first of a conversation, from a model that knows nothing of it.
+            // The first message of a conversation, on a fresh model.
             let (reply, statistics) = text_support::chat(&model, family).say(said).unwrap().finish().unwrap();
             assert!(statistics.prompt_tokens > 0, "{family}");
             assert_eq!(reply.raw, fresh(family, &[Message::user(said)]), "{family}");
-            // One after the other.
+            // Several in a row.
             chat.say(said).unwrap().finish().unwrap();
         }
         assert_eq!(chat.messages().iter().filter(|it| it.role == Role::USER).count(), 3);
-        // Nothing at all was said, by anybody.
+        // A history of empty messages only.
         *chat.messages_mut() = vec![Message::user(""), Message::assistant(""), Message::user("")];
         chat.answer().unwrap().finish().unwrap();
     }
-    // A system message of nothing is there. A history of nothing is the template's to write, or to refuse.
+    // An empty system message counts as a message. The template decides about an empty history.
     let mut chat = chat(&model, "chatml").system("");
     chat.say("Hear me.").unwrap().finish().unwrap();
     assert_eq!(chat.messages()[0], Message::system(""));
@@ -73,8 +73,8 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     let expected = ask(&mut chat(&load(), "chatml").system(SYSTEM), &QUESTIONS);
     let mut chat = chat(&model, "chatml").system(SYSTEM);
     assert_eq!(ask(&mut chat, &QUESTIONS[..3]), expected[..3]);
-    // The system message and a question, up to where the answer begins: that is text by now, which may be read as other
-    // tokens than the model chose.
+    // The system message and a question, up to the beginning of the answer. The answer itself is now text, which may
+    // tokenize differently.
     let kept = {
         let mut before = chat.clone();
         before.messages_mut().truncate(2);
@@ -88,10 +88,10 @@ fn what_is_before_a_change_is_not_computed_again_and_what_is_after_it_is() {
     assert!(cached >= kept, "{cached} of {kept}");
     assert!(cached < statistics.prompt_tokens - 10, "{statistics}");
     assert_eq!(reply.raw, fresh("chatml", &edited.messages()[..4]));
-    // The one that it was cloned from is as it was, and goes on.
+    // The original conversation is unchanged and continues.
     assert_eq!(chat.messages().len(), 7);
     assert_eq!(ask(&mut chat, &QUESTIONS[3..]), expected[3..]);
-    // A change of the first message leaves nothing of use but what comes before it.
+    // After an edit of the first message, only the tokens before it are reused.
     let mut other = chat.clone().system("Once upon a time:");
     other.messages_mut().truncate(1);
     let (reply, statistics) = other.say("Who art thou?").unwrap().finish().unwrap();
@@ -105,10 +105,10 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
     use autoplace::generate::{Constraint, FinishReason};
 
     let model = load();
-    // Every format by itself is in the crate `chat`'s own tests.
+    // The tests of the crate `chat` cover every format.
     for sample in crate::chat_reply_support::SAMPLES.iter().step_by(4) {
         let format = ReplyFormat::of_template(&sample.template);
-        // A template whose prompts end as those of the format.
+        // A template whose prompts end like those of the format.
         let source = "{{ tools }}{{ messages[-1].content }}{{ ending }}";
         let template = ChatTemplate::new(source, <_>::default()).unwrap();
         let mut chat = model
@@ -129,7 +129,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         assert_eq!(stream.finish_reason(), Some(FinishReason::EndOfGeneration));
         let reply = stream.reply().unwrap().clone();
         drop(stream);
-        // What the whole text means, read at once.
+        // The parts of the whole text, parsed at once.
         let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&tools());
         parser.push(sample.text);
         let name = sample.name;

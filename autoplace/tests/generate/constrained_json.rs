@@ -1,5 +1,5 @@
-//! A text that is held to a JSON schema is JSON that the schema allows: every one that ends, whatever the model
-//! would rather write.
+//! A text under a JSON schema is JSON that the schema allows, whatever the model would prefer, unless a limit cuts it
+//! short.
 
 use crate::native_support::load_demo;
 use crate::text_support::PROMPT;
@@ -15,7 +15,7 @@ fn generate(model: &Model, constraint: Constraint, seed: u32) -> Result<String, 
     model.generate(PROMPT).constraint(constraint).seed(seed).max_tokens(400).text()
 }
 
-/// Why the text is not what the schema allows, formats included.
+/// The violation of the schema by the text, if any, including formats.
 fn violation(schema: &Value, text: &str) -> Option<String> {
     let validator = jsonschema::options().should_validate_formats(true).build(schema).expect("the schema is one");
     let value: Value = match serde_json::from_str(text) {
@@ -26,7 +26,7 @@ fn violation(schema: &Value, text: &str) -> Option<String> {
     Some(format!("{error} in {text:?}"))
 }
 
-/// Headings of the file under which a text need not end.
+/// Headings of the file whose texts need not end.
 const MAY_GO_ON: [&str; 2] = ["alternatives and references", "values without an end of their own"];
 
 #[test]
@@ -68,7 +68,7 @@ fn whitespace_comes_to_an_end() {
     }
 }
 
-/// A schema whose texts are short.
+/// A schema with short texts.
 fn any_schema() -> impl Strategy<Value = Value> {
     let name = prop_oneof!["[a-zA-Z_ ]{1,6}", "[äé日\"\\\\/]{1,3}"];
     let text = "[a-z äé日\"\\\\\n]{0,6}";

@@ -1,5 +1,5 @@
-//! A constraint that cannot be met or enforced is refused by what is wrong with it, whoever wrote it. What cuts a text
-//! short that is held to one is in `front_ends.rs`.
+//! A constraint that cannot be met or enforced is refused with the reason. `front_ends.rs` covers limits that cut a
+//! text short.
 
 use crate::native_support::load_demo;
 use crate::own_process;
@@ -8,7 +8,7 @@ use autoplace::Model;
 use autoplace::generate::{Constraint, Error};
 use serde_json::{Map, Value, json};
 
-/// What a constraint is refused for, before anything is generated.
+/// The reason why a constraint is refused before the generation starts.
 fn refusal(model: &Model, constraint: Constraint) -> String {
     let stream = model.generate(PROMPT).constraint(constraint).stream();
     match stream {
@@ -83,7 +83,7 @@ fn object(count: usize, member: impl Fn(usize) -> (String, Value)) -> Value {
     (0..count).map(member).collect::<Map<_, _>>().into()
 }
 
-/// A constraint that is made where it is asked for: some are megabytes.
+/// Creates a constraint on demand, because some are megabytes.
 type Make = fn() -> Constraint;
 
 fn schema(schema: Value) -> Constraint {
@@ -94,7 +94,7 @@ fn any_object(key: &str, n: usize) -> Value {
     json!({"anyOf": list(n, |i| json!({"type": "object", "required": [format!("{key}{i}")]}))})
 }
 
-/// What nobody in good faith would write. Each is refused or followed, in bounded time and memory: the test ends.
+/// Hostile constraints. Each is refused or enforced within bounded time and memory.
 const HOSTILE: [Make; 37] = [
     || {
         let chain = object(1900, |i| {
@@ -135,12 +135,12 @@ const HOSTILE: [Make; 37] = [
     || Constraint::gbnf("root ::= \"(\" root root | \"(\" root | \"\""),
     || Constraint::gbnf(format!("root ::= {}", "\"a\"? ".repeat(8_000))),
     || Constraint::gbnf(format!("root ::= ({}\"b\") root | \"\"", "\"a\"? ".repeat(8_000))),
-    // Each rule is two of the one before.
+    // Each rule consists of two of the one before.
     || {
         let rules: String = (1..60).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1)).collect();
         Constraint::gbnf(format!("root ::= r59\nr0 ::= \"x\" | \"y\"?\n{rules}"))
     },
-    // Words that begin alike, beside a rule that reads them letter by letter.
+    // Words with a common beginning, beside a rule that reads them letter by letter.
     || {
         let words: Vec<String> = (0..2_000).map(|i| format!("\"w{i}\"")).collect();
         Constraint::gbnf(format!("root ::= (word | ({}) root [a-z0-9])\nword ::= [a-z] word?", words.join(" | ")))
@@ -181,7 +181,7 @@ fn kind(i: usize) -> Value {
     json!({"type": "object", "properties": {"kind": {"enum": names}}, "required": ["kind"]})
 }
 
-/// Schemas and grammars that took gigabytes or minutes, or ended the process, by what is said of them.
+/// Schemas and grammars that once took gigabytes or minutes, or ended the process, by the refusal's message.
 const BOMBS: [(&str, &[Make]); 9] = [
     (
         "schemas in it that hold at once",
@@ -262,8 +262,8 @@ fn large_schemas_of_tools_are_followed() {
     }
 }
 
-/// Each in a process of its own, so that its peak is that constraint's. What would take gigabytes or minutes is refused
-/// by what is too much in it.
+/// Each constraint runs in a process of its own, so that the peak belongs to it. A constraint that would take gigabytes
+/// or minutes is refused with the exceeded limit.
 #[test]
 fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
     const INDEX: &str = "AUTOPLACE_HOSTILE";
@@ -282,7 +282,7 @@ fn a_hostile_constraint_is_an_error_or_followed_in_256_mib() {
 fn hold_in_256_mib(constraint: Constraint, refused: Option<&str>) {
     let model = load_demo();
     model.generate(PROMPT).constraint(Constraint::choices(["a"])).text().unwrap();
-    // The most memory that this process has held, in KiB; 0 where the system does not report it.
+    // Peak memory of this process in KiB; 0 if the system does not report it.
     let peak = || status("VmHWM").unwrap_or(0);
     let before = peak();
     let held = model.generate(PROMPT).seed(1).constraint(constraint);
@@ -293,7 +293,7 @@ fn hold_in_256_mib(constraint: Constraint, refused: Option<&str>) {
         }
         other => panic!("{other:?}"),
     }
-    // The kernel sums per core, and may say a little less the second time.
+    // The kernel sums per core, and a second reading may be slightly lower.
     let grown = peak().saturating_sub(before);
     assert!(grown <= 256 << 10, "{grown} KiB");
 }

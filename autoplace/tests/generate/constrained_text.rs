@@ -1,4 +1,4 @@
-//! A text that is held to a regular expression, a list of choices or a grammar is what that allows.
+//! A text under a regular expression, a list of choices or a grammar meets its constraint.
 
 use crate::native_support::{demo_path, load_demo};
 use crate::text_support::{PROMPT, in_worker, request};
@@ -79,7 +79,7 @@ fn a_gbnf_grammar_is_followed_here_and_in_a_worker() {
             assert!(items.is_match(&text), "{text:?}");
         }
     }
-    // The token that a grammar names is one of the vocabulary.
+    // A grammar can name tokens of the vocabulary only.
     let model = load_demo();
     let said = generate(&model, &Constraint::gbnf("root ::= <think>"), 1).unwrap_err().to_string();
     assert!(said.contains("line 1, column 10: `<think>` is no token"), "{said}");

@@ -32,7 +32,7 @@ enum River {
     Canal { locks: u64, depth: i32 },
 }
 
-/// External tags of other names, nothing in them, and values of several shapes.
+/// Externally tagged variants with other names, empty variants, and values of several shapes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[expect(dead_code, reason = "only read by serde")]
@@ -86,7 +86,7 @@ fn values_of_many_types_are_parsed() {
     let (_, _): (bool, bool) = model.generate_as(PROMPT).unwrap();
 }
 
-/// What its schema allows it is not.
+/// The schema allows values that the type refuses.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Impossible {
     #[schemars(with = "bool")]

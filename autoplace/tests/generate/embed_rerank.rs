@@ -1,4 +1,4 @@
-//! Documents are scored against a query in the model's own form, many at once, each as if it were alone.
+//! Documents are scored against a query in the model's own form, many at once, with the same score as alone.
 
 use crate::embed_vectors::{by_llama_cpp, embedder, load, of, written};
 use crate::embedding_models::{LONGEST, bert, reranker, text};
@@ -19,7 +19,7 @@ fn with_template(template: &str) -> Sketch {
     sketch
 }
 
-/// A pair has the score that llama.cpp gives these tokens.
+/// The score of a pair equals llama.cpp's for these tokens.
 fn is_scored_as(sketch: &Sketch, query: &str, document: &str, tokens: impl FnOnce(&Vocab) -> Vec<Token>) {
     let (_folder, path) = written(sketch);
     let score = embedder(&path, Pooling::Rank).rerank(query, &[document]).unwrap()[0];
@@ -70,7 +70,7 @@ fn many_documents_have_the_scores_that_each_has_alone_in_their_order() {
 
 #[test]
 fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
-    // Four tokens of the query, and two or three around.
+    // Four tokens of the query, and two or three special tokens.
     let templated = with_template("[CLS]{query}[SEP]{document}[SEP]");
     for (sketch, others) in [(reranker(F32), 6), (templated, 7)] {
         let mut embedder = of(&sketch, Pooling::Rank);
@@ -103,7 +103,7 @@ fn a_reranker_that_says_so_itself_needs_no_asking() {
     let mut ranking = embedder(&path, Pooling::Model);
     assert_eq!(ranking.pooling().unwrap(), Pooling::Rank);
     assert_eq!(ranking.rerank(QUERY, &["a", "b"]).unwrap().len(), 2);
-    // And embeds all the same, when it is asked to.
+    // The model embeds too when it is loaded to.
     assert!(embedder(&path, Pooling::Mean).embed(&["the sea"]).unwrap()[0].width() > 1);
 }
 
@@ -119,7 +119,7 @@ fn a_reranker_goes_on_when_its_model_is_loaded_again() {
     for asks in [true, false] {
         model.request_replace(load::Replacement::By(Box::new(impossible.clone())));
         assert!(embedder.rerank(QUERY, &["the sea"]).is_err());
-        // It is re-placed on request, or at once.
+        // Re-places the model by a request or at once.
         if asks {
             model.request_replace(load::Replacement::Replan);
         } else {

@@ -1,4 +1,4 @@
-//! Texts in, vectors out: the same whatever else is computed with them, and llama.cpp's own.
+//! Embeddings: texts in, vectors out. The vectors equal llama.cpp's own and do not depend on the other texts.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub(crate) fn written(sketch: &Sketch) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// On the host, with one thread.
+/// Loads on the host with one thread.
 pub(crate) fn load(path: &Path, request: Request) -> Result<Model, load::Error> {
     Model::builder(path).request(request).machine(Machine::new(Host::new(gib(8)))).n_threads(1).load()
 }
@@ -36,18 +36,18 @@ pub(crate) fn embedder(path: &Path, pooling: Pooling) -> Embedder {
     loaded(path, request).embedder().unwrap()
 }
 
-/// What embeds with a small model of random weights.
+/// An embedder of a small model with random weights.
 pub(crate) fn of(sketch: &Sketch, pooling: Pooling) -> Embedder {
     embedder(&written(sketch).1, pooling)
 }
 
-/// What differs of two texts' vectors at most.
+/// Largest difference between the vectors of two texts.
 fn distance(one: &Embedding, other: &Embedding) -> f32 {
     assert_eq!(one.as_slice().len(), other.as_slice().len());
     one.as_slice().iter().zip(other.as_slice()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Texts together and each alone; `apart` is what rounding makes of a cosine of 1.
+/// Compares texts together with each alone. `apart` is the tolerated rounding of a cosine of 1.
 fn together_as_alone(sketch: &Sketch, poolings: &[Pooling], texts: &[String], apart: f32) {
     let (_folder, path) = written(sketch);
     for &pooling in poolings {
@@ -73,7 +73,7 @@ const POOLINGS: [Pooling; 5] = [Pooling::Model, Pooling::None, Pooling::Mean, Po
 
 #[test]
 fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
-    // Of many lengths, so that some share a batch and some do not.
+    // Many lengths, so that some texts share a batch and some do not.
     let texts: Vec<String> = (0..30).map(|n| text(n, 1 + n * 7 % 60)).collect();
     for sketch in encoders(F32) {
         together_as_alone(&sketch, &POOLINGS, &texts, 1e-5);
@@ -82,7 +82,7 @@ fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
 
 #[test]
 fn so_does_a_model_with_a_memory_of_whatever_kind() {
-    // Their vocabulary is of bytes.
+    // Their vocabulary consists of bytes.
     let texts: Vec<String> = (0..14).map(|n| text(n, 1 + n % 5)).collect();
     let mut models = crate::random_weights::all();
     // A cache, a cache with a window, a state, and both.
@@ -91,7 +91,7 @@ fn so_does_a_model_with_a_memory_of_whatever_kind() {
     assert_eq!(models.len(), kinds.len());
     for mut sketch in models {
         sketch.vocabulary();
-        // They name no pooling. The first token of all texts is the same, and sees no other.
+        // These models name no pooling. The first token of all texts is the same, and attends to no other.
         together_as_alone(&sketch, &[Pooling::None, Pooling::Mean, Pooling::Last], &texts, 2e-3);
     }
     for sketch in [llama_embed(F32), t5_encoder(F32)] {
@@ -99,7 +99,7 @@ fn so_does_a_model_with_a_memory_of_whatever_kind() {
     }
 }
 
-/// The embedding of one text by llama.cpp, as its own example `embedding` computes it; not scaled.
+/// The unscaled embedding of one text, computed as in llama.cpp's own example `embedding`.
 pub(crate) fn by_llama_cpp(
     path: &Path,
     pooling: llama_sys::Pooling,
@@ -155,7 +155,7 @@ fn a_text_alone_has_llama_cpps_own_vector() {
 #[test]
 fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
     let length = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt();
-    // Without pooling each token has a vector of its own: with [CLS] and [SEP].
+    // Without pooling, each token has a vector, including [CLS] and [SEP].
     for (pooling, counts) in [(Pooling::Model, [1, 1]), (Pooling::None, [4, 6])] {
         let mut embedder = of(&nomic_bert(F32), pooling);
         let texts = ["the sea", "a warm stone sleeps"];
@@ -168,7 +168,7 @@ fn vectors_have_a_length_of_1_unless_something_else_is_asked_for() {
             assert!((length(scaled) - 1.0).abs() < 1e-5 && (length(raw) - 1.0).abs() > 1e-2);
             assert!(cosine_similarity(scaled, raw).unwrap() > 0.999_99);
         }
-        // The other kinds, each vector by itself.
+        // The other kinds of scaling, for each vector by itself.
         for (kind, size) in [
             (
                 Normalization::MaxAbsolute,
@@ -191,11 +191,11 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let mut embedder = of(&sketch, Pooling::Model);
         let longest = embedder.longest_text().unwrap();
         assert_eq!(longest, LONGEST as usize, "{}", sketch.title());
-        // Two more are added.
+        // The model adds two more.
         let fits = text(0, longest - 2);
         assert_eq!(embedder.embed(&[&fits]).unwrap()[0].tokens(), longest);
         let long = text(0, longest + 40);
-        // What is computed next is aborted.
+        // Aborts the next computation.
         embedder.abort_handle().abort();
         let counts = (longest + 42, longest);
         let refused = embedder.embed(&["the sea", &long]);
@@ -206,7 +206,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
         let cut = embedder.embed(&["the sea", &long]).unwrap();
         let truncated: Vec<bool> = cut.iter().map(Embedding::is_truncated).collect();
         assert_eq!(truncated, [false, true]);
-        // It is the text that would have fitted, with what ends it.
+        // The result equals that of the text that would have fitted, with its end token.
         let fits = embedder.embed(&[&fits]).unwrap().remove(0);
         assert_eq!(cut[1].tokens(), longest);
         assert!(distance(&cut[1], &fits) < 2e-3);
@@ -215,7 +215,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
 
 #[test]
 fn a_megabyte_of_text_is_counted_or_cut() {
-    // One for each kind of vocabulary.
+    // One model for each kind of vocabulary.
     for sketch in [bert(F32), llama_embed(F32), t5_encoder(F32)] {
         let mut embedder = of(&sketch, Pooling::Mean);
         for of in ["the moon pulls the sea ", "日"] {
@@ -229,7 +229,7 @@ fn a_megabyte_of_text_is_counted_or_cut() {
                     assert!(cut.is_truncated() && cut.tokens() <= limit, "{case}");
                     embedder = embedder.truncate(false);
                 }
-                // Of spaces, or a word that none is, some vocabularies make hardly a token.
+                // Some vocabularies make hardly a token of spaces, or of an unknown word.
                 Ok(embeddings) => assert!(embeddings[0].tokens() < 8, "{case}"),
                 Err(error) => panic!("{case}: {error}"),
             }
@@ -265,7 +265,7 @@ fn empty_texts_and_no_texts_at_all_are_no_trouble_and_control_tokens_are_text() 
     assert_eq!(embeddings[0].tokens(), 2);
     assert!(distance(&embeddings[0], &embeddings[2]) < 1e-5);
     assert!(distance(&embeddings[0], &embeddings[1]) > 1e-3);
-    // As a token it would be one of three.
+    // As a control token, it would be one of three tokens.
     assert!(embedder.embed(&["[SEP]"]).unwrap()[0].tokens() > 3);
 }
 

@@ -1,5 +1,5 @@
-//! An engine on models whose memory cannot go back to every token: sliding windows, recurrent states, both beside
-//! attention. Every text is that of a raw llama.cpp loop, alone and beside others, and cut into chunks.
+//! An engine on models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside
+//! attention. Every text equals that of a raw llama.cpp loop, alone and beside others, and with its prompt in chunks.
 
 use crate::text_support::{SEED, answered, random, raw_by_chance, request, sampled, small, until, words};
 use autoplace::Model;
@@ -9,13 +9,13 @@ use autoplace::llama_sys::Token;
 const TOKENS: usize = 16;
 const ALL: [&str; 5] = ["phi3", "gpt-oss", "mamba2", "jamba", "falcon-h1"];
 
-/// A model of a memory of windows, states, or both.
+/// A model with windows, states, or both.
 struct Kind {
     arch: &'static str,
     model: Model,
-    /// Shorter and longer than the windows, and than a graph of 32 tokens. Two begin alike.
+    /// Prompts shorter and longer than the windows, and than a graph of 32 tokens. Two begin alike.
     prompts: Vec<Vec<Token>>,
-    /// What llama.cpp makes of them.
+    /// llama.cpp's answers to them.
     expected: Vec<Vec<Token>>,
 }
 
@@ -43,11 +43,11 @@ impl Kind {
 
 #[test]
 fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
-    // Alone, a chunk is a batch; beside others it is what they wait for.
+    // Alone, a chunk is a batch; beside others, the other texts wait for each chunk.
     for (sequences, chunks) in [(1, [5, 5]), (3, [5, 512])] {
         for (kind, chunk) in Kind::of(sequences).zip(chunks.into_iter().cycle()) {
             let engine = Engine::builder(&kind.model).prompt_chunk(chunk).start().unwrap();
-            // The second time some of it may be in the context.
+            // In the second round, the context may already hold a part of the prompt.
             for _ in 0..2 {
                 let answers = [0, 1, 2, 3, 4].map(|prompt| kind.submit(&engine, prompt));
                 answers.into_iter().enumerate().for_each(|(prompt, answer)| kind.check(prompt, answer));
@@ -60,7 +60,7 @@ fn texts_alone_and_side_by_side_and_cut_into_chunks_are_those_of_a_raw_loop() {
 fn texts_that_are_put_aside_go_on_as_they_were() {
     for kind in Kind::of(1) {
         let engine = Engine::builder(&kind.model).ahead(3).start().unwrap();
-        // Nobody reads them, so that each makes room for the next, on the one sequence that there is.
+        // Without a reader, each text gives the only sequence to the next.
         let slow = [0, 1, 2].map(|prompt| kind.submit(&engine, prompt));
         until(&engine, |it| it.running == 0);
         kind.check(4, kind.submit(&engine, 4));
@@ -72,12 +72,12 @@ fn texts_that_are_put_aside_go_on_as_they_were() {
 fn texts_that_are_cancelled_leave_nothing_of_theirs_in_another() {
     for kind in Kind::of(2) {
         let engine = Engine::builder(&kind.model).prompt_chunk(1).start().unwrap();
-        // In the middle of a prompt, of which the next one has more.
+        // In the middle of a prompt that the next one extends.
         let answer = kind.submit(&engine, 2);
         until(&engine, |it| it.prompt_tokens > 0);
         drop(answer);
         kind.check(3, kind.submit(&engine, 3));
-        // In the middle of a text, beside another that goes on.
+        // In the middle of a text, beside another one that continues.
         let mut cut = kind.submit(&engine, 0);
         let beside = kind.submit(&engine, 1);
         cut.pieces().next().unwrap().unwrap();

@@ -1,5 +1,4 @@
-//! Requests of an engine: how they wait, leave and end, and what becomes of them when the engine ends.
-//! On the demo model.
+//! Requests of an engine: how they wait, leave and end, and how they end with the engine. On the demo model.
 
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -12,10 +11,10 @@ use autoplace::Model;
 use autoplace::generate::{Engine, Error, FinishReason, Generate, Shutdown, TokenStream};
 use futures::FutureExt;
 
-/// Tokens of a text that is not over when it is cancelled.
+/// Length of a text that is still running when it is cancelled.
 const LONG: usize = 2000;
 
-/// The demo model in this process, and in a worker.
+/// The demo model in this process and in a worker.
 fn everywhere(n_ctx: u32, n_seq_max: u32, unified: bool) -> [Model; 2] {
     let there = in_worker(&demo_path(), request(n_ctx, n_seq_max, unified));
     [demo(n_ctx, n_seq_max, unified), there]
@@ -61,11 +60,11 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
         assert!(waiting.iter_mut().all(|it| it.now_or_never().is_none()));
         drop(running);
         until(&engine, |it| it.queued + it.running == 0);
-        // The place is the first one's, and nobody may take it who has come since.
+        // The first waiting caller has the place, and no later one may take it.
         let [first, mut second, mut third] = waiting;
         assert!((&mut second).now_or_never().is_none());
         assert_matches!(engine.try_submit(greedy(&model, PROMPTS[1], 4)), Err(Error::QueueFull { queue: 0 }));
-        // One that gives up hands it on.
+        // A caller that gives up passes its place on.
         drop(first);
         let answer = wait_for(second);
         assert!((&mut third).now_or_never().is_none());
@@ -75,7 +74,7 @@ fn those_who_wait_for_a_place_get_it_in_their_order() {
     }
 }
 
-/// The text of a future that has a place; a worker may still have to check it.
+/// The text of a future that has a place. A worker may still have to check the request.
 fn wait_for(mut future: impl Future<Output = Result<TokenStream, Error>> + Unpin) -> TokenStream {
     loop {
         if let Some(answer) = (&mut future).now_or_never() {
@@ -123,15 +122,15 @@ fn a_reader_that_does_not_read_stalls_nobody() {
             let quick = engine.submit(greedy(&model, PROMPTS[5], 30)).unwrap();
             assert_eq!(quick.into_text().unwrap().1.generated_tokens, 30);
         }
-        // They have given their places up.
+        // The texts have given their places up.
         let metrics = engine.metrics();
         assert!(metrics.generated_tokens <= 3 * 30 + 3 * 6, "{metrics:?}");
         until(&engine, |it| it.running == 0 && it.queued == 3);
-        // And go on when they are read.
+        // They continue when they are read.
         let texts: Vec<_> = slow.into_iter().map(|it| it.into_text().unwrap()).collect();
         drop(engine);
         for (prompt, (text, statistics)) in PROMPTS.iter().zip(texts) {
-            // In a shared cache what is computed again lies elsewhere, which rounds otherwise.
+            // In a shared cache, tokens that are computed again lie in other cells and round differently.
             if unified {
                 assert!(statistics.generated_tokens == 100, "{statistics}");
             } else {
@@ -148,7 +147,7 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         let start = || Engine::builder(&model).ahead(LONG).start().unwrap();
         let begin = |engine: &Engine, tokens| {
             let mut first = engine.submit(greedy(&model, PROMPTS[0], tokens)).unwrap();
-            // It runs.
+            // The first text is running.
             first.pieces().next().unwrap().unwrap();
             let second = engine.submit(greedy(&model, PROMPTS[1], 20)).unwrap();
             (first, second)
@@ -161,10 +160,10 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         assert_eq!(count(first).unwrap(), 50);
         assert_eq!(count(second).unwrap(), 20);
         has_ended(engine.submit(greedy(&model, PROMPTS[0], 1)));
-        // The context is free, while handles are left.
+        // The context is free although handles are left.
         assert_eq!(alone(&model, PROMPTS[0], 1), alone(&model, PROMPTS[0], 1));
 
-        // What has begun is finished, what waits is not.
+        // Texts that have begun are finished; waiting ones are not.
         let engine = start();
         let (first, second) = begin(&engine, 50);
         engine.close(Shutdown::FinishBegun);
@@ -173,7 +172,7 @@ fn an_engine_that_is_shut_down_finishes_what_it_is_asked_to() {
         has_ended(count(second));
         engine.shutdown(Shutdown::FinishBegun);
 
-        // All is finished in time, or cut off.
+        // All texts finish in time, or are cut off.
         let engine = start();
         let (first, second) = begin(&engine, 50);
         assert!(engine.shutdown_within(Duration::from_secs(600)));
@@ -226,7 +225,7 @@ fn a_panic_on_the_engines_thread_is_an_error_for_everyone() {
     let others: Vec<_> = (0..4).map(|_| engine.submit(greedy(&model, PROMPTS[1], 100)).unwrap()).collect();
     let mut answer = engine.submit(greedy(&model, PROMPTS[0], LONG)).unwrap();
     let waker = Waker::from(Arc::new(Panics));
-    // It waits behind the others.
+    // The text waits behind the others.
     assert!(answer.poll_piece(&mut Context::from_waker(&waker)).is_pending());
     // The panic comes with its first piece.
     until(&engine, |it| it.running + it.queued == 0);

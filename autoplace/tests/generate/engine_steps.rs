@@ -1,5 +1,5 @@
-//! What an engine does between two tokens: who joins, who leaves, and whose turn it is. On the demo model, whose tokens
-//! are chosen one by one, when a test gives leave.
+//! The engine's work between two tokens: texts join, leave and take turns. On the demo model, whose tokens are chosen
+//! one by one with permission of the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -9,7 +9,7 @@ use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until};
 use autoplace::Model;
 use autoplace::generate::{Engine, Generate};
 
-/// What waits for leave before each token.
+/// Blocks before each token until the test permits it.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     allowed: Arc<AtomicUsize>,
@@ -17,17 +17,17 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Gives leave for more tokens.
+    /// Permits `tokens` more tokens.
     pub(crate) fn leave(&self, tokens: usize) {
         self.allowed.fetch_add(tokens, SeqCst);
     }
 
-    /// How many tokens there was leave for, or is to be.
+    /// Number of tokens that have asked for permission.
     fn asked(&self) -> usize {
         self.asked.load(SeqCst)
     }
 
-    /// Waits until the engine's thread stands before its `n`-th token.
+    /// Waits until the engine's thread is about to choose its `n`-th token.
     #[track_caller]
     fn stands_before(&self, n: usize) {
         wait("stands there", || self.asked() >= n);
@@ -39,7 +39,7 @@ impl Gate {
         wait("gets leave", || self.allowed.load(SeqCst) >= number);
     }
 
-    /// A text whose tokens, the likeliest, wait for leave.
+    /// A greedy text whose tokens wait for permission.
     pub(crate) fn generate(&self, model: &Model, prompt: &str) -> Generate {
         let gate = self.clone();
         let generate = model.generate(prompt).samplers([]).seed(1);
@@ -77,7 +77,7 @@ fn a_request_joins_at_the_next_token() {
     gate.leave(3);
     gate.stands_before(4);
     let quick = engine.submit(greedy(&model, PROMPTS[1]).max_tokens(1)).unwrap();
-    // The token that is chosen just then, and the one beside which the prompt is computed.
+    // The token that is being chosen, and the one beside which the prompt is computed.
     gate.leave(2);
     until(&engine, |it| it.running == 1 && it.queued == 0);
     assert_eq!(quick.into_text().unwrap().1.generated_tokens, 1);
@@ -99,7 +99,7 @@ fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
         gate.stands_before(2);
         let prompt = greedy(&model, &long).max_tokens(1).cache_prompt(false);
         let answer = engine.submit(prompt).unwrap();
-        // One is chosen just then; and one beside each chunk.
+        // One token is being chosen, and one comes beside each chunk.
         let steps = tokens.div_ceil(chunk);
         gate.leave(steps);
         gate.stands_before(2 + steps);

@@ -1,4 +1,4 @@
-//! Texts of an engine are the texts of a raw loop, however many run at once: on the demo model.
+//! Texts of an engine equal those of a raw loop, however many run at once. On the demo model.
 
 use crate::native_support::demo_path;
 use crate::text_support::{
@@ -52,7 +52,7 @@ fn every_request_has_statistics_of_its_own() {
         assert!(it.cached_tokens < of_prompt, "{at}: {it}");
         assert!(it.first_token_latency.unwrap() >= it.prompt_time, "{at}: {it}");
         assert_eq!(it.generation_time.is_zero(), tokens == 1, "{at}: {it}");
-        // Two run, and the others wait for them.
+        // Two texts run, and the others wait for them.
         assert!(at < 2 || !it.queue_time.is_zero(), "{at}: {it:?}");
         let counts = [it.prompt_tokens, it.cached_tokens, it.generated_tokens];
         sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n as u64);
@@ -72,7 +72,7 @@ fn what_prompts_begin_with_is_computed_once_unless_it_is_asked_for_again() {
         let submit = |prompt: &Vec<_>| engine.submit(greedy(&model, &prompt[..]).max_tokens(4)).unwrap();
         drop([&prompt, &prompt, &other, &prompt].map(submit).map(answered));
         let Metrics { prompt_tokens, cached_tokens, .. } = engine.metrics();
-        // With each, less than another 64.
+        // Less than 64 further tokens for each prompt.
         assert!(prompt_tokens - cached_tokens < 300 + 20 + 3 * 64, "unified: {unified}, {cached_tokens}");
         for (reuse, cached) in [(true, 299), (false, 0)] {
             let again = engine.submit(greedy(&model, &prompt[..]).cache_prompt(reuse)).unwrap();
@@ -106,8 +106,8 @@ fn a_text_whose_token_cannot_be_chosen_ends_and_no_other() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// Small contexts, shared or not, and more requests than sequences: everyone gets as much text as it gets alone,
-    /// and the same where every sequence has a cache of its own.
+    /// Small contexts, shared or not, and more requests than sequences. Each text is as long as alone, and identical if
+    /// every sequence has its own cache.
     #[test]
     fn whatever_runs_beside_a_text_it_is_the_same(
         requests in prop::collection::vec((0..PROMPTS.len(), 1usize..60), 1..12),
@@ -126,7 +126,7 @@ proptest! {
         for (request, (text, statistics)) in requests.iter().zip(texts) {
             let (alone, expected) = text_and_statistics(of(request));
             if unified {
-                // Where a text lies in a shared cache depends on the others, and rounds otherwise.
+                // In a shared cache, the cells of a text depend on the others, and other cells round differently.
                 prop_assert_eq!(statistics.generated_tokens, expected.generated_tokens);
             } else {
                 prop_assert_eq!(text, alone);
@@ -134,7 +134,7 @@ proptest! {
         }
     }
 
-    /// Without a limit, texts that share one cache outgrow it together: those that came last make room, and none is cut
+    /// Texts without a limit outgrow their shared cache together. The newest ones are suspended, and no text is cut
     /// short by another.
     #[test]
     fn texts_without_a_limit_fill_the_context_one_after_the_other(
@@ -153,7 +153,7 @@ proptest! {
             let statistics = answer.statistics();
             let tokens = statistics.prompt_tokens + statistics.generated_tokens;
             match answer.finish_reason().unwrap() {
-                // The last token needs no place.
+                // The last token needs no cell.
                 FinishReason::ContextFull => prop_assert_eq!(tokens, 161),
                 reason => prop_assert_eq!(reason, FinishReason::EndOfGeneration),
             }

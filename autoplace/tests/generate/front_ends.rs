@@ -1,5 +1,5 @@
-//! A text is the same, and ends the same, whoever runs it: a stream, a session, an engine, a worker, and the two that
-//! tasks await. On the demo model.
+//! A text and its end are the same in a stream, a session, an engine, a worker, and the two async forms. On the demo
+//! model.
 
 use crate::native_support::demo_path;
 use crate::text_support::{Completion, PROMPT, answered, demo, in_worker, request, text, to_the_end, tokens_of};
@@ -21,17 +21,17 @@ enum FrontEnd {
     AsyncAnswer,
 }
 
-/// What became of a text.
+/// The outcome of a text.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     completion: Completion,
-    /// Not of a session, whose pieces say why each text ended.
+    /// The error. A session has none, because its pieces report the end.
     error: Option<String>,
-    /// Tokens of the prompt, and generated.
+    /// Tokens of the prompt, and generated tokens.
     counts: [usize; 2],
 }
 
-/// A text by a front end, read as text, and the same by the tokens of another of its kind; or why it was refused.
+/// Runs a text in a front end, read as text and again as tokens. Returns the error if the request is refused.
 fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
@@ -129,7 +129,7 @@ fn case(name: &'static str, ends: Ends, describe: impl Fn(Generate) -> Generate 
     Case { name, generate: Box::new(generate), ends }
 }
 
-/// A case of a prompt of so many tokens.
+/// A case with a prompt of `n` tokens.
 fn of_tokens(name: &'static str, n: usize, ends: Ends) -> Case {
     let generate = move |model: &Model| {
         let prompt: Vec<Token> = (0..n as Token).map(|it| 300 + it).collect();
@@ -177,7 +177,7 @@ fn constrained(stop: String) -> Vec<Case> {
         case("no letters", With(MaxTokens, cut), move |it| letters(it).max_tokens(0)),
         case("letters to a stop", With(StopString, stopped), move |it| letters(it).stop(&stop)),
         case("too many letters", With(ContextFull, full), |it| it.constraint(Constraint::regex("[a-z]{500}"))),
-        // What is there is what was asked for.
+        // The partial text meets the constraint.
         case("cut where it may end", By(MaxTokens), |it| it.constraint(Constraint::regex("[a-z ]+")).max_tokens(5)),
         case("a schema", By(EndOfGeneration), move |it| it.constraint(person.clone())),
         case("a grammar", By(EndOfGeneration), |it| it.constraint(Constraint::lark("start: /[a-z]{9}/"))),
@@ -219,7 +219,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                 assert_eq!(outcome, *expected, "{case}");
                 continue;
             }
-            // As it should be by a stream, and by all others as by that.
+            // The stream is compared with the expectation, and the other front ends with the stream.
             let (reason, fails) = match ends {
                 By(reason) => (reason, None),
                 With(reason, is) => (reason, Some(is)),
@@ -240,7 +240,7 @@ fn a_text_is_the_same_and_ends_the_same_whoever_runs_it() {
                 "so many tokens" => assert_eq!((prompt, generated), (tokens_of(model, PROMPT).len(), 20)),
                 "no token" => assert_eq!((text, generated), ("", 0)),
                 "to a stop string" => assert_eq!(text, whole.split(&stop).next().unwrap()),
-                // The last token is chosen and needs no place any more.
+                // The last token is chosen but needs no cell.
                 "to the end of the context" | "which is an error" => {
                     assert_eq!((text, prompt + generated), (&*whole, CONTEXT as usize + 1));
                 }

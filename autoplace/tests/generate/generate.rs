@@ -1,4 +1,4 @@
-//! Streams and sessions: what is theirs alone, beside the texts and ends of `front_ends.rs`. On the demo model.
+//! Streams and sessions: behaviour beyond the texts and ends of `front_ends.rs`. On the demo model.
 
 use crate::native_support::{demo_path, load_demo};
 use crate::text_support::{
@@ -81,13 +81,13 @@ fn a_text_joins_those_that_run_and_leaves_them() {
     let mut texts = Texts::default();
     (0..4).for_each(|_| texts.step(&mut session));
     let second = session.begin(long.clone()).unwrap();
-    // While a long prompt is computed in parts, the other text goes on.
+    // While a long prompt is computed in parts, the other text continues.
     let of_both: Vec<_> = session.step().unwrap().map(|it| it.sequence).collect();
     assert_eq!(of_both, [first]);
     assert_eq!(session.end(first).unwrap().generated_tokens, texts.of(first).tokens.len() + 1);
     assert!(session.end(first).is_none());
     assert!(session.statistics(first).is_none());
-    // Its place is free.
+    // The place of the ended text is free.
     let third = session.begin(long).unwrap();
     assert!(third > second && session.len() == 2);
 }
@@ -105,6 +105,6 @@ fn texts_that_share_a_cache_end_when_it_is_full() {
         let it = completion.statistics();
         room -= it.prompt_tokens + it.generated_tokens;
     }
-    // Both fill it up together, unless one has ended by itself.
+    // Both texts fill the cache together, unless one has ended by itself.
     assert!(full < 2 || room <= 2, "{room} places are left");
 }

@@ -1,4 +1,4 @@
-//! A thousand answers of an engine that nobody finishes leave nothing behind; `soak.rs` has streams and sessions. In a
+//! A thousand unfinished answers of an engine leave nothing behind. `soak.rs` covers streams and sessions. Runs in a
 //! process of its own, whose threads and files are counted.
 
 use std::thread;
@@ -10,7 +10,7 @@ use autoplace::generate::{Engine, Shutdown};
 const THREADS: usize = 8;
 const EACH: usize = 125;
 
-/// Open files and threads of this process, where the system reports them.
+/// Open files and threads of this process, if the system reports them.
 fn handles() -> Option<[u64; 2]> {
     held().map(|[.., files, threads]| [files, threads])
 }

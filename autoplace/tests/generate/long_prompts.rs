@@ -1,5 +1,5 @@
-//! Prompts of a megabyte, of whatever they are: refused with their number of tokens where they are too long, computed
-//! where they are not, and never the end of the process. In plain generation, in a chat and in an engine.
+//! Prompts of a megabyte of any content, in plain generation, in a chat and in an engine. They are refused with their
+//! number of tokens if too long, and otherwise computed; the process survives.
 
 use crate::native_support::{TINY_VOCABULARY, native, tiny_llama_without_vocabulary};
 use crate::text_support::demo;
@@ -9,13 +9,13 @@ use autoplace::gguf::Builder;
 
 const MEGABYTE: usize = 1 << 20;
 
-/// A megabyte of something, or a little less.
+/// About a megabyte of `of`.
 fn megabyte(of: &str) -> String {
     of.repeat(MEGABYTE / of.len())
 }
 
-/// Words, and what has none: no space to cut it at, nothing but space, more than a byte to a character,
-/// what is no text.
+/// Words, and texts without words: no space to split at, spaces alone, characters of several bytes, and control
+/// characters.
 const KINDS: [&str; 6] = ["And the king said unto his servants, ", "a", " ", "日", "<s></s><unk>", "\0"];
 
 fn too_long(outcome: Result<(), Error>) -> usize {
@@ -56,7 +56,7 @@ fn a_megabyte_of_anything_is_refused_with_its_length_and_the_next_prompt_is_not(
     }
 }
 
-/// A vocabulary of byte pairs, whose texts are cut into words as `pre` has it.
+/// A vocabulary of byte pairs that splits words by the rule `pre`.
 fn byte_pairs(pre: &str) -> Builder {
     // GPT-2 writes each byte as a character. The last three are the bytes of 日.
     let normal = ["Ċ", "a", "aa", ".", "..", "æ", "Ĺ", "¥"];
@@ -74,12 +74,12 @@ fn byte_pairs(pre: &str) -> Builder {
         .bool("tokenizer.ggml.add_bos_token", false)
 }
 
-/// Those of llama.cpp's rules for where words end that are each another expression.
+/// llama.cpp's word-splitting rules that have an expression of their own.
 const PRES: &str = "gpt-2 llama-bpe qwen2 qwen35 gpt-4o tekken deepseek-llm deepseek-coder deepseek-v3 \
     spark2_5 youtu falcon starcoder jais-2 bloom viking chameleon granite-embed-multi-97m \
     tiny_aya kimi-k2 superbpe bailingmoe seed-coder afmoe exaone-moe minicpm5";
 
-/// On a thread with Rust's default stack: where `std::regex` splits the words, it calls itself for each character.
+/// On a thread with Rust's default stack, because `std::regex` recurses for each character of a word.
 #[test]
 fn a_word_of_any_length_is_cut_by_the_rules_of_every_family() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Texts with LoRA adapters and control vectors: nothing of one set gets into another's. Each text is that of a raw
-//! llama.cpp loop with the same set, or of a load with this set alone.
+//! Texts with LoRA adapters and control vectors. Each text equals that of a raw llama.cpp loop with the same set, or of
+//! a load with this set alone, so that no set affects another.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use autoplace::plan::{Request, SavedPlan, SavedPlanError};
 use autoplace::profile::AdapterError;
 use autoplace::{Isolation, Model, ModelBuilder, load};
 
-/// Adapters of the demo model, each of other weights, and large enough to be seen.
+/// Adapters of the demo model for different weights, large enough to have an effect.
 struct Files {
     folder: tempfile::TempDir,
 }
@@ -36,7 +36,7 @@ impl Files {
         files
     }
 
-    /// Ten adapters, each of other weights of the demo model or of other numbers.
+    /// Ten adapters for different weights of the demo model, or with different numbers.
     fn ten() -> (Self, Vec<String>) {
         let files = Self { folder: tempfile::tempdir().unwrap() };
         let header = Header::open(demo_path()).unwrap();
@@ -75,7 +75,7 @@ impl Files {
     }
 }
 
-/// The names and scales of what is added.
+/// The names and scales of the adapters.
 type Set = &'static [(&'static str, f32)];
 
 fn demo() -> ModelBuilder {
@@ -116,8 +116,8 @@ fn ten_adapters_in_one_engine_give_each_text_what_a_load_with_its_adapter_alone_
         let builder = demo().request(request(512 * sequences, sequences, false));
         let model = names.iter().fold(builder, |it, name| it.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
-        // All at once, twice. A prompt of which a part is reused is computed in batches of another shape, in which the
-        // floats of an adapter are summed up in another order: not to the bit.
+        // All at once, twice. A partly reused prompt is computed in batches of another shape, where the floats of an
+        // adapter are summed in another order and differ in the last bits.
         for round in 0..2 {
             let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).cache_prompt(false);
             let submit = |name: &String| engine.submit(generate(name)).unwrap();
@@ -154,7 +154,7 @@ fn no_text_waits_longer_than_the_turns_of_the_others() {
     let mut session = model.session().unwrap();
     let with = session.begin(greedy(&model).max_tokens(60)).unwrap();
     let without = session.begin(greedy(&model).max_tokens(60).lora::<&str>([])).unwrap();
-    // Steps since the last piece of either.
+    // Steps since the last piece of each text.
     let (mut silent, mut longest) = ([0, 0], 0);
     for _ in 0..60 {
         silent = silent.map(|steps| steps + 1);
@@ -173,7 +173,7 @@ fn no_text_waits_longer_than_the_turns_of_the_others() {
 fn what_was_computed_with_other_adapters_is_not_reused() {
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3)).lora(files.path("one"), 1.0).load().unwrap();
-    // Short, so that the prompt is most of what is left behind.
+    // Short answers, so that the prompt makes up most of the cached tokens.
     let cached = |generate: Generate| {
         let (text, statistics) = text_and_statistics(generate.max_tokens(6).cache_prompt(true));
         (text, statistics.cached_tokens)
@@ -188,7 +188,7 @@ fn what_was_computed_with_other_adapters_is_not_reused() {
         assert_eq!(again, text);
         assert!(cached > 0);
     }
-    // Nor is what a running text holds.
+    // The tokens of a running text are not reused either.
     let mut session = model.session().unwrap();
     session.begin(greedy(&model)).unwrap();
     drop(session.step().unwrap());
@@ -242,7 +242,7 @@ fn control_vectors_are_summed_up_by_their_scales() {
     assert_eq!(with(demo().control_vector(&vector, 0.0)), plain);
     let changed = with(demo().control_vector(&vector, 1.0));
     assert_ne!(changed, plain);
-    // One and its opposite are none; two halves are a whole.
+    // A vector and its opposite cancel, and two halves make a whole.
     assert_eq!(with(demo().control_vector(&vector, 1.0).control_vector(&vector, -1.0)), plain);
     assert_eq!(with(demo().control_vector(&vector, 0.5).control_vector(&vector, 0.5)), changed);
     let none = demo().control_vector(&vector, 1.0).control_vector_layers(0..=3).load();
@@ -258,7 +258,7 @@ fn a_change_of_the_set_that_finds_its_memory_taken_is_an_error_and_the_next_text
     let gpu = card(mib(64));
     let model = demo().headroom(Headroom::Bytes(0)).lora(files.path("one"), 1.0).load().unwrap();
     let first = text(greedy(&model));
-    // The buffers are freed before they are reserved again: another program may take the memory in between.
+    // The buffers are freed before they are reserved again, so another program may take the memory in between.
     gpu.set_taken(mib(64));
     assert_eq!(text(greedy(&model)), first);
     let error = greedy(&model).lora::<&str>([]).text().unwrap_err();
@@ -301,11 +301,12 @@ fn adapters_stay_when_the_model_is_re_placed_and_its_memory_is_given_back() {
     let is_said = |note: &String| note.starts_with("with one, two beside");
     assert!(placed.notes.iter().any(is_said), "{:?}", placed.notes);
     assert!(placed.notes.iter().any(|note| note.starts_with("with a control vector")), "{:?}", placed.notes);
-    // Weights with adapters, as planned, on the card and on the host.
+    // Weights including adapters, as planned, on the card and on the host.
     let weights = placed.gpus().next().unwrap().footprint.weights;
     assert_eq!(model.allocated().gpus[0].weights, weights);
     let plain = demo().headroom(Headroom::Bytes(0)).plan().unwrap().gpus().next().unwrap().footprint.weights;
-    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each but the first.
+    // Two pairs of 8 x 256 floats in each of six blocks, one of them 8 x 128, and a direction for each block except the
+    // first.
     let adapters = 6 * 4 * (8 * 256 + 8 * 256 + 8 * 256 + 8 * 128) + 5 * 4 * 256;
     assert_eq!(weights - plain, adapters);
     let first = text(greedy(&model));
@@ -354,7 +355,7 @@ fn a_saved_plan_is_followed_with_the_adapters_that_it_was_made_with() {
     let model = with().follow(plan).load().unwrap();
     assert!(gpu.peak() <= model.placement().gpus().next().unwrap().footprint.total());
     drop(model);
-    // One that was made without them is not where there is no room for them.
+    // A plan without the adapters is refused if there is no room for them.
     let plan = saved(&demo().headroom(Headroom::Bytes(0)));
     let needed = plan.plan.gpus().next().unwrap().footprint.total();
     gpu.set_taken(mib(64) - needed);

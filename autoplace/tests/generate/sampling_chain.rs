@@ -1,4 +1,4 @@
-//! Sampling parameters do to a text what they say: through the public API, on the demo model.
+//! The effects of sampling parameters on texts: through the public API, on the demo model.
 
 use crate::native_support::{load_demo, tiny_llama};
 use crate::text_support::{PROMPT, complete, text, text_and_statistics};
@@ -58,7 +58,7 @@ fn without_a_temperature_the_likeliest_is_taken_of_what_is_left() {
         let (found, statistics) = text_and_statistics(same);
         assert_eq!((found, statistics.seed), (expected.clone(), None));
     }
-    // XTC drops the likeliest, and so leaves something to chance.
+    // XTC drops the likeliest token and so leaves a random choice.
     let (found, statistics) = text_and_statistics(greedy.xtc(1.0, 0.05));
     assert_ne!(found, expected);
     assert!(statistics.seed.is_some());
@@ -120,7 +120,7 @@ fn a_generation_begins_with_what_the_models_makers_want() {
     assert_eq!(model.sampling(), expected);
     let seed = |generate: Generate| generate.stream().unwrap().statistics().seed;
     assert_eq!(seed(model.generate("word1")), None);
-    // What is asked for counts more.
+    // Explicit settings override the model's own.
     assert!(seed(model.generate("word1").temp(0.5)).is_some());
     assert!(seed(model.generate("word1").sampling(Sampling::default())).is_some());
     assert_eq!(load_demo().sampling(), Sampling::default());

@@ -1,4 +1,4 @@
-//! Each sampling parameter gives the text of llama.cpp's own chain with that parameter, put together as its programs do
+//! Each sampling parameter gives the text of llama.cpp's own chain with that parameter, built as its programs do
 //! (common/sampling.cpp, common_sampler_init). On the demo model.
 
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use autoplace::llama_sys::{self, Sampler, Token};
 const TOKENS: usize = 40;
 const SEEDS: std::ops::Range<u32> = 1..4;
 
-/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. That the defaults are llama.cpp's is read in
-/// its source (`llama_source`).
+/// llama.cpp's chain, in the order of `common_params_sampling::samplers`. `llama_source` compares the defaults with its
+/// source.
 fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::Error> {
     let mut chain = Sampler::chain(&model.native().unwrap())?;
     if !it.logit_bias.is_empty() {
@@ -78,7 +78,7 @@ const FIELDS: &[Change] = &[
     |it| (it.temperature, it.repeat_penalty, it.dry_multiplier) = (0.0, 1.5, 1.0),
 ];
 
-/// The same by the methods of a generation, and the fields that they stand for.
+/// The methods of a request, and the fields that they set.
 const METHODS: &[(Method, Change)] = &[
     (
         |it| {
@@ -103,7 +103,7 @@ const METHODS: &[(Method, Change)] = &[
     ),
 ];
 
-/// llama.cpp's text by a sampler.
+/// llama.cpp's text with a sampler.
 fn raw(model: &Model, sampler: Sampler) -> Vec<Token> {
     let prompt = tokens_of(model, REPEATED);
     let raw = Raw::new(&model.native().unwrap(), 512);

@@ -1,12 +1,11 @@
-//! One text becomes several, and the last tokens of one are forgotten as if they had never been chosen: in sessions, on
-//! the demo model.
+//! Forks and roll-backs of texts in sessions, on the demo model.
 
 use crate::text_support::{PROMPT, Raw, SYSTEM, Texts, complete, demo, greedy, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error, FinishReason, Fork, Generate, Mirostat, Sampling};
 use autoplace::llama_sys::{Candidates, Token};
 
-/// Texts whose sampler, constraint or stop string remembers something.
+/// Texts whose sampler, constraint or stop string has state.
 fn kinds(model: &Model) -> Vec<(&'static str, Generate)> {
     let nth = |candidates: &Candidates, n: usize| -> Token {
         let mut sorted: Vec<_> = candidates.iter().collect();
@@ -17,7 +16,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, Generate)> {
     let own = model.generate(SYSTEM).top_p(1.0).min_p(0.0).max_tokens(24);
     let by_length = own.sampler(move |candidates, so_far: &[Token]| nth(candidates, (so_far.len() - prompt) % 3));
     let whole = complete(greedy(model, SYSTEM).max_tokens(60), model).text;
-    // Across the ends of words, and so of tokens.
+    // A stop string that spans words, and therefore tokens.
     let stop: String = whole.chars().skip(20).take(15).collect();
     vec![
         ("greedy", greedy(model, SYSTEM)),
@@ -28,7 +27,7 @@ fn kinds(model: &Model) -> Vec<(&'static str, Generate)> {
     ]
 }
 
-/// Tokens after which a text of this length is forked or rolled back.
+/// Positions at which a text of this length is forked or rolled back.
 fn places(length: usize) -> impl Iterator<Item = usize> {
     [1, 6, 12, 20, length - 1].into_iter().filter(move |it| *it < length)
 }
@@ -51,7 +50,7 @@ fn a_fork_goes_on_as_its_text_does_or_begins_as_it_began() {
                 assert_eq!(session.tokens(late), session.tokens(first), "{case}");
                 let again = session.fork(first, Fork::from_prompt()).unwrap();
                 let (said, tokens) = (texts.of(first).text.clone(), texts.of(first).tokens.clone());
-                // The fork does not need its text any more.
+                // The fork no longer needs its original.
                 let mut whole = vec![early, again];
                 match place % 2 {
                     0 => drop(session.end(first).unwrap()),
@@ -113,7 +112,7 @@ fn a_fork_has_its_own_sampling_from_the_next_token_on() {
 
 #[test]
 fn forks_of_one_cache_share_their_cells() {
-    // Five times the prompt would not fit.
+    // The prompt would not fit five times.
     let model = demo(256, 5, true);
     let long = SYSTEM.repeat(6);
     let prompt = tokens_of(&model, &long);
@@ -125,7 +124,7 @@ fn forks_of_one_cache_share_their_cells() {
     for _ in 0..4 {
         session.fork(first, Fork::from_prompt()).unwrap();
     }
-    // One ends, and what it shared with the others is still counted once.
+    // After one text ends, the cells that the others share are still counted once.
     session.end(first).unwrap();
     for text in to_the_end(&mut session) {
         assert_eq!(text.tokens, raw);
@@ -259,7 +258,7 @@ fn choices_that_went_by_their_logits_are_lost_but_not_before_the_first() {
     assert_eq!(texts.of(twin).tokens, alone.tokens);
     drop(session);
     assert_eq!(rolled_back(&model, generate, 6, 6).0, alone.text);
-    // A sampler that goes by tokens alone can take over from one that does not, but not the other way round.
+    // A sampler that depends on tokens alone can replace one that depends on logits, but not the reverse.
     let mut session = model.session().unwrap();
     for (of, into, can) in [(mirostat.clone(), Sampling::default(), true), (Sampling::default(), mirostat, false)] {
         let first = session.begin(model.generate(PROMPT).sampling(of)).unwrap();

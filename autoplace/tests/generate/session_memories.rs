@@ -1,6 +1,6 @@
-//! Models whose memory cannot go back to every token: sliding windows, recurrent states, both beside attention. What is
-//! reused gives the text of a fresh model. On small models with random weights; without checkpoints here,
-//! and with them in `checkpoints`.
+//! Models whose memory cannot go back to every token: sliding windows, recurrent states, and both beside attention.
+//! Reused tokens give the text of a fresh model. On small models with random weights, here without checkpoints;
+//! `checkpoints` has those with them.
 
 mod checkpoints;
 
@@ -10,7 +10,7 @@ use autoplace::generate::Fork;
 
 use crate::text_support::{SEED, Texts, complete, random, raw_by_chance as raw, request, sampled, small, words};
 
-/// The models by the kind of their memory: `(name, path, recurrent, window)`.
+/// The models by kind of memory: `(name, path, recurrent, window)`.
 fn models(folder: &Path) -> [(&'static str, PathBuf, bool, bool); 6] {
     let kinds = [
         ("llama", false, false),
@@ -30,7 +30,7 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
         let model = small(&path, request(1024, 1, false), 0);
         // Longer than the windows.
         let whole = words(7, 460);
-        // It ends in the middle of the longer prompt, is gone beyond, and is the same.
+        // The earlier text ends in the middle of the longer prompt, beyond it, or at its end.
         for (before, of) in [(320, 460), (460, 460), (459, 210)] {
             complete(sampled(&model, &whole[..before], SEED).max_tokens(1), &model);
             let then = sampled(&model, &whole[..of], SEED).max_tokens(12);
@@ -39,7 +39,7 @@ fn texts_begin_where_others_ended_and_where_the_memory_can_go_back() {
             let expected = match (before < of, recurrent, window && before > of) {
                 (true, ..) => before,
                 (false, false, false) => of - 1,
-                // A state holds its end only, and a window what is near it.
+                // A state holds only its end, and a window only the tokens near it.
                 (false, ..) => 0,
             };
             assert_eq!(cached, expected, "{title}: {before}, then {of}");
@@ -88,9 +88,9 @@ fn a_text_is_forked_and_rolled_back_in_each_memory_as_far_as_it_says() {
             let possible = session.can_roll_back(first).unwrap();
             match (recurrent, window, checkpoints) {
                 (false, false, _) => assert_eq!(possible, prompt.len() + 30 - 1, "{case}"),
-                // A recurrent state holds its end alone, and the last token is not computed yet.
+                // A recurrent state holds only its end, and the last token is not computed yet.
                 (true, _, 0) => assert_eq!(possible, 0, "{case}"),
-                // To the checkpoint before the end of the prompt, and one token that is computed after it.
+                // Back to the checkpoint before the end of the prompt, plus one token that is computed after it.
                 (true, ..) => assert_eq!(possible, 30 + 3, "{case}"),
                 (false, true, _) => assert!(possible >= 30, "{case}: {possible}"),
             }

@@ -1,4 +1,4 @@
-//! Whatever is begun and ended in whatever order: every text is that of a fresh model for its tokens.
+//! Texts that begin and end in any order: each equals that of a fresh model with the same tokens.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use autoplace::generate::{Error, Generate, Piece, SequenceId, Session, TokenLogp
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
-/// One thing done to a session; numbers choose among what there is. `Again` begins a text with the tokens of a running
-/// one, less the last of them.
+/// An operation on a session. Numbers select among the present texts. `Again` begins a text with the tokens of a
+/// running one, without the last.
 #[derive(Debug, Clone)]
 enum Deed {
     Begin { prompt: usize, cached: bool },
@@ -40,7 +40,7 @@ const PROMPTS: [&str; 6] = [
 /// Longer than any text of this file.
 const MOST: usize = 40;
 
-/// What a fresh model chooses after these tokens, each computed once per program.
+/// The choice of a fresh model after these tokens, computed once per program.
 fn next(model: &Model, tokens: &[Token]) -> Token {
     thread_local! {
         static KNOWN: RefCell<HashMap<Vec<Token>, Token>> = RefCell::default();
@@ -56,7 +56,7 @@ fn next(model: &Model, tokens: &[Token]) -> Token {
     KNOWN.with_borrow(|known| known[tokens])
 }
 
-/// Carries the deeds out. What is refused for want of a place is no deed.
+/// Carries out the operations. An operation that is refused for lack of a place is skipped.
 fn carry_out(model: &Model, deeds: &[Deed]) {
     let mut session = model.session().unwrap();
     let mut running: Vec<SequenceId> = Vec::new();
@@ -93,8 +93,8 @@ fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generat
     }
 }
 
-/// Whether it is the token that a fresh model chooses, or as likely but for rounding: what is computed with other texts
-/// is summed in another order, and moves log-probabilities by some hundredths.
+/// Whether the token is the choice of a fresh model, or equally likely up to rounding. Computing beside other texts
+/// changes the order of sums, which shifts log-probabilities by some hundredths.
 fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     let Some(TokenLogprobs { token, logprob, top, .. }) = &piece.logprobs else {
         return false;
@@ -103,7 +103,7 @@ fn is_as_likely(piece: &Piece, fresh: Token) -> bool {
     *token == fresh || top.iter().any(is_near)
 }
 
-/// A step, of which every token is the one that a fresh model chooses.
+/// A step in which every token is the choice of a fresh model.
 fn step(model: &Model, session: &mut Session, running: &mut Vec<SequenceId>) {
     let before: HashMap<_, _> = running.iter().map(|&it| (it, session.tokens(it).unwrap())).collect();
     for piece in session.step().unwrap() {

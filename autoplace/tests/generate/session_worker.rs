@@ -1,4 +1,5 @@
-//! A session of a model in a worker process is one of this process: its texts, forks, roll-backs and re-placements.
+//! A session of a model in a worker process behaves like one in this process: its texts, forks, roll-backs and
+//! re-placements.
 
 use crate::native_support::demo_path;
 use crate::text_support::{PROMPT, SYSTEM, Texts, demo, greedy, in_worker, request};
@@ -6,7 +7,7 @@ use autoplace::Model;
 use autoplace::generate::{Error, Fork, Session};
 use autoplace::{llama_sys, worker};
 
-/// What a session with everything in it gives: texts, statistics, and what is said of errors.
+/// The output of a session that uses every feature: texts, statistics and error messages.
 fn everything(model: &Model) -> String {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
@@ -36,7 +37,7 @@ fn everything_in_a_worker_is_as_in_this_process() {
         let here = everything(&demo(2048, 4, unified));
         let there = in_worker(&demo_path(), request(2048, 4, unified));
         assert_eq!(everything(&there), here, "unified: {unified}");
-        // The worker is free again: for a stream, and for another session.
+        // The worker is free again for a stream and for another session.
         assert!(there.generate(PROMPT).max_tokens(2).text().is_ok());
         let session = there.session().unwrap();
         assert_matches!(there.generate(PROMPT).stream().map(drop), Err(Error::Busy));

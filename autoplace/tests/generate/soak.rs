@@ -1,5 +1,5 @@
-//! Many tokens, with streams and sessions opened, dropped in the middle, re-placed and aborted: no memory, file or
-//! thread is left behind. `cargo xtask soak` runs a million of them; `cargo test` a few thousand.
+//! Many tokens in streams and sessions that are opened, dropped midway, re-placed and aborted, without leaking memory,
+//! files or threads. `cargo xtask soak` generates a million of them; `cargo test` a few thousand.
 
 use std::path::PathBuf;
 use std::thread;
@@ -15,7 +15,7 @@ use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
 use autoplace::plan::{Plan, Request};
 
-/// What was done.
+/// Counts of the actions.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     tokens: u64,
@@ -28,7 +28,7 @@ struct Tally {
     loaded: u64,
 }
 
-/// A model on a simulated card, and what is done with it.
+/// A model on a simulated card, with the state of the test.
 struct Soak {
     path: PathBuf,
     request: Request,
@@ -58,7 +58,7 @@ impl Soak {
     }
 
     fn some_plan(&mut self) -> Option<Plan> {
-        // The last one is whatever fits.
+        // The last index means a new plan.
         self.plans.get(self.dice.below(4)).cloned()
     }
 
@@ -77,10 +77,10 @@ impl Soak {
                 self.read_some(&mut stream, 40);
                 stream.abort_handle().abort();
                 assert!(stream.next().is_none());
-                // It may have ended before.
+                // The stream may have ended before.
                 self.tally.aborted += u64::from(stream.finish_reason() == Some(FinishReason::Aborted));
             }
-            // A re-placement that fails, and the next one, after which the text goes on.
+            // A re-placement that fails, and the next one, after which the text continues.
             3 => {
                 self.read(&mut stream, 10);
                 self.card.set_taken(self.card.total());
@@ -93,7 +93,7 @@ impl Soak {
                 self.tally.replaced += 1;
             }
             4 => return self.read_some(&mut stream, 60),
-            // The next round loads it again.
+            // The next round loads the model again.
             5 => self.model = None,
             _ => {
                 for _ in 0..3 {
@@ -107,7 +107,7 @@ impl Soak {
         self.read(&mut stream, usize::MAX);
     }
 
-    /// By chance, with a penalty now and then, and a stop string that seldom comes.
+    /// Random sampling, sometimes with a penalty, and with a rare stop string.
     fn stream(&mut self, model: &Model) -> TokenStream {
         let seed = self.dice.below(1 << 20);
         let penalty = self.dice.one_of(&[1.0, 1.2]);
@@ -128,7 +128,7 @@ impl Soak {
         self.tally.tokens += (stream.statistics().generated_tokens - before) as u64;
     }
 
-    /// Texts side by side, re-placed once.
+    /// Several texts at once, re-placed one time.
     fn several(&mut self, model: &Model, steps: usize) {
         let mut session = model.session().unwrap();
         for length in [20, 60, 100, 200] {
@@ -149,8 +149,8 @@ impl Soak {
     }
 }
 
-/// Generates so many tokens, each round in a thread of its own, prints what the process held meanwhile while no model
-/// was loaded, and lets its memory grow by so many KiB beyond the level of the first tenth of the rows.
+/// Generates `tokens` tokens, each round on a thread of its own. Prints the resources of the process while no model is
+/// loaded, `rows` times. Memory may grow by `kib` KiB above the level of the first tenth of the rows.
 fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
     let mut soak = Soak::new();
     let mut table = Vec::new();
@@ -183,7 +183,7 @@ fn soak(tokens: u64, rows: u64, kib: u64) -> Tally {
 #[test]
 fn a_few_thousand_tokens_leave_nothing_behind() {
     own_process!();
-    // The allocator sets memory aside for the first threads; one model that stayed each time would be more.
+    // The allocator reserves memory for the first threads. A single leaked model per round would exceed this.
     let tally = soak(3_000, 8, 64 * 1024);
     assert!(tally.replaced > 20 && tally.failed > 0, "{tally:?}");
     assert!(tally.aborted > 0 && tally.dropped > 0, "{tally:?}");
@@ -195,6 +195,6 @@ fn tokens_without_end_leave_nothing_behind() {
     own_process!();
     let tokens = std::env::var("AUTOPLACE_SOAK_TOKENS").ok();
     let tokens = tokens.map_or(1_000_000, |tokens| tokens.parse().expect("a number"));
-    // By then the allocator has what it keeps, but for fragments.
+    // By then the allocator has its memory, apart from fragmentation.
     println!("{:?}", soak(tokens, 40, 8 * 1024));
 }

@@ -1,5 +1,5 @@
-//! What is drafted by a model or by blocks of its own changes no text and follows it wherever it goes: on small models
-//! with weights that are random, or made so that every draft token is accepted.
+//! Drafts by a model or by a block for multi-token prediction change no text and follow it everywhere. On small models
+//! whose weights are random, or chosen so that every draft token is accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -21,35 +21,35 @@ pub(crate) fn greedy(model: &Model) -> Generate {
     model.generate(PROMPT).temp(0.0).max_tokens(60)
 }
 
-/// By chance, with all that a sampler remembers.
+/// Random sampling with a sampler that has state.
 pub(crate) fn seeded(model: &Model, seed: u32) -> Generate {
     model.generate(PROMPT).seed(seed).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 
-/// However sure.
+/// Without a minimum probability.
 fn mtp(draft_max: u32) -> Speculation {
     Speculation::Mtp { draft_max, p_min: 0.0 }
 }
 
-/// Sure of nothing, since a random model never is.
+/// Without a minimum probability, because a random model is never sure.
 pub(crate) fn draft() -> Speculation {
     Speculation::DraftModel { draft_max: 5, p_min: 0.0 }
 }
 
-/// A model with blocks that predict.
+/// A model with its block for multi-token prediction.
 fn load(path: &Path, request: Request) -> Model {
     builder(path, request).mtp(true).load().unwrap()
 }
 
-/// A model, and what it drafts with.
+/// A model and its drafter.
 struct Way {
     name: &'static str,
     path: PathBuf,
-    /// Whether it drafts with itself as a whole: else with its own blocks.
+    /// Whether the model drafts with a copy of itself instead of its own block.
     by_itself: bool,
-    /// Whether all draft tokens are accepted; else some are not.
+    /// Whether all draft tokens are accepted; otherwise some are not.
     all_accepted: bool,
-    /// Of several sequences llama.cpp takes states back only while all are computed together.
+    /// llama.cpp rolls back the states of several sequences only while all are computed together.
     sequences: u32,
 }
 
@@ -86,7 +86,7 @@ impl Way {
     fn check(&self, statistics: &Statistics) {
         let (drafted, accepted) = (statistics.drafted_tokens, statistics.accepted_tokens);
         assert!(drafted > 10, "{}: {statistics:?}", self.name);
-        // Nearly all, where both models compute the same from the same.
+        // Nearly all, if both models compute the same from the same input.
         let all = accepted == drafted || (self.by_itself && statistics.acceptance_rate() > 0.9);
         assert_eq!(all, self.all_accepted, "{}: {statistics:?}", self.name);
     }
@@ -107,7 +107,7 @@ fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
             let model = way.load(request(512, 1, draft_max));
             let plain = complete(greedy(&model), &model);
             assert_eq!(plain.tokens.len(), 60);
-            // The second time all of the prompt may be there.
+            // In the second round, the context may hold the whole prompt.
             for _ in 0..2 {
                 let drafting = greedy(&model).cache_prompt(true).speculate(way.drafting(draft_max, 0.0));
                 let drafted = complete(drafting, &model);
@@ -118,7 +118,7 @@ fn drafts_change_no_text_and_are_accepted_where_they_are_right() {
                 let drafting = seeded(&model, seed).speculate(way.drafting(draft_max, 0.0));
                 assert_eq!(text(drafting), text(seeded(&model, seed)), "{}, {seed}", way.name);
             }
-            // Random weights are less sure of anything than that.
+            // Random weights never reach that probability.
             if way.by_itself || !way.all_accepted {
                 let sure = complete(greedy(&model).speculate(way.drafting(draft_max, 0.99)), &model);
                 assert_eq!(sure, plain, "{}", way.name);
@@ -178,7 +178,7 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     let [mamba, jamba, falcon] = ["mamba2", "jamba", "falcon-h1"].map(|arch| random(arch, None, folder.path()));
     for (path, room, drafting, off) in [
         (&plain, 5, draft(), DraftsOff::NoModel),
-        // The file has a block, and nobody asked for it.
+        // The file has a block, but the load does not request it.
         (&steps, 3, mtp(3), DraftsOff::NoHeads),
         (&plain, 0, lookup(), DraftsOff::NoRoom),
         (&mamba, 4, lookup(), DraftsOff::Memory),
@@ -193,13 +193,13 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
         let statistics = drafted.statistics();
         assert_eq!((statistics.drafts_off, statistics.drafted_tokens), (Some(off), 0));
     }
-    // The file has none, or several sequences.
+    // The file has no block, or the context has several sequences.
     let none = builder(&plain, request(512, 1, 3)).mtp(true).load();
     assert_matches!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
     let states = heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
     assert_matches!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
-    // A draft of another vocabulary: what differs is said where the planner tells them apart.
+    // A draft model with another vocabulary. The planner's tests cover the differences.
     let other = builder(&plain, request(512, 1, 5)).draft(demo_path()).load();
     assert_matches!(other, Err(Error::Plan(plan::Error::Companion(companion::Error::Vocabulary { .. }))));
 }
@@ -221,7 +221,7 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
         on_card += usize::from(planned.unwrap().gpu.is_some());
         let notes = &model.report().notes;
         assert!(notes.iter().any(|note| note.contains("draft")), "{notes:?}");
-        // To the end of the context, both of them.
+        // Both texts run to the end of the context.
         let endless = || seeded(&model, 2).max_tokens(usize::MAX);
         assert_eq!(complete(endless().speculate(draft()), &model), complete(endless(), &model), "{size} MiB");
         assert!(card.peak() <= card.total(), "{plan}");
@@ -264,7 +264,7 @@ fn a_model_in_a_worker_predicts_there() {
     let (drafted, statistics) = text_and_statistics(greedy(&there).speculate(mtp(3)));
     assert_eq!(drafted, text(greedy(&here)));
     check_all_accepted(&statistics);
-    // What cannot be is refused before there is a worker, with its own type.
+    // Impossible requests are refused with their own type before a worker starts.
     let program = WorkerProcess::program("/nonexistent/worker");
     let none = builder(&exact("llama", folder.path()), request(512, 1, 3)).mtp(true);
     let none = none.isolation(Isolation::Process(program)).load();
@@ -273,7 +273,7 @@ fn a_model_in_a_worker_predicts_there() {
 
 #[test]
 fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
-    // What ended texts have left fills the cells of all.
+    // Ended texts still occupy the cells of the shared cache.
     let mut request = request(256, 2, 3);
     request.params.kv_unified = true;
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Drafts change no text, whatever they are: through the public API, on a small model that rounds nothing,
+//! Drafts change no text, whatever they contain. Through the public API, on a small model without rounding differences
 //! and on the demo model.
 
 use crate::native_support::demo_path;
@@ -10,7 +10,7 @@ use autoplace::generate::{Engine, Error, FinishReason, Speculation};
 use autoplace::worker;
 use proptest::prelude::*;
 
-/// A model that drafts with itself: the likeliest token is accepted, and what chance takes may be another.
+/// A model that drafts with itself. Greedy tokens are accepted, random ones may differ.
 fn load_exact() -> Model {
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());
@@ -75,10 +75,10 @@ fn an_application_drafts_by_a_closure_of_its_own_and_changes_no_text() {
             assert_eq!(drafted, plain, "{noise}");
             let it = drafted.statistics();
             assert!(it.accepted_tokens > 4, "{it:?}");
-            // The token that ends a text is drafted in vain.
+            // The draft of the token that ends a text is wasted.
             assert!(noise > 0 || it.accepted_tokens + 1 >= it.drafted_tokens, "{it:?}");
             wrong += it.drafted_tokens - it.accepted_tokens;
-            // It takes the place of other drafts, and stops where the text does.
+            // The closure replaces other drafts, and stops where the text does.
             for most in [1, 7] {
                 let cut = generate.clone().max_tokens(most).speculate(draft()).draft_with(oracle.clone());
                 assert_eq!(complete(cut, &model).tokens, plain.tokens[..most]);
@@ -102,9 +102,8 @@ fn a_plan_has_an_output_for_every_draft_token_of_every_sequence() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// The law: whatever is drafted, the text is the same, and so are its tokens and why it ended, be it in the middle
-    /// of a draft: by a number of tokens, a stop string, or an end of generation, which comes at some time where it is
-    /// hot.
+    /// Drafts change neither the text nor its tokens nor its end, even in the middle of a draft. The end may come from
+    /// a token limit, a stop string, or an end of generation, which comes eventually at a high temperature.
     #[test]
     fn no_draft_changes_a_text(
         seed in 0..50u32,
@@ -120,7 +119,7 @@ proptest! {
                 _ => seeded(model, seed).max_tokens(120).temp(3.0).top_k(0).top_p(1.0).min_p(0.0),
             };
             let mut plain = complete(generate.clone(), model);
-            // Not a word: the vocabulary has next to no spaces.
+            // A part of the text, because the vocabulary has hardly any spaces.
             let word = stop.map_or_else(String::new, |at| plain.text.chars().skip(at).take(3).collect());
             if !word.is_empty() {
                 generate = generate.stop(word);

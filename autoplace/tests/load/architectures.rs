@@ -1,9 +1,9 @@
-//! Every architecture that llama.cpp knows: weights and cache are equal to llama.cpp's own to the byte, and compute
-//! buffers within what the estimate states, or the estimate says that it does not know them, and why.
+//! Every architecture of llama.cpp: weights and cache equal llama.cpp's own to the byte, and compute buffers stay
+//! within the stated uncertainty. Otherwise the estimate says that it does not know them, and why.
 //!
-//! The list of architectures is llama.cpp's, and so are their tensors (`blueprints`): whatever it adds fails here until
-//! somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: -- --nocapture`
-//! prints the table.
+//! The list of architectures and their tensors come from llama.cpp (`blueprints`), so a new architecture fails here
+//! until somebody has read how it keeps its context. `cargo test -p autoplace --test load architectures:: --
+//! --nocapture` prints the table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,9 +18,9 @@ use crate::rig::grid::settings;
 use crate::rig::tally::Tally;
 use crate::rig::{Card, Kind, Loaded, gpus};
 
-/// The models whose law is unknown, and a part of the reason that is given for each.
+/// The models with an unknown KV layout, and a part of the reason given for each.
 const UNKNOWN: &[(&str, &str)] = &[
-    // llama.cpp takes blocks that the list leaves out for full ones, and we take no chances.
+    // llama.cpp treats blocks that the list omits as full ones; we report them as unknown.
     ("cohere2 short-list", "of another length"),
     ("dflash hyper-connected", "with hyper-connections"),
     ("eagle3 deep", "drafts for another model"),
@@ -28,8 +28,8 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("eagle3 tied", "drafts for another model"),
 ];
 
-/// The architectures that llama.cpp names, and of which it makes no model by itself: it does not load the first two,
-/// and makes the third only beside the model that it drafts for.
+/// Architectures that llama.cpp names but cannot create by themselves: it does not load the first two, and creates the
+/// third only beside its main model.
 const NOT_MADE: &[&str] = &["clip", "gptj", "gemma4-assistant"];
 
 #[test]
@@ -56,16 +56,16 @@ fn every_architecture_is_exact_or_unknown() {
     }
 }
 
-/// What was seen.
+/// The observations of all models.
 struct Survey<'a> {
     card: &'a Card,
-    /// The reason for which the law of a model is unknown.
+    /// The reason why the KV layout of a model is unknown.
     unknown: BTreeMap<String, String>,
     tally: Tally,
 }
 
 impl Survey<'_> {
-    /// One model as we write it, and where it is small as llama.cpp writes it.
+    /// A model as we write it and, if small, as llama.cpp writes it.
     fn model(&mut self, number: usize, blueprint: &Blueprint, folder: &Path) {
         let model = match blueprint.make(folder) {
             Ok(model) => model,
@@ -78,7 +78,7 @@ impl Survey<'_> {
         drop(model);
         let case = blueprint.title();
         if let Err(error) = self.file(blueprint, &case, &written, Some(number)) {
-            // Not every architecture can do without an output, or without what a bare model lacks.
+            // Some architectures require an output, or tensors that a bare model lacks.
             let tied = blueprint.name == "tied" && error.contains("tensor 'output.weight' not found");
             let bare = blueprint.name == "bare" && error.contains("not found");
             if !tied && !bare {
@@ -86,17 +86,17 @@ impl Survey<'_> {
             }
         }
         if let Some(saved) = saved {
-            // What llama.cpp writes lacks here and there what it wants to read.
+            // Files that llama.cpp writes sometimes lack tensors that it requires.
             let _refused = self.file(blueprint, &format!("{case}, saved"), &saved, None);
         }
     }
 
-    /// One file on the host and on the card, and in its turn split in a third of the ways between; or why llama.cpp has
-    /// no model of it.
+    /// Compares a file on the host and on the card; every third model also split in between. Returns llama.cpp's error
+    /// if it refuses the file.
     fn file(&mut self, blueprint: &Blueprint, case: &str, path: &Path, turn: Option<usize>) -> Result<(), String> {
         let header = Header::open(path).unwrap();
         let load = |cards: &[&Card], n_gpu_layers| {
-            // So that nothing is uncertain of what the CPU computes with.
+            // Without repacking, the CPU's buffers are certain.
             let mut params = ContextParams::default();
             params.repack = false;
             Loaded::new(path, cards, &Split::layers(n_gpu_layers), &params, Kind::Probe)
@@ -124,12 +124,12 @@ impl Survey<'_> {
                 self.unknown.insert(blueprint.title(), reason.clone());
                 return Ok(());
             }
-            // Each split has one of the settings, the first of which there is a graph, and the next model another.
+            // Each split uses the first setting with a graph, and the next model another one.
             for row in 0..settings.len() {
                 let mut params = settings[(row + split + turn.unwrap_or(0)) % settings.len()].clone();
                 params.repack = false;
                 if profile.state.is_compressed() {
-                    // Compressed keys and values are of one type.
+                    // Compressed keys and values have the same type.
                     params.type_k = params.type_v;
                 }
                 let at = format!("{case}, {n_gpu_layers} layers on {} GPUs, {params:?}", cards.len());

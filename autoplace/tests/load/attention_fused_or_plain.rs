@@ -1,10 +1,10 @@
-//! A card computes to the bit what the CPU does, and where AUTO leaves attention plain.
+//! A card computes the same bits as the CPU, and AUTO leaves attention plain in known cases.
 //!
 //! AUTO keeps attention fused if the scheduler puts it on the device of its layer, for one token of each sequence
-//! (llama-context.cpp, `resolve_fused_ops`). Where the cache stays on the host, what follows attention in the graph
-//! decides. In a transformer that is the weight of its output, which draws it to the GPU. In a hybrid it is a recurrent
-//! state, which is the host's too: attention comes to the CPU, and AUTO turns fused attention off, which the CPU alone
-//! keeps. The two round otherwise: fused attention on the CPU sums F16 values in F16.
+//! (llama-context.cpp, `resolve_fused_ops`). With the cache on the host, the next operation in the graph decides. In a
+//! transformer that is the output weight of attention, which draws it to the GPU. In a hybrid it is a recurrent state
+//! on the host, so attention goes to the CPU and AUTO turns fused attention off, whereas the CPU alone keeps it. The
+//! two round differently: fused attention on the CPU sums F16 values in F16.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::gib;
 use autoplace::memory::{ContextParams, FlashAttention, Split};
 
-/// The logits after prompts of two sequences, whose caches are on the host, and after a token more: of all layers on
-/// the GPU, or of the CPU alone.
+/// The logits after prompts of two sequences with their caches on the host, and after one more token: with all layers
+/// on the GPU, or on the CPU alone.
 fn logits(path: &Path, gpu: &[&Card], flash_attn: FlashAttention) -> Vec<f32> {
     let mut params = ContextParams::default();
     (params.n_ctx, params.n_batch, params.n_ubatch) = (512, 32, 16);
@@ -38,7 +38,7 @@ fn a_card_computes_to_the_bit_what_the_cpu_does_and_only_hybrids_are_left_plain(
         let title = sketch.title();
         let [fused, plain] = [FlashAttention::On, FlashAttention::Off].map(|attention| {
             let on_the_cpu = logits(&path, &[], attention);
-            // Not `assert_eq`: thousands of numbers say nothing.
+            // `assert_eq` would print thousands of numbers.
             assert!(logits(&path, &[&gpu], attention) == on_the_cpu, "{title}: {attention:?}");
             on_the_cpu
         });

@@ -1,10 +1,9 @@
-//! Chaos on simulated fleets: while a random model is planned, loaded, warmed up and generated with on random cards,
-//! others take and give back memory, allocations are refused and computations fail. Every round ends with text that is
-//! the CPU's, or with a typed error that lists all attempts; and the cards are empty then.
+//! Chaos on simulated fleets. While a random model is planned, loaded, warmed up and run on random cards, other
+//! programs take and release memory, allocations are refused, and computations fail. Every round ends with the CPU's
+//! text or with a typed error that lists all attempts, and leaves the cards empty.
 //!
-//! Every round is made of its number alone, but for the few in which a thread takes memory at its own pace.
-//! `cargo test` runs the first 60. All 2,000 of them:
-//!
+//! The number of a round determines it, except for the few rounds in which a thread takes memory at its own pace.
+//! `cargo test` runs the first 60. This command runs all 2,000:
 //! ```text
 //! cargo test -p autoplace --test load chaos:: -- --ignored --nocapture
 //! ```
@@ -12,7 +11,7 @@
 use crate::chaos_support::Round;
 use crate::fleets_support::{Models, run_all};
 
-/// What there must be of, and in how many rounds of a thousand.
+/// Minimum number of rounds of each kind, per thousand.
 const LEAST: [(&str, u64); 6] = [
     ("loaded at attempt 1", 200),
     ("loaded at attempt 2", 120),

@@ -1,5 +1,5 @@
-//! What a draft takes beside the main model: llama.cpp's own account of the same model, in the context that its
-//! programs give it.
+//! The memory of a draft model beside the main model equals llama.cpp's own account of that model, in the context that
+//! its programs give it.
 
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
@@ -16,7 +16,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let card = Card::new((Rules::Cuda, true));
-    // Full: what is free decides nothing on one card.
+    // A full card, so that free memory does not matter.
     let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
     let mut sketches = crate::synthetic::all();
     sketches.retain(|sketch| MODELS.contains(&&*sketch.title()));
@@ -28,7 +28,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         let n_vocab = u64::from(profile.hparams.n_vocab);
         let mut main = ContextParams::default();
         (main.n_ctx, main.mmap) = (5000, false);
-        // The main model's cache is its own affair, and so are blocks that predict.
+        // The main model's cache types and block for multi-token prediction do not affect the draft model.
         (main.type_k, main.type_v, main.mtp) = (KvType::Q8_0, KvType::Q8_0, true);
         main.n_outputs_max = 0;
         let draft = Companion::draft(&header).unwrap();
@@ -38,7 +38,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         assert_eq!(draft.workload(&main).unwrap(), Workload::of(&profile, &context.sizes().unwrap()));
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
-        // llama.cpp's account of a load that allocates nothing.
+        // llama.cpp's account of a load without allocations.
         let probed = |cards: &[&Card], layers| {
             let loaded = Loaded::new(&path, cards, &Split::layers(layers), &context, Kind::Probe).unwrap();
             loaded.footprints(&context).unwrap()
@@ -49,7 +49,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
         let most = bytes.gpu.compute + bytes.gpu_uncertainty;
         assert!(theirs.gpus[0].compute <= most, "{title}");
-        // One row of logits is returned, which no account of llama.cpp's has.
+        // llama.cpp's accounts omit the one row of returned logits.
         let most = bytes.host.compute - 4 * n_vocab + bytes.host_uncertainty;
         assert!(theirs.host.compute <= most, "{title}");
 

@@ -1,5 +1,5 @@
-//! The estimate beside llama.cpp on simulated cards of three families, any number of layers on up to three of them,
-//! with adapters and without, and settings rolled with dice that always fall the same; `conformance.rs` has a grid.
+//! The estimate compared with llama.cpp on up to three simulated cards of three families, with any number of layers,
+//! with and without adapters, and with pseudo-random settings. `conformance.rs` has a grid.
 
 use std::path::{Path, PathBuf};
 
@@ -45,10 +45,10 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
                 Err(error) if error.to_string().contains("keep none") => continue,
                 Err(error) => panic!("{case}: {error}"),
             };
-            // Of a probe the buffer of logits is in the sums.
+            // A probe's sums include the buffer of logits.
             theirs.host.compute -= theirs.output;
             let ours = estimate(&profile, &cards, &split, &params).unwrap();
-            // Of pinned memory Vulkan takes 32 bytes more for each buffer.
+            // Vulkan takes 32 bytes more for each buffer of pinned memory.
             let (tally, slack) = if adapters == 0 { (&mut plain, 0) } else { (&mut adapted, 4 * 32) };
             tally.hold(sketch.arch, &case, &ours, split.n_gpu_layers, &theirs, slack);
         }
@@ -57,14 +57,14 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
     plain.check();
 }
 
-/// An adapter of some of the model's matrices.
+/// An adapter for some of the model's matrices.
 fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Path, number: usize) -> PathBuf {
-    // What a graph uses, and not for a plain product.
+    // Weights that a graph does not use in a plain product.
     const OTHER: &str = "conv ssm_ shexp_gate rope_ attn_k_b attn_v_b kv_b token_embd";
     let ty = dice.one_of(&[TensorType::F32, TensorType::F16, TensorType::Q8_0]);
     let (part, every) = (dice.one_of(&["attn_q.", "attn_", "ffn_", "."]), 1 + dice.below(3));
     let rank = dice.one_of(&[1, 8, 32, 64]);
-    // Blocks that only predict further tokens are not loaded.
+    // Blocks for multi-token prediction are not loaded.
     let weights = profile.weights.blocks.iter().flatten().chain(&profile.weights.output);
     let matrices = weights.filter(|weight| weight.is_matrix() && weight.name.ends_with(".weight"));
     let names = matrices.map(|weight| &*weight.name).filter(|name| !OTHER.split(' ').any(|other| name.contains(other)));
@@ -77,7 +77,7 @@ fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Pat
     let lora = Adapter::of(model.architecture().unwrap()).alpha(16.0);
     let mut lora = lora.of_weights(model, rank, ty, |name| chosen.contains(&name));
     if model.tensor("output.weight").is_some() && dice.percent(33) {
-        // The factors of the token embedding change places.
+        // The factors of the token embedding are swapped.
         let [n_embd, n_vocab, ..] = model.tensor("token_embd.weight").unwrap().shape();
         lora = lora.tensor("token_embd.weight.lora_a", TensorType::F32, &[rank, n_vocab]);
         lora = lora.tensor("token_embd.weight.lora_b", TensorType::F32, &[rank, n_embd]);
@@ -85,8 +85,8 @@ fn adapter(dice: &mut Dice, model: &Header, profile: &ModelProfile, folder: &Pat
     lora.write(folder, &format!("adapter {number}"))
 }
 
-/// All layers in a third of the cases; half of the time with weights that go elsewhere than their layer: experts, or
-/// parts of every second block.
+/// All layers in a third of the cases. Half of the cases move some weights away from their layer: experts, or parts of
+/// every second block.
 fn split(dice: &mut Dice, all: u32, cards: usize) -> Split {
     let layers = if dice.percent(33) { all } else { dice.below(all + 1) };
     let pattern = dice.one_of(&["_exps", r"blk\.[0-9]*[02468]\.ffn", r"blk\.[0-3]\.attn_k", "nothing"]);
@@ -96,7 +96,7 @@ fn split(dice: &mut Dice, all: u32, cards: usize) -> Split {
     Split::layers(layers).overrides(overrides)
 }
 
-/// Parameters of a context, of those that llama.cpp takes for this model.
+/// Context parameters that llama.cpp accepts for this model.
 fn params(dice: &mut Dice, profile: &ModelProfile) -> ContextParams {
     let mut params = ContextParams::default();
     params.n_ctx = dice.one_of(&[300, 512, 2048, 4096, 5000, 8192, 32768, 131_072]);
@@ -106,7 +106,7 @@ fn params(dice: &mut Dice, profile: &ModelProfile) -> ContextParams {
     params.n_outputs_max = dice.one_of(&[0, params.n_seq_max, 40]);
     let half = KvType::F16;
     params.type_k = dice.one_of(&[half, half, KvType::Q8_0, KvType::Q4_0, KvType::BF16]);
-    // Compressed keys and values are of one type.
+    // Compressed keys and values have the same type.
     let same = profile.architecture == "deepseek2" || dice.percent(50);
     params.type_v = if same { params.type_k } else { half };
     let (on, off) = (FlashAttention::On, FlashAttention::Off);

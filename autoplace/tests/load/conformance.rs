@@ -1,9 +1,9 @@
-//! The estimate against llama.cpp itself, over every synthetic model, a grid of settings, and none to
-//! three simulated GPUs.
+//! The estimate compared with llama.cpp itself, over every synthetic model, a grid of settings, and zero to three
+//! simulated GPUs.
 //!
-//! Weights and cache are equal to the byte wherever the estimate claims to know their law; compute buffers are never
-//! larger than it says that they are at most, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md`
-//! holds the table that this prints; `cargo xtask conformance` runs the larger grid too.
+//! Weights and cache are equal to the byte if the estimate claims to know their layout. Compute buffers never exceed
+//! the stated maximum, and 95 of 100 devices are within 3 % or 32 MiB. `docs/conformance.md` holds the printed table;
+//! `cargo xtask conformance` also runs the larger grid.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
 }
 
-/// A probe of a model with this choice of kernels; contexts are asked about later.
+/// A probe of a model with this choice of kernels. Contexts are created later.
 fn probed(path: &Path, cards: &[&Card], split: &Split, repack: bool) -> Loaded {
     let mut params = ContextParams::default();
     params.repack = repack;
@@ -65,7 +65,7 @@ fn grid(thorough: bool) {
         let path = sketch.write(folder.path());
         tally.model(sketch.arch);
         for (at, cards) in machines.into_iter().enumerate() {
-            // In the small grid a model meets a third of the machines, and the next two the others.
+            // In the small grid, a model uses a third of the machines, and the next two models use the others.
             if thorough || (number + at).is_multiple_of(3) {
                 model(&mut tally, &mut turn, &path, cards, thorough);
             }
@@ -74,11 +74,11 @@ fn grid(thorough: bool) {
     tally.check();
 }
 
-/// One model on these cards, split in each way. In the large grid a load is asked about several contexts.
+/// A model on these cards with each split. In the large grid, a load gets several contexts.
 fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thorough: bool) {
     let profile = profile(path);
     let settings = settings();
-    // Deep models take their time.
+    // Deep models are slow.
     let contexts = match (profile.n_layer() <= 8, thorough) {
         (true, true) => 8,
         (false, true) => 3,
@@ -89,12 +89,12 @@ fn model(tally: &mut Tally, turn: &mut usize, path: &Path, cards: &[&Card], thor
         let repack = !(*turn + *turn / settings.len()).is_multiple_of(3);
         let probed = probed(path, cards, &split, repack);
         for _ in 0..contexts {
-            // 7 and 24 have no divisor in common: all settings take their turn.
+            // 7 and 24 are coprime, so all settings are used.
             let mut params = settings[(*turn * 7) % settings.len()].clone();
             *turn += 1;
             params.repack = repack;
             if profile.architecture == "deepseek2" && params.type_k != params.type_v {
-                // Compressed keys and values are of one type.
+                // Compressed keys and values have the same type.
                 (params.type_k, params.type_v) = (KvType::F16, KvType::F16);
             }
             let names: Vec<&str> = cards.iter().map(|card| card.gpu.backend.as_str()).collect();
@@ -140,7 +140,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
             let mut left = profile.full_offload();
             let most = 3 * left / n_gpus as u32;
             let count = |_| {
-                // A third of the GPUs has none.
+                // A third of the GPUs gets no layer.
                 let count = if dice.percent(33) { 0 } else { left.min(dice.below(most)) };
                 left -= count;
                 count
@@ -157,7 +157,7 @@ fn counts_per_gpu_are_what_llama_cpp_splits_by() {
 
 #[test]
 fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
-    // And the empty one.
+    // The empty pattern is included.
     const PATTERNS: &str = r"ffn \.ffn_(up|down)\. ^blk\.0\. weight$ ^output blk\.[0-2]\.attn_[qk]\.weight blk\.[^0]\.
         blk\.(?:1|3)\.ffn_.* \d \D\d\D \bffn_up\b \battn\b \Bnorm f{2}n f{1,}n_u t{1,2}n_(k|v)
         k\.[13]\.attn_\w+\.weight [.]attn_output[.] [a-]ttn_q [-a]ttn_v [\w.]+_down [\d]\.ffn_gate

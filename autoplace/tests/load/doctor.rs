@@ -1,5 +1,5 @@
-//! Every cause that a diagnosis names, by a case that has it and a near miss that has not. The machines are described,
-//! and nothing is loaded.
+//! Every cause that a diagnosis names, with a case that has it and a near miss that does not. The machines are
+//! described; nothing is loaded.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use autoplace_measure::{Cause, Evidence, Running, Speed};
 
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 
-/// A machine of today: a card, and memory for a large model.
+/// A present-day machine: a card, and memory for a large model.
 fn machine(card: &str) -> Machine {
     let host = Host::new(gib(64)).bandwidth(60_000_000_000).physical_cores(16);
     Machine::new(host).with_gpu(Gpu::named(card).unwrap())
@@ -26,12 +26,12 @@ fn with_model(machine: Machine, shape: &Shape, request: &Request) -> Evidence {
     Evidence::of(machine).with_model(&file, request).unwrap()
 }
 
-/// All of it on the card.
+/// The whole model on the card.
 fn whole() -> Evidence {
     with_model(machine("RTX 4090"), &LLAMA_8B, &Request::new())
 }
 
-/// Layers on the host.
+/// Some layers on the host.
 fn parted() -> Evidence {
     with_model(machine("RTX 4090"), &LLAMA_70B, &Request::new())
 }
@@ -44,7 +44,7 @@ fn finds(cause: Cause, case: &Evidence, near_miss: &Evidence) {
     assert!(found.contains(&cause) && found.is_sorted(), "{cause:?} is not in {found:?}");
     assert!(!missed.contains(&cause), "{cause:?} is in {missed:?}");
     assert!(case.diagnose().iter().all(|finding| !finding.evidence.is_empty()), "{case:?}");
-    // From its report, too.
+    // The diagnosis of its report is the same.
     let reported = Evidence::from_json(&format!("words\n{}", case.clone().anonymous().to_json()));
     assert_eq!(causes(&reported.unwrap()), found);
 }
@@ -53,7 +53,7 @@ fn not_used(gpu: Gpu, reason: UnusedReason) -> UnusedGpu {
     serde_json::from_value(serde_json::json!({ "gpu": gpu, "reason": reason })).unwrap()
 }
 
-/// The same evidence, changed.
+/// A changed copy of the evidence.
 fn but(mut evidence: Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
     change(&mut evidence);
     evidence
@@ -106,10 +106,10 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
     let plan = whole().model.unwrap().plan.unwrap();
     let (all, speed) = (plan.layers(), plan.speed.unwrap().tokens_per_second);
     finds(Cause::RunsSlower, &runs(3, Some(speed / 2.0)), &runs(3, Some(speed / 1.05)));
-    // Where no speed is known, layers count.
+    // If no speed is known, the layers are compared.
     finds(Cause::RunsSlower, &runs(all - 1, None), &runs(all, None));
     assert_eq!(runs(3, None).diagnose()[0].remedy.clone().as_deref(), Some("llama-server -ngl 33"));
-    // It is slower than its own placement should be.
+    // A program that is slower than its own placement should be.
     let slow = |factor: f64| {
         but(runs(all, Some(speed)), |it| {
             it.model.as_mut().unwrap().running.as_mut().unwrap().tokens_per_second = Some(speed * factor);
@@ -142,18 +142,18 @@ fn a_cache_is_too_large_where_a_smaller_one_brings_everything_onto_the_card() {
     finds(Cause::LargeContext, &at(65_536), &at(8192));
     let remedy = at(65_536).diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.starts_with("autoplace plan ") && remedy.contains(" --"), "{remedy}");
-    // What is not changed is said again.
+    // Unchanged arguments appear in the advice again.
     let mut named = at(65_536);
     named.model.as_mut().unwrap().path = "my $(model)'s.gguf".into();
     let remedy = named.diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.starts_with(r"autoplace plan 'my $(model)'\''s.gguf' "), "{remedy}");
     assert!(remedy.contains("--ctx "), "{remedy}");
-    // One flag is of both types, so it cannot say unlike ones.
+    // One flag sets both types, so it cannot express different ones.
     let request = Request::new().kv_types(KvType::Q8_0, KvType::F16);
     let spilled = with_model(machine("RTX 4090"), &LLAMA_8B, &request);
     let remedy = but(spilled, |it| it.conditions.on_host = Some(gib(1))).diagnose()[0].remedy.clone().unwrap();
     assert!(!remedy.contains("--kv") && remedy.contains("keys as Q8_0 and values as F16"), "{remedy}");
-    // Here no cache would help.
+    // No smaller cache would help here.
     finds(Cause::LargeContext, &at(65_536), &parted());
 }
 
@@ -163,10 +163,10 @@ fn what_is_planned_for_the_host_is_not_on_the_card() {
     let mut alone = machine("RTX 4090");
     alone.gpus.clear();
     finds(Cause::NotOnGpu, &parted(), &with_model(alone, &LLAMA_70B, &Request::new()));
-    // A card without room for a single layer is one, too.
+    // A card without room for a single layer counts too.
     let mut full = machine("RTX 4090");
     full.gpus[0].free = mib(100);
-    // One that is slower than the host was left out on purpose.
+    // A card slower than the host was left out on purpose.
     let mut slow = machine("RTX 4090");
     slow.gpus[0] = slow.gpus[0].clone().bandwidth(10_000_000_000);
     let slow = with_model(slow, &LLAMA_8B, &Request::new());
@@ -197,18 +197,18 @@ fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usua
     for (cause, case, near_miss) in [
         (Cause::Spilled, on_host(gib(1)), on_host(mib(100))),
         (Cause::Spilled, full(true, mib(90)), full(true, gib(2))),
-        // Elsewhere than under WSL a full card is no spill.
+        // Outside of WSL, a full card does not spill.
         (Cause::Spilled, full(true, mib(90)), full(false, mib(90))),
         (Cause::Swapping, pages(1), pages(0)),
         (Cause::Limited, limited(parted(), gib(40)), limited(parted(), gib(60))),
         (Cause::Limited, limited(parted(), gib(40)), limited(whole(), gib(40))),
         (Cause::Limited, cores(parted(), 50_000), cores(parted(), 800_000)),
         (Cause::Limited, cores(parted(), 50_000), cores(whole(), 50_000)),
-        // Threads that a limit holds wait for a core, and no other program is to blame.
+        // Threads under a CPU quota wait for a core without any other program.
         (Cause::Limited, busy(cores(parted(), 150_000), 60.0), busy(cores(parted(), 800_000), 5.0)),
-        // A power limit is how busy cards run.
+        // Busy cards normally run at their power limit.
         (Cause::Throttled, held(ThrottleReason::Heat), held(ThrottleReason::PowerLimit)),
-        // A lower generation is an idle card.
+        // An idle card lowers its link generation.
         (Cause::Link, link(parted(), 4, 4), link(parted(), 1, 16)),
         (Cause::Link, link(parted(), 4, 4), link(whole(), 4, 4)),
         (Cause::Processor, busy(parted(), 60.0), busy(parted(), 5.0)),
@@ -234,7 +234,7 @@ fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
     };
     finds(Cause::Unexplained, &measured(0.4), &measured(0.9));
     assert_eq!(measured(0.9).diagnose(), []);
-    // Where something explains it, that is said.
+    // A known cause takes precedence.
     let explained = but(measured(0.4), |it| it.conditions.swapped_out = Some(9));
     finds(Cause::Unexplained, &measured(0.4), &explained);
 }

@@ -1,4 +1,4 @@
-//! What a context for embeddings takes: the probe against real loads, to the byte, and the load contract.
+//! The memory of a context for embeddings: the probe equals real loads to the byte, and the load contract holds.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ use autoplace::{Model, ModelBuilder};
 
 const Q8: TensorType = TensorType::Q8_0;
 
-/// Encoders, a reranker, and models with caches. (Of recurrent ones each text is a graph by itself, which no
-/// reservation has seen: the warm-up finds what it takes.)
+/// Encoders, a reranker, and models with caches. Recurrent models are left out: each of their texts is a graph that no
+/// reservation has covered, and the warm-up finds its size.
 fn models() -> Vec<Sketch> {
     let mut models = encoders(Q8);
     models.extend(encoders(TensorType::Q4_K));
@@ -31,7 +31,7 @@ fn models() -> Vec<Sketch> {
     models
 }
 
-/// As the planner would ask for them, with several sizes of a batch.
+/// The planner's settings, with several batch sizes.
 fn settings() -> [ContextParams; 4] {
     let embedding = |pooling, tokens, n_seq_max| {
         let mut params = ContextParams::default();
@@ -118,7 +118,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
         for verify in [Verify::Quick, Verify::Full] {
             let _gpu = card(mib(64));
             let report = builder(&path).verify(verify).load().unwrap().report();
-            // A batch, a text of all that may be, and a short one.
+            // A batch, a text of the maximum length, and a short one.
             assert_eq!(u64::from(LONGEST as u32) * 2 + 31, report.warm_up.tokens);
             assert_eq!(report.warm_up.last_position, LONGEST as u32 - 1);
         }
@@ -139,10 +139,10 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     assert_eq!(sizes(&context), (2048, 2048, 2048));
     assert_eq!((context.n_outputs_max, context.n_seq_max), (0, 16));
     assert!(context.kv_unified);
-    // What else is asked of batches does not part texts, and a context grows no further than the texts are.
+    // Other batch settings do not split texts, and a context never exceeds the length of its texts.
     let context = asked(begun().context(Context::AtLeast(300)).n_ubatch(64));
     assert_eq!(sizes(&context), (304, 304, 304));
-    // A batch has a token for each sequence.
+    // A batch holds at least one token for each sequence.
     assert_eq!(asked(begun().n_ctx(4)).n_seq_max, 4);
     assert_eq!(asked(begun().n_seq_max(2)).n_seq_max, 2);
 
@@ -154,7 +154,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let (n_vocab, n_embd) = (sketch.dims.n_vocab, sketch.dims.n_embd);
     assert_eq!(breakdown.footprints.output, 4 * (n_vocab + n_embd) * LONGEST);
 
-    // Without llama.cpp nobody knows what they take.
+    // Their memory is unknown without llama.cpp.
     let profile = ModelProfile::from_header(&Header::open(&path).unwrap()).unwrap();
     let machine = load::detect().unwrap();
     let planner = Planner::new(&profile, &machine);

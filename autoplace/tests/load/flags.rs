@@ -1,4 +1,4 @@
-//! docs/flags.md, held against our own methods; the program's tests hold it against llama.cpp's flags.
+//! Compares docs/flags.md with our own methods. The program's tests compare it with llama.cpp's flags.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 const TABLE: &str = include_str!("../../../docs/flags.md");
 
-/// All of our public functions, by name.
+/// The names of all our public functions.
 fn methods() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let crates = ["autoplace", "chat", "hub", "llama-sys", "openai", "planner"];

@@ -1,7 +1,7 @@
-//! Plans made so on simulated fleets: a random model on random cards under a random request is planned, loaded and
-//! computed with, and what the cards themselves count is what the plan said, to the byte, and never more than was free.
+//! Plans on simulated fleets: a random model is planned, loaded and run on random cards under a random request. The
+//! cards' own counts equal the plan to the byte and never exceed the free memory.
 //!
-//! Every case is made of its number alone. `cargo test` runs the first 150. All 1,000 of them:
+//! The number of a case determines it. `cargo test` runs the first 150. This command runs all 1,000:
 //!
 //! ```text
 //! cargo test -p autoplace --test load fleets:: -- --ignored --nocapture
@@ -12,7 +12,7 @@ use autoplace::plan::PlacementKind;
 
 use crate::fleets_support::{Case, Models, run, run_all};
 
-/// What there must be of, and in how many cases of a thousand.
+/// Minimum number of cases of each kind, per thousand.
 const LEAST: [(&str, u64); 13] = [
     ("loaded", 500),
     ("several GPUs", 100),

@@ -1,5 +1,5 @@
-//! A load measures what its GPUs took beside llama.cpp's buffers, and the next plan leaves that free. On simulated GPUs
-//! whose drivers and pools take memory like real ones.
+//! A load measures the memory that its GPUs took beside llama.cpp's buffers, and the next plan leaves it free. On
+//! simulated GPUs whose drivers and pools take memory as real ones do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
 use autoplace::{Model, ModelBuilder};
 
-/// What the driver takes during a load, and the pools at the first batch.
+/// Memory of the driver during a load, and of the pools at the first batch.
 const DRIVER: u64 = mib(5);
 const POOLS: u64 = mib(3);
 
@@ -41,13 +41,13 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
         .headroom(Headroom::Tight)
         .headroom_folder(folder)
         .machine(machine)
-        // The card has an address, by which other loads of this user would know it.
+        // The card has an address by which other loads of this user would recognise it.
         .leases(Leases::none())
         .n_ubatch(64)
         .n_threads(1)
 }
 
-/// A load during which somebody takes so much: the driver, [`DRIVER`] for itself.
+/// A load during which `taken` bytes are taken; the driver takes [`DRIVER`].
 fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     let card = Arc::clone(gpu);
     let taking = builder(machine(gpu, folder), folder).progress(move |_| {
@@ -57,7 +57,7 @@ fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     taking.load().unwrap()
 }
 
-/// What the load says of its only GPU.
+/// The report about the only GPU of the load.
 fn measured(model: &Model) -> GpuReport {
     let report = model.report();
     assert_eq!(report.gpus.len(), 1, "{report}");
@@ -88,7 +88,7 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     gpu.set_taken(0);
 
     assert_eq!(machine(&gpu, folder).gpus[0].learned, Some(measured.learned.unwrap()));
-    // As on a card whose driver reports its version: what was measured counts instead of the table.
+    // On a card whose driver reports its version, the measurement replaces the table.
     let again = |gpu: &SimGpu| {
         let mut machine = machine(gpu, folder);
         machine.gpus[0].driver = Some("550.54.14".to_owned());
@@ -96,11 +96,12 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     };
     let planned = again(&gpu).plan().unwrap().gpus().next().unwrap().clone();
     assert_eq!((planned.headroom.driver, planned.headroom.growth), (DRIVER, POOLS));
-    // For a larger batch than it was learned with, the table's growth.
+    // For a larger batch than the measured one, the table's growth applies.
     assert!(again(&gpu).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
     drop(gpu);
 
-    // And it is enough to the last byte: on a card with so much free, and the same name, so that the same was learned.
+    // The measurement suffices to the last byte, on a card with exactly that much free memory and the same name, so
+    // that the measurement applies.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);
@@ -124,8 +125,8 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
 #[test]
 fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it() {
     own_process!();
-    // A context that one batch fills is measured too. Of the output layer alone, without a warm-up, and from memory
-    // that another program takes meanwhile, nothing is learned.
+    // A context that one batch fills is measured too. Nothing is measured for the output layer alone, without a
+    // warm-up, or while another program takes memory.
     for (case, expected) in [
         ("one batch", Ok((0, POOLS))),
         ("one layer", Err(Doubt::OneLayer)),
@@ -145,7 +146,7 @@ fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it
         assert_eq!(learned.as_ref().map(parts).map_err(Clone::clone), expected, "{case}");
         let found = machine(&gpu, folder.path()).gpus[0].learned;
         assert_eq!(found, learned.ok(), "{case}");
-        // There is room enough, so that nothing has to be done about it.
+        // There is enough room, so that no further attempt is needed.
         let report = model.report();
         assert_eq!(report.tries(), 1, "{case}");
         assert!(case != "another program" || report.notes.len() == 1, "{report}");

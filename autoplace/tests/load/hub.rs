@@ -1,4 +1,5 @@
-//! From a hub's name to a loaded model: chosen for the machine of the load, and fetched only where that is said.
+//! From a hub's name to a loaded model: the file is chosen for the machine of the load, and fetched only with
+//! permission.
 
 #[cfg(feature = "hub")]
 mod named {

@@ -1,5 +1,5 @@
-//! A model in the program `autoplace-worker` does what it does in this process, and its death is an error
-//! or goes unnoticed.
+//! A model in the program `autoplace-worker` behaves as in this process. The worker's death is an error or goes
+//! unnoticed.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -145,7 +145,7 @@ pub(crate) mod deaths {
 
     fn stop(model: &Model) {
         signal(model, "-STOP");
-        // Each of its threads stops when it gets there.
+        // Each of its threads stops separately.
         let tasks = format!("/proc/{}/task", model.worker_id().expect("it lives"));
         let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         let entries = || std::fs::read_dir(&tasks).into_iter().flatten().flatten();
@@ -159,10 +159,11 @@ pub(crate) mod deaths {
         assert_matches!(ended, Err(generate::Error::Worker(Lost::Died { .. })));
     }
 
-    /// Ended soon after it was stopped.
+    /// A worker that is killed soon after it was stopped.
     fn impatient(on_death: OnDeath) -> Model {
         let process = worker().timeout(Duration::from_secs(2)).on_death(on_death);
-        // More tokens than a text runs ahead of its reader: it waits, and does not end before the worker is stopped.
+        // More tokens than a text runs ahead of its reader, so that the text waits and does not end before the worker
+        // is stopped.
         builder(process).n_ctx(4096).load().unwrap()
     }
 
@@ -184,7 +185,7 @@ pub(crate) mod deaths {
             assert_matches!(ended, Err(generate::Error::Worker(Lost::Silent { .. })));
         };
         let model = impatient(OnDeath::Fail);
-        // One token over and over: no end of generation.
+        // The same token forever, so that the text does not end.
         let mut stream = model.generate(PROMPT).logit_bias(300, 1000.0).stream().unwrap();
         stream.next().unwrap().unwrap();
         stop(&model);
@@ -217,7 +218,8 @@ pub(crate) mod deaths {
         assert_eq!(text().into_text().unwrap().0, first.0);
     }
 
-    /// A text, its tokens and its end, with something done when so many pieces have come; what its prompt took stays.
+    /// The text, token count and end of a stream. `done` runs after `pieces` pieces. The prompt's statistics must not
+    /// change.
     fn read(mut stream: TokenStream, pieces: usize, done: impl FnOnce()) -> (String, usize, Option<FinishReason>) {
         let mut text: String = stream.by_ref().take(pieces).map(Result::unwrap).collect();
         let begun = |stream: &TokenStream| {
@@ -242,8 +244,8 @@ pub(crate) mod deaths {
         for (kind, describe) in kinds.into_iter().enumerate() {
             let stream = |model: &Model| describe(model.generate(PROMPT).max_tokens(140)).stream().unwrap();
             let expected = read(stream(&here), 0, || {});
-            // A worker that is killed when it is done with a text may be found dead in the next one, which has a
-            // death of its own.
+            // A worker that is killed after its last text may be found dead by the next one, which has a death of its
+            // own.
             let (model, mut deaths) = (resuming(2), 0);
             for pieces in (4 * kind..130).step_by(13) {
                 let worker = model.worker_id();
@@ -251,7 +253,7 @@ pub(crate) mod deaths {
                 assert_eq!(text, expected, "killed after {pieces} pieces");
                 deaths += usize::from(model.worker_id() != worker);
             }
-            // A busy machine may let it live to the end of its text.
+            // On a busy machine the worker may survive to the end of its text.
             assert!(deaths > 0);
         }
     }
@@ -290,7 +292,7 @@ pub(crate) mod deaths {
                 let bus = rustix::process::Signal::BUS.as_raw();
                 assert_eq!(status.and_then(|status| status.signal()), Some(bus));
             } else {
-                // Another worker reads its header before it is mapped.
+                // Another worker reads the file's header before it is mapped.
                 assert!(error.to_string().contains("it is incomplete"), "{error}");
             }
         }
@@ -316,7 +318,7 @@ pub(crate) mod deaths {
         let mut died = None;
         for _ in 0..3 {
             kill(&model);
-            // Pieces from before its death can still be read.
+            // Pieces from before the death can still be read.
             let worker = model.worker_id();
             died = stream.by_ref().find_map(|piece| match piece {
                 Ok(_) if model.worker_id() == worker => None,
@@ -341,18 +343,18 @@ pub(crate) mod deaths {
         assert_matches!(text(), Err(generate::Error::Worker(Lost::Start { .. })));
         install();
         text().unwrap();
-        // A dead worker cannot carry out a request; the next one places the model again in any case.
+        // A dead worker cannot carry out a request, but the next one places the model again anyway.
         kill(&model);
         model.request_replace(Replacement::Replan);
         text().unwrap();
     }
 
-    /// What becomes of a load whose worker is this shell script.
+    /// The error of a load whose worker is this shell script.
     fn load_with(patience: Duration, script: &str) -> Lost {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("stub");
-        // Written by another process: a child that another test starts meanwhile would hold it open for writing, and
-        // it could not run.
+        // Another process writes the file: a child that another test starts meanwhile would hold it open for writing,
+        // and the file could not be executed.
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod +x "$2""#;
         let mut shell = Command::new("sh");
         assert!(shell.args(["-c", write, "sh", script]).arg(&path).status().unwrap().success());
@@ -372,12 +374,12 @@ pub(crate) mod deaths {
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         assert_eq!(log[..], ["out", "something went wrong"]);
         assert!(error.to_string().contains("worker_main"), "{error}");
-        // One that says nothing and does not end: it is ended, and what it started with it or not, the wait is over.
+        // A silent program that does not end is killed. Its own children do not prolong the wait.
         let error = load_with(Duration::from_millis(200), "exec sleep 600");
         assert_matches!(error, Lost::NotAWorker { .. });
     }
 
-    /// The first message of a worker of this build: a name of less than 128 bytes, with its length before it.
+    /// The first message of a worker of this build. The build's name is shorter than 128 bytes and follows its length.
     fn hello(build: &str) -> String {
         let (message, name) = (build.len() + 1, build.len());
         format!(r"printf '\{message:03o}\000\000\000\{name:03o}{build}' >&0")
@@ -425,9 +427,9 @@ pub(crate) mod deaths {
                     drop(model);
                     stream.next().unwrap().unwrap();
                 }
-                // Dead already.
+                // Already dead.
                 2 => kill(&model),
-                // In another worker than it was loaded in.
+                // In another worker than the first.
                 3 => {
                     kill(&model);
                     model.generate(PROMPT).max_tokens(2).text().unwrap();

@@ -1,4 +1,4 @@
-//! Embedders and the vocabulary of a model in a worker: as in this process.
+//! Embedders and the vocabulary of a model in a worker behave as in this process.
 
 use std::path::Path;
 

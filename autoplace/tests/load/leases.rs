@@ -1,4 +1,4 @@
-//! Two processes that load at the same time: never do both count the same free bytes.
+//! Two processes that load at the same time never count the same free bytes.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,21 +15,21 @@ use autoplace::plan::{HostParts, Request};
 use autoplace::{Model, ModelBuilder};
 use serde::{Deserialize, Serialize};
 
-/// What another process is to do.
+/// The task of another process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Task {
-    /// None: what the machine has.
+    /// `None`: the machine's own card.
     card: Option<PathBuf>,
     total: u64,
-    /// None: in the user's runtime folder.
+    /// `None`: the user's runtime folder.
     leases: Option<PathBuf>,
-    /// None: as long as it takes by default.
+    /// `None`: the default patience.
     patience: Option<Duration>,
-    /// Never gets further than the begin of its load.
+    /// Stops at the beginning of its load.
     stops_while_loading: bool,
 }
 
-/// What became of a load: layers on the card, and a text.
+/// The result of a load: layers on the card, and a text.
 type Outcome = (u32, String);
 
 impl Task {
@@ -38,7 +38,7 @@ impl Task {
         Self { card, total, leases, patience: None, stops_while_loading: false }
     }
 
-    /// Of a load that waits for nobody, and in another process gets no further than its begin.
+    /// A load that waits for no other, and in another process stops at the beginning.
     #[cfg(feature = "vulkan")]
     pub(crate) fn of_a_driver(folder: &Path) -> Self {
         let (leases, patience) = (Some(folder.join("leases")), Some(Duration::ZERO));
@@ -46,7 +46,7 @@ impl Task {
     }
 
     fn card(&self) -> SimGpu {
-        // The same card for all, so with an address.
+        // The address makes it the same card for all processes.
         let shared = self.card.as_ref().unwrap();
         card_of(self.total).pci_id("ffff:01:00.0").shared(shared).register().unwrap()
     }
@@ -66,8 +66,8 @@ impl Task {
     }
 }
 
-/// The demo model, taking the card to the last byte if it must. With a larger context than this, more is for computing
-/// than for layers.
+/// The demo model, which may use the card to the last byte. In a larger context, computing would take more memory than
+/// layers.
 fn builder() -> ModelBuilder {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64).host_parts(HostParts::None);
     Model::builder(demo_path()).request(request.n_ctx(512)).n_threads(1)
@@ -77,7 +77,7 @@ fn text(model: &Model) -> String {
     model.generate("And it came to pass").temp(0.0).max_tokens(4).text().unwrap()
 }
 
-/// Another process, at work on its task.
+/// Another process with its task.
 pub(crate) struct Other {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -99,14 +99,14 @@ impl Other {
         Self { child, output }
     }
 
-    /// What it says after this word; the test's own output is passed over.
+    /// The rest of the line that begins with this word; skips the test's own output.
     pub(crate) fn said(&mut self, word: &str) -> String {
         let mut lines = (&mut self.output).lines().map(Result::unwrap);
         let said = lines.find_map(|line| line.split_once(word).map(|(_, said)| said.to_owned()));
         said.unwrap_or_else(|| panic!("it ended before it said {word}"))
     }
 
-    /// Lets it drop its model and end.
+    /// Lets the process drop its model and end.
     pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
@@ -119,7 +119,7 @@ fn the_other_process() {
     let Ok(task) = std::env::var(TASK) else { return };
     let task: Task = serde_json::from_str(&task).unwrap();
     let _gpu = task.card.as_ref().map(|_| task.card());
-    // Until it is let go of.
+    // Waits for the signal to end.
     let wait = || drop(std::io::stdin().read_line(&mut String::new()));
     if task.stops_while_loading {
         let load = task.builder().progress(move |_| {
@@ -135,8 +135,8 @@ fn the_other_process() {
     wait();
 }
 
-/// The layers of the demo model and what it says on the host, the size of a card with room for one and a half of it,
-/// and the layers that fit there where another has all of its own.
+/// The layers and the text of the demo model on the host, the size of a card for one and a half of it, and the layers
+/// that fit on that card beside a complete one.
 fn one_and_a_half() -> (Outcome, u64, u32) {
     let load = || builder().leases(Leases::none()).load().unwrap();
     let text = text(&load());
@@ -162,7 +162,7 @@ fn a_load_that_others_do_not_see_says_so() {
     let _gpu = task.card();
     let report = || task.builder().load().unwrap().report();
     assert_eq!(report().unleased, None);
-    // Who may write there may keep us from the card.
+    // A folder that others can write to is refused, because they could block the card.
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(folder.path().join("leases"), open).unwrap();
     let said = report().to_string();
@@ -176,7 +176,8 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..8 {
         let mut task = Task::in_folder(folder.path(), &format!("card {round}"), total);
-        // Every other pair has no time to wait for each other: who comes second has no card, or what is left of it.
+        // In every other pair the loads do not wait for each other. The second one then gets no card, or the rest of
+        // it.
         let waits = round % 2 == 0;
         task.patience = (!waits).then_some(Duration::ZERO);
         let gpu = task.card();
@@ -188,7 +189,7 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
         let mut layers = outcomes.map(|outcome| outcome.0);
         layers.sort_unstable();
         assert_eq!(layers[1], all, "round {round}");
-        // Who waits has as many as if it had come much later.
+        // A load that waits gets as many layers as one that starts much later.
         assert!(layers[0] == beside || (!waits && layers[0] < beside), "round {round}: {layers:?}");
         others.into_iter().for_each(Other::end);
         assert_eq!(gpu.shared_used(), Some(0), "round {round}");

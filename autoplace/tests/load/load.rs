@@ -1,4 +1,4 @@
-//! From a path to a loaded model, on whatever machine this is.
+//! From a path to a loaded model, on any machine.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn the_context_and_the_cache_type_are_the_ones_asked_for() {
     let model = Model::builder(demo_path()).n_ctx(1024).type_k(KvType::Q8_0).type_v(KvType::Q8_0).load().unwrap();
     let plan = model.placement();
     assert_eq!((plan.context.n_ctx, plan.confidence), (1024, Confidence::Probed));
-    // 6 blocks, 1024 cells, K and V of 128 elements each in blocks of 32 elements and 34 bytes.
+    // 6 blocks, 1024 cells, K and V of 128 elements each, in blocks of 32 elements and 34 bytes.
     let kv = plan.host().unwrap().footprint.kv;
     assert_eq!(kv, 6 * 1024 * 2 * (128 / 32) * 34);
     let notes = plan.notes.join("\n");
@@ -32,7 +32,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
         ("positions without a base", demo().rope(|rope| rope.freq_base = Some(0.0)), "rope_freq_base"),
         ("layers for no GPU", demo().machine(host()).n_gpu_layers(GpuLayers::Exactly(3)), "3"),
         ("another process's GPU", demo().machine(gone).leases(load::Leases::none()), "CUDA7"),
-        // No reason to load on the host in silence.
+        // A missing device must not silently move the model to the host.
         ("a GPU without a device", demo().machine(host().with_gpu(gpu)), "RTX 9999"),
     ] {
         let error = builder.load().unwrap_err();
@@ -96,7 +96,7 @@ fn threads_that_were_asked_for_are_kept() {
 fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let load = |available, allow| {
         let mut request = Request::new().n_gpu_layers(GpuLayers::Exactly(0));
-        // As a plan that pages has it: weights that are rearranged are in no file.
+        // As in a plan that pages, because rearranged weights have no file to page from.
         request.params.repack = false;
         let builder = Model::builder(demo_path()).request(request).n_threads(1);
         let host = Host::new(gib(64)).available(available).disk(1_000_000_000);
@@ -107,7 +107,7 @@ fn a_model_larger_than_memory_is_loaded_where_paging_is_allowed() {
     let plan = whole.placement();
     assert_eq!(plan.paging, None);
     let text = greedy(&whole);
-    // Room for everything but half of the weights.
+    // Room for everything except half of the weights.
     let host = plan.host().unwrap();
     let little = host.footprint.total() + host.headroom.total() - host.footprint.weights / 2;
     drop(whole);

@@ -1,5 +1,5 @@
-//! The load contract on simulated GPUs: what a load computes to be verified, what it does where memory is lacking, and
-//! what it reports.
+//! The load contract on simulated GPUs: the computation that verifies a load, its reaction to a lack of memory, and its
+//! report.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ fn registered() -> (Arc<SimGpu>, Machine) {
     (Arc::new(card(TOTAL)), load::detect().unwrap())
 }
 
-/// The demo model, planned for this machine, a GPU to the last byte if it must.
+/// The demo model, planned for this machine. It may use a GPU to the last byte.
 fn builder(machine: &Machine) -> ModelBuilder {
     let mut request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     request.host_parts = HostParts::None;
-    // Repacked weights are multiplied in another order: the same text is only sure with the same order.
+    // Repacked weights are multiplied in another order, and the same text is certain only with the same order.
     request.params.repack = false;
     Model::builder(demo_path()).request(request).machine(machine.clone()).n_threads(1)
 }
@@ -33,7 +33,7 @@ fn text(model: &Model) -> String {
     model.generate(prompt).temp(0.0).max_tokens(12).text().unwrap()
 }
 
-/// The text that the CPU alone writes.
+/// The text of the CPU alone.
 fn text_of_the_cpu(machine: &Machine) -> String {
     let host = Machine::new(machine.host.clone());
     text(&builder(&host).load().unwrap())
@@ -49,7 +49,7 @@ fn stages(report: &LoadReport) -> Vec<Option<Stage>> {
     report.attempts.iter().map(|it| it.failure.as_ref().map(|failure| failure.stage)).collect()
 }
 
-/// Nothing of a load stays on a card.
+/// Checks that a card is empty.
 #[track_caller]
 fn is_empty(gpu: &SimGpu) {
     assert_eq!((gpu.used(), gpu.buffers()), (0, 0));
@@ -68,7 +68,7 @@ fn a_load_without_trouble_is_as_planned_as_probed_and_as_measured() {
     assert_eq!(card.taken(), Some(gpu.used()));
     let differences = (card.grown, card.beyond(), card.difference());
     assert_eq!(differences, (0, Some(0), 0));
-    // The largest batch, and a token after it.
+    // The largest batch, and one token after it.
     let warm_up = &report.warm_up;
     assert_eq!((warm_up.tokens, warm_up.last_position), (65, 64));
     let said = report.to_string();
@@ -94,7 +94,7 @@ fn a_load_computes_as_much_as_is_asked_for() {
     let (_, tokens, last) = loaded(Verify::Full);
     assert_eq!((tokens, last), (512, 511));
 
-    // On the host alone only a full verification computes.
+    // On the host alone, only a full verification computes.
     let host = Machine::new(machine.host.clone());
     let loaded = |verify| builder(&host).n_ctx(256).verify(verify).load().unwrap().report();
     let quick = loaded(Verify::Quick);
@@ -109,7 +109,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
     let (_gpu, machine) = registered();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
-    // LLaDA fills in a whole text: it has no cache, and llama_decode would assert on what a generation asks for.
+    // LLaDA fills in a whole text. It has no cache, and llama_decode would assert on a request for generation.
     let llada = tiny("llada", 2, 32).str("tokenizer.ggml.model", "no_vocab").u32("llada.vocab_size", TINY_VOCABULARY);
     llada.write_sparse(&path).unwrap();
     for verify in [Verify::Quick, Verify::Full] {
@@ -155,7 +155,7 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
             let length = match (n_seq_max, unified) {
                 (1, _) => 768,
                 (n, true) => 768 / n,
-                // A cache of its own for each, rounded up.
+                // Each sequence has its own cache, rounded up.
                 (3, false) => 256,
                 _ => 512,
             };
@@ -186,13 +186,13 @@ fn memory_taken_since_the_plan_makes_a_smaller_one() {
     assert!(plan.n_gpu_layers > 0 && !plan.full_offload, "{plan}");
     assert!(gpu.used() <= on_gpu(&planned) / 2);
     assert_eq!(text(&model), text_of_the_cpu(&machine));
-    // A report survives being sent.
+    // A report survives serialization.
     let json = serde_json::to_string(&*report).unwrap();
     let read: LoadReport = serde_json::from_str(&json).unwrap();
     assert_eq!(read, *report);
 }
 
-/// The device, the bytes needed and those free, of a load that ran out of memory.
+/// The device, the needed and the free bytes of a load that ran out of memory.
 #[track_caller]
 fn out_of_memory(error: Error) -> (String, u64, u64) {
     let text = error.to_string();
@@ -210,7 +210,7 @@ fn a_load_that_is_tried_once_names_device_needed_and_free_where_another_took_the
     let once = || builder(&machine).attempts(1);
     let planned = once().plan().unwrap();
     let (needed, device) = (on_gpu(&planned), gpu.device().name());
-    // Between plan and load: a byte too much, and not.
+    // Between plan and load: one byte too many, and not.
     gpu.set_taken(TOTAL - needed + 1);
     let error = once().load().unwrap_err();
     assert_eq!(out_of_memory(error), (device.clone(), needed, needed - 1));
@@ -220,8 +220,8 @@ fn a_load_that_is_tried_once_names_device_needed_and_free_where_another_took_the
     assert_eq!(gpu.free(), 0);
     assert_eq!(*model.placement(), planned);
     drop(model);
-    // During the load. Progress is reported once the weights have their memory: what is left is needed for the cache
-    // and for computing.
+    // During the load. Progress is reported once the weights are allocated; the rest is needed for the cache and for
+    // computing.
     gpu.set_taken(0);
     let other = Arc::clone(&gpu);
     let taking = once().progress(move |_| {
@@ -232,7 +232,7 @@ fn a_load_that_is_tried_once_names_device_needed_and_free_where_another_took_the
     assert_eq!((said, bytes), (device.clone(), needed));
     assert!(free < needed, "{free} of {needed}");
     is_empty(&gpu);
-    // A buffer that fails although there is room keeps what llama.cpp said.
+    // A buffer that fails although there is room keeps llama.cpp's own error.
     gpu.set_taken(0);
     gpu.fail_allocation(1);
     let Error::Native(native) = once().load().unwrap_err() else { panic!("another error") };
@@ -253,7 +253,7 @@ fn whichever_allocation_fails_the_next_attempt_loads_less_and_nothing_stays_of_t
         gpu.fail_allocation(n);
         let model = builder(&machine).load().unwrap();
         let report = model.report();
-        // A computation of llama.cpp's that finds no room may also try again by itself.
+        // llama.cpp itself may retry a computation that finds no room.
         if report.tries() > 1 {
             let (tried, layers) = (&report.attempts[0], model.placement().n_gpu_layers);
             assert!(layers < tried.n_gpu_layers, "{report}");
@@ -264,7 +264,7 @@ fn whichever_allocation_fails_the_next_attempt_loads_less_and_nothing_stays_of_t
         drop(model);
         is_empty(&gpu);
     }
-    // A computation that fails in the warm-up is taken for a lack of memory.
+    // A computation that fails in the warm-up counts as a lack of memory.
     gpu.fail_graph(1);
     let model = builder(&machine).load().unwrap();
     assert_eq!(stages(&model.report()), [Some(Stage::WarmUp), None], "{}", model.report());
@@ -338,7 +338,7 @@ fn what_is_no_lack_of_memory_is_not_tried_again() {
         .load();
     let error = cancelled.unwrap_err();
     assert_matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. }));
-    // While the file is read: nothing is computed that could be cancelled instead.
+    // While the file is read, because nothing else is computed that could be cancelled.
     let cancelled = builder(&machine).verify(Verify::Off).progress(|_| false).load();
     assert_matches!(cancelled, Err(Error::Native(llama_sys::Error::LoadCancelled { .. })));
     is_empty(&gpu);
@@ -359,11 +359,11 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
     let request = Request::new().headroom(Headroom::Bytes(0)).n_ubatch(64);
     let saved = SavedPlan::new(planned.clone(), request, &header).unwrap();
     let following = || Model::builder(demo_path()).n_threads(1).machine(machine.clone()).follow(saved.clone());
-    // Taken after the machine was looked at: the machine given says otherwise.
+    // Taken after the machine was read, so that the given machine is outdated.
     gpu.set_taken(TOTAL - on_gpu(&planned) + 1);
     let error = following().load().unwrap_err();
     assert_matches!(error, Error::OutOfMemory { .. });
-    // Where the machine itself says so, it is refused before anything is tried.
+    // If the given machine is up to date, the plan is refused before any attempt.
     let now = load::detect().unwrap();
     let error = following().machine(now).load().unwrap_err();
     assert_matches!(error, Error::SavedPlan(SavedPlanError::Changed { .. }));
@@ -373,7 +373,7 @@ fn a_saved_plan_that_does_not_fit_is_an_error_and_no_other_is_made() {
 fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_asked() {
     own_process!();
     let pools = mib(2);
-    // The caller lends a part of the card, and pools take more than that leaves.
+    // The caller offers a part of the card, and pools take more than that leaves.
     let lent = |more: u64| {
         let gpu = card_of(TOTAL).growth(pools).register().unwrap();
         let mut machine = load::detect().unwrap();
@@ -401,7 +401,7 @@ fn more_taken_than_the_plan_left_is_an_error_a_note_or_a_smaller_plan_as_was_ask
     assert_eq!(text(&smaller), text_of_the_cpu(&machine));
     drop((smaller, gpu));
 
-    // With room for it nothing would become better by loading again.
+    // With room for it, another load would bring no improvement.
     let (gpu, machine) = lent(pools);
     let same = builder(&machine).load().unwrap();
     assert_eq!(stages(&same.report()), [None]);
@@ -416,13 +416,13 @@ fn re_placing_keeps_the_contract() {
     let model = builder(&machine).load().unwrap();
     let full = model.placement();
     let before = text(&model);
-    // The plan as it was no longer fits.
+    // The earlier plan no longer fits.
     gpu.set_taken(TOTAL - on_gpu(&full) / 2);
     model.replace(Some(Plan::clone(&full))).unwrap();
     assert_eq!(stages(&model.report()), [Some(Stage::Check), None]);
     assert!(!model.placement().full_offload);
     assert_eq!(text(&model), before);
-    // And without one, what is free decides: also upwards.
+    // Without a plan, the free memory decides, also for more layers.
     model.replace(None).unwrap();
     assert_eq!(stages(&model.report()), [None]);
     assert!(!model.placement().full_offload);

@@ -1,5 +1,6 @@
-//! The probe with adapters and a control vector against real loads of models with random weights, on simulated GPUs
-//! that count for themselves: equal to the byte, and never less than what is taken while adapters come and go.
+//! The probe with adapters and a control vector compared with real loads of models with random weights, on simulated
+//! GPUs with their own counts. They are equal to the byte, and the probe is never below the memory in use while
+//! adapters come and go.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use autoplace::llama_sys::LoraAdapter;
 use autoplace::load::NativeProbe;
 use autoplace::memory::{ContextParams, Footprint};
 
-/// Its file, beside that of the model.
+/// Name of the adapter's file beside the model.
 const ADAPTER: &str = "adapter";
 
 #[test]
@@ -35,7 +36,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
     assert!(compare_all(&crate::random_weights::all(), &settings(), 1, with_adapter, compare) > 100);
 }
 
-/// One model on new cards, probed, loaded and computed with: with the adapter, without, and with it again.
+/// Probes, loads and runs a model on new cards: with the adapter, without it, and with it again.
 fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
     let (cards, probed) = probed(probe, placement, params)?;
     let planned: Vec<u64> = probed.footprints.gpus.iter().map(Footprint::total).collect();

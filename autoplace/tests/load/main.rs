@@ -1,4 +1,4 @@
-//! What is planned is what llama.cpp allocates: probes, loads, the contract, on simulated GPUs and without any.
+//! Plans compared with llama.cpp's allocations: probes, loads and the load contract, with and without simulated GPUs.
 
 #[macro_use]
 #[path = "../../../planner/tests/support/own_process/mod.rs"]

@@ -1,5 +1,4 @@
-//! Placements measured side by side: on a simulated GPU, whose arithmetic is the CPU's, with real loads. No speed is
-//! asserted.
+//! Placements measured side by side with real loads, on a simulated GPU that computes on the CPU. No speed is asserted.
 
 use std::cell::Cell;
 
@@ -23,7 +22,7 @@ fn measure<'a>() -> Measure<'a> {
     Measure::new(demo_path()).request(request()).protocol(short).load_with(|builder| builder.n_threads(1))
 }
 
-/// The same on a machine without a GPU, whatever this one has.
+/// A measurement on a machine without a GPU, whatever this one has.
 fn on_the_host() -> Measure<'static> {
     let mut machine = load::detect().unwrap();
     machine.gpus.clear();
@@ -43,7 +42,7 @@ fn meets_the_schema(measurement: &Measurement) {
 fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
     own_process!();
     let gpu = card(mib(5));
-    // On any processor more layers on the card are faster.
+    // More layers on the card are faster on any processor.
     let mut machine = load::detect().unwrap();
     machine.host = machine.host.bandwidth(20_000_000_000);
     machine.gpus[0] = machine.gpus[0].clone().bandwidth(1_000_000_000_000);
@@ -61,7 +60,7 @@ fn a_sweep_measures_what_fits_and_says_why_the_rest_does_not() {
     let measured: Vec<_> = sweep.points.iter().filter(|point| point.failure.is_none()).collect();
     assert!(measured.len() > 3, "{sweep:#?}");
     for point in measured {
-        // Twelve prompts, and what was generated after each, at two depths.
+        // Twelve prompts and their generation, at two depths.
         let rows: Vec<_> = point.rows.iter().map(|row| (row.name(), row.samples.len(), row.n_depth)).collect();
         let expected = [("pp16", 0), ("tg4 @ d16", 16), ("pp16 @ d64", 64), ("tg4 @ d80", 80)];
         assert_eq!(rows, expected.map(|(name, depth)| (name.to_owned(), 12, depth)), "{}", point.name);

@@ -1,5 +1,5 @@
-//! Blocks that predict further tokens are planned, probed and loaded as what they take, and go where the model goes: on
-//! simulated cards that count for themselves.
+//! Blocks for multi-token prediction are planned, probed and loaded with their exact memory, and move with the model.
+//! On simulated cards with their own counts.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use autoplace::plan::{self, GpuLayers, Planner, Policy, Request, SavedPlan};
 use autoplace::profile::{ModelProfile, MtpError};
 use autoplace::{Model, ModelBuilder};
 
-/// Architectures whose prediction blocks are computed with, of those that such models can be made of.
+/// Architectures whose block for multi-token prediction can be computed, among those that these tests can create.
 const PREDICTS: &str = "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qwen35 qwen35moe step35";
 
 #[test]
@@ -62,7 +62,7 @@ fn adapters_come_and_go_while_contexts_that_predict_are_made() {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     LoraAdapter::load(&model, &adapter).unwrap();
-                    // Who waits for the lock has it first.
+                    // Gives a waiting thread the lock first.
                     thread::sleep(Duration::from_micros(100));
                 }
             });
@@ -92,7 +92,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
                 assert_eq!(architecture, *arch);
                 continue;
             }
-            // What llama.cpp makes of metadata alone lacks the projection that its graph wants
+            // A model that llama.cpp creates from metadata alone lacks the projection that its graph needs
             // (models/deepseek4.cpp, `load_arch_hparams`).
             Err(MtpError::NoHeads { .. }) if arch == "deepseek4" => continue,
             Err(error) => panic!("{arch}: {error}"),
@@ -107,7 +107,7 @@ fn each_architecture_is_probed_with_its_weights_or_refused_by_its_name() {
             let probed = probed.unwrap_or_else(|error| panic!("{arch}, {n}: {error}"));
             let (ours, theirs) = (estimate.footprints(n).gpus[0], probed.footprints.gpus[0]);
             assert_eq!(ours.weights, theirs.weights, "{arch}, {n} layers");
-            // What is not known by arithmetic is more, not less.
+            // Memory that arithmetic does not know makes it more, not less.
             assert!(ours.kv <= theirs.kv);
         }
     }
@@ -154,7 +154,7 @@ fn a_re_placed_model_takes_its_block_along() {
     let folder = tempfile::tempdir().unwrap();
     let request = request(512, 1, 3);
     let _card = card(mib(64));
-    // One whose drafts are right, and one of random weights with a state that goes back each time.
+    // A model with correct drafts, and one of random weights whose state goes back each time.
     let models = [(heads::steps(folder.path()), [4, 0, 2], true), (exact("qwen35", folder.path()), [6, 0, 3], false)];
     for (path, layers, is_right) in models {
         let plans = layers.map(|n| small(&path, &request).n_gpu_layers(GpuLayers::Exactly(n)).plan().unwrap());
@@ -169,7 +169,7 @@ fn a_re_placed_model_takes_its_block_along() {
         assert!(!is_right || statistics.accepted_tokens == statistics.drafted_tokens);
         assert!(!is_right || statistics.accepted_tokens > 0);
         drop(session);
-        // While nobody generates, too.
+        // Also while nothing is being generated.
         model.replace(Some(plans[2].clone())).unwrap();
         let again = complete(drafted(), &model);
         assert_eq!(again, plain);

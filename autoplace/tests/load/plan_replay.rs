@@ -1,4 +1,4 @@
-//! A saved plan is followed exactly, or refused with what changed: on simulated GPUs, with real loads.
+//! A saved plan is followed exactly, or refused with the changes. On simulated GPUs, with real loads.
 
 use crate::native_support::{demo_path, tiny_llama};
 use crate::sim_support::card;
@@ -16,12 +16,12 @@ fn builder() -> ModelBuilder {
     Model::builder(demo_path()).request(request()).n_threads(1)
 }
 
-/// Asks for nothing: a saved plan says all.
+/// A builder without settings, because a saved plan has them all.
 fn by_plan() -> ModelBuilder {
     Model::builder(demo_path()).n_threads(1)
 }
 
-/// A plan of the demo model on this machine as it is now.
+/// A plan of the demo model for the present machine.
 fn saved() -> SavedPlan {
     save(builder().plan().unwrap())
 }
@@ -56,7 +56,7 @@ fn a_plan_is_loaded_from_its_file_exactly_and_each_card_gets_its_layers() {
         }
         assert!(!model.generate("And it came to pass").max_tokens(8).text().unwrap().is_empty());
     }
-    // What else is asked for would not change it, and is not dropped in silence.
+    // Other settings would have no effect, so they are refused instead of dropped silently.
     for asked in [by_plan().n_ctx(128), by_plan().mtp(true), by_plan().draft(demo_path())] {
         assert_matches!(asked.follow(saved()).plan(), Err(load::Error::Conflict { late }) if late == "follow");
     }
@@ -83,7 +83,7 @@ fn a_plan_that_no_longer_fits_is_planned_again_where_that_was_allowed() {
     let saved = saved();
     let layers = saved.plan.n_gpu_layers;
     let replanned = |saved: &SavedPlan| by_plan().follow_or_replan(saved.clone()).load().unwrap().placement();
-    // As long as it fits it is followed.
+    // The plan is followed as long as it fits.
     assert_eq!(*replanned(&saved), saved.plan);
     gpu.set_taken(mib(4));
     let plan = replanned(&saved);
@@ -93,7 +93,7 @@ fn a_plan_that_no_longer_fits_is_planned_again_where_that_was_allowed() {
     drop(gpu);
     assert_eq!(replanned(&saved).n_gpu_layers, 0);
 
-    // A plan of the host alone is planned again with the cards that there are.
+    // A plan for the host alone is planned again with the present cards.
     let mut on_host = save(builder().n_gpu_layers(0).plan().unwrap());
     on_host.request = request();
     on_host.plan.placements[0].footprint.weights = 1 << 50;
@@ -107,7 +107,7 @@ fn room_for_a_file_that_is_not_known_is_not_planned_again() {
     let gpu = card(mib(256));
     let saved = save(builder().draft(demo_path()).plan().unwrap());
     gpu.set_taken(mib(250));
-    // Without its draft.
+    // Without its draft model.
     let found = changes(by_plan().follow_or_replan(saved.clone()).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
     let plan = by_plan().draft(demo_path()).follow_or_replan(saved).plan().unwrap();
@@ -122,7 +122,7 @@ fn room_for_companions_is_asked_for_too() {
     let placement = saved.plan.gpus().next().unwrap();
     assert!(placement.companions > 0, "{}", saved.plan);
     assert_eq!(saved.changes(&load::detect().unwrap()), []);
-    // As much as the model needs by itself.
+    // Exactly enough memory for the model alone.
     gpu.set_taken(gpu.total() - placement.footprint.total() - placement.headroom.total());
     let found = changes(by_plan().follow(saved).plan());
     assert_matches!(found[..], [MachineChange::LessFree { .. }]);
@@ -161,20 +161,20 @@ fn weights_that_were_moved_to_the_host_are_moved_again() {
     assert!(gpu.used() < mib(64));
     drop(model);
 
-    // llama.cpp itself would look for this for hours.
+    // llama.cpp itself would match this pattern for hours.
     let hours = TensorOverride::new("(.|.|.|..)+!", Place::Gpu(0));
     saved.plan.overrides = vec![hours, moved];
     assert_eq!(by_plan().follow(saved).load().unwrap().allocated().gpus[0].weights, held);
 }
 
-/// Every number and flag of the plan's own parameters replaced by others, one at a time: whatever gets past the check
-/// is refused by llama.cpp or by us, or planned. None ends the process.
+/// Replaces every number and flag of the plan's own parameters, one at a time. Each change that passes the check is
+/// refused by llama.cpp or by us, or planned; none ends the process.
 #[test]
 fn numbers_that_were_changed_by_hand_end_in_an_error_or_a_plan() {
     own_process!();
     let _gpu = card(mib(64));
     let json: serde_json::Value = serde_json::from_str(&saved().to_json().unwrap()).unwrap();
-    // JSON's own words.
+    // In JSON notation.
     let values = r#"0 1 3 257 100000 999999999 2147483647 4294967295 false true "on" "off" "Q4_0" "F32" [1.0] [1e-30]"#;
     let values: Vec<serde_json::Value> = values.split(' ').map(|it| serde_json::from_str(it).unwrap()).collect();
     let mut outcomes = [0; 3];

@@ -1,4 +1,4 @@
-//! Thousands of probes, good and bad, leave the process as it was: memory, descriptors, threads, devices,
+//! Thousands of probes, successful and failed, leave the process unchanged: memory, descriptors, threads, devices,
 //! environment and log.
 
 use std::ffi::OsString;
@@ -14,24 +14,23 @@ use autoplace::load::{Breakdown, NativeProbe};
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
-/// Probes of a round, and rounds. What a probe leaves behind is left in every round; pages that the allocator takes at
-/// some time, in some.
+/// Probes per round, and rounds. A leak appears in every round; growth of the allocator only in some.
 const PROBES: usize = 1_000;
 const ROUNDS: usize = 4;
 
-/// A leak of 200 bytes per probe would show. The smallest thing that a probe makes, a tensor's description, has more.
+/// A leak of 200 bytes per probe would be noticed. The smallest object of a probe, a tensor's description, is larger.
 const GROWTH: u64 = 200 * PROBES as u64;
 
-/// Set by `cargo xtask sanitize`, which finds leaks by itself: a few hundred probes are enough for that, and memory
-/// grows since it keeps what is freed.
+/// Set by `cargo xtask sanitize`, which finds leaks itself. A few hundred probes are then enough, and memory grows
+/// because freed memory is kept.
 const SANITIZED: &str = "AUTOPLACE_SANITIZED";
 
-/// A model of the list with random weights, of which a probe needs none.
+/// A model of the list by title. Its random weights are not needed.
 fn named(title: &str) -> Sketch {
     crate::random_weights::all().into_iter().find(|sketch| sketch.title() == title).unwrap()
 }
 
-/// One of the questions that are asked in turns.
+/// One of the questions that are asked in turn.
 struct Question<'a> {
     probe: &'a NativeProbe,
     gpus: Vec<&'a Gpu>,
@@ -51,7 +50,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// What a probe could leave behind.
+/// The resources that a probe could leak.
 #[derive(Debug, PartialEq, Eq)]
 struct Traces {
     descriptors: usize,
@@ -76,7 +75,7 @@ impl Traces {
     }
 }
 
-/// Counts what llama.cpp says through `tracing`.
+/// Counts llama.cpp's log lines in `tracing`.
 struct Ear;
 
 static HEARD: AtomicUsize = AtomicUsize::new(0);
@@ -101,7 +100,7 @@ impl tracing::Subscriber for Ear {
     }
 }
 
-/// One test, since another one beside it would leave traces of its own.
+/// A single test, because another one running beside it would leave traces of its own.
 #[test]
 fn thousands_of_probes_leave_nothing_behind() {
     own_process!();
@@ -112,7 +111,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     let [large, other, tiny] =
         cards.each_ref().map(|card| Gpu::new("SIM").device(card.device().name()).total(card.total()).backend("CUDA"));
     let gone = Gpu::new("gone").device("GONE0");
-    // Without a tensor that llama.cpp asks for.
+    // Without a tensor that llama.cpp requires.
     let mut broken = Sketch::new("llama", "half a block", DIMS);
     broken.ends(T::Q8_0, None);
     broken.norms(0);
@@ -128,9 +127,9 @@ fn thousands_of_probes_leave_nothing_behind() {
         Question::new(&llama, &[&large, &other], split(2).tensor_split([1.0, 1.0])),
         Question::new(&llama, &[&large], split(2).overrides([TensorOverride::new("ffn_.*", Place::Host)])),
         Question::new(&mamba, &[&other], split(2)),
-        // From here on the answers are errors. A card without room for the state.
+        // The remaining answers are errors. First a card without room for the state.
         Question::new(&mamba, &[&tiny], split(2)),
-        // Refused by llama.cpp in the middle of the load, and of the context.
+        // llama.cpp refuses these in the middle of the load, and of the context.
         Question::new(&broken, &[&large], split(1)),
         Question::new(&llama, &[&large], split(2)),
         // No such device.
@@ -140,7 +139,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     (questions[7].params.type_v, questions[7].params.flash_attn) = (KvType::Q8_0, FlashAttention::Off);
     let ask = |n: usize| questions[n % questions.len()].ask();
 
-    // The first ones may leave what is made once per process.
+    // The first probes may create objects that exist once per process.
     let answers: Vec<Option<Breakdown>> = questions.iter().map(Question::ask).collect();
     assert!(answers.iter().enumerate().all(|(n, answer)| answer.is_some() == (n < 5)));
     for n in 0..PROBES / 5 {
@@ -151,10 +150,10 @@ fn thousands_of_probes_leave_nothing_behind() {
 
     let sanitized = std::env::var_os(SANITIZED).is_some();
     let (rounds, probes) = if sanitized { (1, PROBES / 5) } else { (ROUNDS, PROBES) };
-    // Bytes of memory that are this process's own.
+    // Bytes of anonymous memory of this process.
     let resident = || status("RssAnon").unwrap() << 10;
     let mut growth = Vec::new();
-    // What leaks grows in every round.
+    // A leak grows in every round.
     let is_level = (0..rounds).any(|_| {
         let before = resident();
         for n in 0..probes {
@@ -166,7 +165,7 @@ fn thousands_of_probes_leave_nothing_behind() {
     assert!(sanitized || is_level, "{growth:?} bytes");
     assert_eq!(Traces::now(), traces);
 
-    // From several threads at once the answers are the same.
+    // Several threads at once get the same answers.
     std::thread::scope(|scope| {
         for thread in 0..8 {
             let (ask, answers) = (&ask, &answers);
@@ -177,7 +176,7 @@ fn thousands_of_probes_leave_nothing_behind() {
             });
         }
     });
-    // The system may still be taking the threads down.
+    // The system may still be ending the threads.
     let threads = traces.threads;
     let now = Traces::now();
     assert_eq!(Traces { threads, ..now }, traces);
@@ -185,7 +184,7 @@ fn thousands_of_probes_leave_nothing_behind() {
         assert_eq!((card.used(), card.buffers()), (0, 0));
     }
 
-    // The probes logged nothing; loading a model in earnest does.
+    // The probes logged nothing, but a real load does.
     assert_eq!(HEARD.load(Ordering::Relaxed), 0);
     drop(Model::load(folder.path().join("none.gguf"), ModelParams::default()).unwrap_err());
     let path = named("llama tied q4_k").write(folder.path());

@@ -1,4 +1,4 @@
-//! A model in another quantisation, as the planner has it, against llama.cpp's own quantiser: every tensor of every
+//! The planner's model of another quantisation compared with llama.cpp's own quantiser: every tensor of every
 //! architecture gets the same type.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,15 +18,15 @@ use crate::shapes::{LLAMA_8B, Shape};
 use crate::synthetic::dims::Experts;
 
 unsafe extern "C" {
-    /// Of llama.h. The library has no use for it, so the bindings lack it.
+    /// From llama.h. The bindings omit it because the library does not need it.
     fn llama_model_quantize(from: *const c_char, to: *const c_char, params: *const llama_model_quantize_params) -> u32;
 }
 
-/// What the quantiser says.
+/// The output of the quantiser.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 unsafe extern "C" fn hear(_: ggml_log_level, text: *const c_char, _: *mut c_void) {
-    // SAFETY: llama.cpp hands over a text that ends with a NUL (llama-impl.cpp, `llama_log_internal_v`).
+    // SAFETY: llama.cpp passes a text that ends with a NUL (llama-impl.cpp, `llama_log_internal_v`).
     let text = unsafe { CStr::from_ptr(text) };
     SAID.lock().unwrap().push_str(&text.to_string_lossy());
 }
@@ -52,14 +52,14 @@ fn file_type(quantisation: Q) -> u32 {
     }
 }
 
-/// The type that llama.cpp would give each tensor of a file, in capitals; `None` where it refuses.
+/// The type that llama.cpp would give each tensor of a file, in capitals; `None` if it refuses.
 fn types(path: &Path, quantisation: Q) -> Option<BTreeMap<String, String>> {
     // SAFETY: the function has no conditions.
     let mut params = unsafe { llama_model_quantize_default_params() };
     params.nthread = 1;
     params.ftype = file_type(quantisation);
     params.allow_requantize = true;
-    // It chooses, says what, and writes nothing (tools/quantize, `--dry-run`).
+    // Chooses the types and prints them, but writes nothing (tools/quantize, `--dry-run`).
     params.dry_run = true;
     let from = CString::new(path.to_str().unwrap()).unwrap();
     SAID.lock().unwrap().clear();
@@ -69,8 +69,8 @@ fn types(path: &Path, quantisation: Q) -> Option<BTreeMap<String, String>> {
     (!refused).then(|| SAID.lock().unwrap().lines().filter_map(tensor).collect())
 }
 
-/// `[   1/ 272] NAME   - [  576, 49152,     1,     1], type =   q4_1, size =    17 MiB ->    29 MiB (q8_0)`: a
-/// name, and the type at the end; the one before where nothing would change.
+/// Parses `[   1/ 272] NAME   - [  576, 49152,     1,     1], type =   q4_1, size =    17 MiB ->    29 MiB (q8_0)`: the
+/// name, and the type at the end, or the earlier type if it stays.
 fn tensor(line: &str) -> Option<(String, String)> {
     let (name, rest) = line.strip_prefix('[')?.split_once("] ")?.1.split_once(" - [")?;
     let now = rest.split_once("type =")?.1.split_once(',')?.0;
@@ -79,10 +79,10 @@ fn tensor(line: &str) -> Option<(String, String)> {
     Some((name.trim().to_owned(), other.unwrap_or(now).trim().to_uppercase()))
 }
 
-/// Compares one model in these quantisations; whether llama.cpp makes any.
+/// Compares a model in these quantisations. Returns whether llama.cpp supports any of them.
 fn compare(case: &str, path: &Path, quantisations: &[Q], faults: &mut Vec<String>) -> bool {
     let Ok(mut profile) = ModelProfile::from_header(&Header::open(path).unwrap()) else { return false };
-    // What the file calls itself would be left as it is.
+    // A tensor type equal to the file's own would stay unchanged.
     profile.file_type = None;
     let mut any = false;
     for &quantisation in quantisations {
@@ -105,7 +105,7 @@ fn compare(case: &str, path: &Path, quantisations: &[Q], faults: &mut Vec<String
     any
 }
 
-/// Before anything is compared.
+/// Installs the log callback before any comparison.
 fn listen() {
     Backend::init().unwrap();
     // SAFETY: `hear` is a plain function that needs no data, and this process is this test's own.
@@ -116,7 +116,7 @@ fn check(faults: &[String]) {
     assert!(faults.is_empty(), "{} tensors differ:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Small models of the widths that small models have, of as many blocks as decide the choice of types.
+/// Small models with the widths of real small models, and with enough blocks to affect the choice of types.
 fn shapes() -> Vec<Shape> {
     let small = Shape { n_vocab: 96, rope_freqs: false, ..LLAMA_8B };
     let of = |name, arch, [n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim]: [u32; 6]| Shape {
@@ -175,7 +175,7 @@ fn every_tensor_of_every_architecture_has_that_type_in_every_quantisation() {
     every_architecture(1);
 }
 
-/// Compares models of every architecture, each in one of so many quantisations; all take their turn.
+/// Compares models of every architecture, each in one of `one_of` quantisations in turn.
 fn every_architecture(one_of: usize) {
     listen();
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ fn every_architecture(one_of: usize) {
         }
     }
     check(&faults);
-    // Some architectures are no models by themselves.
+    // Some architectures cannot be created by themselves.
     let missing: Vec<&String> = architectures.iter().filter(|arch| !compared.contains(*arch)).collect();
     assert!(missing.len() <= 4, "llama.cpp quantises no model of {missing:?}");
 }

@@ -1,4 +1,4 @@
-//! Whether a placement lasts: on simulated GPUs and on hosts that folders describe, with a clock that a test scripts.
+//! Tests of whether a placement lasts: on simulated GPUs and on hosts described by folders, with a scripted clock.
 
 use std::cell::Cell;
 use std::fs;
@@ -56,7 +56,8 @@ impl System {
         self.write(&format!("proc/pressure/{of}"), &text);
     }
 
-    /// Milliseconds that a thread waited for a core, and that a quota stopped the process; and how often heat did.
+    /// Milliseconds that a thread waited for a core and that a quota stopped the process, and the number of heat
+    /// events.
     fn counters(&self, waited: u64, quota: u64, heat: u64) {
         self.write("proc/self/task/7/schedstat", &format!("5000 {} 9\n", waited * 1_000_000));
         self.write("sys/fs/cgroup/app/cpu.stat", &format!("nr_throttled 2\nthrottled_usec {}\n", quota * 1000));
@@ -65,7 +66,7 @@ impl System {
     }
 }
 
-/// So many seconds pass whenever somebody looks at it, and a script runs.
+/// A clock that advances a fixed number of seconds and runs a script at each look.
 struct Scripted<S> {
     now: Cell<u64>,
     step: u64,
@@ -100,7 +101,7 @@ fn measure<'a>(system: &System) -> Measure<'a> {
     measure.load_with(|builder| builder.n_threads(1)).clock(Scripted::new(|_| ()))
 }
 
-/// The same on a machine without a GPU, whose host is the folder's.
+/// A measurement on a machine without a GPU, whose host is the folder's.
 fn on_the_host<'a>(system: &System) -> Measure<'a> {
     let mut machine = load::detect().unwrap();
     machine.gpus.clear();
@@ -108,7 +109,7 @@ fn on_the_host<'a>(system: &System) -> Measure<'a> {
     measure(system).load_with(move |builder| builder.n_threads(1).machine(machine.clone()))
 }
 
-/// Whatever speeds this machine has.
+/// Accepts any speed of this machine.
 fn any_speed() -> Ready {
     Ready::default().drift(1e9)
 }
@@ -121,7 +122,7 @@ fn found(trial: &Trial, aspect: Aspect) -> &str {
     &trial.checks.iter().find(|check| check.aspect == aspect).unwrap().found
 }
 
-/// The failures of the only trial, after which no placement helps, and what is said then.
+/// Checks the failures of the only trial, which no other placement could avoid, and its message.
 #[track_caller]
 fn fails_for_good(readiness: &Readiness, aspect: Aspect, word: &str) {
     let [trial] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
@@ -152,7 +153,7 @@ fn a_placement_that_lasts_is_a_plan_to_follow() {
 #[test]
 fn ballast_on_the_card_leads_to_fewer_layers_there() {
     own_process!();
-    // A simulated card uses none of what driver and growth are said to take of it: all of that is margin.
+    // A simulated card uses none of the stated driver and growth memory, so all of it is margin.
     let gpu = card(mib(2007));
     let margin = Headroom::Bytes(mib(2000));
     let ballast = |progress: &Progress<'_>| {
@@ -202,7 +203,7 @@ fn a_process_that_is_partly_in_swap_fails() {
     let [trial] = readiness.trials.as_slice() else { panic!("{readiness:#?}") };
     assert_eq!(failed(trial), [Aspect::Swap]);
     assert!(found(trial, Aspect::Swap).contains("2.0 MiB of this process in swap"), "{trial:#?}");
-    // 256 tokens are halved no further.
+    // 256 tokens are not halved further.
     assert!(readiness.notes[0].contains("256 tokens"), "{:?}", readiness.notes);
 }
 
@@ -245,7 +246,7 @@ fn a_host_whose_threads_wait_for_memory_leads_to_a_smaller_context() {
 fn no_placement_helps_where_others_keep_the_processor_busy() {
     own_process!();
     let system = System::quiet();
-    // From the fifth minute on a thread waits for a core two thirds of the time.
+    // From the fifth minute on, a thread waits for a core two thirds of the time.
     let busy = |now: u64| system.counters(now.saturating_sub(300) * 667, 0, 0);
     let readiness = on_the_host(&system).clock(Scripted::new(busy)).ready(&any_speed()).unwrap();
     fails_for_good(&readiness, Aspect::Processor, "waited for a core 66 % of a run");
@@ -283,7 +284,7 @@ fn runs_that_drift_lead_to_fewer_layers_until_none_is_left() {
     own_process!();
     let _gpu = card(mib(5));
     let system = System::quiet();
-    // No two runs take the same nanoseconds.
+    // No two runs take exactly the same time.
     let readiness = measure(&system).ready(&Ready::default().runs(3).drift(0.0)).unwrap();
     assert!(readiness.plan.is_none(), "{readiness:#?}");
     let layers: Vec<u32> = readiness.trials.iter().map(|trial| trial.placement.n_gpu_layers).collect();

@@ -1,4 +1,4 @@
-//! The probe against real loads of models with random weights, on simulated GPUs that count for themselves: equal to
+//! The probe compared with real loads of models with random weights, on simulated GPUs with their own counts: equal to
 //! the byte, before and after a prompt and a token.
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn model_of(arch: &str, folder: &Path) -> (PathBuf, NativeProbe) {
 #[test]
 fn a_probe_is_the_real_load_to_the_byte() {
     own_process!();
-    // Every model meets every setting, every placement too.
+    // Every model uses every setting and every placement.
     let probe = |sketch: &Sketch, folder: &Path| Some(random(sketch, folder));
     compare_all(&crate::random_weights::all(), &settings(), 1, probe, compare);
 }
@@ -44,7 +44,7 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
     assert_eq!((four.copies, one.copies), (4, 1));
     assert!(four.footprints.gpus[0].compute > one.footprints.gpus[0].compute);
 
-    // With room for one only, a real load of the first split takes what the second was probed to.
+    // With room for only one copy, a real load of the first split takes what the probe found for the second.
     for (card, sum) in cards.iter().zip(&one.footprints.gpus) {
         card.sim.set_taken(gib(400) - sum.total());
     }

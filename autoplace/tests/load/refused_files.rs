@@ -1,5 +1,5 @@
-//! Files that would end the process inside llama.cpp (GGML_ASSERT, GGML_ABORT) are typed errors: the product names the
-//! key, and the native layer underneath survives the same file on its own.
+//! Files that would end the process inside llama.cpp (GGML_ASSERT, GGML_ABORT) are typed errors. The product names the
+//! key, and the native layer survives the same file on its own.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use autoplace::gguf::{self, Builder};
 use autoplace::llama_sys::{self, Cause};
 use autoplace::{Model, load};
 
-/// A file of this model, in a folder that is there as long as this is.
+/// A file of this model, in a folder that lives as long as the returned value.
 fn write(model: &Builder) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
@@ -22,7 +22,7 @@ fn load(model: &Builder) -> Result<Model, load::Error> {
     Model::load(path)
 }
 
-/// Why llama.cpp alone does not load it.
+/// llama.cpp's own reason for refusing the model.
 #[track_caller]
 fn cause(model: &Builder) -> Cause {
     let (_dir, path) = write(model);
@@ -47,7 +47,7 @@ fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
     for change in changes {
         let (_dir, path) = write(&tiny_llama());
         let (file, mut has_changed) = (path.clone(), false);
-        // llama.cpp has opened it by then.
+        // llama.cpp has opened the file by then.
         let load = Model::builder(&path).progress(move |_| {
             if !std::mem::replace(&mut has_changed, true) {
                 change(&file);
@@ -75,7 +75,7 @@ fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
         (experts(4, 8), "llama.expert_used_count", assertion),
         (tiny().u32("llama.expert_count", 4), "llama.expert_used_count", assertion),
         (tiny().str("llama.rope.scaling.type", "bogus"), "llama.rope.scaling.type", assertion),
-        // A number of a split of another type.
+        // A number of a split with another type.
         (tiny().u32("split.no", 0).u16("split.count", 2), "split.no", Some(Cause::Refused)),
     ] {
         let error = load(&model).unwrap_err();
@@ -94,7 +94,7 @@ fn a_vocabulary_with_a_token_twice() {
     let tokens = (0..TINY_VOCABULARY).map(|n| format!("token{}", n.max(7)));
     let model =
         tiny_llama_without_vocabulary().str("tokenizer.ggml.model", "llama").array_str("tokenizer.ggml.tokens", tokens);
-    // Nothing before llama.cpp reads whole vocabularies: the guard around it is what answers.
+    // Before llama.cpp, no code reads whole vocabularies, so the guard around llama.cpp answers.
     let error = load(&model).unwrap_err();
     assert!(error.to_string().contains("id_to_token"), "{error}");
     assert_eq!(cause(&model), Cause::Assertion);
@@ -111,8 +111,8 @@ fn a_model_without_a_vocabulary_loads_and_says_that_it_cannot_read_text() {
 
 #[test]
 fn a_cache_whose_blocks_do_not_divide_the_heads() {
-    // Without flash attention llama.cpp finds out in the middle of the graph, with an assertion
-    // (llama-kv-cache.cpp, `cpy_k`).
+    // Without flash attention, llama.cpp finds out in the middle of the graph, with an assertion (llama-kv-cache.cpp,
+    // `cpy_k`).
     let model = tiny("llama", 1, 48).str("tokenizer.ggml.model", "no_vocab").u32("llama.vocab_size", TINY_VOCABULARY);
     let (_dir, path) = write(&model);
     let native = native(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A model that is re-placed in mid-sentence, on simulated GPUs: the text is that of an undisturbed run.
+//! A model that is re-placed in the middle of a text, on simulated GPUs: the text equals that of an undisturbed run.
 
 use crate::native_support::{demo_path, meanwhile};
 use crate::replace_support::{builder, generations, load, plan, replace, request, text_of};
@@ -10,7 +10,7 @@ use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
 
-/// The demo model on the host, with plans that take it from there onto a card and back, all of it and parts.
+/// The demo model on the host, with plans that move all or parts of it onto a card and back.
 fn on_host(request: &Request) -> (Model, Vec<Plan>) {
     let layers = [7, 5, 3, 1, 0];
     let plans = layers.map(|layers| plan(&demo_path(), request, layers));
@@ -23,7 +23,7 @@ fn a_text_goes_on_however_often_the_model_is_re_placed() {
     let request = request().n_ubatch(64);
     let cards = [card(mib(4)), card(mib(8))];
     let (model, mut plans) = on_host(&request);
-    // One that one card alone has no room for.
+    // A plan that does not fit on a single card.
     let on_both = request.clone().n_ctx(2048);
     plans.push(builder(&demo_path(), &on_both).plan().unwrap());
     assert!(plans.iter().any(|plan| plan.gpus().count() == 2));
@@ -68,14 +68,15 @@ fn four_texts_at_once_all_go_on_in_the_middle_of_their_prompts_and_of_a_stop_str
                 }
             })
         };
-        // It comes over several tokens, and its beginning is held back.
+        // The stop string spans several tokens, and its beginning is held back.
         let whole = run(false, "no such text").remove(2).text;
         let stop: String = whole.chars().skip(whole.len() * 2 / 3).take(9).collect();
         let expected = run(false, &stop);
         assert_eq!(expected[2].end.unwrap().reason, FinishReason::StopString);
         let texts = run(true, &stop);
         if unified {
-            // What they share is divided otherwise from then on, which rounds otherwise: they may differ, but go on.
+            // The shared cells are distributed differently afterwards, which changes the rounding, so the texts may
+            // differ but continue.
             let go_on = |(text, expected): (&Completion, &Completion)| text.text.starts_with(&expected.text[..8]);
             assert!(texts.iter().zip(&expected).all(go_on), "{texts:?}, {expected:?}");
         } else {
@@ -99,7 +100,7 @@ fn calls_during_a_re_placement_wait() {
     meanwhile(by_all, || assert_eq!(generate.clone().text().unwrap(), expected));
 }
 
-/// Models of random weights choose bytes that are characters by chance only, and stop strings may come in any of them.
+/// Models of random weights produce valid characters only by chance, and stop strings may occur anywhere in them.
 #[test]
 fn recurrent_and_windowed_models_go_on_too() {
     own_process!();
@@ -113,7 +114,7 @@ fn recurrent_and_windowed_models_go_on_too() {
             let model = load(&path, &request, 0);
             let all = model.placement().layers();
             let plans = [all, 1, 0].map(|layers| plan(&path, &request, layers));
-            // A token begins the text, and each letter is one.
+            // One token begins the text, and each letter is another one.
             let generate = model.generate("a".repeat(90)).seed(1).temp(1.5).max_tokens(60);
             let expected = generate.clone().text().unwrap();
             assert!(!expected.is_ascii(), "{arch}: {expected:?}");
@@ -139,7 +140,7 @@ fn the_old_model_is_released_before_the_new_one_is_loaded() {
     let planned = all.gpus().next().unwrap();
     let needed = planned.footprint.total() + planned.headroom.total();
     drop(roomy);
-    // There is room for one of it, and not for a byte more.
+    // There is room for exactly one copy.
     let tight = card(needed);
     let model = load(&path, &request, 7);
     let mut stream = model.generate(PROMPT).max_tokens(8).stream().unwrap();
@@ -176,7 +177,8 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
             assert!(replaced.saved > 0);
             text.push_str(&stream.next().unwrap().unwrap());
         }
-        // What the other cache said is forgotten: the text is that of the first one, but for the shape of a batch.
+        // The content of the other cache is forgotten, so the text equals the first one, except for the shape of a
+        // batch.
         text.extend(stream.by_ref().map(Result::unwrap));
         assert_eq!(text, expected);
         assert_eq!(stream.statistics().generated_tokens, 30);

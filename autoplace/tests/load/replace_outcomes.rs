@@ -1,4 +1,5 @@
-//! Re-placements that are refused, fail, wait for a gain, or are asked for by others: no text loses a token to them.
+//! Re-placements that are refused, that fail, that wait for a gain, or that other threads request: no text loses a
+//! token.
 
 use crate::native_support::demo_path;
 use crate::replace_support::{builder, generations, load, plan, request};
@@ -36,7 +37,7 @@ impl Text {
         self.text += &self.stream.next().unwrap().unwrap();
     }
 
-    /// Runs it to its end, which is that of the undisturbed one.
+    /// Generates it to the end, which must equal that of the undisturbed text.
     #[track_caller]
     fn end(mut self) {
         self.text.extend(self.stream.by_ref().map(Result::unwrap));
@@ -55,7 +56,7 @@ fn a_reload_that_fails_loses_nothing() {
     let generate = generations(&model, PROMPT, 30)[1].clone();
     let mut text = Text::begin(generate.clone());
     (0..4).for_each(|_| text.piece());
-    // Somebody takes the card's memory; an allocation fails though there is room: no attempt loses anything.
+    // Another program takes the card's memory, or an allocation fails although there is room; no attempt loses a token.
     gpu.set_taken(mib(60));
     let taken = text.stream.replace(Some(all.clone()));
     assert_matches!(taken, Err(Error::Load(error)) if matches!(**error, load::Error::OutOfMemory { .. }));
@@ -71,7 +72,7 @@ fn a_reload_that_fails_loses_nothing() {
     assert_eq!(gpu.used(), 0);
     assert!(not_loaded(text.stream.next()));
 
-    // Somebody else may load the model, and generate.
+    // Another part of the application may load the model and generate.
     model.replace(None).unwrap();
     let other = generate.stream().unwrap();
     let busy = text.stream.replace(Some(all.clone()));
@@ -82,7 +83,7 @@ fn a_reload_that_fails_loses_nothing() {
     assert_eq!(replaced.before.n_gpu_layers, 7);
     text.end();
 
-    // Nor does a card that is gone.
+    // A missing card loses no token either.
     let gone = model.placement();
     let mut text = Text::begin(generations(&model, PROMPT, 30)[1].clone());
     drop(gpu);
@@ -148,7 +149,7 @@ fn what_cannot_be_is_refused_before_anything_is_released() {
         })
     };
     assert_eq!(run(false), run(true));
-    // One text is left of two: now the plan for one has room for it, whatever its number was.
+    // One of two texts is left, and a plan for one has room for it, whatever its sequence number.
     let begun = [0, 1].map(|_| session.begin(generate.clone()).unwrap());
     drop(session.step().unwrap());
     session.end(begun[0]).unwrap();
@@ -197,7 +198,7 @@ fn when_memory_becomes_free_the_model_moves_up_for_a_stated_gain() {
     assert_eq!((up.before.n_gpu_layers, up.after.n_gpu_layers), (0, layers));
     text.piece();
 
-    // What it holds itself is free for it.
+    // The model's own memory counts as free.
     assert!(model.better_plan().unwrap().is_none());
     assert_eq!(model.machine().gpus[0].free, mib(4), "as it was then");
     gpu.set_taken(0);
@@ -244,7 +245,7 @@ fn whoever_does_not_generate_can_ask_for_it() {
     assert_eq!(*model.placement(), all);
     assert!(text.stream.last_replaced().unwrap().is_ok());
 
-    // What is refused does not end the text.
+    // A refused request does not end the text.
     let held = model.native().unwrap();
     model.request_replace(Replacement::Replan);
     text.piece();
@@ -252,13 +253,13 @@ fn whoever_does_not_generate_can_ask_for_it() {
     assert_matches!(refused, Err(Error::NativeHeld { holders: 1 }));
     drop(held);
 
-    // What fails does, until somebody asks again.
+    // A failed one does, until another request comes.
     gpu.set_taken(mib(64));
     model.request_replace(Replacement::By(Box::new(all)));
     assert!(text.stream.next().unwrap().is_err());
     assert!(not_loaded(text.stream.next()));
     model.request_replace(Replacement::Replan);
     text.end();
-    // The request was to have no layers on cards.
+    // The request was for no layers on cards.
     assert_eq!(model.placement().n_gpu_layers, 0);
 }

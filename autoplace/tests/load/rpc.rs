@@ -23,7 +23,7 @@ use autoplace::{Isolation, Model, ModelBuilder};
 
 const TOKENS: usize = 32;
 
-/// `autoplace-rpc-server` with this machine's CPU; killed when it is dropped.
+/// `autoplace-rpc-server` with this machine's CPU; killed when dropped.
 pub(crate) struct Server {
     child: Arc<Mutex<Child>>,
     pub(crate) endpoint: String,
@@ -34,7 +34,7 @@ impl Server {
         Self::start_by(&[])
     }
 
-    /// By a program that becomes it.
+    /// Started through a program that executes it.
     fn start_by(launcher: &[&str]) -> Self {
         let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let line = [launcher, &[env!("CARGO_BIN_EXE_autoplace-rpc-server"), &endpoint, "CPU"]].concat();
@@ -43,7 +43,7 @@ impl Server {
         Self { child: Arc::new(Mutex::new(child)), endpoint }
     }
 
-    /// What kills it.
+    /// A function that kills the server.
     fn end(&self) -> impl Fn() + Send + use<> {
         let child = Arc::clone(&self.child);
         move || {
@@ -53,7 +53,7 @@ impl Server {
         }
     }
 
-    /// An endpoint at which the server is farther away by this much, there and back.
+    /// An endpoint that reaches the server with this additional round-trip time.
     fn behind(&self, trip: Duration) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (near, far) = (listener.local_addr().unwrap().to_string(), self.endpoint.clone());
@@ -75,7 +75,7 @@ impl Drop for Server {
     }
 }
 
-/// Hands on what comes, so much later.
+/// Forwards data with a delay.
 fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let _ = to.set_nodelay(true);
     let (pieces, queue) = mpsc::channel::<(Instant, Vec<u8>)>();
@@ -116,10 +116,10 @@ fn expected() -> String {
     text(&load_demo()).unwrap()
 }
 
-/// The machine as a worker saw it, with so many bytes free on each server.
+/// The machine as a worker saw it, with `free` bytes on each server.
 fn with_free(endpoints: &[&str], free: u64) -> Machine {
     let mut seen = std::iter::repeat_with(|| everything(endpoints).load().unwrap().machine());
-    // A busy machine may have had no time to measure the way there.
+    // On a busy machine there may have been no time to measure the link.
     let is_linked = |gpu: &Gpu| gpu.rates.as_ref().is_some_and(|rates| rates.link.is_some());
     let mut machine = Machine::clone(&seen.find(|machine| machine.gpus.iter().all(is_linked)).unwrap());
     machine.gpus.iter_mut().for_each(|gpu| gpu.free = free);
@@ -144,7 +144,7 @@ fn layers_on_two_machines_make_the_same_text_and_the_plan_says_what_is_carried()
     assert_eq!(text(&model).unwrap(), expected());
     // Only the worker connects.
     assert_matches!(model.better_plan(), Err(Error::Worker(Lost::Elsewhere { .. })));
-    // As it does to follow the plan once it is saved.
+    // The worker also connects to follow the saved plan.
     let saved = SavedPlan::new(Plan::clone(&plan), Request::new(), model.header().unwrap()).unwrap();
     drop(model);
     let by_plan = Model::builder(demo_path()).n_threads(1).isolation(Isolation::Process(worker())).follow(saved);
@@ -173,7 +173,7 @@ fn servers_that_cannot_be_used_are_refused_before_anything_is_loaded() {
     assert!(busy.to_string().contains("has one client at a time"), "{busy}");
     let far = builder(&["192.0.2.1:50052"]).load().map(drop);
     assert_matches!(far, Err(Error::UntrustedNetwork { .. }));
-    // This program's `main` is no worker's, and without one nothing connects.
+    // This program's `main` is not a worker's, and without a worker nothing connects.
     let here = Model::builder(demo_path()).rpc("127.0.0.1:1").load().map(drop);
     assert_matches!(here, Err(Error::Worker(Lost::NoWorkerMain)));
 }
@@ -203,7 +203,7 @@ fn a_server_that_dies_in_a_text_is_an_error_or_the_text_goes_on_without_it() {
     }
 }
 
-/// Rounds in which a server is killed at any time: of a load, of a text. `AUTOPLACE_RPC_ROUNDS` says how many.
+/// Rounds in which a server is killed at a random moment of a load or a text. `AUTOPLACE_RPC_ROUNDS` sets their number.
 #[test]
 fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() {
     let rounds = std::env::var("AUTOPLACE_RPC_ROUNDS").map_or(6, |rounds| rounds.parse().unwrap());
@@ -237,7 +237,7 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
             let mut said = String::new();
             for n in 0.. {
                 if n == after && victim.take().is_some() {
-                    // One that is needed.
+                    // A server that the model uses.
                     let used = model.placement().gpus().next().unwrap().name.clone();
                     servers[endpoints.iter().position(|endpoint| *endpoint == used).unwrap()].end()();
                 }
@@ -252,7 +252,7 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
                 outcomes[0] += 1;
             }
             Err(generate::Error::Worker(Lost::Died { .. })) => outcomes[1] += 1,
-            // The server was gone before it was asked.
+            // The server was gone before the request.
             Err(generate::Error::Native(_) | generate::Error::Load(_)) => outcomes[2] += 1,
             Err(error) => panic!("round {round}: {error:?}"),
         }
@@ -260,8 +260,9 @@ fn whenever_a_server_dies_the_text_is_the_same_or_there_is_an_error_of_a_type() 
     println!("{rounds} rounds: {} texts, {} deaths, {} refused", outcomes[0], outcomes[1], outcomes[2]);
 }
 
-/// A model of some 400 MB on one and two servers, near and farther away: what the plan says beside what a text takes.
-/// A table for benches/results. Each server has a core of its own: two that share one hold each other up.
+/// A model of about 400 MB on one and two servers, near and far: the prediction of the plan beside the measured time of
+/// a text, as a table for benches/results. Each server needs a core of its own, because two on the same core slow each
+/// other down.
 #[test]
 #[ignore = "measures"]
 fn predicted_beside_measured() {

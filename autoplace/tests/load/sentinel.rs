@@ -1,7 +1,6 @@
-//! A sentinel over loaded models on simulated GPUs: what it reports, that it costs nobody anything, and that it
-//! ends when it should.
+//! A sentinel over loaded models on simulated GPUs: its reports, its cost, and its end.
 //!
-//! What a driver would say (heat, other programs, a slow GPU) is written over the samples of the real source.
+//! A driver's reports (heat, other programs, a slow GPU) are written over the samples of the real source.
 
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
@@ -20,14 +19,14 @@ use autoplace::watch::{
 };
 use autoplace::{Model, ModelBuilder, load};
 
-/// How long a test waits before it takes the sentinel for dead; no test takes longer because of it.
+/// Time after which a test gives up on the sentinel. No test takes longer because of it.
 const DEAD: Duration = Duration::from_secs(120);
 
 fn builder() -> ModelBuilder {
     Model::builder(demo_path()).headroom(Headroom::Bytes(0)).n_threads(1)
 }
 
-/// A sentinel that looks as often as tests want it to.
+/// A sentinel with a short interval.
 fn quick() -> SentinelBuilder {
     Sentinel::builder().interval(Duration::from_millis(1))
 }
@@ -54,13 +53,13 @@ fn watched(model: &Model) -> Watched {
     ModelSource::new(model).watched().unwrap()
 }
 
-/// What is written over the samples of a model.
+/// The values to write over the samples of a model.
 #[derive(Default)]
 struct Script {
     device: Option<DeviceSample>,
-    /// What each token from now on takes.
+    /// Duration of each further token.
     token_time: Duration,
-    /// Samples that were taken.
+    /// Number of samples taken.
     samples: u64,
 }
 
@@ -72,7 +71,7 @@ struct Scripted {
 
 impl Source for Scripted {
     fn watched(&mut self) -> Option<Watched> {
-        // How fast a simulated GPU is nobody knows.
+        // A simulated GPU has no known speed.
         Some(Watched { depth_cost: DepthCost::default(), ..self.model.watched()? })
     }
 
@@ -102,7 +101,7 @@ fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_re
     let sentinel = listening.memory_below(mib(8)).watch(&model).unwrap();
     let device = gpu.device().name();
     gpu.set_taken(gpu.free() - mib(7));
-    // How fast this machine is at the moment is not what is tested.
+    // Skips events about this machine's speed, which is not under test.
     let next = || loop {
         match generate_until_event(&model, &sentinel) {
             Event::Slowdown { .. } | Event::SpeedRecovered { .. } => {}
@@ -132,13 +131,13 @@ fn a_plan_says_what_must_stay_free() {
     assert_eq!((device.needed, device.notable), (headroom.growth, headroom.margin));
     assert_eq!(device.room, None, "all of it is on the GPU");
     assert!(headroom.growth > 0 && !device.spills);
-    // Under WSL as much as Windows moves in silence.
+    // Under WSL, the memory that Windows moves silently must stay free.
     let mut machine = load::detect().unwrap();
     machine.wsl = true;
     let said = watched(&planned().machine(machine).load().unwrap());
     assert_eq!(said.devices[0].needed, mib(512));
     assert!(said.devices[0].spills);
-    // A plan that leaves nothing asks for nothing.
+    // A plan without headroom requires nothing.
     let said = watched(&builder().n_gpu_layers(GpuLayers::Exactly(3)).load().unwrap());
     assert_eq!(said.devices[0].needed, 0);
     assert!(said.devices[0].room > Some(0));
@@ -146,7 +145,7 @@ fn a_plan_says_what_must_stay_free() {
     let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     assert_eq!(watched(&model).devices, []);
     assert!(Sentinel::watch(&model).unwrap().is_watching());
-    // One that is gone is not.
+    // A model that is gone is not.
     let source = ModelSource::new(&model);
     drop(model);
     let refused = Sentinel::builder().watch_source(source).map(drop);
@@ -196,15 +195,15 @@ fn a_stream_that_becomes_slow_is_reported_with_its_likely_cause() {
     let (source, generated) = (ModelSource::new(&model), Generated::default());
     let scripted = Scripted { model: source, script: Arc::clone(&script), generated };
     let sentinel = quick().watch_source(scripted).unwrap();
-    // Changes the script, and waits until a sample was taken that began after that.
+    // Changes the script, and waits for a sample that was started after the change.
     let change = |change: &dyn Fn(&mut Script)| {
         let samples = || script.lock().unwrap().samples;
         change(&mut script.lock().unwrap());
-        // One may be under way.
+        // One sample may be running.
         let enough = samples() + 2;
         wait("samples", || samples() >= enough);
     };
-    // Its own speed first.
+    // The model's own speed is learned first.
     for _ in 0..4 {
         model.generate("And").max_tokens(64).stream().unwrap().into_text().unwrap();
         change(&|_| {});
@@ -230,7 +229,7 @@ fn a_re_placement_ends_pressure_and_the_model_is_watched_as_it_is_now() {
     let sentinel = quick().memory_below(mib(8)).watch(&model).unwrap();
     gpu.set_taken(gpu.free() - mib(7));
     assert_matches!(next(&sentinel), Event::MemoryPressure { .. });
-    // Nothing fits into what is left, and there is nothing to watch then.
+    // Nothing fits into the rest, so there is nothing to watch.
     gpu.set_taken(mib(64));
     model.replace(None).unwrap();
     assert_eq!(model.placement().gpus().count(), 0);
@@ -259,7 +258,7 @@ fn an_interval_of_for_ever_is_one_sample_until_it_is_dropped() {
     let _gpu = card(mib(64));
     let model = builder().load().unwrap();
     let sentinel = Sentinel::builder().interval(Duration::MAX).watch(&model).unwrap();
-    // A thread that has panicked is disconnected.
+    // The channel of a panicked thread would be disconnected.
     let waiting = sentinel.events().recv_timeout(Duration::from_millis(200));
     assert_eq!(waiting, Err(RecvTimeoutError::Timeout));
 }
@@ -292,7 +291,7 @@ fn three_hundred_sentinels_leave_no_thread() {
         // Some are dropped before their first sample, some after it.
         drop(Sentinel::builder().watch(&model).unwrap());
     }
-    // A thread that was joined is listed a moment longer.
+    // A joined thread is listed a moment longer.
     wait("has no thread of theirs", || status("Threads") == before);
 }
 
@@ -309,7 +308,7 @@ fn a_plan_whose_devices_have_a_known_speed_says_what_depth_costs() {
     let n_ctx = f64::from(model.placement().context.n_ctx);
     assert!(cost.at(0.0) < cost.at(n_ctx / 2.0));
     assert!(cost.at(n_ctx / 2.0) < cost.at(n_ctx));
-    // As the plan itself says of its depth.
+    // The cost agrees with the plan's own speed at its depth.
     let speed = model.placement().speed.clone().unwrap();
     let share = 1.0 / cost.at(f64::from(speed.depth)) / speed.tokens_per_second;
     assert!((0.99..1.01).contains(&share), "{share} {speed:?}");

@@ -1,4 +1,4 @@
-//! A watched model is re-placed automatically, in mid-sentence and while nobody generates.
+//! A watched model is re-placed automatically, in the middle of a text and while idle.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use autoplace::load::Replacement;
 use autoplace::machine::mib;
 use autoplace::watch::Sentinel;
 
-/// The demo model, wherever there is room for it.
+/// The demo model, on any device with room.
 fn loaded() -> Model {
     builder(&demo_path(), &request().n_ubatch(64)).attempts(4).load().unwrap()
 }
@@ -35,13 +35,14 @@ fn under_pressure_a_text_goes_on_elsewhere_and_back_when_there_is_room() {
     let mut text = stream.next().unwrap().unwrap();
     let layers = || model.placement().n_gpu_layers;
     let mut go_on_until = |what: &str, advised: Replacement, holds: &dyn Fn() -> bool| {
-        // The next token is computed after the re-placement is requested: however late, the text has not ended.
+        // The next token is computed after the re-placement is requested, so the text cannot end before, however late
+        // the request comes.
         let next = || sentinel.events().recv_timeout(Duration::from_secs(60)).expect(what);
         while next().advises(0.05).as_ref() != Some(&advised) {}
         text.extend(stream.next().map(Result::unwrap));
         assert!(holds(), "not {what} before the next token");
     };
-    // Another program takes all that is free, and a part of what the model would need again.
+    // Another program takes all free memory, and a part of what the model would need again.
     gpu.set_taken(mib(61));
     go_on_until("placed on less", Replacement::Replan, &|| layers() < 7);
     gpu.set_taken(0);
@@ -58,11 +59,10 @@ fn while_nobody_generates_it_is_done_at_once() {
     let story = model.generate(PROMPT).temp(0.0).max_tokens(16);
     let expected = story.clone().text().unwrap();
     let _sentinel = sentinel(&model);
-    // There is no room for any layer then: the model is on the host alone, and the GPU is watched for
-    // room all the same.
+    // There is then no room for any layer: the model is on the host alone, and the GPU is still watched for room.
     gpu.set_taken(mib(64));
     wait("is on the host", || model.placement().n_gpu_layers == 0);
-    // Who comes meanwhile waits for the end of it.
+    // A request during the re-placement waits for its end.
     assert_eq!(story.clone().text().unwrap(), expected);
     assert_eq!(gpu.used(), 0);
     gpu.set_taken(0);

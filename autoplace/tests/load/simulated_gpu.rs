@@ -1,5 +1,5 @@
-//! The load contract on simulated GPUs: never under. `fleets.rs` has what cards count, `chaos.rs` that the text is the
-//! same wherever the layers are. And what is measured of such a card.
+//! The load contract on simulated GPUs: no memory is left unused, and the measurements of such cards. `fleets.rs`
+//! checks the cards' counts; `chaos.rs` checks that the text does not depend on the placement.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use autoplace::profile::ModelProfile;
 #[test]
 fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {
     own_process!();
-    // Whole layers: with parts of them on the host, more memory may mean fewer layers and a faster plan.
+    // Whole layers only: with parts of layers on the host, more memory may mean fewer layers and a faster plan.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::None);
     let whole = || Model::builder(demo_path()).request(request.clone()).n_threads(1);
     fits_whatever_is_free((0..16).map(|n| n * mib(1)), whole, |model, _| {
@@ -57,7 +57,7 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
         reported.push((progress.done, progress.total));
     })
     .unwrap();
-    // The host has no link to itself.
+    // The host has no link.
     let total = 2 * cases.len() - 1;
     let expected: Vec<_> = (1..=total).map(|done| (done, total)).collect();
     assert_eq!(reported, expected);
@@ -73,7 +73,7 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     request.cases = vec![attention(0, 1)];
     let refused = measure_rates(&mut machine, &request, Some(1), |_| ()).unwrap_err();
     assert!(refused.to_string().contains("every size is 1 to"), "{refused}");
-    // A load on simulated cards measures nothing of its own accord.
+    // A load on simulated cards measures nothing by itself.
     drop(Model::builder(demo_path()).n_threads(1).headroom(Headroom::Bytes(mib(1))).load().unwrap());
     let now = detect().unwrap();
     assert!(now.gpus.iter().all(|gpu| gpu.rates.is_none()));
@@ -110,11 +110,11 @@ fn a_narrow_model_is_measured_in_each_size_of_its_matrices_and_with_its_own_head
             _ => None,
         })
     };
-    // SmolLM2 135M's widths: by bytes the halves of the feed-forward step come first, keys and values last.
+    // SmolLM2 135M's widths. By bytes, the feed-forward halves come first, and keys and values last.
     let narrow = cases("narrow", Dims::of([3, 576, 1536, 9, 3, 64, 1024]));
     let sizes = [(576, 1536), (1536, 576), (576, 576), (576, 192)].map(|(n_in, n_out)| MatrixShape::new(n_in, n_out));
     assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 1), sizes);
-    // Prompts in the most usual one alone.
+    // Prompts are measured in the most common shape only.
     assert_eq!(shapes_of(&narrow, TensorType::Q4_1, 512), sizes[..1]);
     assert_eq!(heads(&narrow), Some((64, 3, 3)));
     let wide = cases("wide", Dims::of([2, 4096, 8192, 32, 32, 128, 1024]));

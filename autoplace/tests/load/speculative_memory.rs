@@ -1,4 +1,4 @@
-//! What drafting takes of a window's cache and of cards, on small models with random weights.
+//! The effect of drafting on a window's cache and on cards, on small models with random weights.
 
 use crate::sim_support::card;
 use crate::speculative_support::{builder, exact, request};
@@ -19,11 +19,11 @@ fn a_window_that_has_moved_on_goes_back_with_the_text() {
         let model = builder(&path, request).draft(&path).load().unwrap();
         for length in [20, 250, 420] {
             let generate = |seed| model.generate(words(7, length)).seed(seed).temp(0.8).max_tokens(80);
-            // One that does not end soon.
+            // A text that does not end soon.
             let texts = (0..).map(|seed| (seed, complete(generate(seed), &model)));
             let (seed, plain) = { texts }.find(|(_, it)| it.tokens.len() > 40).unwrap();
             let greedy = complete(generate(seed).temp(0.0), &model);
-            // The likeliest tokens are drafted, of which chance takes hardly any.
+            // The drafts contain the likeliest tokens, which random sampling rarely chooses.
             for (temp, expected) in [(0.8, plain), (0.0, greedy)] {
                 let drafts = Speculation::DraftModel { draft_max: 8, p_min: 0.0 };
                 let drafted = complete(generate(seed).temp(temp).speculate(drafts), &model);
@@ -41,18 +41,18 @@ fn a_draft_goes_to_a_card_that_holds_nothing_of_the_model() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let path = exact("llama", folder.path());
-    // Not by speed: a model this small is as fast on some hosts.
+    // By layers instead of speed, because a model this small is equally fast on some hosts.
     let request = request(512, 1, 5).headroom(Headroom::Bytes(256 << 10)).policy(Policy::MostLayers);
     let with_draft = || builder(&path, request.clone()).draft(&path);
     let roomy = card(mib(256));
     let planned = with_draft().plan().unwrap().gpus().next().unwrap().clone();
     drop(roomy);
-    // The model fills the one, the draft with its pools the other.
+    // The model fills one card, and the draft model with its pools the other.
     let cards = [planned.footprint.total(), planned.companions].map(|bytes| card(bytes + planned.headroom.total()));
     let model = with_draft().load().unwrap();
     let plan = model.placement();
     assert!(plan.gpus().count() == 1 && plan.companions[0].device == Some("SIM1".to_owned()), "{plan}");
     assert!(cards.iter().all(|card| (1..=card.total()).contains(&card.peak())), "{plan}");
-    // Once it is released there is room for it there again.
+    // Once the draft model is released, its card has room again.
     assert_eq!(model.replan().unwrap().companions, plan.companions);
 }

@@ -1,4 +1,4 @@
-//! The reader's table of tensor types against the compiled library's own.
+//! The reader's table of tensor types compared with the compiled library's own.
 
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::tensor_types;

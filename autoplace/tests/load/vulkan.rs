@@ -1,4 +1,4 @@
-//! On a driver instead of a simulation: the first Vulkan device, Mesa's software one where there is no card.
+//! Tests on a real driver: the first Vulkan device, which is Mesa's software device on a machine without a card.
 
 use crate::isolation::resuming_process;
 use crate::leases::{Other, Task};
@@ -12,7 +12,7 @@ use autoplace::plan::{GpuLayers, Request};
 use autoplace::watch::{ModelSource, Source};
 use autoplace::{Isolation, Model, ModelBuilder};
 
-/// ggml leaves a device that computes on the CPU out unless it is named.
+/// ggml skips a device that computes on the CPU unless it is named.
 const NAMED: [(&str, &str); 1] = [("GGML_VK_VISIBLE_DEVICES", "0")];
 
 macro_rules! on_a_driver {
@@ -25,7 +25,7 @@ macro_rules! on_a_driver {
 
 const LAYERS: u32 = 7;
 const TOKENS: usize = 24;
-/// As many as agree at least, whatever was rounded how.
+/// Minimum number of equal tokens, despite different rounding.
 const AGREE: usize = 8;
 
 fn request() -> Request {
@@ -59,8 +59,8 @@ fn what_is_planned_is_probed_and_allocated_at_every_split() {
     }
 }
 
-/// The software driver (Mesa 22.3) breaks its own heap in one run of four, computing: the worker is lost, the text goes
-/// on.
+/// The software driver (Mesa 22.3) corrupts its own heap in one run of four while computing. The worker dies, and the
+/// text continues.
 #[test]
 fn a_text_of_the_driver_is_the_hosts_for_a_while_however_often_the_driver_dies() {
     on_a_driver!();

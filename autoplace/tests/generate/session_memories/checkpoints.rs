@@ -1,5 +1,5 @@
-//! Conversations on models whose memory cannot go back by itself: what a turn computes again is bounded by the turn
-//! before it, and the text is that of a fresh model.
+//! Conversations on models whose memory cannot go back by itself: a turn computes no more than the last turn again, and
+//! the text equals that of a fresh model.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,12 @@ use crate::native_support::native;
 use crate::text_support::{SEED, Texts, complete, plain, random, raw_by_chance as raw, request, sampled, small, words};
 
 const ANSWER: usize = 48;
-/// How far before the end of a prompt the last checkpoint lies.
+/// Distance of the last checkpoint from the end of a prompt.
 const BEFORE_END: usize = 4;
 const GIB: u64 = 1 << 30;
 
-/// A model of each kind of memory that cannot go back. The window leaves its cache of 256 cells room for 32 tokens
-/// more.
+/// A model for each kind of memory that cannot go back. The window leaves room for 32 more tokens in its cache of 256
+/// cells.
 fn models(folder: &Path) -> [(&'static str, PathBuf); 4] {
     let kinds = [("gpt-oss", Some(224)), ("mamba2", None), ("jamba", None), ("falcon-h1", None)];
     kinds.map(|(arch, window)| (arch, random(arch, window, folder)))
@@ -30,14 +30,14 @@ fn generate(model: &Model, prompt: &[Token]) -> Generate {
     sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 
-/// Tokens of a message, of what is written before each answer, of what opens its reasoning there, and how many tokens
-/// of an answer are no reasoning.
+/// Tokens of a message; tokens before each answer; tokens that open its reasoning; and the number of answer tokens
+/// outside of the reasoning.
 const MESSAGE: usize = 12;
 const HEADER: [Token; 2] = [460, 461];
 const REASONING: [Token; 2] = [470, 471];
 const KEPT: usize = 8;
 
-/// The template opens the reasoning in the prompt of an answer, and leaves it out of the history.
+/// The template opens the reasoning in the prompt and omits it from the history.
 #[test]
 fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
@@ -49,7 +49,8 @@ fn a_conversation_without_its_reasoning_computes_the_last_turn_again_and_no_more
             history.extend(HEADER);
             let prompt = [&history[..], &REASONING].concat();
             let text = complete(generate(&model, &prompt), &model);
-            // The last answer as the history has it, the new message, and what is before the end of the prompt before.
+            // The last answer as the history has it, the new message, and the tokens before the end of the previous
+            // prompt.
             let most = KEPT + MESSAGE + HEADER.len() + REASONING.len() + BEFORE_END;
             let computed = text.statistics().prompt_tokens - text.statistics().cached_tokens;
             assert!(turn == 0 || computed <= most, "{title}, turn {turn}: {computed} > {most}");
@@ -73,7 +74,7 @@ fn what_conversations_begin_with_is_computed_twice_and_no_more() {
             let mut prompt = system.clone();
             prompt.extend(words(seed, 80));
             let cached = complete(generate(&model, &prompt), &model).statistics().cached_tokens;
-            // The second finds that it has the beginning in common with the first, and leaves a checkpoint there.
+            // The second prompt finds the common beginning with the first and leaves a checkpoint there.
             let expected = if number < 2 { 0 } else { system.len() };
             assert_eq!(cached, expected, "{title}, {number}");
         }
@@ -99,7 +100,7 @@ fn the_least_recently_used_make_room_for_others() {
         assert_eq!(usage(one.bytes - 1, &prompts[..1]).0.checkpoints, 0, "{title}");
         let (two, model) = usage(one.bytes * 5 / 2, &prompts);
         assert_eq!((two.checkpoints, two.bytes), (2, 2 * one.bytes), "{title}");
-        // Of the last two there is one, of the first two there was.
+        // The last two prompts have a checkpoint; those of the first two were evicted.
         for (prompt, held) in prompts.iter().zip([false, false, true, true]).rev() {
             let cached = complete(generate(&model, prompt), &model).statistics().cached_tokens;
             let expected = if held { 300 - BEFORE_END } else { 0 };
@@ -126,7 +127,7 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
         let mut session = model.session().unwrap();
         let mut texts = Texts::default();
         let first = session.begin(generate(&model, &prompt)).unwrap();
-        // Past the window's slack.
+        // Beyond the window's spare cells.
         texts.generate_to(&mut session, first, 40);
         session.replace(None).unwrap();
         session.end(first).unwrap();
@@ -137,7 +138,7 @@ fn checkpoints_come_along_where_the_model_is_re_placed() {
     }
 }
 
-/// Two sequences, in graphs of 32 tokens: a window's cache holds 256 tokens of each.
+/// Two sequences, in graphs of 32 tokens. A window's cache holds 256 tokens of each.
 fn context(path: &Path, kv: KvType) -> Context {
     let params = ContextParams { n_seq_max: 2, n_batch: 512, ..plain(2048, kv) };
     Context::new(&native(path).unwrap(), params).unwrap()
@@ -168,7 +169,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
         let mut here = filled(path, KvType::F32, 300);
         assert!(here.has_partial_state(), "{title}");
         let state = here.save_partial_state(0).unwrap();
-        // A sequence that is shorter than where it was taken.
+        // A sequence that is shorter than the checkpoint.
         let refused = here.restore_state(1, &state);
         assert!(matches!(refused, Err(Error::State { .. })), "{title}: {refused:?}");
         assert_eq!(here.kv_seq_end(1).unwrap(), None, "{title}");
@@ -178,7 +179,7 @@ fn a_partial_state_goes_where_it_belongs_and_nowhere_else() {
             let kv = if other == title { KvType::F16 } else { KvType::F32 };
             let mut there = filled(path, kv, 320);
             let refused = there.restore_state(0, &state);
-            // A recurrent state has one type only.
+            // A recurrent state has only one type.
             if other == title && *title != "gpt-oss" {
                 refused.unwrap();
                 continue;
