@@ -1,5 +1,5 @@
-//! How long a plan takes, from the file to the answer: by arithmetic (the bar is 5 ms), and confirmed by llama.cpp on a
-//! simulated card of 24 GiB (150 ms) or on four of 8 GiB (400 ms), for a 70B file with a vocabulary of 128k tokens and
+//! The time of a plan, from the file to the answer: by arithmetic (limit 5 ms), and confirmed by llama.cpp on a
+//! simulated card of 24 GiB (150 ms) or on four of 8 GiB (400 ms). For a 70B file with a vocabulary of 128k tokens, and
 //! three others.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
@@ -34,7 +34,7 @@ fn profile(path: &Path) -> (Header, ModelProfile) {
     (header, profile)
 }
 
-/// The parts of a plan by arithmetic, for the 70B file.
+/// The stages of a plan by arithmetic, for the 70B file.
 fn parts(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
     let path = files::LLAMA_70B.write(folder.path());
@@ -56,7 +56,7 @@ fn parts(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A whole plan: what `autoplace plan --no-probe` does.
+/// A whole plan, as in `autoplace plan --no-probe`.
 fn arithmetic(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().unwrap();
     let machine = machine([card(24)]);
@@ -74,7 +74,7 @@ fn arithmetic(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A whole plan that llama.cpp confirms: what `autoplace plan` does.
+/// A whole plan confirmed by llama.cpp, as in `autoplace plan`.
 fn probed(criterion: &mut Criterion) {
     on_cards(criterion, "plan with probe", 1, 24);
     on_cards(criterion, "plan with probe for four GPUs", 4, 8);

@@ -1,7 +1,7 @@
-//! How long llama.cpp takes to say what a 70B model with a vocabulary of 128k tokens would hold (the bar is 25 ms), and
-//! what of it each part takes.
+//! The time of llama.cpp's answer about the memory of a 70B model with a vocabulary of 128k tokens (limit 25 ms), and
+//! of its stages.
 //!
-//! The last line is the same question asked without a skeleton: `no_alloc` over the model's own header.
+//! The last line asks the same without a skeleton: `no_alloc` over the model's own header.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
 #[path = "../../planner/tests/support/synthetic/mod.rs"]
@@ -18,7 +18,7 @@ use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, Split};
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// A 70B header whose vocabulary is listed, as in a real file.
+/// A 70B header with a full vocabulary, as in a real file.
 fn model() -> Builder {
     const TOKENS: usize = 128_256;
     let tokens = (0..TOKENS).map(|token| format!("token{token}"));
@@ -32,7 +32,7 @@ fn model() -> Builder {
         .array_i32("tokenizer.ggml.token_type", &[1; TOKENS])
 }
 
-/// A card, and the same as the planner sees it.
+/// A card, and the planner's view of it.
 fn card() -> (SimGpu, Gpu) {
     let sim = SimGpu::builder("SIM").total(gib(80)).rules(Rules::Cuda);
     let sim = sim.register().unwrap();
@@ -73,7 +73,7 @@ fn probing(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// llama.cpp's own way.
+/// llama.cpp's own way, without a skeleton.
 fn whole(path: &Path, card: &SimGpu) {
     let model = Model::load(
         path,

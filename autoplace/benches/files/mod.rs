@@ -1,5 +1,5 @@
-//! Files as they are published, without their data: tensors, hyper-parameters, and a vocabulary of true length, which
-//! is what takes time to read. Written sparse, each takes the space of its header, 5 to 14 MiB.
+//! Published files without their data: tensors, hyper-parameters, and a vocabulary of real length, which takes the time
+//! to read. They are written sparse; each takes only the space of its header, 5 to 14 MiB.
 #![allow(dead_code, reason = "each user takes its part")]
 
 #[path = "../../../planner/tests/support/dims/mod.rs"]
@@ -31,7 +31,7 @@ pub(crate) const LLAMA_8B: Model = Model {
     experts: None,
 };
 
-/// The bar of [`planning`](super): 70B with a vocabulary of 128k.
+/// The reference of [`planning`](super): 70B with a vocabulary of 128k.
 pub(crate) const LLAMA_70B: Model = Model { name: "Llama-3.3-70B", dims: dims::LLAMA_70B, ..LLAMA_8B };
 
 pub(crate) const QWEN3_30B_A3B: Model = Model {
@@ -50,7 +50,7 @@ pub(crate) const GEMMA3_27B: Model = Model {
     experts: None,
 };
 
-/// All of them, the smallest vocabulary first.
+/// All models, the smallest vocabulary first.
 pub(crate) const ALL: [Model; 4] = [LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, GEMMA3_27B];
 
 impl Model {
@@ -61,12 +61,12 @@ impl Model {
         path
     }
 
-    /// Tokens of its vocabulary.
+    /// Number of tokens in its vocabulary.
     pub(crate) fn n_vocab(&self) -> u32 {
         small(self.dims.n_vocab)
     }
 
-    /// The file, in memory.
+    /// The file in memory.
     pub(crate) fn builder(&self) -> Builder {
         let builder = self.vocabulary.put(self.keys(Builder::new(self.arch)), self.n_vocab());
         let tensors = self.tensors().into_iter();
@@ -162,7 +162,7 @@ impl Model {
     }
 }
 
-/// A hyper-parameter, as headers state it.
+/// A hyper-parameter as a header states it.
 fn small(value: u64) -> u32 {
     u32::try_from(value).expect("hyper-parameters are small")
 }

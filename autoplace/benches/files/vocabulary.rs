@@ -1,22 +1,22 @@
-//! Vocabularies of true length, and of tokens about as long as real ones. No two tokens are the same: llama.cpp ends
-//! the process over a duplicate.
+//! Vocabularies of real length, with tokens about as long as real ones. All tokens differ, because llama.cpp ends the
+//! process on a duplicate.
 
 use autoplace::gguf::Builder;
 
-/// How text becomes tokens.
+/// The kind of a vocabulary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Vocabulary {
-    /// Byte pairs, with so many merges.
+    /// Byte pairs, with this number of merges.
     Bpe { pre: &'static str, merges: usize },
     /// Pieces with scores.
     SentencePiece,
 }
 
-/// The last tokens are control tokens, as in Llama 3.
+/// Number of control tokens at the end, as in Llama 3.
 const CONTROL: u32 = 256;
 
 impl Vocabulary {
-    /// Puts a vocabulary of `n` tokens into a file.
+    /// Adds a vocabulary of `n` tokens to a file.
     pub(crate) fn put(self, builder: Builder, n: u32) -> Builder {
         let words = (0..n - CONTROL).map(|token| self.token(token));
         let control = (0..CONTROL).map(|token| format!("<|reserved_special_token_{token}|>"));
@@ -40,7 +40,7 @@ impl Vocabulary {
             .u32("tokenizer.ggml.eos_token_id", n - CONTROL + 1)
     }
 
-    /// A byte, or a word: every second one begins with a space, as each kind writes it.
+    /// A byte, or a word. Every second word begins with a space, in the notation of its kind.
     fn token(self, token: u32) -> String {
         if token < 256 {
             return match self {
@@ -56,7 +56,7 @@ impl Vocabulary {
         format!("{space}{}", word(token))
     }
 
-    /// llama.h, `llama_token_type`.
+    /// The type by llama.h, `llama_token_type`.
     fn token_type(self, token: u32, n: u32) -> i32 {
         match self {
             _ if token >= n - CONTROL => 3,
@@ -66,8 +66,8 @@ impl Vocabulary {
     }
 }
 
-/// The character that stands for a byte in GPT-2's alphabet (unicode.cpp, unicode_byte_to_utf8_map): itself where
-/// it is printable.
+/// The character for a byte in GPT-2's alphabet (unicode.cpp, unicode_byte_to_utf8_map): the byte itself if it is
+/// printable.
 fn byte(byte: u32) -> char {
     let printable = |byte: u32| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     let code = if printable(byte) {
@@ -78,7 +78,7 @@ fn byte(byte: u32) -> char {
     char::from_u32(code).unwrap()
 }
 
-/// Syllables that spell a number: at least two, so that none is a byte.
+/// Spells a number in syllables; at least two, so that a word is never a byte.
 fn word(mut number: u32) -> String {
     const CONSONANTS: &[u8] = b"bcdfghjklmnpqrstvwxz";
     const VOWELS: &[u8] = b"aeiou";
@@ -92,7 +92,7 @@ fn word(mut number: u32) -> String {
     word
 }
 
-/// Ways to make a token of two parts, as merges are listed: `Ġda te`.
+/// Splits of each token into two parts, in the notation of merges: `Ġda te`.
 fn splits(tokens: &[String]) -> impl Iterator<Item = String> {
     (1..4).flat_map(move |at| {
         let words = tokens.iter().skip(256);

@@ -1,4 +1,4 @@
-//! What the headers say: everything that any architecture may ask for, as some value that it accepts.
+//! The headers of the models: every key that an architecture may ask for, with an accepted value.
 
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -7,18 +7,18 @@ use autoplace::gguf::Builder;
 
 use super::variants::{Dims, HYBRID_BY_HEADS, LATENT, LISTED_WINDOWS, among};
 
-/// `<architecture>.*` keys, one after the other.
+/// Collects `<architecture>.*` keys.
 pub(super) struct Keys<'a> {
     arch: &'a str,
     builder: Builder,
-    /// Keys that are left out, whoever sets them.
+    /// Keys to leave out, whoever sets them.
     omitted: Vec<&'a str>,
 }
 
 impl Keys<'_> {
-    /// Sets keys as `key = value; ...` says. A number with a point or an exponent is an `f32`, any other a `u32`; so
-    /// are the numbers of a list, but those of one that ends in `i`, which are `i32`. A key that begins with a slash
-    /// has no architecture before it.
+    /// Sets keys from a text of the form `key = value; ...`. A number with a point or an exponent is an `f32`, any
+    /// other a `u32`. The same holds for the numbers of a list, except that a list ending in `i` holds `i32`. A key
+    /// that begins with a slash has no architecture prefix.
     pub(super) fn say(&mut self, said: &str) -> &mut Self {
         for pair in said.split(';').map(str::trim).filter(|it| !it.is_empty()) {
             let (name, value) = pair.split_once(" = ").expect(pair);
@@ -52,7 +52,7 @@ fn numbers<T: FromStr<Err: Debug>>(list: &str) -> Vec<T> {
     list.trim_start_matches('[').trim_end_matches(['i', ']']).split(", ").map(|it| it.parse().unwrap()).collect()
 }
 
-/// What the header of such a model says, without some of it.
+/// The header of such a model, without the omitted keys.
 pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a str]) -> Keys<'a> {
     let mut keys =
         Keys { arch, builder: Builder::new(arch).str("tokenizer.ggml.model", "no_vocab"), omitted: omitted.to_vec() };
@@ -100,7 +100,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
         keys.say(&format!("attention.head_count = {n_head}; attention.head_count_kv = {n_head_kv}"));
     }
     if among(LISTED_WINDOWS, arch) {
-        // Of five blocks the last is full (gemma4), or of two the first.
+        // The last of five blocks has full attention (gemma4); of two blocks, the first.
         let windowed = |il: u32| match arch {
             _ if il >= trunk => 0,
             "gemma4" | "gemma4-assistant" => u32::from(il % 5 != 4),
@@ -135,7 +135,7 @@ pub(super) fn keys<'a>(arch: &'a str, dims: Dims, experts: bool, omitted: &[&'a 
     keys
 }
 
-/// What only one architecture or two ask for, or ask for otherwise than the others.
+/// Keys that only one or two architectures need, or need with other values.
 fn of_its_own(arch: &str, dims: Dims) -> String {
     let lines = include_str!("architectures.txt").lines().filter(|line| !line.starts_with('#'));
     let lines = lines.map(|line| line.split_once(": ").expect(line));
@@ -143,7 +143,7 @@ fn of_its_own(arch: &str, dims: Dims) -> String {
     let Dims { n_layer, n_embd, n_head, n_head_kv, .. } = dims;
     let head = n_embd / n_head;
     let each = |of: &dyn Fn(u32) -> u32| format!("{:?}", (0..n_layer).map(of).collect::<Vec<u32>>());
-    // A low and a high stack, each of so many blocks.
+    // A low and a high stack, each with the same number of blocks.
     let (stack, cycles) = if n_layer > 2 { (n_layer / 6, 2) } else { (n_layer / 2, 1) };
     [
         ("{blocks}", n_layer.to_string()),

@@ -1,9 +1,9 @@
-//! Models of every architecture that llama.cpp knows: hyper-parameters in, GGUF files out.
+//! Models of every architecture of llama.cpp: hyper-parameters in, GGUF files out.
 //!
-//! What tensors an architecture has is llama.cpp's own answer: it makes a model out of our metadata
-//! ([`Model::from_metadata`]), and its tensors, as it names and shapes them, go into the file beside that metadata.
-//! The sizes are tiny; what decides memory is not: patterns of windows, blocks without attention, experts,
-//! prediction blocks, ties.
+//! llama.cpp itself lists the tensors of an architecture: it creates a model from our metadata
+//! ([`Model::from_metadata`]), and its tensors, with their names and shapes, go into the file beside that metadata. The
+//! sizes are tiny, but the features that decide memory are present: patterns of windows, blocks without attention,
+//! experts, prediction blocks, tied tensors.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 mod header;
@@ -16,29 +16,28 @@ use autoplace::llama_sys::{self, Model};
 
 pub(crate) use variants::all;
 
-/// One model to be made.
+/// A model to create.
 pub(crate) struct Blueprint {
     pub(crate) arch: String,
-    /// What distinguishes it from the other models of its architecture.
+    /// Distinguishes it from the other models of its architecture.
     pub(crate) name: &'static str,
     keys: Builder,
-    /// The metadata to make it of, where llama.cpp does not make tensors out of its own: it leaves those of
-    /// prediction blocks out.
+    /// Metadata to create the model from, if llama.cpp omits tensors of its own metadata: those of prediction blocks.
     made_of: Option<Builder>,
-    /// Tensors that llama.cpp would not make.
+    /// Tensors that llama.cpp would not create.
     also: Vec<(String, Vec<u64>)>,
-    /// Tensors that llama.cpp would make, and files of this kind do not have.
+    /// Tensors that llama.cpp would create and that files of this kind lack.
     without: Vec<String>,
-    /// Ends of the names of tensors that llama.cpp would make, and most files do not have.
+    /// Suffixes of tensors that llama.cpp would create and that most files lack.
     lacks: &'static [&'static str],
-    /// The first block that predicts: llama.cpp does not look for the scales of what it does not load.
+    /// The first prediction block. llama.cpp does not look for the scales of blocks that it does not load.
     predicts_from: u32,
     /// The type of its matrices.
     matrices: TensorType,
 }
 
 impl Blueprint {
-    /// A model of this architecture that says this, its matrices of half floats.
+    /// A model of this architecture with these keys and matrices of half floats.
     fn of(arch: &str, keys: Builder) -> Self {
         Self {
             arch: arch.to_owned(),
@@ -88,7 +87,7 @@ impl Blueprint {
         path
     }
 
-    /// Vectors and what does not divide into the type's blocks stay floats.
+    /// Vectors, and shapes that the type's block size does not divide, stay floats.
     fn ty(&self, shape: &[u64]) -> TensorType {
         if shape.len() > 1 && shape[0].is_multiple_of(self.matrices.block_size()) {
             self.matrices
@@ -97,7 +96,7 @@ impl Blueprint {
         }
     }
 
-    /// Writes the model as llama.cpp does, and returns `None` where it cannot.
+    /// Writes the model with llama.cpp; `None` if it cannot.
     pub(crate) fn save(&self, model: &Model, folder: &Path) -> Option<PathBuf> {
         if !(self.without.is_empty() && self.also.is_empty() && self.made_of.is_none()) {
             return None;
@@ -107,7 +106,7 @@ impl Blueprint {
     }
 }
 
-/// The number of a block's tensor.
+/// The block number in a tensor's name.
 fn block_of(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Which models are made of an architecture, how large they are, and what each says of itself.
+//! The models of each architecture, with their sizes and keys.
 
 use autoplace::gguf::TensorType;
 
@@ -9,45 +9,45 @@ pub(super) fn among(list: &str, arch: &str) -> bool {
     list.split_whitespace().any(|it| it == arch)
 }
 
-/// Architectures whose blocks are experts, whatever the header says.
+/// Architectures whose blocks always have experts.
 const EXPERTS_ONLY: &str = "llama4 cohere2moe grok qwen2moe qwen3moe qwen3next qwen3vlmoe qwen35moe qwen4exp phimoe
     dbrx olmoe arctic deepseek deepseek2 deepseek2-ocr deepseek32 deepseek4 dots1 dots3note glm4moe glm-dsa glm5-next
     exaone-moe bailingmoe bailingmoe2 bailingmoe3 afmoe ernie4_5-moe hunyuan-moe hy_v3 hy_v4 gpt-oss lfm2moe
     smallthinker llada-moe grovemoe maple minimax-01 minimax-m2 minimax-m3 rnd1 mimo2 kimi-linear kimi-k3 step35
     mistral4 mellum laguna nemotron_h_moe nomic-bert-moe";
-/// Architectures that come with experts and without.
+/// Architectures with and without experts.
 const EXPERTS_TOO: &str = "llama refact minicpm granite granitemoe granitehybrid mistral3 llama-embed jamba gemma4
     ernie4_5 paddleocr";
 /// Architectures whose loader knows prediction blocks (`TENSOR_SKIP` in models/*.cpp).
 const PREDICTS: &str = "bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4
     glm-dsa glm4 glm4moe glm5-next hy_v3 mimo2 nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35";
-/// Of these, those whose prediction blocks it never loads, asked for or not.
+/// Those of them whose prediction blocks are never loaded.
 const NEVER_PREDICTS: &str = "bailingmoe2 dots3note exaone-moe exaone4 glm4";
-/// Blocks without key heads are recurrent.
+/// Architectures whose blocks without key heads are recurrent.
 pub(super) const HYBRID_BY_HEADS: &str = "plamo2 jamba nemotron_h nemotron_h_moe granitehybrid lfm2 lfm2moe kimi-linear
     kimi-k3 bailingmoe3 glm5-next";
-/// Compressed keys.
+/// Architectures with compressed keys.
 pub(super) const LATENT: &str = "deepseek2 deepseek32 glm-dsa glm5-next dots3note hy_v4 kimi-linear kimi-k3 bailingmoe3
     mistral4";
-/// The pattern of windows is a list.
+/// Architectures whose pattern of windows is a list.
 pub(super) const LISTED_WINDOWS: &str = "cohere2moe mimo2 step35 muse-glimmer granite_swa dots3note maple spark2_5
     gemma4 gemma4-assistant";
-/// Heads of one size for queries, keys and values.
+/// Architectures with heads of one size for queries, keys and values.
 const EVEN_HEADS: &str =
     "gpt2 starcoder bloom gptneox bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 neo-bert
     modern-bert codeshell phi2 mpt plm t5 t5encoder minicpm3 qwen cogvlm chameleon pockettts jais talkie rwkv6qwen2
     arwkv7 olmoe bitnet plamo deepseek2-ocr dots1";
-/// Ends of the names of tensors that few files have.
+/// Suffixes of tensors that few files have.
 const USUALLY_ABSENT: &[&str] = &["scale", "cls.output.weight", "cls.output.bias"];
 
-/// Headers that say something else than those of the other models, where that decides what a model keeps:
-/// architecture, name, and the keys that it says otherwise or, after a minus, leaves out.
+/// Unusual headers that change the memory of a model: architecture, name, and the keys with other values, or with a
+/// minus the omitted keys.
 const TWISTS: &str = include_str!("twists.txt");
 
 /// The sizes that most architectures share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dims {
-    /// Blocks, prediction blocks included.
+    /// Number of blocks, including prediction blocks.
     pub(super) n_layer: u32,
     pub(super) n_nextn: u32,
     pub(super) n_embd: u32,
@@ -57,7 +57,7 @@ pub(super) struct Dims {
     pub(super) n_vocab: u32,
 }
 
-/// `large` has more blocks, and queries share keys where the architecture lets them.
+/// `large` has more blocks, and queries share keys if the architecture allows it.
 fn dims(arch: &str, large: bool) -> Dims {
     let (n_layer, n_head) = if large { (7, 4) } else { (2, 2) };
     let mut dims = Dims { n_layer, n_nextn: 0, n_embd: 256, n_head, n_head_kv: 2, n_ff: 384, n_vocab: 128 };
@@ -80,7 +80,7 @@ fn dims(arch: &str, large: bool) -> Dims {
     match arch {
         "llama4" | "deepseek4" => dims.n_layer = n_layer.max(4),
         "gemma4" | "gemma4-assistant" => dims.n_layer = n_layer.max(5),
-        // The cache of the first 20 is used again by the others.
+        // The cache of the first 20 blocks is reused by the others.
         "gemma3n" => dims.n_layer = if large { 25 } else { 22 },
         "nemotron_h" | "nemotron_h_moe" => dims.n_layer = n_layer.max(3),
         "hrm_text" => dims.n_layer = if large { 12 } else { 2 },
@@ -110,8 +110,8 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
     }
     push("deep", large, !dense, TensorType::Q8_0, &[]);
     push("tied", large, !dense, TensorType::Q4_0, &[]);
-    // What files have that somebody publishes: no scales, and few biases. What these lack would be no option, or says
-    // nothing: their law is unknown.
+    // The tensors of published files: no scales, and few biases. These architectures are excepted, because the tensors
+    // are required or their KV layout is unknown.
     if !matches!(arch, "clef" | "eagle3" | "gemma4") {
         let usual = USUALLY_ABSENT;
         if dense {
@@ -138,7 +138,7 @@ pub(crate) fn all(arch: &str) -> Vec<Blueprint> {
         }
     }
     if arch == "rwkv6qwen2" {
-        // With this tensor it is taken for another model, half of which is missing.
+        // With this tensor, llama.cpp would take it for another model, half of which is missing.
         for model in &mut all {
             let first = |il| format!("blk.{il}.time_mix_first.weight");
             model.without.extend((0..large.n_layer).map(first));
@@ -178,9 +178,9 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     if !among(NEVER_PREDICTS, arch) {
         return model;
     }
-    // llama.cpp makes its tensors only where it is a block as any other.
+    // llama.cpp creates its tensors only if it is an ordinary block.
     model.made_of = Some(of(0));
-    // It is made once for every block, skipped or not, and counted as often.
+    // llama.cpp creates it once per block, skipped or not, and counts it as often.
     model.without.push("rope_freqs.weight".to_owned());
     let [n_embd, n_ff, n_vocab] = [dims.n_embd, dims.n_ff, dims.n_vocab].map(u64::from);
     let mut also = |name: &str, shape: &[u64]| {
@@ -202,7 +202,7 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
         _ => {}
     }
     if matches!(arch, "dots3note" | "exaone-moe") {
-        // There its step forward is dense.
+        // The block's feed-forward step is dense.
         let experts = "gate_inp gate_exps up_exps down_exps gate_shexp up_shexp down_shexp";
         let names = experts.split(' ').map(|it| format!("ffn_{it}.weight")).chain(["exp_probs_b.bias".to_owned()]);
         model.without.extend(names.map(|it| format!("blk.{il}.{it}")));
@@ -210,7 +210,7 @@ fn predicting(arch: &str, dims: Dims, experts: bool) -> Blueprint {
     model
 }
 
-/// A qwen35 with a head that decides: the one architecture of which llama.cpp makes no tensors by itself.
+/// A qwen35 with a decision head, the only architecture for which llama.cpp creates no tensors itself.
 fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
     model.made_of = Some(keys("qwen35", dims, false, &[]).build());
     model.without.extend(["cls.output.weight", "cls.output.bias"].map(str::to_owned));
@@ -224,7 +224,7 @@ fn head_of_decisions(model: &mut Blueprint, dims: Dims) {
     };
     pairs("decision", "hidden_norm", &[n]);
     pairs("decision", "option_summary_norm field_norm option_norm", &[head]);
-    // One block that routes, one that joins.
+    // One routing block and one joining block.
     pairs("dec.blk.0", "cross_attn_norm_kv", &[head]);
     pairs("dec.blk.1", "attn_norm", &[head]);
     pairs("dec.blk.1", "attn_q attn_k attn_v attn_o", &[head, head]);

@@ -1,4 +1,4 @@
-//! A round of chaos: a case with things that happen to its cards, and what becomes of it.
+//! A round of chaos: a case, the events on its cards, and its outcome.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,10 +19,10 @@ use crate::rig::{Card, nothing_left};
 
 const TOKENS: usize = 6;
 
-/// A round whose first generation is the text of the CPU.
+/// The kind of a round whose first generation is the text of the CPU.
 const SAME: &str = "the same text at once";
 
-/// A round, made of its number.
+/// A round, determined by its number.
 pub(crate) struct Round<'m> {
     case: Case,
     models: &'m Models,
@@ -30,7 +30,7 @@ pub(crate) struct Round<'m> {
     attempts: u32,
     verify: Verify,
     on_difference: OnDifference,
-    /// What happens, in words, for whoever has to find out what went wrong.
+    /// A log of the events, for debugging.
     happened: Vec<String>,
 }
 
@@ -38,13 +38,13 @@ impl<'m> Round<'m> {
     pub(crate) fn new(number: u64, models: &'m Models) -> Self {
         let mut case = Case::new(number, models);
         let mut dice = Dice::new(number ^ 0x00c4_a05c_4a05);
-        // Repacked weights are multiplied in another order: the same text is only sure with the same order.
+        // Repacked weights are multiplied in another order, and the same text is certain only with the same order.
         case.request.params.repack = false;
-        // Where cards are left some, faults are seldom seen.
+        // Faults are rare if cards keep some memory.
         if dice.percent(50) {
             case.request.headroom = Headroom::Bytes(0);
         }
-        // What may grow, grows to thousands of tokens.
+        // A context that may grow reaches thousands of tokens.
         let context = case.request.context;
         let tokens = context.tokens(&case.model(models).profile);
         let is_short = tokens <= 512 && !context.may_grow();
@@ -74,11 +74,11 @@ impl<'m> Round<'m> {
         format!("{attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
     }
 
-    /// Loads and generates while things happen: the kinds that the round is of.
+    /// Loads and generates during the events. Returns the kinds of the round.
     ///
     /// # Errors
     ///
-    /// What is not as it should be.
+    /// A description of a violated expectation.
     pub(crate) fn run(&mut self) -> Result<Vec<String>, String> {
         let dice = &mut self.dice;
         let pools = || match dice.below(4) {
@@ -125,7 +125,7 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// What happens between the look at the machine and the load.
+    /// The events between reading the machine and the load.
     fn before_the_load(&mut self, sims: &[Arc<SimGpu>]) {
         let (dice, happened) = (&mut self.dice, &mut self.happened);
         for (card, sim) in sims.iter().enumerate() {
@@ -147,8 +147,8 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// What happens during the load and the warm-up: of which card others take how many hundredths, at which call of
-    /// the progress callback.
+    /// The events during the load and the warm-up: the card, the call of the progress callback, and the percentage of
+    /// memory that other programs take.
     fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
         let dice = &mut self.dice;
         let mut events = Vec::new();
@@ -164,7 +164,7 @@ impl<'m> Round<'m> {
         events
     }
 
-    /// Somebody who takes and gives back all the time.
+    /// A thread that takes and releases memory all the time.
     fn thread(&mut self, sims: &[Arc<SimGpu>], stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
         self.happened.push("a thread takes and gives back".to_owned());
         let (cards, stop) = (sims.to_vec(), Arc::clone(stop));
@@ -178,7 +178,7 @@ impl<'m> Round<'m> {
         })
     }
 
-    /// A load that ended in an error: one of those that it may end in.
+    /// Checks that a failed load ended in one of the allowed errors.
     fn refused(&self, error: &Error) -> Result<&'static str, String> {
         let text = error.to_string();
         if text.contains('\n') {
@@ -203,7 +203,7 @@ impl<'m> Round<'m> {
         }
     }
 
-    /// A load that worked: it generates the CPU's text, whatever others take now.
+    /// Checks that a loaded model generates the CPU's text, whatever other programs take now.
     fn loaded(&mut self, sims: &[Arc<SimGpu>], model: &Model) -> Result<Vec<String>, String> {
         let report = model.report();
         let attempts = report.tries();
@@ -223,7 +223,7 @@ impl<'m> Round<'m> {
             }
         }
         let (mut outcome, mut said) = (self.generate(model, sims), SAME);
-        // Where nothing was computed while it was verified, its pools are yet to find room.
+        // If the verification computed nothing, the pools have not found their room yet.
         if matches!(outcome, Err(generate::Error::Native(Native::Decode { .. })))
             && (fails || self.verify == Verify::Off)
         {
@@ -252,7 +252,7 @@ impl<'m> Round<'m> {
         Ok(vec![format!("loaded at attempt {attempts}"), said.to_owned()])
     }
 
-    /// Text of the prompt, while others take and give back memory between tokens.
+    /// The text of the prompt, while other programs take and release memory between tokens.
     fn generate(&mut self, model: &Model, sims: &[Arc<SimGpu>]) -> Result<String, generate::Error> {
         let mut text = String::new();
         for piece in self.stream(model)? {
@@ -269,14 +269,14 @@ impl<'m> Round<'m> {
     fn stream(&self, model: &Model) -> Result<generate::TokenStream, generate::Error> {
         let plan = model.placement();
         let tokens = plan.context.n_ubatch as usize + self.case.remainder;
-        // With room for the continuation, where several sequences share the context out.
+        // With room for the continuation, if several sequences share the context.
         let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
         let tokens = tokens.min(room - 2 * TOKENS);
         let prompt = "a".repeat(tokens.saturating_sub(4));
         model.generate(prompt).temp(0.0).max_tokens(TOKENS).special(true).stream()
     }
 
-    /// What the CPU alone writes with the plan's parameters, in each way to attend that they may mean.
+    /// The CPU's text with the plan's parameters, for each form of attention that they allow.
     fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
         let case = self.case.model(self.models);
         let on_the_cpu = |flash_attn| {
@@ -292,10 +292,10 @@ impl<'m> Round<'m> {
     }
 }
 
-/// How cards may attend under a plan. AUTO keeps attention fused where it comes to be computed on its layer's device;
-/// the CPU alone always does, and plain attention rounds otherwise. In a hybrid with its cache on the host, that
-/// depends on where the scheduler puts what lies around it (`attention_fused_or_plain.rs`). Quantised values are always
-/// fused (llama-context.cpp, `llama_init_from_model`).
+/// The forms of attention that cards may use under a plan. AUTO keeps attention fused if it is computed on its layer's
+/// device; the CPU alone always fuses, and plain attention rounds differently. In a hybrid with its cache on the host,
+/// the result depends on where the scheduler puts the neighbouring operations (`attention_fused_or_plain.rs`).
+/// Quantised values are always fused (llama-context.cpp, `llama_init_from_model`).
 fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     let context = &plan.context;
     let has_state =
@@ -308,7 +308,7 @@ fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
     if is_open { vec![FlashAttention::On, FlashAttention::Off] } else { vec![context.flash_attn] }
 }
 
-/// Makes others take so many hundredths of a card.
+/// Lets other programs take this percentage of a card.
 fn take(sim: &SimGpu, percent: u64) {
     sim.set_taken(sim.total() / 100 * percent);
 }

@@ -1,4 +1,4 @@
-//! The program `autoplace`, run as a person or a script runs it.
+//! Runs the program `autoplace` as a person or a script would.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -18,7 +18,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is UTF-8")
 }
 
-/// A user with a home of their own, so that nobody's cache is read or written.
+/// A user with a temporary home, so that no real cache is read or written.
 pub(crate) struct User {
     home: TempDir,
 }
@@ -28,7 +28,7 @@ impl User {
         Self { home: tempfile::tempdir().unwrap() }
     }
 
-    /// The program with these arguments, to be started.
+    /// A command of the program with these arguments.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let home = self.home.path();
         let mut command = Command::new(env!("CARGO_BIN_EXE_autoplace"));
@@ -47,7 +47,7 @@ impl User {
         self.command(args).stdin(Stdio::null()).output().expect("the program starts")
     }
 
-    /// What is printed, with nothing on stderr.
+    /// The output; stderr must be empty.
     #[track_caller]
     pub(crate) fn says(&self, args: &[&str]) -> String {
         let output = self.autoplace(args);
@@ -61,7 +61,8 @@ impl User {
         serde_json::from_str(&self.says(&[args, &["--json"]].concat())).expect("JSON")
     }
 
-    /// All of `words` on stderr, in one line unless clap says them; nothing on stdout, and the exit code.
+    /// Checks that stderr holds all of `words`, in one line unless clap wrote it, that stdout is empty, and the exit
+    /// code.
     #[track_caller]
     pub(crate) fn fails(&self, args: &[&str], code: i32, words: &[&str]) {
         let output = self.autoplace(args);
@@ -79,7 +80,7 @@ impl User {
     }
 }
 
-/// Any user: nothing of the home matters.
+/// Runs the program for a fresh user.
 #[track_caller]
 pub(crate) fn succeeds(args: &[&str]) -> String {
     User::new().says(args)

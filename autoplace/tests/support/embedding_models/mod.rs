@@ -1,26 +1,26 @@
-//! Encoders and rerankers that can really be loaded and computed with: small, with random weights, and with words.
+//! Small encoders and rerankers with random weights and a vocabulary of words, which can be loaded and computed.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use autoplace::gguf::TensorType as T;
 
 use crate::synthetic::{Dims, Sketch};
 
-/// Small enough to be computed with in milliseconds.
+/// Small enough for a computation in milliseconds.
 const DIMS: Dims = Dims { n_layer: 3, n_embd: 256, n_ff: 512, n_head: 4, n_head_kv: 4, head_dim: 64, n_vocab: 512 };
 
-/// Tokens that they were trained on, and rows of the table of positions of those that learned some.
+/// Training context, and number of learned positions.
 pub(crate) const LONGEST: u64 = 192;
 
-/// Words of their vocabulary, which is of pieces of words.
+/// Words of their vocabulary, which consists of word pieces.
 pub(crate) const WORDS: [&str; 12] =
     ["the", "moon", "pulls", "sea", "tide", "cat", "sleeps", "on", "a", "warm", "stone", "river"];
 
-/// `llama_pooling_type`.
+/// Values of `llama_pooling_type`.
 const MEAN: u64 = 1;
 const CLS: u64 = 2;
 const RANK: u64 = 4;
 
-/// The encoders, each pooling as its header says, with matrices of this type: in 32 bits they round hardly at all.
+/// The encoders, each with the pooling of its header and matrices of this type. With 32 bits they hardly round.
 pub(crate) fn encoders(ty: T) -> Vec<Sketch> {
     vec![bert(ty), nomic_bert(ty), jina_bert(ty)]
 }
@@ -48,7 +48,7 @@ fn encoder(arch: &'static str, name: &'static str, pooling: u64, ty: T) -> Sketc
     sketch
 }
 
-/// BERT, whose positions are learned: the mean.
+/// BERT with learned positions and mean pooling.
 pub(crate) fn bert(ty: T) -> Sketch {
     bert_of("mean", MEAN, ty)
 }
@@ -66,12 +66,12 @@ fn bert_of(name: &'static str, pooling: u64, ty: T) -> Sketch {
     sketch
 }
 
-/// A BERT with a head that gives one score.
+/// A BERT with a head of one score.
 pub(crate) fn reranker(ty: T) -> Sketch {
     with_head(bert_of("reranker", RANK, ty), 1)
 }
 
-/// A BERT with a head that gives a score for each of these.
+/// A BERT with a head that scores each of these labels.
 pub(crate) fn classifier(labels: &[&str]) -> Sketch {
     let mut sketch = bert_of("classifier", RANK, T::F32);
     sketch.strings("classifier.output_labels", labels);
@@ -87,7 +87,7 @@ fn with_head(mut sketch: Sketch, scores: u64) -> Sketch {
     sketch
 }
 
-/// Nomic's BERT, whose positions are turned: the first token.
+/// Nomic's BERT with rotary positions and pooling by the first token.
 pub(crate) fn nomic_bert(ty: T) -> Sketch {
     let mut sketch = encoder("nomic-bert", "cls", CLS, ty);
     sketch.f32("rope.freq_base", 1000.0);
@@ -97,7 +97,7 @@ pub(crate) fn nomic_bert(ty: T) -> Sketch {
     sketch
 }
 
-/// Jina's BERT, whose positions are a bias of the attention: the mean.
+/// Jina's BERT, whose positions are an attention bias, with mean pooling.
 pub(crate) fn jina_bert(ty: T) -> Sketch {
     let mut sketch = encoder("jina-bert-v2", "mean", MEAN, ty);
     for il in 0..DIMS.n_layer {
@@ -108,7 +108,7 @@ pub(crate) fn jina_bert(ty: T) -> Sketch {
     sketch
 }
 
-/// A llama that looks both ways, and keeps a cache all the same.
+/// A bidirectional llama that still has a cache.
 pub(crate) fn llama_embed(ty: T) -> Sketch {
     let mut sketch = Sketch::new("llama-embed", "both ways", DIMS);
     sketch.bool("attention.causal", false);
@@ -123,7 +123,7 @@ pub(crate) fn llama_embed(ty: T) -> Sketch {
     sketch
 }
 
-/// The encoder of a T5 alone, which llama.cpp gives a cache that it does not use.
+/// The encoder of a T5. llama.cpp gives it a cache that it does not use.
 pub(crate) fn t5_encoder(ty: T) -> Sketch {
     const BUCKETS: u64 = 32;
     let mut sketch = Sketch::new("t5encoder", "alone", DIMS);
@@ -151,7 +151,7 @@ pub(crate) fn t5_encoder(ty: T) -> Sketch {
     sketch
 }
 
-/// A text of so many words, another for each number.
+/// A text of `words` words, different for each number.
 pub(crate) fn text(number: usize, words: usize) -> String {
     let word = |n: usize| WORDS[(n * n + 5 * number + n * number) % WORDS.len()];
     (0..words).map(word).collect::<Vec<_>>().join(" ")

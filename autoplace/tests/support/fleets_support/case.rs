@@ -1,4 +1,4 @@
-//! A case: which model, which cards, which host, which request.
+//! A case: its model, cards, host and request.
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
@@ -16,18 +16,18 @@ pub(crate) struct Case {
     cards: Vec<CardKind>,
     host: Host,
     pub(crate) request: Request,
-    /// Tokens of the prompt beyond those that are computed at once.
+    /// Prompt tokens beyond a full computation.
     pub(crate) remainder: usize,
 }
 
-/// A card before it is there.
+/// The description of a card.
 #[derive(Debug, Clone)]
 struct CardKind {
     rules: Rules,
     kind: GpuKind,
     asynchronous: bool,
     total: u64,
-    /// What others have taken of it.
+    /// Bytes that other programs have taken.
     taken: u64,
     bytes_per_second: Option<u64>,
 }
@@ -44,13 +44,14 @@ impl Case {
         }
         let count = dice.one_of(&[0, 1, 1, 1, 2, 2, 3, 3, 4, 4]);
         let asynchronous = dice.percent(50);
-        // Models a thousandth the size of real ones: on memory as much slower, reading them decides as it does there.
+        // Models are a thousandth of real size. With memory that is slower by the same factor, reading weights decides
+        // the speed as it does in reality.
         let unit = dice.one_of(&[1_000_000_000, 1_000_000, 1_000_000, 1_000_000]);
         let same_rules = dice.percent(60).then(|| rules(&mut dice));
         let cards = (0..count)
             .map(|_| {
                 let rules = same_rules.unwrap_or_else(|| rules(&mut dice));
-                // Beside a card it is left out, so most of them are alone.
+                // An integrated GPU beside a card is left out, so most of them are alone.
                 let kind =
                     if dice.percent(if count == 1 { 25 } else { 6 }) { GpuKind::Integrated } else { GpuKind::Discrete };
                 let usable = match dice.below(20) {
@@ -89,7 +90,7 @@ impl Case {
         &models.all[self.model]
     }
 
-    /// The case in full, for whoever has to find out what went wrong.
+    /// The full case, for debugging.
     pub(crate) fn describe(&self, models: &Models) -> String {
         let Self { number, cards, host, request, remainder, .. } = self;
         let title = &self.model(models).title;
@@ -100,7 +101,8 @@ impl Case {
         !self.cards.is_empty()
     }
 
-    /// Puts the cards into this process, with pools that take so much when something is first computed.
+    /// Registers the cards in this process. `pools` returns the memory that a card's pools take at the first
+    /// computation.
     pub(crate) fn fleet(&self, mut pools: impl FnMut() -> u64) -> Vec<Card> {
         self.cards.iter().zip(["A", "B", "C", "D"]).map(|(card, name)| card.register(name, pools())).collect()
     }
@@ -136,13 +138,13 @@ impl CardKind {
     }
 }
 
-/// As if ggml had reported its memory.
+/// The GPU as if ggml had reported its memory.
 fn read(mut gpu: Gpu) -> Gpu {
     gpu.ggml = Some(Reading::new(gpu.total, gpu.free));
     gpu
 }
 
-/// What a case is about the size of.
+/// The memory that a case is sized by.
 struct Needs {
     /// Bytes of all layers on one GPU, and of all on the host.
     gpu: u64,
@@ -151,18 +153,18 @@ struct Needs {
 }
 
 impl Needs {
-    /// What compute buffers may grow by after the load. llama.cpp reserves them for the largest prompt of all sequences
-    /// and for a token of each. Those between, or of one sequence, may be computed elsewhere, since a GPU only takes
-    /// work from the host from 32 tokens on, and need more (llama-context.cpp, `sched_reserve`). The table's growth
-    /// covers it, a headroom in bytes is the user's affair.
+    /// Possible growth of compute buffers after the load. llama.cpp reserves them for the largest prompt of all
+    /// sequences and for a token of each. Numbers in between, or a single sequence, may be computed elsewhere and need
+    /// more memory, because a GPU takes work from the host only from 32 tokens on (llama-context.cpp, `sched_reserve`).
+    /// The table's growth covers this; a headroom in bytes is the user's own choice.
     fn growth(&self) -> u64 {
         2 * self.workload.activations
     }
 
-    /// The size of a card on which a plan may take so many bytes.
+    /// The size of a card on which a plan may take `usable` bytes.
     fn total_with(&self, usable: u64, taken: u64, rules: Rules, request: &Request) -> u64 {
         if let Headroom::Percent(percent) = request.headroom {
-            // Of a small card a share is less than what buffers may grow by.
+            // On a small card, a percentage may be less than the possible growth of buffers.
             let share = f64::from(percent) / 100.0;
             let enough = (usable + taken) as f64 / (1.0 - share);
             return enough.max(self.growth() as f64 / share) as u64;
@@ -192,7 +194,7 @@ impl Needs {
 
 fn rules(dice: &mut Dice) -> Rules {
     let alignment = dice.one_of(&[16, 64, 256]);
-    // The smallest takes the largest tensor, and a computation may need several of it.
+    // The smallest limit fits the largest tensor, and a computation may need several buffers.
     let max_alloc = dice.one_of(&[mib(8), gib(1), gib(4)]);
     dice.one_of(&[Rules::Cuda, Rules::Cuda, vulkan(alignment, max_alloc), Rules::Metal])
 }

@@ -1,4 +1,4 @@
-//! One case made so: planned, loaded, computed with and freed again, and looked at after each step.
+//! Runs a case: plans, loads, computes and frees, with checks after each step.
 
 use autoplace::Model;
 use autoplace::generate::TokenStream;
@@ -10,11 +10,11 @@ use super::Models;
 use super::case::Case;
 use crate::rig::{Card, nothing_left};
 
-/// Plans, loads, generates and frees. The plan; none of a case that had no room.
+/// Plans, loads, generates and frees. Returns the plan; `None` if the case had no room.
 ///
 /// # Errors
 ///
-/// What is not as it should be.
+/// A description of a violated expectation.
 pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let fleet = case.fleet(|| 0);
     let outcome = on(&fleet, case, models)?;
@@ -24,7 +24,7 @@ pub(crate) fn run(case: &Case, models: &Models) -> Result<Option<Plan>, String> 
 
 fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, String> {
     let machine = case.machine(fleet);
-    // One thread: ggml's threads spin while they wait for each other.
+    // One thread, because ggml's threads spin while they wait for each other.
     let builder =
         || Model::builder(&case.model(models).path).request(case.request.clone()).machine(machine.clone()).n_threads(1);
     let planned = match builder().plan() {
@@ -37,16 +37,16 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
         Err(error) => return Err(format!("plan: {error}")),
     };
     within_budget(&planned)?;
-    // What the probe made cards count: recurrent state is really allocated while it answers.
+    // The probe's peaks: recurrent state is really allocated while it answers.
     let probe_peaks: Vec<u64> = fleet.iter().map(|card| card.sim.peak()).collect();
 
-    // A full one computes the whole context.
+    // A full verification computes the whole context.
     let full = planned.context.n_ctx <= 512 && case.number.is_multiple_of(4);
     let verify = if full { Verify::Full } else { Verify::Quick };
     let model = builder().verify(verify).load().map_err(|error| format!("load: {error}"))?;
     let plan = model.placement();
     if *plan != planned {
-        // Which the warm-up finds, and nothing later (docs/load-contract.md).
+        // The warm-up finds this growth; nothing grows later (docs/load-contract.md).
         let report = model.report();
         let mut failures = report.attempts.iter().filter_map(|it| it.failure.as_ref());
         if case.model(models).title.contains("mla") && failures.all(|it| it.stage == Stage::WarmUp) {
@@ -68,7 +68,7 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
         }
     }
     generate(&model, case.remainder)?;
-    // Whatever is computed after a full warm-up takes no byte more; after a quick one, hardly one.
+    // After a full warm-up, a computation takes no further byte; after a quick one, hardly any.
     for (Card { sim, gpu }, loaded) in fleet.iter().zip(loaded) {
         let (name, used) = (&gpu.name, sim.used());
         let compute = on_card(&plan, gpu.device.as_deref()).compute;
@@ -80,18 +80,18 @@ fn on(fleet: &[Card], case: &Case, models: &Models) -> Result<Option<Plan>, Stri
     Ok(Some(Plan::clone(&plan)))
 }
 
-/// What the plan takes of a card.
+/// The plan's footprint on a card.
 fn on_card(plan: &Plan, device: Option<&str>) -> Footprint {
     let placement = plan.gpus().find(|placement| placement.device.as_deref() == device);
     placement.map(|placement| placement.footprint).unwrap_or_default()
 }
 
-/// What the compute buffers of a card grew by in the warm-up.
+/// Growth of a card's compute buffers in the warm-up.
 fn grown(model: &Model, device: Option<&str>) -> u64 {
     model.report().gpus.iter().find(|gpu| Some(gpu.device.as_str()) == device).map_or(0, |gpu| gpu.grown)
 }
 
-/// No device of the plan gives more than it may.
+/// Checks that no device of the plan exceeds its budget.
 fn within_budget(plan: &Plan) -> Result<(), String> {
     for placement in &plan.placements {
         let (needed, budget) = (placement.footprint.total(), placement.budget);
@@ -103,7 +103,7 @@ fn within_budget(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// What cards count, and what llama.cpp says of them, is what the plan says.
+/// Checks that the cards' counts and llama.cpp's account equal the plan.
 fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     let plan = model.placement();
     for Card { sim, gpu } in fleet {
@@ -124,7 +124,7 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
         return Err(format!("llama.cpp says {:?}\n{plan}", allocated.gpus));
     }
     let host = plan.host().map(|host| host.footprint).unwrap_or_default();
-    // Weights count with their span where they are mapped; the buffer of logits is in the plan only.
+    // Mapped weights count with their span, and only the plan includes the buffer of logits.
     let more = allocated.host.compute.saturating_sub(host.compute);
     if allocated.host.kv != host.kv || (more > 0 && plan.gpus().next().is_none()) {
         let said = allocated.host;
@@ -133,15 +133,15 @@ fn as_planned(fleet: &[Card], model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// A prompt of so many tokens more than are computed at once, or as many as a sequence holds, and three of
-/// its continuation.
+/// Generates after a prompt of `remainder` tokens more than a full computation, or of as many as a sequence holds, and
+/// three tokens of its continuation.
 fn generate(model: &Model, remainder: usize) -> Result<(), String> {
     const CONTINUATION: usize = 3;
     let context = &model.placement().context;
     let shared_by = if context.kv_unified { 1 } else { context.n_seq_max };
     let room = (context.n_ctx / shared_by) as usize - CONTINUATION;
     let tokens = room.min(context.n_ubatch as usize + remainder);
-    // A token begins the text, three are the bytes of a space before it, the others are of a letter each.
+    // One token begins the text, three are the bytes of a space, and each letter is one more.
     let prompt = "a".repeat(tokens.saturating_sub(4));
     let text = model.generate(prompt).temp(0.0).max_tokens(CONTINUATION).stream().and_then(TokenStream::into_text);
     let (_, statistics) = text.map_err(|error| format!("generating: {error}"))?;

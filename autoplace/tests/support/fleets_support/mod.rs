@@ -1,4 +1,4 @@
-//! Cases, what is to hold of each, and how many there were of which kind.
+//! Cases, their invariants, and counts by kind.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 mod case;
@@ -16,14 +16,14 @@ use crate::rig::none_failed;
 pub(crate) use case::Case;
 pub(crate) use checks::run;
 
-/// A model's file, and what is known of it.
+/// A model's file with its profile.
 pub(crate) struct Model {
     pub(crate) title: String,
     pub(crate) path: PathBuf,
     pub(crate) profile: ModelProfile,
 }
 
-/// All of them, written once; the files live as long.
+/// All models, written once. The files live as long as this.
 pub(crate) struct Models {
     pub(crate) all: Vec<Model>,
     _folder: TempDir,
@@ -34,7 +34,7 @@ impl Models {
         let folder = tempfile::tempdir().unwrap();
         let all = random_weights::all().into_iter().chain(random_weights::deep()).map(|mut sketch| {
             sketch.vocabulary();
-            // As far as a context may grow, its memory is really written.
+            // A context that may grow really uses its memory, so it is limited.
             sketch.u32("context_length", 8192);
             let path = random_weights::write(&sketch, folder.path());
             let header = Header::open(&path).unwrap();
@@ -44,8 +44,8 @@ impl Models {
     }
 }
 
-/// Runs so many cases, each by its number, and fails with all that is wrong with any of them, or where there were too
-/// few of a kind: 1,000 cases are not to be 1,000 times the same. `least`: how many of a thousand are to be of it.
+/// Runs `cases` cases by number. Fails with all violations, or if a kind is too rare, because 1,000 cases must differ.
+/// `least` is the minimum number of each kind per thousand.
 #[track_caller]
 pub(crate) fn run_all(cases: u64, least: &[(&str, u64)], mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>) {
     let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! docs/defaults.md, held against the source of the llama.cpp that is built and against our own defaults.
+//! Compares docs/defaults.md with the source of the built llama.cpp and with our own defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 
 use crate::llama_source::read;
 
-/// Names and values, as they are written; no value is an empty one.
+/// Names and values as written. No value is empty.
 type Fields = BTreeMap<String, String>;
 
-/// Of the C API: callbacks, data, and what makes a model or a context another one.
+/// Excluded fields of the C API: callbacks, data, and fields that select another kind of model or context.
 const API_APART: &str = include_str!("apart_api.txt");
 
-/// Of the tools: what is asked of a single one of them, files, the server's network and pages, and training.
+/// Excluded fields of the tools: those of a single tool, files, the server's network and pages, and training.
 const TOOLS_APART: &str = include_str!("apart_tools.txt");
 
 /// The members of a struct of common.h.
@@ -46,7 +46,7 @@ fn members(source: &str, name: &str) -> Fields {
     fields
 }
 
-/// What one of the functions that return defaults initialises.
+/// The initialisers in one of the functions that return defaults.
 fn initialisers(file: &str, function: &str) -> Fields {
     let source = read(file);
     let begin = source.find(&format!("{function}() {{")).unwrap();
@@ -63,7 +63,7 @@ fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What the document's columns of this name say.
+/// The documented values of this column.
 fn documented(column: &str) -> Fields {
     let text = include_str!("../../../../docs/defaults.md");
     let (mut index, mut fields) = (None, Fields::new());
@@ -84,7 +84,7 @@ fn documented(column: &str) -> Fields {
     fields
 }
 
-/// That the document has these, each with its value, but for those that stand apart; and that there are no others.
+/// Checks that the document has exactly these fields with their values, apart from the excluded ones.
 #[track_caller]
 fn hold(column: &str, theirs: &Fields, apart: &str) {
     let documented = documented(column);
@@ -115,7 +115,7 @@ fn the_defaults_of_llama_cpps_tools_are_documented() {
     assert!(theirs.len() > 150, "{theirs:?}");
     let sampling = members(&source, "common_params_sampling");
     theirs.extend(prefixed("sampling", sampling));
-    // Of these, some.
+    // Only some members of these structs.
     for (prefix, name) in [("cpuparams", "common_cpu_params"), ("speculative.draft", "common_params_speculative_draft")]
     {
         let some = prefixed(prefix, members(&source, name));
@@ -132,11 +132,11 @@ fn prefixed(prefix: &str, fields: Fields) -> impl Iterator<Item = (String, Strin
 #[test]
 fn our_own_defaults_are_documented() {
     fn fields(value: &impl serde::Serialize) -> Map<String, Value> {
-        // By way of the text, in which an f32 has its own digits.
+        // Goes through the text, in which an f32 has its own digits.
         serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
     }
     let mut ours = fields(&ContextParams::default());
-    // What is left out where it is off.
+    // Sets fields that are omitted when off.
     let mut on = ContextParams::default();
     (on.embeddings, on.mtp, on.n_rs_seq) = (Some(Pooling::Model), true, 1);
     let off = [("embeddings", Value::Null), ("mtp", false.into()), ("n_rs_seq", 0.into())];
@@ -146,7 +146,7 @@ fn our_own_defaults_are_documented() {
     assert!(fields(&on).keys().eq(ours.keys()));
     ours.extend(fields(&Sampling::default()));
     let mut documented = documented("autoplace");
-    // `Headroom::Default` and the like are no fields.
+    // `Headroom::Default` and the like are not fields.
     documented.retain(|_, value| !value.is_empty());
     for (name, value) in &documented {
         let value: Value = serde_json::from_str(value).unwrap();

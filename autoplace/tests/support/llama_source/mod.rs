@@ -1,9 +1,9 @@
-//! The source of the llama.cpp that is built, found as the build finds it.
+//! The source of the built llama.cpp, located as the build locates it.
 
 #[path = "../../../../llama-sys/build/source.rs"]
 mod source;
 
-/// One of its files.
+/// Reads one of its files.
 pub(crate) fn read(file: &str) -> String {
     let file = source::find().join(file);
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))

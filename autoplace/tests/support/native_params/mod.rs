@@ -1,11 +1,11 @@
-//! Our parameters in llama.cpp's own structs, and its account in ours, for tests that ask llama.cpp itself. The library
-//! has its own such table, which these hold it against.
+//! Translates our parameters into llama.cpp's structs, and its account into ours, for tests that call llama.cpp
+//! directly. The library has its own translation, which these tests verify.
 #![allow(dead_code)] // Each test uses some of it.
 
 use autoplace::llama_sys::{self, Backend, Device, DeviceKind, MemoryBreakdown};
 use autoplace::memory::{ContextParams, FlashAttention, Footprint, Footprints, KvType, Place, Pooling, TensorOverride};
 
-/// The parameters of a context; one thread.
+/// The parameters of a context with one thread.
 pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     llama_sys::ContextParams {
         n_ctx: params.n_ctx,
@@ -34,7 +34,7 @@ pub(crate) fn context(params: &ContextParams) -> llama_sys::ContextParams {
     }
 }
 
-/// The parameters of the second context, of blocks that predict further tokens.
+/// The parameters of the second context, for multi-token prediction.
 pub(crate) fn heads(params: &ContextParams) -> llama_sys::ContextParams {
     llama_sys::ContextParams {
         n_batch: params.n_batch.min(params.n_ubatch),
@@ -61,7 +61,7 @@ fn kv_type(ty: KvType) -> llama_sys::KvType {
     ty.to_string().parse().unwrap()
 }
 
-/// Weights that go elsewhere than their layer, of a model on these devices.
+/// Tensor overrides of a model on these devices.
 pub(crate) fn overrides(rules: &[TensorOverride], devices: &[Device]) -> Vec<llama_sys::TensorOverride> {
     let all = Backend::init().unwrap().devices();
     let cpu = all.iter().find(|device| device.kind() == DeviceKind::Cpu);
@@ -75,7 +75,7 @@ pub(crate) fn overrides(rules: &[TensorOverride], devices: &[Device]) -> Vec<lla
     rules.iter().map(native).collect()
 }
 
-/// What llama.cpp says that each of these devices holds, and the host.
+/// llama.cpp's memory on each of these devices and on the host.
 pub(crate) fn footprints(breakdown: &MemoryBreakdown, devices: &[Device]) -> Footprints {
     let sum = |rows: &mut dyn Iterator<Item = &llama_sys::BufferUse>| {
         rows.fold(Footprint::default(), |mut sum, row| {

@@ -1,4 +1,4 @@
-//! What the tests of loading and generating share.
+//! Shared helpers of the tests of loading and generating.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -15,13 +15,13 @@ pub(crate) fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
 }
 
-/// The demo model, loaded for the caller alone. One thread: ggml's threads spin while they wait for each other, so that
-/// tests running side by side on few cores would mostly wait.
+/// The demo model, loaded for the caller alone. One thread, because ggml's threads spin while they wait for each other,
+/// and tests that run side by side on few cores would mostly wait.
 pub(crate) fn load_demo() -> Model {
     Model::builder(demo_path()).n_threads(1).load().expect("the demo model loads")
 }
 
-/// Waits until this holds, on the busiest machine.
+/// Waits until `holds` returns true, even on a very busy machine.
 #[track_caller]
 pub(crate) fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -31,7 +31,7 @@ pub(crate) fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Asks this as long as the other thing is not done.
+/// Calls `ask` repeatedly until `done` has returned.
 pub(crate) fn meanwhile(done: impl FnOnce() + Send, mut ask: impl FnMut()) {
     thread::scope(|scope| {
         let done = scope.spawn(done);
@@ -41,16 +41,16 @@ pub(crate) fn meanwhile(done: impl FnOnce() + Send, mut ask: impl FnMut()) {
     });
 }
 
-/// A model as llama.cpp loads it, on the host.
+/// A model loaded by llama.cpp on the host.
 pub(crate) fn native(path: &Path) -> Result<llama_sys::Model, llama_sys::Error> {
     let params = ModelParams { devices: Some(Vec::new()), ..ModelParams::default() };
     llama_sys::Model::load(path, params)
 }
 
-/// Tokens of [`tiny_llama`].
+/// Number of tokens of [`tiny_llama`].
 pub(crate) const TINY_VOCABULARY: u32 = 300;
 
-/// The smallest llama that llama.cpp loads: two blocks, all weights zero. To be changed by a test.
+/// The smallest llama that llama.cpp loads: two blocks with zero weights, for tests to modify.
 pub(crate) fn tiny_llama() -> Builder {
     let [normal, unknown, control, byte] = [1, 2, 3, 6];
     let special = [("<unk>", unknown), ("<s>", control), ("</s>", control)].map(|(text, kind)| (text.to_owned(), kind));
@@ -65,12 +65,12 @@ pub(crate) fn tiny_llama() -> Builder {
         .array_i32("tokenizer.ggml.token_type", &kinds)
 }
 
-/// [`tiny_llama`] before its vocabulary.
+/// [`tiny_llama`] without its vocabulary.
 pub(crate) fn tiny_llama_without_vocabulary() -> Builder {
     tiny("llama", 1, 32)
 }
 
-/// The same tensors under the name of another architecture that takes them, or with attention heads of another width.
+/// The same tensors under the name of another compatible architecture, or with attention heads of another width.
 pub(crate) fn tiny(architecture: &str, n_head_kv: u32, head: u32) -> Builder {
     let key = |suffix: &str| format!("{architecture}.{suffix}");
     let q_width = 2 * u64::from(head);

@@ -1,9 +1,8 @@
-//! Random data of ggml's tensor types: any bits for the quants, small numbers for the scales that they are
-//! multiplied with.
+//! Random data of ggml's tensor types: random bits for the quants, and small numbers for the scales that multiply them.
 
 use autoplace::gguf::TensorType as T;
 
-/// xorshift64*: enough for weights, and the same on every machine.
+/// xorshift64*: good enough for weights, and the same on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -18,12 +17,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// In -1..1.
+    /// A number in -1..1.
     fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     }
 
-    /// The data of a tensor. Norms are near 1 and the decay of a state is negative, so that nothing grows without end.
+    /// The data of a tensor. Norms are near 1 and the decay of a state is negative, so that values stay finite.
     pub(crate) fn tensor(&mut self, name: &str, ty: T, elements: u64) -> Vec<u8> {
         let elements = usize::try_from(elements).unwrap();
         let mut data = Vec::new();
@@ -50,7 +49,7 @@ impl Random {
         data
     }
 
-    /// One block (ggml-common.h): quants of any bits, and scales at the places where its struct has them.
+    /// One block (ggml-common.h): random bits for the quants, and scales at their offsets in the struct.
     fn block(&mut self, ty: T) -> Vec<u8> {
         let bytes = usize::try_from(ty.type_size()).unwrap();
         let mut block: Vec<u8> = (0..bytes).map(|_| (self.bits() >> 32) as u8).collect();
@@ -58,14 +57,14 @@ impl Random {
             T::Q8_0 | T::Q4_0 | T::Q5_0 | T::IQ4_NL | T::IQ4_XS => &[0],
             T::Q4_K | T::Q5_K => &[0, 2],
             T::Q6_K => &[208],
-            // One byte that is an exponent, 127 for 1.
+            // One byte is the exponent; 127 means 1.
             T::MXFP4 => {
                 block[0] = 119 + (self.bits() % 4) as u8;
                 &[]
             }
             other => panic!("no random {other}"),
         };
-        // The K-quants multiply this with a scale of 6 to 8 bits, the others with the quant alone.
+        // The K-quants multiply this with a scale of 6 to 8 bits, the others only with the quant.
         let size = match ty {
             T::Q4_K | T::Q5_K | T::Q6_K | T::IQ4_XS => 0.000_1,
             _ => 0.001,
@@ -78,7 +77,7 @@ impl Random {
     }
 }
 
-/// Where the numbers of a tensor lie, and how far from it.
+/// The centre and the spread of a tensor's numbers.
 fn range(name: &str) -> (f32, f32) {
     if name.contains("norm") && !name.ends_with("bias") {
         (1.0, 0.1)
@@ -89,13 +88,13 @@ fn range(name: &str) -> (f32, f32) {
     }
 }
 
-/// The nearest half below, of numbers that are 0 or normal in 16 bits.
+/// Converts to 16 bits by truncation. The number must be 0 or normal in 32 bits.
 fn half(x: f32) -> u16 {
     let bits = x.to_bits();
     let sign = (bits >> 16) as u16 & 0x8000;
     let exponent = ((bits >> 23) & 0xff) as i32 - 127 + 15;
     if exponent <= 0 {
-        // Subnormal: the fraction with its leading 1, moved to where the exponent is 0.
+        // Subnormal: the fraction with its leading 1, shifted to exponent 0.
         let fraction = (bits & 0x7f_ffff) | 0x80_0000;
         let shift = 14 - exponent;
         return sign | if shift < 32 { (fraction >> shift) as u16 } else { 0 };
@@ -103,26 +102,26 @@ fn half(x: f32) -> u16 {
     sign | ((exponent as u16) << 10) | ((bits >> 13) & 0x3ff) as u16
 }
 
-/// Choices that follow from a number: what makes a case random, and the same on every machine.
+/// Pseudo-random choices from a number, the same on every machine.
 pub(crate) struct Dice(Random);
 
 impl Dice {
     pub(crate) fn new(number: u64) -> Self {
         let mut random = Random::new(number + 1);
-        // The first numbers of near seeds are near each other.
+        // The first numbers of similar seeds are similar.
         for _ in 0..8 {
             random.bits();
         }
         Self(random)
     }
 
-    /// From 0 to before `n`.
+    /// A number from 0 to below `n`.
     pub(crate) fn below<N: TryFrom<u64> + TryInto<u64>>(&mut self, n: N) -> N {
         let n = n.try_into().ok().unwrap();
         N::try_from((self.0.bits() >> 16) % n).ok().unwrap()
     }
 
-    /// True in so many of a hundred times.
+    /// True with a probability of `n` percent.
     pub(crate) fn percent(&mut self, n: u64) -> bool {
         self.below(100) < n
     }
@@ -131,7 +130,7 @@ impl Dice {
         all[self.below(all.len())]
     }
 
-    /// From `least` to `most` hundredths of `whole`.
+    /// From `least` to `most` percent of `whole`.
     pub(crate) fn share(&mut self, whole: u64, least: u64, most: u64) -> u64 {
         let parts = 10_000;
         let (least, most) = (least * 100, most * 100);

@@ -1,4 +1,4 @@
-//! Models that can really be loaded and computed with: small, and with random weights.
+//! Small models with random weights, which can be loaded and computed.
 //!
 //! Their files are those of [`Sketch`], whose data is a hole; [`fill`] writes numbers into it.
 #![allow(dead_code, unused_imports, reason = "each test uses some of it")]
@@ -15,17 +15,17 @@ use crate::synthetic::{Dims, Sketch};
 pub(crate) use crate::synthetic::{computed as all, computed_deep as deep, without_attention};
 pub(crate) use blocks::{Dice, Random};
 
-/// The sizes of most of them.
+/// The sizes of most models.
 pub(crate) const DIMS: Dims = Dims::of([4, 256, 768, 4, 2, 64, 512]);
 
-/// Writes the model's files into `folder` and returns the first.
+/// Writes the model's files into `folder`. Returns the first.
 pub(crate) fn write(sketch: &Sketch, folder: &Path) -> PathBuf {
     let path = sketch.write(folder);
     fill(&path);
     path
 }
 
-/// Gives every tensor of a model's files random values that stay finite through its blocks.
+/// Writes random values into every tensor of a model's files. They stay finite through its blocks.
 fn fill(path: &Path) {
     let header = Header::open(path).unwrap();
     let mut random = Random::new(1);

@@ -1,4 +1,4 @@
-//! Cards, splits and settings; the real load of each, and what llama.cpp says of it.
+//! Cards, splits and settings; real loads of each, and llama.cpp's account of them.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use crate::native_params;
 use crate::rig::{Card, CardKind, Kind, Loaded, none_failed, nothing_left, vulkan};
 use crate::synthetic::Sketch;
 
-/// What is not as it should be.
+/// The result of a comparison; an error describes the difference.
 pub(crate) type Compared = Result<(), Box<dyn Error>>;
 
-/// Where a model goes.
+/// The cards and the split of a model.
 #[derive(Debug)]
 pub(crate) struct Placement {
     pub(crate) cards: Vec<CardKind>,
@@ -27,7 +27,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Places for a model of which `all` layers can be put on GPUs.
+    /// Placements for a model with `all` layers that can be offloaded.
     pub(crate) fn of(all: u32) -> Vec<Self> {
         const CUDA: CardKind = (Rules::Cuda, false);
         const PLAIN: CardKind = (Rules::Plain, false);
@@ -63,7 +63,7 @@ impl Placement {
     }
 }
 
-/// Settings that change what is allocated, all of them together in four.
+/// Four settings that together cover everything that changes allocations.
 pub(crate) fn settings() -> [ContextParams; 4] {
     let mut plain = ContextParams::default();
     (plain.n_ctx, plain.n_batch, plain.n_ubatch) = (512, 256, 64);
@@ -84,7 +84,7 @@ pub(crate) fn settings() -> [ContextParams; 4] {
     [plain, sequences, quantised, lean]
 }
 
-/// These positions of so many sequences.
+/// A batch with these positions in each of `sequences` sequences.
 fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool) -> Batch {
     let mut batch = Batch::default();
     for sequence in 0..sequences {
@@ -97,7 +97,8 @@ fn batch(sequences: u32, positions: Range<u32>, is_output: impl Fn(u32) -> bool)
     batch
 }
 
-/// A prompt of more than one full batch of the graph over all sequences, and a token of each; the last logits of both.
+/// Computes a prompt of more than one full graph batch over all sequences, and then a token of each. Returns the last
+/// logits of both.
 pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     if context.embeds() {
         return embed(context);
@@ -115,7 +116,7 @@ pub(crate) fn decode(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error
     Ok(all)
 }
 
-/// Texts of every size: as many tokens as a computation takes, over all sequences and of one, and fewer.
+/// Computes texts of every size: a full computation over all sequences, one in a single sequence, and smaller ones.
 fn embed(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     let (sequences, most) = (context.n_seq_max(), context.n_ubatch());
     let longest = context.longest_text();
@@ -140,7 +141,7 @@ fn embed(context: &mut Context) -> Result<Vec<f32>, llama_sys::Error> {
     Ok(all)
 }
 
-/// As many tokens as a context that predicts takes at once, and one with what it predicts.
+/// Computes as many tokens as a context for multi-token prediction takes at once, and one with its prediction.
 fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     let width = heads.model().n_embd_out() as usize;
     let most = heads.n_batch().min(heads.n_ctx_seq() - 1);
@@ -153,7 +154,7 @@ fn predict(heads: &mut Context) -> Result<(), llama_sys::Error> {
     Ok(())
 }
 
-/// New cards, and what a probe says of a model on them.
+/// New cards, and the probe of a model on them.
 pub(crate) fn probed(
     probe: &NativeProbe,
     placement: &Placement,
@@ -166,10 +167,10 @@ pub(crate) fn probed(
     Ok((cards, probed))
 }
 
-/// One model on new cards, probed, loaded and computed with.
+/// Probes, loads and runs a model on new cards.
 pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, params: &ContextParams) -> Compared {
     let (cards, probed) = probed(probe, placement, params)?;
-    // The probe's own.
+    // The probe's own peaks.
     let peaks: Vec<u64> = cards.iter().map(|card| card.sim.peak()).collect();
     let loaded = Loaded::new(path, &cards.iter().collect::<Vec<_>>(), &placement.split, params, Kind::Real)?;
     let mut context = loaded.context(params)?;
@@ -194,7 +195,7 @@ pub(crate) fn compare(path: &Path, probe: &NativeProbe, placement: &Placement, p
     Ok(nothing_left("everything is dropped", cards.iter().map(|card| &card.sim))?)
 }
 
-/// The probe, llama.cpp's own account, and what the cards count.
+/// Compares the probe, llama.cpp's own account, and the cards' counts.
 fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Context>, cards: &[Card]) -> Compared {
     let mut taken = context.memory_breakdown()?;
     if let Some(heads) = heads {
@@ -219,8 +220,8 @@ fn check(when: &str, probed: &Breakdown, context: &Context, heads: Option<&Conte
     Ok(())
 }
 
-/// Has each of these models compared in every placement, so many times with the next of the settings. `probe` writes
-/// the model into a folder; `None` leaves it out. Returns the number of comparisons.
+/// Compares each of these models in every placement, `times` times with the next of the settings. `probe` writes the
+/// model into a folder, or returns `None` to skip it. Returns the number of comparisons.
 pub(crate) fn compare_all(
     models: &[Sketch],
     settings: &[ContextParams],

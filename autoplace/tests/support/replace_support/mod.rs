@@ -1,4 +1,4 @@
-//! Simulated cards, plans for them, and texts: what the tests of re-placing a model share.
+//! Simulated cards, plans for them, and texts, shared by the tests of re-placing a model.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -12,20 +12,20 @@ use autoplace::{Model, ModelBuilder};
 
 use crate::text_support::{Completion, texts_of};
 
-/// A request that leaves cards what a warm-up makes buffers grow by. Nothing is repacked, so that host and cards
-/// compute the same to the last bit.
+/// A request whose headroom covers the growth of buffers in a warm-up. Nothing is repacked, so that host and cards
+/// compute the same bits.
 pub(crate) fn request() -> Request {
     let mut request = Request::new().headroom(Headroom::Bytes(256 << 10));
     request.params.repack = false;
     request
 }
 
-/// A load that is tried once: what a plan lacks is an error, and no other plan.
+/// A load with a single attempt, so that a lack of memory is an error and not another plan.
 pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
     Model::builder(path).request(request.clone()).n_threads(1).attempts(1)
 }
 
-/// A plan with so many layers on cards, for what is free now.
+/// A plan with `layers` layers on cards, for the memory that is free now.
 pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
     let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).plan().unwrap()
@@ -37,14 +37,14 @@ pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
     builder(path, &exactly).load().unwrap()
 }
 
-/// Re-places it as soon as nobody generates.
+/// Re-places the model as soon as nothing is being generated.
 pub(crate) fn replace(model: &Model, plan: Option<&Plan>) {
     while let Err(error) = model.replace(plan.cloned()) {
         assert!(matches!(error, load::Error::Busy), "{error}");
     }
 }
 
-/// Greedy, and by chance with a penalty: everything that a sampler remembers.
+/// A greedy text, and a random one with a penalty, whose sampler has state.
 pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Generate; 2] {
     [
         model.generate(prompt).temp(0.0).repeat_penalty(1.2).max_tokens(tokens),
@@ -52,7 +52,7 @@ pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Genera
     ]
 }
 
-/// The text of a stream, with something done before each of its pieces.
+/// The text of a stream. `before_piece` runs before each of its pieces.
 pub(crate) fn text_of(generate: Generate, mut before_piece: impl FnMut(&mut TokenStream, usize)) -> String {
     let mut stream = generate.stream().unwrap();
     let mut text = String::new();
@@ -66,8 +66,8 @@ pub(crate) fn text_of(generate: Generate, mut before_piece: impl FnMut(&mut Toke
     text
 }
 
-/// Runs a session of one text to its end. After every fourth step it is re-placed by the next of these plans, and
-/// restored each time.
+/// Runs a session of one text to its end. After every fourth step the session is re-placed by the next of these plans,
+/// and must be restored each time.
 pub(crate) fn run_replacing(session: &mut Session, plans: &[Plan]) -> Completion {
     let mut plans = plans.iter().cycle();
     let mut texts = texts_of(session, |session, step| {

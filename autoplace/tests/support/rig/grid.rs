@@ -1,10 +1,10 @@
-//! The settings and the splits that the suite asks for.
+//! The settings and the splits of the suite.
 
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 
 /// Twenty-four settings in which any two of eight choices meet in all four combinations, six times each: the design of
-/// Plackett and Burman, and its mirror image. The lengths of context and the types of the cache take turns, the
-/// mirror's lengths being no multiples of anything.
+/// Plackett and Burman, and its mirror image. Context lengths and cache types alternate; the mirror's lengths are no
+/// round numbers.
 pub(crate) fn settings() -> Vec<ContextParams> {
     const FIRST: [bool; 11] = [true, true, false, true, true, true, false, false, false, true, false];
     const TYPES: [(KvType, KvType); 6] = [
@@ -39,17 +39,18 @@ pub(crate) fn settings() -> Vec<ContextParams> {
                     params.type_v = KvType::F16;
                 }
             }
-            // A load that allocates nothing maps nothing either.
+            // A load without allocations does not map either.
             params.mmap = false;
             params
         })
         .collect()
 }
 
-/// The ways to split a model of so many blocks over so many GPUs: any number of layers, by free memory and by
+/// The splits of a model with `n_layer` blocks over `n_gpus` GPUs: any number of layers, by free memory and by
 /// proportions, with and without overrides.
 ///
-/// Where `thorough`, each number (of a deep model, some) in each way; else the ends and the middle, each in one way.
+/// With `thorough`, each number of layers (some, for a deep model) in each form; otherwise the ends and the middle,
+/// each in one form.
 pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> {
     let all = n_layer + 1;
     if n_gpus == 0 {
@@ -64,7 +65,7 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     let mut splits = Vec::new();
     for (turn, &n) in layers.iter().enumerate() {
         let free = Split::layers(n);
-        // Where all are offloaded, the inputs of several batches are in flight, whatever the proportions.
+        // With full offload, the inputs of several batches are in flight, whatever the proportions.
         let rules = if thorough && n == all { 0..3 } else { turn % 3..turn % 3 + 1 };
         let given = rules.map(|rule| free.clone().tensor_split(PROPORTIONS[rule]));
         let given: Vec<Split> = if n_gpus == 1 { Vec::new() } else { given.collect() };
@@ -80,16 +81,16 @@ pub(crate) fn splits(n_layer: u32, n_gpus: usize, thorough: bool) -> Vec<Split> 
     splits
 }
 
-/// Zeros, and more or fewer than there are GPUs.
+/// Proportions with zeros, and with more or fewer entries than GPUs.
 const PROPORTIONS: [&[f32]; 3] = [&[1.0, 3.0, 2.0], &[0.0, 1.0], &[0.7, 0.1, 0.1, 5.0]];
 
-/// What one would do by hand: the experts of some blocks to the host (with the steps of a block that has none), the
-/// feed-forward steps of a block to the host, and a few tensors to GPUs that have nothing to do with them.
+/// Typical manual overrides: the experts of some blocks on the host (or the feed-forward step of a block without
+/// experts), the feed-forward step of a block on the host, and a few tensors on other GPUs than their layers.
 fn overridden(split: Split, rule: usize, n_gpus: usize) -> Split {
     let rules = match rule {
         0 => vec![(r"blk\.(0|2)\.ffn_.*_exps", Place::Host), (r"blk\.3\.(ffn|ssm)_(up|down|in|out)\.", Place::Host)],
         1 if n_gpus > 0 => vec![
-            // The first that matches decides.
+            // The first matching pattern decides.
             (r"^blk\.1\.ffn_up", Place::Gpu(n_gpus - 1)),
             (r"^blk\.1\.ffn", Place::Host),
             (r"^output\.weight$", Place::Host),

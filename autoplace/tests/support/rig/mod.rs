@@ -1,4 +1,4 @@
-//! Simulated cards, and beside each other what llama.cpp and the estimate say of a model on them.
+//! Simulated cards, and a comparison of llama.cpp and the estimate for a model on them.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod grid;
@@ -14,14 +14,14 @@ use autoplace::profile::ModelProfile;
 
 use crate::native_params;
 
-/// Rules of a card, and whether it computes asynchronously, as real ones do.
+/// Rules of a card, and whether it computes asynchronously as real ones do.
 pub(crate) type CardKind = (Rules, bool);
 
 pub(crate) const fn vulkan(alignment: u64, max_alloc: u64) -> Rules {
     Rules::Vulkan { alignment, max_alloc }
 }
 
-/// What ggml calls the backend of such a card.
+/// ggml's name for the backend of such a card.
 pub(crate) fn backend(rules: Rules) -> &'static str {
     match rules {
         Rules::Metal => "MTL",
@@ -30,19 +30,19 @@ pub(crate) fn backend(rules: Rules) -> &'static str {
     }
 }
 
-/// A simulated card, and the same as the planner sees it.
+/// A simulated card, and the planner's view of it.
 pub(crate) struct Card {
     pub(crate) sim: SimGpu,
     pub(crate) gpu: Gpu,
 }
 
 impl Card {
-    /// One that has room for everything.
+    /// A card with room for everything.
     pub(crate) fn new(kind: CardKind) -> Self {
         Self::of(kind, gib(400))
     }
 
-    /// One of so many bytes.
+    /// A card with `total` bytes.
     pub(crate) fn of((rules, asynchronous): CardKind, total: u64) -> Self {
         let backend = backend(rules);
         let sim = SimGpu::builder(format!("SIM {backend}")).total(total).rules(rules).backend(backend);
@@ -55,7 +55,7 @@ impl Card {
     }
 }
 
-/// What we say of a context on these cards.
+/// Our estimate of a context on these cards.
 pub(crate) fn estimate(
     profile: &ModelProfile,
     cards: &[&Card],
@@ -69,12 +69,12 @@ pub(crate) fn gpus<'a>(cards: &[&'a Card]) -> Vec<&'a Gpu> {
     cards.iter().map(|card| &card.gpu).collect()
 }
 
-/// What a load does.
+/// The kind of a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It allocates everything.
+    /// Allocates everything.
     Real,
-    /// It allocates nothing (`no_alloc`).
+    /// Allocates nothing (`no_alloc`).
     Probe,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Mapped where a plan's load would map.
+    /// Loads the model. It is mapped if a plan's load would map it.
     pub(crate) fn new(
         path: &Path,
         cards: &[&Card],
@@ -116,13 +116,13 @@ impl Loaded {
         Context::new(&self.model, native_params::context(params))
     }
 
-    /// What llama.cpp allocates, or would, for a context of these parameters.
+    /// llama.cpp's allocations for a context of these parameters, real or planned.
     pub(crate) fn footprints(&self, params: &ContextParams) -> Result<Footprints, llama_sys::Error> {
         Ok(native_params::footprints(&self.context(params)?.memory_breakdown()?, &self.devices))
     }
 }
 
-/// Fails with the first of what is wrong with so many cases, if anything is.
+/// Fails with the first failures of `cases` cases, if there are any.
 #[track_caller]
 pub(crate) fn none_failed(failures: &[String], cases: usize) {
     println!("{cases} cases");
@@ -130,7 +130,7 @@ pub(crate) fn none_failed(failures: &[String], cases: usize) {
     assert!(failures.is_empty(), "{} faults in {cases} cases:\n{}", failures.len(), shown.join("\n"));
 }
 
-/// Nothing of a load stays on these cards.
+/// Checks that these cards are empty after a load.
 pub(crate) fn nothing_left<'a>(after: &str, cards: impl Iterator<Item = &'a SimGpu>) -> Result<(), String> {
     for sim in cards {
         let (name, used, buffers) = (sim.device().name(), sim.used(), sim.buffers());

@@ -1,4 +1,4 @@
-//! How far estimates are from llama.cpp's answers, by architecture and by what the bytes are for.
+//! Differences between the estimate and llama.cpp, by architecture and by kind of memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,24 +8,24 @@ use autoplace::memory::{Estimate, Footprints};
 
 use super::none_failed;
 
-/// The median and the worst of differences, by size.
+/// The median and the largest difference.
 fn median_and_worst(differences: &[i64]) -> (i64, i64) {
     let mut sorted = differences.to_vec();
     sorted.sort_unstable_by_key(|error| error.unsigned_abs());
     (sorted[sorted.len() / 2], sorted[sorted.len() - 1])
 }
 
-/// What was seen of one architecture.
+/// Results of one architecture.
 #[derive(Default)]
 struct Seen {
     models: usize,
-    /// Of each device, ours less theirs in bytes: weights, cache and compute buffers.
+    /// For each device, our bytes minus llama.cpp's: weights, cache and compute buffers.
     differences: [Vec<i64>; 3],
-    /// Devices whose total is within 3 % or 32 MiB.
+    /// Number of devices whose total is within 3 % or 32 MiB.
     close: usize,
 }
 
-/// All of them, and what should not have been; prints as the table of `docs/conformance.md`.
+/// All results and failures. Its `Display` is the table of `docs/conformance.md`.
 #[derive(Default)]
 pub(crate) struct Tally {
     seen: BTreeMap<String, Seen>,
@@ -37,8 +37,8 @@ impl Tally {
         self.seen.entry(architecture.to_owned()).or_default().models += 1;
     }
 
-    /// What we say of a context beside what llama.cpp says, device by device: weights, which may differ by `slack`
-    /// bytes more than usual, and cache are equal, and the compute buffer is no larger than the estimate says at most.
+    /// Compares our estimate of a context with llama.cpp's account, device by device. Weights (up to `slack` additional
+    /// bytes) and cache must be equal, and the compute buffer at most the stated maximum.
     pub(crate) fn hold(
         &mut self,
         arch: &str,
@@ -49,7 +49,7 @@ impl Tally {
         slack: u64,
     ) {
         let (mut ours, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
-        // The buffer of logits is in no breakdown of llama.cpp.
+        // llama.cpp's breakdowns omit the buffer of logits.
         ours.host.compute -= ours.output;
         let seen = self.seen.entry(arch.to_owned()).or_default();
         if !estimate.is_known() {
@@ -63,7 +63,7 @@ impl Tally {
             }
             let (total, true_total) = (ours.total(), theirs.total());
             seen.close += usize::from(total.abs_diff(true_total) <= mib(32).max(true_total * 3 / 100));
-            // How many buffers of pinned memory there are, of a GiB each, depends on the order of the tensors.
+            // The number of pinned buffers, each of a GiB, depends on the order of the tensors.
             let slack = slack + if estimate.is_exact() { 0 } else { 32 * (theirs.weights >> 30) };
             let fault = if ours.weights.abs_diff(theirs.weights) > slack {
                 "weights differ"
@@ -87,7 +87,7 @@ impl Tally {
         self.seen.values().map(|seen| seen.differences[0].len()).sum()
     }
 
-    /// Nothing is wrong, and totals are within 3 % or 32 MiB in 95 of 100 devices.
+    /// Fails if any comparison failed, or if totals are within 3 % or 32 MiB on fewer than 95 of 100 devices.
     pub(crate) fn check(&self) {
         println!("{self}");
         let (close, devices) = (self.seen.values().map(|seen| seen.close).sum::<usize>(), self.devices());

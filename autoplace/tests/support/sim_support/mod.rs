@@ -1,4 +1,4 @@
-//! Simulated GPUs, which all tests of one program share.
+//! Simulated GPUs, shared by all tests of a program.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -6,7 +6,7 @@ use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::plan::{self, GpuLayers};
 use autoplace::{Model, ModelBuilder, load};
 
-/// A card by CUDA's rules.
+/// A card with CUDA's rules.
 pub(crate) fn card(total: u64) -> SimGpu {
     card_of(total).register().unwrap()
 }
@@ -15,8 +15,8 @@ pub(crate) fn card_of(total: u64) -> SimGpuBuilder {
     SimGpu::builder("SIM card").total(total).rules(Rules::Cuda).backend("CUDA")
 }
 
-/// Whatever is free, the load fits and one layer more would not: on cards of these sizes, ascending from one without
-/// room to one for all. Each model is given to `check` with its card.
+/// Checks that the load always fits and that one more layer would not, on cards of these ascending sizes, from no room
+/// to room for everything. `check` gets each model with its card.
 pub(crate) fn fits_whatever_is_free(
     totals: impl IntoIterator<Item = u64>,
     builder: impl Fn() -> ModelBuilder,

@@ -1,5 +1,5 @@
-//! Models with a block that predicts the token after the next: one whose weights are random, so that its drafts are as
-//! good as none, and one whose draft tokens are all accepted, but only where each is made from the right hidden state.
+//! Models with a block for multi-token prediction: one with random weights and useless drafts, and one whose draft
+//! tokens are all accepted, but only if each is computed from the right hidden state.
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,19 +10,19 @@ use autoplace::gguf::Header;
 use crate::random_weights;
 use crate::synthetic::{Sketch, in_32_bits};
 
-/// Its drafts are as good as none.
+/// Its drafts are useless.
 pub(crate) fn random(folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits("glm4moe"), folder)
 }
 
-/// A model whose blocks add nothing: each token decides by itself which one comes after it, and the hidden state says
-/// which token it is of. The block that predicts looks at nothing but the hidden state of the token before, takes the
-/// step from there to the token that it is given, and leaves the next step to the output.
+/// A model whose blocks add nothing. Each token determines the next one by itself, and the hidden state identifies its
+/// token. The prediction block uses only the hidden state of the token before: it takes the step from there to its own
+/// token and leaves the next step to the output.
 pub(crate) fn steps(folder: &Path) -> PathBuf {
     take_steps(in_32_bits("glm4moe"), folder)
 }
 
-/// The same with a recurrent state.
+/// The same model with a recurrent state.
 pub(crate) fn steps_with_states(folder: &Path) -> PathBuf {
     take_steps(in_32_bits("qwen35"), folder)
 }
@@ -33,7 +33,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     let path = random_weights::write(&sketch, folder);
     // As many tokens as elements of a hidden state.
     let n = usize::try_from(sketch.dims.n_embd).unwrap();
-    // Of matrices with a row of `n` or more numbers for each output.
+    // A matrix with a row of `n` or more numbers for each output.
     let matrix = |width: usize, begin: usize, to: &dyn Fn(usize) -> usize| {
         let mut numbers = vec![0.0; width * n];
         (0..n).for_each(|from| numbers[to(from) * width + begin + from] = 1.0);
@@ -58,7 +58,7 @@ fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
     path
 }
 
-/// The token after one: a word, and after words in a long circle.
+/// The token after `token`: a word, and after words the next one in a long cycle.
 fn next(token: usize) -> usize {
     const FIRST_WORD: usize = 259;
     const WORDS: usize = 512 - FIRST_WORD;

@@ -1,4 +1,4 @@
-//! Models with room for draft tokens: what the tests of speculative decoding share.
+//! Models with room for draft tokens, shared by the tests of speculative decoding.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -15,16 +15,16 @@ use autoplace::{Model, ModelBuilder};
 use crate::random_weights;
 use crate::synthetic::in_32_bits;
 
-/// A small model of this architecture that computes with 32 bits throughout: a llama attends to everything, of an olmo2
-/// three blocks of four look back a window only.
+/// A small model of this architecture that computes in 32 bits throughout. A llama attends to everything; three of four
+/// blocks of an olmo2 attend only to a window.
 pub(crate) fn exact(architecture: &str, folder: &Path) -> PathBuf {
     random_weights::write(&in_32_bits(architecture), folder)
 }
 
 pub(crate) const PROMPT: &str = "Go, come, go,";
 
-/// Room for `draft_max` draft tokens, and nothing that rounds differently for many tokens than for one, as the CPU's
-/// fused attention and values of 16 bits do.
+/// Room for `draft_max` draft tokens, without operations that round differently for many tokens than for one, such as
+/// the CPU's fused attention and 16-bit values.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, draft_max: u32) -> Request {
     let mut request = Request::new().n_ctx(n_ctx).n_seq_max(n_seq_max).draft_max(draft_max);
     request.params.flash_attn = FlashAttention::Off;
@@ -41,8 +41,8 @@ pub(crate) fn load(path: &Path, request: Request) -> Model {
     builder(path, request).load().unwrap()
 }
 
-/// Drafts up to 8 tokens of what comes after `prompt`, which is `answer`. With a `noise` above 0 some of them are
-/// wrong, tokens that no vocabulary has among them.
+/// Drafts up to 8 tokens of `answer`, which follows `prompt`. A `noise` above 0 makes some of them wrong, including
+/// tokens outside of any vocabulary.
 pub(crate) fn oracle(
     prompt: &[Token],
     answer: &[Token],

@@ -1,4 +1,4 @@
-//! Models, texts by their tokens, and the same by llama.cpp alone: what the tests of generations share.
+//! Models, texts as tokens, and llama.cpp's own texts, shared by the tests of generations.
 
 #![allow(dead_code, reason = "features use their parts")]
 
@@ -35,9 +35,10 @@ pub(crate) const PROMPTS: [&str; 8] = [
     "Praise ye the LORD.",
 ];
 
-/// A request for a context in which the demo model's numbers are the same to the bit in batches of any shape, on CPUs
-/// without AVX-512 too: products with weights of 8 bits are, and fused attention of up to 63 tokens. Plain attention
-/// sums in another order for one token than for more, and what is then rounded to 8 bits may be one step off.
+/// A request for a context in which the demo model's numbers are the same bits in batches of any shape, even on CPUs
+/// without AVX-512. This holds for products with 8-bit weights and for fused attention of up to 63 tokens. Plain
+/// attention sums in another order for one token than for more, and a later rounding to 8 bits may then differ by one
+/// step.
 pub(crate) fn request(n_ctx: u32, n_seq_max: u32, kv_unified: bool) -> Request {
     let context = plan::Context::Tokens(n_ctx);
     let mut request = Request::new().n_seq_max(n_seq_max).context(context).n_ubatch(32);
@@ -59,7 +60,7 @@ pub(crate) fn worker() -> WorkerProcess {
     WorkerProcess::program(env!("CARGO_BIN_EXE_autoplace-worker"))
 }
 
-/// A model in a process of its own, in whose place another one comes.
+/// A model in a worker that is replaced when it dies.
 pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
     let builder = Model::builder(path).request(request).n_threads(1);
     let worker = worker().on_death(OnDeath::Resume { attempts: 2 });
@@ -70,25 +71,25 @@ pub(crate) fn greedy(model: &Model, prompt: impl Into<Prompt>) -> Generate {
     model.generate(prompt).temp(0.0).max_tokens(24)
 }
 
-/// A conversation of short answers, by a template of this family.
+/// A conversation with short answers, with a template of this family.
 pub(crate) fn chat(model: &Model, family: &str) -> Chat {
     model.chat_with(ChatTemplate::family(family).unwrap()).with(|generate| generate.temp(0.0).max_tokens(12))
 }
 
-/// For random weights, whose logits are near each other: none of their tokens is likely, and each depends on every
-/// token before it. No `top_k` beside it: which token is the 40th is a matter of the last bits.
+/// Temperature for random weights, whose logits are close together: no token is likely, and each depends on every
+/// earlier one. Without `top_k`, because the last bits decide which token is the 40th.
 const COLD: f32 = 0.3;
 
 pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> Generate {
     model.generate(prompt).temp(COLD).seed(seed).top_k(0).top_p(1.0).min_p(0.0)
 }
 
-/// A sampler of an application's own.
+/// A sampler of an application.
 pub(crate) fn likeliest(candidates: &mut Candidates, _: &[Token]) -> Token {
     candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit())).map_or(-1, Candidate::token)
 }
 
-/// A generated text, and how it ended.
+/// A generated text and its end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Completion {
     pub(crate) tokens: Vec<Token>,
@@ -97,7 +98,7 @@ pub(crate) struct Completion {
     pub(crate) end: Option<End>,
 }
 
-/// Equal whatever the statistics are.
+/// Equality ignores the statistics.
 impl PartialEq for Completion {
     fn eq(&self, other: &Self) -> bool {
         let end = |completion: &Self| completion.end.map(|end| (end.reason, end.meets_constraint));
@@ -126,7 +127,7 @@ impl Completion {
     }
 }
 
-/// What the steps of a session add to its texts.
+/// The texts of a session, collected from its steps.
 #[derive(Debug, Default)]
 pub(crate) struct Texts(BTreeMap<SequenceId, Completion>);
 
@@ -137,7 +138,7 @@ impl Texts {
         }
     }
 
-    /// Steps until so many tokens are generated.
+    /// Steps until `n` tokens are generated.
     pub(crate) fn generate_to(&mut self, session: &mut Session, sequence: SequenceId, n: usize) {
         while session.statistics(sequence).unwrap().generated_tokens < n {
             self.step(session);
@@ -155,7 +156,7 @@ impl Texts {
     }
 }
 
-/// Runs a session to its end, with something done before each step: its texts in the order of their beginnings.
+/// Runs a session to its end. `before_step` runs before each step. Returns the texts in the order of their beginnings.
 pub(crate) fn texts_of(session: &mut Session, mut before_step: impl FnMut(&mut Session, usize)) -> Vec<Completion> {
     let mut texts = Texts::default();
     for step in 0.. {
@@ -172,7 +173,7 @@ pub(crate) fn to_the_end(session: &mut Session) -> Vec<Completion> {
     texts_of(session, |_, _| {})
 }
 
-/// Runs one text to its end, in a session of its own.
+/// Generates one text to its end in a session.
 pub(crate) fn complete(generate: Generate, model: &Model) -> Completion {
     let mut session = model.session().unwrap();
     session.begin(generate).unwrap();
@@ -192,20 +193,20 @@ pub(crate) fn text_and_statistics(generate: Generate) -> (String, Statistics) {
     generate.stream().unwrap().into_text().unwrap()
 }
 
-/// Waits until the engine's thread has seen it.
+/// Waits until the engine's metrics satisfy `holds`.
 #[track_caller]
 pub(crate) fn until(engine: &Engine, holds: impl Fn(Metrics) -> bool) {
     wait("comes", || holds(engine.metrics()));
 }
 
-/// A number of this process's status, where the system has one.
+/// A number of this process' status, if the system reports it.
 pub(crate) fn status(key: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     value.split_whitespace().next()?.parse().ok()
 }
 
-/// Resident memory and data in KiB, open files and threads of this process, where the system reports them.
+/// Resident memory and data in KiB, open files and threads of this process, if the system reports them.
 pub(crate) fn held() -> Option<[u64; 4]> {
     let files = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
     Some([status("VmRSS")?, status("VmData")?, files, status("Threads")?])
@@ -215,7 +216,7 @@ pub(crate) fn tokens_of(model: &Model, text: &str) -> Vec<Token> {
     model.native().unwrap().vocab().tokenize(text, true, false).unwrap()
 }
 
-/// Tokens that are words of every small model, by chance.
+/// Random tokens that are words in every small model.
 pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     let mut state = seed;
     let next = |_| {
@@ -225,8 +226,8 @@ pub(crate) fn words(seed: u32, n: usize) -> Vec<Token> {
     (0..n).map(next).collect()
 }
 
-/// The first model with random weights of an architecture, in 32 bits as [`small`]'s cache: what lies in other cells,
-/// or comes in another batch, is summed in another order, and quantised numbers round coarsely.
+/// The first model of an architecture with random weights in 32 bits, like [`small`]'s cache. Other cells or batches
+/// change the order of sums, and quantised numbers would round coarsely.
 pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf {
     let mut sketch = crate::random_weights::all().into_iter().find(|it| it.arch == arch).unwrap();
     if let Some(window) = window {
@@ -237,8 +238,8 @@ pub(crate) fn random(arch: &str, window: Option<u64>, folder: &Path) -> PathBuf 
     crate::random_weights::write(&sketch, folder)
 }
 
-/// Plain attention of 32 bits and batches so small that a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp),
-/// with so many bytes of checkpoints.
+/// Plain attention in 32 bits, and batches so small that a window's cache holds 256 tokens (llama-kv-cache-iswa.cpp),
+/// with this limit for checkpoints in bytes.
 pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
     let mut request = request.n_batch(64);
     request.params.flash_attn = memory::FlashAttention::Off;
@@ -251,7 +252,8 @@ pub(crate) fn small(path: &Path, request: Request, checkpoints: u64) -> Model {
 /// The seed of texts on models with random weights.
 pub(crate) const SEED: u32 = 1;
 
-/// llama.cpp's own text after these tokens on such a model, by the same chance, and not one token for ever.
+/// llama.cpp's own text after these tokens on such a model, with the same sampling, which does not repeat one token
+/// forever.
 pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
     let native = &model.native().unwrap();
     let raw = Raw::with(native, plain((prompt.len() + n + 8) as u32, llama_sys::KvType::F32));
@@ -262,13 +264,13 @@ pub(crate) fn raw_by_chance(model: &Model, prompt: &[Token], n: usize) -> Vec<To
     raw
 }
 
-/// Plain attention of keys and values of this type, as [`small`] has it.
+/// Plain attention with keys and values of this type, like [`small`].
 pub(crate) fn plain(n_ctx: u32, kv: llama_sys::KvType) -> ContextParams {
     let flash_attention = FlashAttention::Disabled;
     ContextParams { flash_attention, type_k: kv, type_v: kv, swa_full: false, ..params(n_ctx) }
 }
 
-/// One thread, and what [`request`] asks for.
+/// One thread, and the parameters of [`request`].
 fn params(n_ctx: u32) -> ContextParams {
     ContextParams {
         n_ctx,
@@ -280,12 +282,12 @@ fn params(n_ctx: u32) -> ContextParams {
     }
 }
 
-/// llama.cpp's own loop, which takes the likeliest token.
+/// llama.cpp's own greedy loop.
 pub(crate) struct Raw {
     context: Context,
     sampler: Sampler,
     batch: Batch,
-    /// Where the next token comes.
+    /// The position of the next token.
     position: Position,
 }
 
@@ -303,7 +305,7 @@ impl Raw {
         }
     }
 
-    /// The same, which chooses by a sampler of its own, after it was shown these tokens.
+    /// A loop with this sampler, after the sampler has accepted `shown`.
     pub(crate) fn by(mut self, mut sampler: Sampler, shown: &[Token]) -> Self {
         for &token in shown {
             sampler.accept(token).unwrap();
@@ -312,7 +314,7 @@ impl Raw {
         self
     }
 
-    /// The context, to set what is added to the weights, or to read its logits.
+    /// The context, to set adapters or to read logits.
     pub(crate) fn context(&mut self) -> &mut Context {
         &mut self.context
     }
@@ -332,7 +334,7 @@ impl Raw {
         self.sampler.sample(&mut self.context, -1).unwrap()
     }
 
-    /// llama.cpp's context shift: takes `discard` positions after the first `keep` out.
+    /// llama.cpp's context shift: removes `discard` positions after the first `keep`.
     pub(crate) fn shift(&mut self, keep: Position, discard: Position) {
         let end = keep + discard;
         assert!(self.context.kv_seq_remove(0, keep..end).unwrap());
@@ -340,12 +342,12 @@ impl Raw {
         self.position -= discard;
     }
 
-    /// The text of so many tokens after a prompt, or to its end.
+    /// The next `n` tokens after a prompt, or fewer at the end of the text.
     pub(crate) fn text(model: &Model, prompt: &[Token], n: usize) -> Vec<Token> {
         Self::new(&model.native().unwrap(), (prompt.len() + n + 8) as u32).go_on(prompt, n)
     }
 
-    /// So many tokens after these, or to the end.
+    /// The next `n` tokens after these, or fewer at the end of the text.
     pub(crate) fn go_on(mut self, prompt: &[Token], n: usize) -> Vec<Token> {
         let vocab = self.context.model().vocab();
         self.compute(prompt);
