@@ -1,7 +1,7 @@
 //! How long a text takes beside other programs, with different ways in which the CPU's threads wait for each other.
 //! Prints a table of seconds, the median of the rounds; the ways take turns.
 //!
-//!     cargo xtask company [MODEL...]
+//!     cargo xtask company [MODEL|2GiB...]
 //!
 //! builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this. Each text is a process of
 //! its own, loaded in the company. What is timed is the prompt and the generation, not the load.
@@ -34,8 +34,10 @@ const LLAMA_CPP: &str = "AUTOPLACE_BENCH_LLAMA_CPP";
 /// Tokens of the texts, and rounds, as `60,600` and `5`.
 const TOKENS: &str = "AUTOPLACE_BENCH_TOKENS";
 const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
-/// A text that takes longer counts as so many seconds.
-const LONGEST: Duration = Duration::from_secs(120);
+/// A text that takes longer than this for each of its tokens is ended, and counts as the whole time.
+const LONGEST_TOKEN: Duration = Duration::from_millis(250);
+/// The argument that stands for the model of [`WIDE`], which is written to a temporary folder.
+const WIDE_MODEL: &str = "2GiB";
 /// Llama 3.2 3B's width; as many blocks as make 2 GiB of Q8_0, which the CPU does not repack when it is loaded.
 const WIDE: Dims =
     Dims { n_layer: 18, n_embd: 3072, n_ff: 8192, n_head: 24, n_head_kv: 8, head_dim: 128, n_vocab: 32000 };
@@ -75,7 +77,7 @@ fn generate_for_ever(path: &str) -> ! {
     end_with_parent();
     let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");
     loop {
-        model.generate(PROMPT).temp(0.0).max_tokens(600).text().expect("it fits");
+        model.generate(PROMPT).temp(0.0).ignore_eos().max_tokens(600).text().expect("it fits");
     }
 }
 
@@ -83,7 +85,7 @@ fn generate_for_ever(path: &str) -> ! {
 fn text(path: &str, tokens: usize) -> Duration {
     let model = Model::builder(path).n_ctx(4096).load().expect("the model loads");
     let begin = Instant::now();
-    let generate = model.generate(PROMPT).temp(0.0).max_tokens(tokens);
+    let generate = model.generate(PROMPT).temp(0.0).ignore_eos().max_tokens(tokens);
     for piece in generate.stream().expect("it fits") {
         piece.expect("it generates");
     }
@@ -160,14 +162,14 @@ fn companies(peers: Option<&Path>, model: &Path, threads: u32) -> Vec<(&'static 
     companies
 }
 
-/// Seconds that a way says it took.
-fn seconds(command: &mut Command) -> f64 {
+/// Seconds that a way says it took, or `longest`.
+fn seconds(command: &mut Command, longest: Duration) -> f64 {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut process = Process(child.expect("another process"));
     let begin = Instant::now();
     while process.0.try_wait().expect("its status").is_none() {
-        if begin.elapsed() > LONGEST {
-            return LONGEST.as_secs_f64();
+        if begin.elapsed() > longest {
+            return longest.as_secs_f64();
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -193,14 +195,18 @@ fn measure(models: &[String]) {
     if models.is_empty() {
         models.push(DEMO.into());
         if is_measured {
-            models.push(two_gib(folder.path()));
+            models.push(WIDE_MODEL.into());
         }
+    }
+    for model in models.iter_mut().filter(|model| *model == Path::new(WIDE_MODEL)) {
+        *model = two_gib(folder.path());
     }
     let threads = autoplace::load::detect().map_or(1, |it| it.host.physical_cores.unwrap_or(1));
     println!("| model | tokens | company | way | seconds | rounds |\n|---|---|---|---|---|---|");
     for model in &models {
         let name = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for tokens in list.split(',').map(|tokens| tokens.parse().expect("a number of tokens")) {
+            let longest = LONGEST_TOKEN * tokens as u32;
             for (company, programs) in companies(peers.as_deref(), model, threads) {
                 let start = |mut program: Command| {
                     let command = program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -216,7 +222,7 @@ fn measure(models: &[String]) {
                         order.reverse();
                     }
                     for way in order {
-                        took[way].push(seconds(&mut ways[way].1));
+                        took[way].push(seconds(&mut ways[way].1, longest));
                     }
                 }
                 drop(programs);

@@ -50,6 +50,9 @@ int main(int argc, char ** argv) {
     int code = llama_decode(context, llama_batch_get_one(tokens.data(), n_prompt));
     for (int i = 0; i < n_tokens && code == 0; ++i) {
         llama_token next = llama_sampler_sample(sampler, context, -1);
+        if (i + 1 == n_tokens) {
+            break;
+        }
         code = llama_decode(context, llama_batch_get_one(&next, 1));
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

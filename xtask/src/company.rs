@@ -4,7 +4,7 @@
 //! In: the pinned source, which is built twice more: with OpenMP, llama.cpp's default, and with ggml's own threads.
 //! Out: the table of `benches/company.rs`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
@@ -13,7 +13,8 @@ use anyhow::Result;
 use crate::workspace::{Workspace, run};
 use crate::{setup, source};
 
-/// Measures with these models, or with the demo's and one of 2 GiB.
+/// Measures with these models, or with the demo's and one of 2 GiB. The word `2GiB` stands for the latter, which the
+/// benchmark writes.
 pub(crate) fn company(workspace: &Workspace, models: &[String]) -> Result<()> {
     setup::native()?;
     let folder = workspace.target.join("company");
@@ -25,7 +26,8 @@ pub(crate) fn company(workspace: &Workspace, models: &[String]) -> Result<()> {
         build(&llama_cpp, &folder.join("build"), &folder.join(name), openmp, &program)?;
     }
     let mut bench = workspace.cargo(&["bench", "--package=autoplace-benches", "--bench=company", "--"]);
-    let models = models.iter().map(std::path::absolute).collect::<Result<Vec<_>, _>>()?;
+    let models = models.iter().map(|model| if model == "2GiB" { Ok(model.into()) } else { std::path::absolute(model) });
+    let models = models.collect::<Result<Vec<PathBuf>, _>>()?;
     run(bench.args(models).env("AUTOPLACE_BENCH_PEERS", folder).env("AUTOPLACE_BENCH_LLAMA_CPP", llama_cpp))
 }
 

@@ -120,7 +120,7 @@ cargo xtask conformance [--write]   compares the estimate with llama.cpp over a 
 cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
 cargo xtask clients                 small programs of fifteen clients, in Python and JavaScript, against `autoplace serve`
-cargo xtask company [MODEL...]      times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
+cargo xtask company [MODEL|2GiB...] times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
 cargo xtask dist                    the program's archive and its Debian package, unpacked and tried (Linux)

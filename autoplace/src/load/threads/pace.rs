@@ -1,14 +1,16 @@
 //! Adjusts the threads during generation. In: the duration of each step. Out: the threads of the next one.
 //!
 //! The rule ([`choose`]) takes the largest measured number of threads within a tenth of the fastest. A trial measures
-//! other numbers for some steps each, one after the other, and then the rule decides. Trials run at the beginning, when
-//! steps become slow, and while fewer threads than one per core generate. They are compared with the window just
-//! before, at the same depth and with the same weights. A model that is slow for another reason is equally slow with
-//! fewer threads and keeps its number. docs/load-contract.md has the thresholds.
+//! other numbers for some steps each, one after the other, and then the rule decides. A trial runs after the first
+//! window where other work shared the processors, later where none did, when steps become slow, and while fewer threads
+//! than one per core generate. A trial compares with the window just before, at the same depth and with the same
+//! weights. A model that is slow for another reason is equally slow with fewer threads and keeps its number.
+//! docs/load-contract.md has the thresholds.
 
 use std::time::Duration;
 
 use super::{ThreadBasis, Threads, choose, ladder};
+use crate::machine::ConditionsWatch;
 
 /// A window has at least this many steps and this duration; or fewer steps and a longer duration.
 const STEPS: u32 = 4;
@@ -30,6 +32,10 @@ const NEWEST: f64 = 1.0 / 8.0;
 /// program.
 const BELIEF: f64 = 1.0 / 4.0;
 
+/// On a quiet machine the first trial waits until the model has generated for this long. A short text gains nothing
+/// from a trial.
+const QUIET_START: Duration = Duration::from_secs(2);
+
 /// A trial is followed by a pause of a hundred times its cost, within these bounds.
 const REPAY: u32 = 100;
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
@@ -43,8 +49,9 @@ pub(crate) struct Pacer {
     /// Numbers of threads, in descending order. A single one means no choice.
     rungs: Vec<u32>,
     at: usize,
-    /// Whether a trial has run. The first one follows the first window.
+    /// Whether a trial has run.
     has_tried: bool,
+    company: Company,
     /// Logarithm of the tokens per step. Other sizes are not compared.
     size: u32,
     /// Seconds of such a step with the present threads.
@@ -55,6 +62,37 @@ pub(crate) struct Pacer {
     /// Time of all steps so far, and the earliest time of the next trial.
     clock: Duration,
     next_trial: Duration,
+}
+
+/// Whether other work shared the processors during the first window.
+#[derive(Debug, Default)]
+enum Company {
+    /// Nothing was generated yet.
+    #[default]
+    Unwatched,
+    Watched(ConditionsWatch),
+    /// Other work was seen, or the system reports none of its counters.
+    Possible,
+    Absent,
+}
+
+impl Company {
+    /// Begins to look, with the first step.
+    fn watch(&mut self) {
+        if matches!(self, Self::Unwatched) {
+            *self = Self::Watched(ConditionsWatch::begin());
+        }
+    }
+
+    /// The answer, which the end of the first window settles.
+    fn is_absent(&mut self) -> bool {
+        if let Self::Watched(watch) = self {
+            let seen = watch.so_far();
+            let is_reported = seen.waited.is_some() || seen.others.is_some();
+            *self = if is_reported && seen.is_quiet() { Self::Absent } else { Self::Possible };
+        }
+        matches!(self, Self::Absent)
+    }
 }
 
 /// A change of the generating threads. Speeds in tokens per second.
@@ -130,6 +168,9 @@ impl Pacer {
 
     /// Records a step with `tokens` generated tokens, none of them a draft token. Returns a change of the threads.
     pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<Change> {
+        if self.rungs.len() > 1 {
+            self.company.watch();
+        }
         let size = tokens.max(1).ilog2();
         if size != self.size {
             (self.size, self.usual, self.trial, self.slow_windows) = (size, None, None, 0);
@@ -158,9 +199,17 @@ impl Pacer {
             let usual = self.usual.unwrap_or(seen);
             self.usual = Some(usual + (seen - usual) * NEWEST);
         }
-        let is_worth_it = self.at > 0 || self.slow_windows >= PATIENCE;
+        if self.rungs.len() < 2 {
+            return;
+        }
         let is_first = !self.has_tried;
-        if self.rungs.len() > 1 && (is_first || (is_worth_it && self.clock >= self.next_trial)) {
+        let begins = if is_first {
+            let is_put_off = self.company.is_absent() && self.clock < QUIET_START;
+            !is_put_off || self.slow_windows >= PATIENCE
+        } else {
+            (self.at > 0 || self.slow_windows >= PATIENCE) && self.clock >= self.next_trial
+        };
+        if begins {
             (self.has_tried, self.slow_windows) = (true, 0);
             let rung = usize::from(self.at == 0);
             self.trial = Some(Trial { rung, seen: vec![(self.at, seen)], cost: 0.0, is_first });

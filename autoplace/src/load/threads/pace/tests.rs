@@ -34,7 +34,9 @@ impl Rig {
     fn on(cores: u32, basis: ThreadBasis) -> Self {
         let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
-        Self { pacer: Pacer::new(&chosen), changes: Vec::new(), last: None, steps, clock: Duration::ZERO }
+        // Not what this machine is doing just now.
+        let pacer = Pacer { company: Company::Possible, ..Pacer::new(&chosen) };
+        Self { pacer, changes: Vec::new(), last: None, steps, clock: Duration::ZERO }
     }
 
     fn cores(cores: u32) -> Self {
@@ -79,6 +81,26 @@ fn a_quiet_machine_keeps_its_threads_and_tries_others_once() {
     assert_eq!(rig.go(seconds(100), quiet), []);
     // The only trial runs at the beginning.
     assert!(rig.steps[1] * quiet(1) < 200_000_000, "{}", rig.steps[1]);
+}
+
+#[test]
+fn on_a_quiet_machine_a_short_text_tries_nothing() {
+    for cores in [2, 16] {
+        let mut rig = Rig::cores(cores);
+        rig.pacer.company = Company::Absent;
+        rig.go(QUIET_START - WINDOW, |_| 10_000_000);
+        assert_eq!(rig.steps[..cores as usize].iter().sum::<u64>(), 0);
+        rig.go(seconds(2), |_| 10_000_000);
+        assert_ne!(rig.steps[1], 0, "a long text tries once");
+    }
+}
+
+#[test]
+fn other_work_that_comes_to_a_quiet_machine_is_not_waited_out() {
+    let mut rig = Rig::cores(2);
+    rig.pacer.company = Company::Absent;
+    assert_eq!(rig.go(seconds(1), quiet), []);
+    assert_eq!(rig.go(Duration::from_millis(500), busy), [(2, 1)]);
 }
 
 #[test]
