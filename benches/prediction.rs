@@ -42,6 +42,8 @@ const PHI3_MINI: Dims =
 const BLOCKS: u64 = 4;
 /// Tokens that are generated at each depth and round, of which the median counts.
 const TOKENS: usize = 9;
+/// Tokens at each depth under a limit on processor time, enough for several periods of its quota.
+const LIMITED_TOKENS: usize = 48;
 /// Rounds, each with rates of its own; medians count.
 const ROUNDS: usize = 3;
 
@@ -126,7 +128,7 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     let profile = ModelProfile::from_header(&header).expect("a model");
     let mut machine = Machine::detect();
     machine.gpus.clear();
-    let threads = machine.host.usable_cores.unwrap_or(1);
+    let threads = machine.host.compute_threads().unwrap_or(1);
     let n_ctx = shape.depths[shape.depths.len() - 1] + 256;
     let mut params = ContextParams::default();
     (params.n_ctx, params.type_k, params.type_v) = (n_ctx, kv, kv);
@@ -166,8 +168,8 @@ fn compare_real(path: &Path) {
     let request = Request::new().n_ctx(8192).n_gpu_layers(0).n_ubatch(512).at(DEPTHS).workload(Workload::new(512, 64));
     let plan = Model::builder(path).request(request).plan().expect("a plan");
     let speed = plan.speed.expect("a prediction");
-    let threads = Machine::detect().host.usable_cores.unwrap_or(1);
-    let mut plain = Plain::load(path, &plan.context, threads);
+    let host = Machine::detect().host;
+    let mut plain = Plain::load(path, &plan.context, host.compute_threads().unwrap_or(1));
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let line = |what: String, predicted: f64, measured: f64| {
         println!("| {name} | {what} | {predicted:.1} | {measured:.1} | {:.2} |", predicted / measured);
@@ -176,7 +178,12 @@ fn compare_real(path: &Path) {
     line("prompt of 512".to_owned(), speed.prompt.tokens_per_second, prompt);
     plain.forget_after(0);
     for at in &speed.generation {
-        let measured = 1.0 / plain.token_after(at.depth);
+        // A quota stops some tokens and leaves others alone: only their mean is the speed that a user sees.
+        let seconds = match host.cpu_limit {
+            Some(_) => plain.mean_after(at.depth),
+            None => plain.token_after(at.depth),
+        };
+        let measured = 1.0 / seconds;
         plain.forget_after(at.depth);
         line(format!("after {}", at.depth), at.tokens_per_second, measured);
     }
@@ -234,12 +241,23 @@ impl Plain {
         self.decode(n_tokens)
     }
 
-    /// Seconds of a token with so many before it: the median of some.
+    /// Seconds of a token after `depth` others: the median of some tokens.
     fn token_after(&mut self, depth: u32) -> f64 {
+        self.fill(depth);
+        median((0..TOKENS).map(|_| self.decode(1)).collect())
+    }
+
+    /// Seconds of a token after `depth` others: the mean of many tokens.
+    fn mean_after(&mut self, depth: u32) -> f64 {
+        self.fill(depth);
+        (0..LIMITED_TOKENS).map(|_| self.decode(1)).sum::<f64>() / LIMITED_TOKENS as f64
+    }
+
+    /// Computes tokens until the context holds `depth` of them.
+    fn fill(&mut self, depth: u32) {
         while self.tokens < depth {
             self.decode((depth - self.tokens).min(512));
         }
-        median((0..TOKENS).map(|_| self.decode(1)).collect())
     }
 
     /// Seconds to compute so many further tokens.
