@@ -1,5 +1,5 @@
-//! Which of several files of a model is the one for a machine: headers, a machine, a request and a wish flow in; a row
-//! for each, the one that meets the wish best and the reason flow out.
+//! Chooses among several files of a model for one machine. Headers, a machine, a request and a wish flow in; a row for
+//! each file, the best file and the reason flow out.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,58 +16,58 @@ use serde::Serialize;
 
 use crate::name::cut;
 
-/// Tokens per second with which people read along: the speed that [`Wish::default`] asks for.
+/// Comfortable reading speed in tokens per second, the minimum of [`Wish::default`].
 const READABLE: f64 = 20.0;
 
-/// What a number of bits begins at: `Q4` is at least so many per weight. IQ4_XS has 4.29 and MXFP4 4.25, Q3_K_L 4.20
+/// The minimum bits per weight of a file that counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
 /// (planner/src/profile/quantisation.rs).
 const FOUR_BITS: f64 = 4.24;
 
-/// A file, or several, that may be chosen.
+/// A model file, or the shards of one, to choose among.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Contender {
-    /// What it is called in the table.
+    /// The name in the table.
     pub label: String,
-    /// The quantisation by its name; `None` where that has none.
+    /// The quantisation in the file's name; `None` if the name has none.
     pub quant: Option<String>,
-    /// Its header: of files, or of their beginnings in memory ([`Header::parse_shards`]).
+    /// The header, read from files or parsed from their first bytes ([`Header::parse_shards`]).
     pub header: Header,
 }
 
 impl Contender {
-    /// A contender by this name.
+    /// A contender with this label.
     pub fn new(label: impl Into<String>, quant: Option<String>, header: Header) -> Self {
         Self { label: label.into(), quant, header }
     }
 }
 
-/// What makes one file better than another. Of all that meet a wish alike, the one with more bits per weight is better,
-/// or the faster one of as many.
+/// The quality that the chosen file must have. Among files that meet a wish equally well, the file with more bits per
+/// weight is better; at the same number of bits, the faster one.
 ///
-/// It is written `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
+/// The textual form is `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Wish {
-    /// The best quality with at least 20 tokens per second; where none is as fast, the fastest of at least 4 bits per
+    /// The best quality at 20 tokens per second or more. If no file is that fast, the fastest with at least 4 bits per
     /// weight.
     #[default]
     Auto,
-    /// The fastest with at least so many bits per weight, of the matrices of all blocks together.
+    /// The fastest with at least this many bits per weight, averaged over the matrices of all blocks.
     FastestAtLeast {
-        /// Bits per weight; Q4_K_M has 4.8.
+        /// Bits per weight. Q4_K_M has 4.8.
         bits: f64,
     },
-    /// The best quality with at least such a speed.
+    /// The best quality with at least this speed.
     BestAtLeast {
         /// Tokens per second of generation, predicted for the middle of the workload's reply.
         tokens_per_second: f64,
     },
-    /// The best quality of which every layer is on GPUs.
+    /// The best quality with every layer on GPUs.
     FitsWholly,
 }
 
-/// What is no wish.
+/// A text that is not a wish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no wish: write auto, fastest:Q4, fastest:4.5, best:20 (tokens per second) or fits")]
 pub struct WishError(String);
@@ -92,11 +92,11 @@ impl FromStr for Wish {
     }
 }
 
-/// The bits per weight that a quantisation's name stands for, at least.
+/// The minimum bits per weight of a quantisation, by name.
 fn bits_of(name: &str) -> Option<f64> {
     let name = name.to_ascii_uppercase();
     if let Some(known) = Quantisation::ALL.into_iter().find(|known| known.name() == name) {
-        // Published files are within half a percent of it.
+        // Published files are within half a percent of the nominal bits.
         return Some(known.types().2 * 0.99);
     }
     match &name[..] {
@@ -110,66 +110,66 @@ fn bits_of(name: &str) -> Option<f64> {
     }
 }
 
-/// All contenders, planned for a machine, and the one to take.
+/// All contenders, planned for a machine, and the best one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Choice {
-    /// In the order of the contenders.
+    /// One row for each contender, in the contenders' order.
     pub rows: Vec<Row>,
-    /// The index of the one to take; `None` where none meets the wish.
+    /// The index of the best contender; `None` if none meets the wish.
     pub chosen: Option<usize>,
-    /// Why that one, or why none, in a sentence.
+    /// The reason for the choice, or for the lack of one, in a sentence.
     pub reason: String,
 }
 
-/// What becomes of a contender on a machine.
+/// The result of planning one contender.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
     /// The contender's label.
     pub label: String,
-    /// Its quantisation: by its name, else by its header.
+    /// The quantisation, from the name or else from the header.
     pub quant: Option<String>,
-    /// The bytes of its files.
+    /// The total bytes of the files.
     pub bytes: u64,
-    /// Bits per weight of the matrices of all blocks together, by which quality is ordered.
+    /// Bits per weight, averaged over the matrices of all blocks. They rank quality.
     pub bits_per_weight: f64,
-    /// Where it would go, or why it cannot.
+    /// The placement, or the reason why there is none.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// Where a model would go, by arithmetic: what llama.cpp itself is asked before a load may differ by a layer.
+/// An arithmetical placement. Before a load llama.cpp itself is asked, and its answer may differ by a layer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It can be loaded so.
+    /// The model can be loaded with this placement.
     Placed(Placed),
-    /// It cannot: the reason.
+    /// The model cannot be loaded, for this reason.
     Refused(String),
 }
 
-/// A plan in a row.
+/// A row's placement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Placed {
     /// Layers on GPUs, the output layer counted first.
     pub n_gpu_layers: u32,
-    /// All of its layers, the output layer counted.
+    /// All layers, the output layer included.
     pub layers: u32,
-    /// Whether everything that can be is on GPUs.
+    /// Whether everything that can be on GPUs is.
     pub full_offload: bool,
-    /// Blocks on GPUs of which a part stays on the host.
+    /// Blocks on GPUs with a part on the host.
     pub parted_blocks: u32,
-    /// Tokens per second of generation in the middle of the workload's reply, predicted; `None` where it embeds texts.
+    /// Predicted tokens per second of generation in the middle of the workload's reply; `None` for embeddings.
     pub tokens_per_second: Option<f64>,
-    /// What that is predicted from.
+    /// The basis of the prediction.
     pub basis: Option<Basis>,
 }
 
 impl Row {
-    /// Plans a contender for a machine, by arithmetic.
+    /// Plans a contender for a machine, by arithmetic alone.
     pub fn of(contender: &Contender, machine: &Machine, request: &Request) -> Self {
         let header = &contender.header;
         let profile = match header.architecture() {
@@ -187,7 +187,7 @@ impl Row {
         }
     }
 
-    /// Where it would go, if it can be loaded.
+    /// The placement; `None` if the model cannot be loaded.
     pub fn placed(&self) -> Option<&Placed> {
         match &self.outcome {
             Outcome::Placed(placed) => Some(placed),
@@ -195,12 +195,12 @@ impl Row {
         }
     }
 
-    /// Whether a part of it stays on the host.
+    /// Whether a part of the model stays on the host.
     fn is_partly_on_host(&self) -> bool {
         self.placed().is_some_and(|placed| !placed.full_offload)
     }
 
-    /// Tokens per second; 0 where there are none.
+    /// Tokens per second; 0 without a prediction.
     fn speed(&self) -> f64 {
         self.placed().and_then(|placed| placed.tokens_per_second).unwrap_or(0.0)
     }
@@ -219,7 +219,7 @@ fn placed(profile: &ModelProfile, machine: &Machine, request: &Request) -> Resul
     })
 }
 
-/// Bits per weight of all blocks' matrices; of all tensors where there are no blocks.
+/// Bits per weight of all blocks' matrices, or of all tensors if there are no blocks.
 fn bits_per_weight(header: &Header) -> f64 {
     let bits = |of_blocks: bool| {
         let tensors = header.tensors().filter(|it| !of_blocks || it.name().starts_with("blk.") && it.n_dims() > 1);
@@ -231,16 +231,16 @@ fn bits_per_weight(header: &Header) -> f64 {
     bits(true).or_else(|| bits(false)).unwrap_or(0.0)
 }
 
-/// Plans each contender for a machine and takes the one that meets the wish best. All is arithmetic: milliseconds for
-/// each, and the same answer each time.
+/// Plans each contender for a machine and picks the one that meets the wish best. The planning is arithmetic: it takes
+/// milliseconds for each contender and always gives the same answer.
 pub fn choose(contenders: &[Contender], machine: &Machine, request: &Request, wish: Wish) -> Choice {
     let rows = contenders.iter().map(|contender| Row::of(contender, machine, request)).collect();
     decide(rows, wish)
 }
 
-/// The same with the host's rate of each type of weights that a choice depends on. Where a contender would stay on the
-/// host in part, and the rate of one of its types was not measured there, `measure` is asked once for all of these
-/// types, each with whether they are experts' matrices: it answers with the machine and what it could measure.
+/// Like [`choose`], with measured host rates for the weight types that matter. If a contender would stay partly on the
+/// host and the rate of one of its types is unknown, `measure` is called once with all such types, each with a flag for
+/// experts' matrices. `measure` returns the machine with the rates that it could measure.
 pub fn choose_measured(
     contenders: &[Contender],
     machine: &Machine,
@@ -256,11 +256,11 @@ pub fn choose_measured(
     choose(contenders, &measure(machine.clone(), &types), request, wish)
 }
 
-/// Of a smaller model every placement is fast, in bytes of its files.
+/// Models smaller than this many bytes are fast in any placement.
 const LEAST_MODEL: u64 = 64 << 20;
 
-/// The types of weights of which the host's rate is not known, of contenders of which a part would stay there; each
-/// with whether they are experts' matrices. Contenders of less than 64 MiB are passed over: they are fast anyhow.
+/// The weight types without a known host rate, among contenders that would stay partly on the host. The flag marks
+/// experts' matrices. Contenders below 64 MiB are skipped: they are fast anyway.
 pub fn unmeasured<'a>(
     rows: impl IntoIterator<Item = (&'a Contender, &'a Row)>,
     machine: &Machine,
@@ -274,7 +274,7 @@ pub fn unmeasured<'a>(
 
 fn decide(rows: Vec<Row>, wish: Wish) -> Choice {
     let readable = Wish::BestAtLeast { tokens_per_second: READABLE };
-    // One after the other, until one is met.
+    // The wishes are tried in this order.
     let wishes = match wish {
         Wish::Auto => vec![readable, Wish::FastestAtLeast { bits: FOUR_BITS }, Wish::FastestAtLeast { bits: 0.0 }],
         wish => vec![wish],
@@ -295,7 +295,7 @@ fn decide(rows: Vec<Row>, wish: Wish) -> Choice {
     Choice { chosen: picked.map(|(_, index)| index), reason, rows }
 }
 
-/// The row that meets a wish best; the first of several.
+/// The index of the row that meets a wish best, the first of equals.
 fn pick(rows: &[Row], wish: Wish) -> Option<usize> {
     let met = rows.iter().enumerate().filter(|(_, row)| meets(row, wish));
     let better = |a: &Row, b: &Row| -> Ordering {
@@ -319,7 +319,7 @@ fn meets(row: &Row, wish: Wish) -> bool {
     }
 }
 
-/// Why a row was picked, and which wishes none met before.
+/// Why a row was picked, and which earlier wishes no row met.
 fn because(rows: &[Row], index: usize, wish: Wish, before: &[Wish]) -> String {
     let row = &rows[index];
     let met = rows.iter().filter(|row| meets(row, wish)).count();
@@ -333,11 +333,11 @@ fn because(rows: &[Row], index: usize, wish: Wish, before: &[Wish]) -> String {
     reason + &format!(": {bits:.1} bits, {speed:.1} tok/s predicted") + &smaller_but_slower(rows, row)
 }
 
-/// Slower by less is noise in the predictions.
+/// Smaller differences in predicted speed are noise.
 const NOTABLY: f64 = 1.1;
 
-/// What is said of the slowest smaller file that would be slower than the chosen one: its types take longer to decode
-/// on this host than their fewer bytes save.
+/// A remark on the slowest file that is smaller but notably slower than the chosen one: its types cost more decoding
+/// time on this host than the smaller size saves.
 fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
     let is_slower = |row: &&Row| row.speed() > 0.0 && row.speed() * NOTABLY <= chosen.speed();
     let smaller = rows.iter().filter(|row| row.bytes < chosen.bytes && row.is_partly_on_host()).filter(is_slower);
@@ -348,7 +348,7 @@ fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
 }
 
 impl fmt::Display for Wish {
-    /// What a file that meets it does: `reaches 20 tok/s`.
+    /// The predicate of a file that meets the wish: `reaches 20 tok/s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("can be placed"),
@@ -396,7 +396,7 @@ mod tests {
             row("IQ4_XS", 4.3, 60.0, true),
             row("Q2_K", 2.9, 90.0, true),
         ];
-        // Where none is fast, the fastest of four bits is taken, and then the fastest.
+        // If no file is fast, the fastest with four bits wins; if none has four bits, the fastest of all.
         let slow = [row("Q8_0", 8.5, 2.0, false), row("Q4_K_M", 4.8, 4.0, false), row("Q2_K", 2.9, 7.0, false)];
         let most = "Q6_K has the most bits per weight of 4 that each reaches 20 tok/s: 6.6 bits, 21.0 tok/s predicted";
         let four_bits = "none reaches 20 tok/s; Q4_K_M is the fastest of 2 that each has 4.24 bits per weight or more: \

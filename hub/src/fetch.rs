@@ -1,9 +1,8 @@
 //! A model's files into the cache: whole, verified, or not at all.
 //!
-//! A file arrives in one stream, in a part file of its own, which is the beginning of the file at any moment: a kill
-//! loses nothing. A part file is renamed to a blob only by the process that alone has written to it, with the hash that
-//! the hub lists. The files of a split model arrive [`AT_ONCE`] at a time; none is put into the snapshot before all are
-//! there.
+//! Each file arrives in one stream. Its part file is always a valid beginning of the file, so a kill loses nothing. A
+//! process renames a part file to a blob only if no other process has written to it and its hash is the hub's.
+//! [`AT_ONCE`] files of a split model arrive at a time. No file enters the snapshot before all have arrived.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -23,17 +22,17 @@ use crate::http::{Failure, Http, broken, cut};
 use crate::remote::Remote;
 use crate::repository::{Candidate, RemoteFile};
 
-/// Files that arrive at the same time.
+/// Number of files that arrive at the same time.
 const AT_ONCE: usize = 4;
 
-/// The most that one request asks for: the hub's storage serves more than 50 GB by ranges only
-/// (`MAX_HTTP_DOWNLOAD_SIZE` in huggingface_hub's `constants.py`).
+/// Maximum bytes of one request. The hub's storage serves files above 50 GB only in ranges (`MAX_HTTP_DOWNLOAD_SIZE` in
+/// huggingface_hub's `constants.py`).
 const MOST: u64 = 16 << 30;
 
-/// How often progress is reported, and a wish to end is heard.
+/// Interval of progress reports and of checks for cancellation.
 const REPORT: Duration = Duration::from_millis(100);
 
-/// What all threads of a fetch share.
+/// The state that all threads of a fetch share.
 struct Fetch<'a> {
     http: &'a Http,
     folder: &'a Folder,
@@ -42,7 +41,7 @@ struct Fetch<'a> {
     cancelled: AtomicBool,
 }
 
-/// Fetches what the cache lacks of a model; its first file there.
+/// Fetches the files of a model that the cache lacks, and returns the first file's path.
 pub(crate) fn fetch(
     http: Option<&Http>,
     folder: &Folder,
@@ -57,10 +56,10 @@ pub(crate) fn fetch(
         let lacking = absent.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
         let done = candidate.bytes().saturating_sub(lacking);
         let (done, cancelled) = (AtomicU64::new(done), AtomicBool::new(false));
-        // Blobs that are there are read once, for their hashes: another tool has written them.
+        // Existing blobs are read once to check their hashes, because another tool wrote them.
         Fetch { http, folder, candidate, done, cancelled }.all(&absent, progress)?;
-        // The first file is what is opened: when it is there, the others are.
-        // A file that was moved there meanwhile has no blob that a link could lead to.
+        // The first file is linked last: a reader opens it, and its presence implies the others.
+        // A file that was moved into the snapshot meanwhile has no blob to link to.
         let mut unlinked = absent.iter().rev().filter(|file| !folder.has(commit, file));
         unlinked.try_for_each(|file| folder.link(commit, file))?;
         folder.remember(&candidate.place.revision, commit)?;
@@ -84,7 +83,7 @@ fn check_space(folder: &Folder, candidate: &Candidate, missing: &[&RemoteFile]) 
 }
 
 impl Fetch<'_> {
-    /// All of the files, a few at a time; what has gone wrong first.
+    /// Fetches all files, a few at a time. Returns the first error.
     fn all(&self, missing: &[&RemoteFile], progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), Error> {
         let total = self.candidate.bytes();
         let waiting = Mutex::new(missing.iter());
@@ -96,7 +95,7 @@ impl Fetch<'_> {
                 let sender = sender.clone();
                 scope.spawn(move || {
                     while let Some(file) = next() {
-                        // Whoever listens is there until all senders are gone.
+                        // The receiver lives until all senders are gone.
                         let _ = sender.send(self.one(file));
                     }
                 });
@@ -119,7 +118,7 @@ impl Fetch<'_> {
         result
     }
 
-    /// One file into its blob.
+    /// Fetches one file into its blob.
     fn one(&self, file: &RemoteFile) -> Result<(), Error> {
         let _lock = self.folder.lock(&file.etag, &self.cancelled)?;
         self.check_cancelled(file)?;
@@ -127,7 +126,7 @@ impl Fetch<'_> {
         let pointer = self.folder.pointer(&self.candidate.place.commit, &file.name);
         let there = [(self.folder.has_blob(file), &blob), (is_of(&pointer, file.bytes), &pointer)];
         if let Some((_, path)) = there.into_iter().find(|(is_there, _)| *is_there) {
-            // Another process has written it meanwhile, or had before.
+            // Another process wrote the file, now or earlier.
             if self.hash_at(path, file)? == file.etag {
                 self.done.fetch_add(file.bytes, Relaxed);
                 return Ok(());
@@ -144,7 +143,7 @@ impl Fetch<'_> {
         self.receive(&mut part, file)?;
         let mut found = part.hex()?;
         if found != file.etag && resumed {
-            // What an earlier fetch had left may have been damaged, by a loss of power say.
+            // The remains of an earlier fetch may be damaged, for example by a power loss.
             self.done.fetch_sub(part.at, Relaxed);
             part.restart(file)?;
             self.receive(&mut part, file)?;
@@ -158,7 +157,7 @@ impl Fetch<'_> {
         part.become_blob(self.folder, file, &blob)
     }
 
-    /// The hash of a file that is there.
+    /// The hash of an existing file.
     fn hash_at(&self, path: &Path, file: &RemoteFile) -> Result<String, Error> {
         let mut there = File::open(path).map_err(io_error("open", path))?;
         let (mut hash, mut buffer) = (hash_of(file), vec![0; 256 << 10]);
@@ -172,7 +171,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// What a file lacks.
+    /// Downloads the missing rest of a file.
     fn receive(&self, part: &mut Part, file: &RemoteFile) -> Result<(), Error> {
         let mut remote = Remote::new(self.http, &self.candidate.place, file);
         let url = remote.shown();
@@ -206,18 +205,18 @@ impl Fetch<'_> {
     }
 }
 
-/// The beginning of a file on the disk, which no other process writes to, and its hash so far.
+/// The beginning of a file on the disk and its hash so far. No other process writes to it.
 struct Part {
     path: PathBuf,
     file: File,
     hash: Box<dyn DynDigest>,
     at: u64,
-    /// Whether its name is this fetch's alone. Then nobody goes on with it later.
+    /// Whether only this fetch knows the file's name. No later fetch resumes such a file.
     is_alone: bool,
 }
 
 impl Part {
-    /// Goes on with what an earlier fetch has left, if no other process can be writing to it; begins anew otherwise.
+    /// Resumes an earlier fetch's part file if no other process can be writing to it; begins a new one otherwise.
     fn open(folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let path = folder.arriving(&of.etag);
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
@@ -239,7 +238,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Begins in a file that only this fetch knows.
+    /// Begins a file that only this fetch knows.
     fn alone(folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let path = folder.arriving_alone(&of.etag);
         let file = OpenOptions::new().read(true).append(true).create_new(true).open(&path);
@@ -253,7 +252,7 @@ impl Part {
         Ok(())
     }
 
-    /// The hash of all that has come, once.
+    /// The hash of all received bytes. Callable once.
     fn hex(&mut self) -> Result<String, Error> {
         let bytes = self.file.metadata().map_err(io_error("read", &self.path))?.len();
         Ok(match bytes == self.at {
@@ -269,21 +268,21 @@ impl Part {
         Ok(())
     }
 
-    /// Gives the whole file, whose hash is the hub's, the name of its blob.
+    /// Renames the complete file, whose hash is the hub's, to its blob.
     fn become_blob(mut self, folder: &Folder, of: &RemoteFile, blob: &Path) -> Result<(), Error> {
         if !is_at(&self.file, &self.path) {
-            // Somebody has removed it while it arrived. Its bytes are there as long as it is open.
+            // Another process removed the file during the download. Its bytes exist as long as it is open.
             self = self.copied(folder, of)?;
         }
         self.file.sync_all().map_err(io_error("write", &self.path))?;
-        // Nobody else may open it by its old name before it has the new one.
+        // No other process may open the file by its old name before the rename.
         fs::rename(&self.path, blob).map_err(io_error("rename to", blob))?;
         self.is_alone = false;
         sync_folder(blob);
         Ok(())
     }
 
-    /// The same bytes in a file that has a name.
+    /// Copies the bytes into a file that has a name.
     fn copied(mut self, folder: &Folder, of: &RemoteFile) -> Result<Self, Error> {
         let mut copy = Self::alone(folder, of)?;
         self.file.rewind().map_err(io_error("read", &self.path))?;
@@ -292,7 +291,6 @@ impl Part {
         Ok(copy)
     }
 
-    /// Removes it.
     fn remove(mut self) -> Result<(), Error> {
         self.is_alone = false;
         match fs::remove_file(&self.path) {
@@ -303,7 +301,7 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// What nobody goes on with is no use.
+    /// No later fetch can resume a private part file, so it is removed.
     fn drop(&mut self) {
         if self.is_alone {
             let _ = fs::remove_file(&self.path);
@@ -315,7 +313,7 @@ fn hex(hash: &mut dyn DynDigest) -> String {
     hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the hub names a content by: a sha256, or of a file that is in git itself git's hash of a blob.
+/// The hub's hash of a file: sha256, or git's blob hash for a file that is stored in git itself.
 fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
     if file.etag.len() == 64 {
         return Box::new(sha2::Sha256::default());
@@ -323,7 +321,7 @@ fn hash_of(file: &RemoteFile) -> Box<dyn DynDigest> {
     Box::new(sha1::Sha1::new_with_prefix(format!("blob {}\0", file.bytes)))
 }
 
-/// A new name outlives a loss of power once its folder is written. Where a folder cannot be opened, the system does it.
+/// Syncs the folder, so that the new name survives a power loss. A system without folder handles syncs by itself.
 fn sync_folder(file: &Path) {
     if let Some(folder) = file.parent().and_then(|it| File::open(it).ok()) {
         let _ = folder.sync_all();

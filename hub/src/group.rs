@@ -1,5 +1,5 @@
-//! The models of one folder or repository: names of files flow in; models with their quantisation and their files in
-//! the order of their shards flow out, and what is none, with the reason.
+//! Groups the files of one folder or repository into models. File names flow in; models with their quantisation and
+//! shards in order flow out. A group that is not a model carries the reason.
 
 use std::collections::BTreeMap;
 
@@ -7,40 +7,40 @@ use autoplace_planner::gguf::{shard_name, shard_of_name};
 
 use crate::local::Why;
 
-/// The files of one model, or of what is none.
+/// The files of one model, or of something that is not a model.
 #[derive(Debug)]
 pub(crate) struct Group<T> {
-    /// Its name with the folder, without the number of a shard and without `.gguf`.
+    /// The name with its folder, without the shard number and `.gguf`.
     pub(crate) stem: String,
-    /// The quantisation that its name or its folder has, in capitals: `Q4_K_M`, `UD-Q4_K_XL`.
+    /// The quantisation in the file's or folder's name, in capitals: `Q4_K_M`, `UD-Q4_K_XL`.
     pub(crate) quant: Option<String>,
-    /// Names with their folders, in the order of the shards; at least one.
+    /// Names with their folders, in shard order; at least one.
     pub(crate) files: Vec<(String, T)>,
-    /// Why it is no model to load by itself.
+    /// The reason why the group is not a model to load by itself.
     pub(crate) why: Option<Why>,
 }
 
-/// What the names of drafts begin with (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
+/// Name prefixes of draft models (llama.cpp, common/download.cpp, `gguf_filename_is_model`).
 const DRAFTS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
 
-/// Groups the GGUF files among these by their names, which have `/` between folders, in the order of those; each comes
-/// with whatever the caller knows of it.
+/// Groups the GGUF files among `files` by name, sorted by name. Folders in names end with `/`. Each file carries a
+/// value of the caller's.
 pub(crate) fn group<T>(files: impl IntoIterator<Item = (String, T)>) -> Vec<Group<T>> {
     group_where(files, |_| false)
 }
 
-/// The same where a file that is named as a shard may be a whole model: then it is one by itself.
+/// Like [`group`], but a file named as a shard forms its own group if `is_whole` says that it is a whole model.
 pub(crate) fn group_where<T>(
     files: impl IntoIterator<Item = (String, T)>,
     is_whole: impl Fn(&T) -> bool,
 ) -> Vec<Group<T>> {
-    // By the beginning of their names and the number of shards.
+    // Keyed by the name's stem and the number of shards.
     let mut stems: BTreeMap<(String, u16), BTreeMap<u16, (String, T)>> = BTreeMap::new();
     for file in files {
         let Some(whole) = without_extension(&file.0) else { continue };
         let shard = shard_of_name(&file.0).filter(|_| !is_whole(&file.1));
         let (stem, index, count) = shard.unwrap_or((whole, 0, 1));
-        // `a.gguf` beside `a.GGUF` is another model.
+        // `a.gguf` and `a.GGUF` are different models.
         let stem = if file.0.ends_with(".gguf") { stem } else { &file.0 };
         stems.entry((stem.to_owned(), count)).or_default().insert(index, file);
     }
@@ -67,13 +67,13 @@ pub(crate) fn group_where<T>(
     made.collect()
 }
 
-/// A name without `.gguf`, however that is written.
+/// A name without `.gguf` in any case.
 fn without_extension(name: &str) -> Option<&str> {
     let (stem, extension) = name.split_at_checked(name.len().checked_sub(".gguf".len())?)?;
     extension.eq_ignore_ascii_case(".gguf").then_some(stem)
 }
 
-/// The quantisation in a model's name, the last one where there are several, else that in its folder's name.
+/// The last quantisation in a model's name, or else in its folder's name.
 pub(crate) fn quant_of(stem: &str) -> Option<String> {
     stem.rsplit('/').find_map(|part| {
         let name = part.to_ascii_uppercase();
@@ -89,8 +89,8 @@ fn is_boundary(c: Option<char>) -> bool {
     c.is_none_or(|c| matches!(c, '-' | '.' | '_' | ' ' | '+'))
 }
 
-/// The quantisation that a text in capitals begins with: a type (`Q4`, `IQ2`, `TQ1`) with the letters of its kind and
-/// of its size, or one that has neither.
+/// The quantisation at the start of an upper-case text: a type (`Q4`, `IQ2`, `TQ1`) with the letters of its kind and
+/// size, or a type that has neither.
 fn quant_at(text: &str) -> Option<String> {
     let word = text.split(|c| c != '_' && is_boundary(Some(c))).next()?;
     let mut parts = word.split('_');
@@ -108,7 +108,7 @@ fn quant_at(text: &str) -> Option<String> {
     }
 }
 
-/// `0`, `K`, `M`, `XXS`, `NL`, `KSS`: what follows a type of llama.cpp and its relatives.
+/// A suffix that follows a type of llama.cpp and its relatives: `0`, `K`, `M`, `XXS`, `NL`, `KSS`.
 fn is_kind(text: &str) -> bool {
     let is_size = |c: char| matches!(c, 'K' | 'S' | 'M' | 'L' | 'X' | 'N' | 'T' | 'P' | 'R' | 'V');
     (1..=3).contains(&text.len()) && (text.chars().all(is_size) || text.chars().all(|c| c.is_ascii_digit()))

@@ -1,13 +1,13 @@
-//! Headers of a repository's models without the models: ranges of its files flow in, [`Header`]s flow out.
+//! Reads the headers of a repository's models without the models: ranges of files flow in, [`Header`]s flow out.
 //!
-//! A header is 5 to 15 MB, nearly all of it the vocabulary, and the quantisations of a repository have the same. The
-//! first header is read whole. Of each other one is read what stands before the vocabulary, what stands behind it, and
-//! between its arrays; the arrays themselves are the first's.
+//! A header has 5 to 15 MB. Nearly all of it is the vocabulary, and the quantisations of a repository share it. The
+//! first header is read whole. Of every other header, the parts before, between and behind the vocabulary's arrays are
+//! read; the arrays are taken from the first header.
 //!
-//! What this stands on: the first of the large arrays has the same key, type of elements and number of elements; the
-//! bytes that follow this are the first header's, [`BESIDE`] of them or more; so are those on both sides of each place
-//! where an array ends; and what comes out of this is a header that can be read. Where any of it is not so, the header
-//! is read whole. What it takes on trust is the inside of the arrays, which no plan looks into: it counts tokens.
+//! This assumes that the first large array has the same key, element type and length, that at least [`BESIDE`] bytes
+//! after this entry equal the first header's, that the bytes on both sides of each array's end do too, and that the
+//! result parses. If any check fails, the header is read whole. Only the contents of the arrays stay unchecked. No plan
+//! looks into them: plans count tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use crate::http::Http;
 use crate::remote::Remote;
 use crate::repository::Candidate;
 
-/// Read at once of a header's beginning. Without a vocabulary, headers have 10 to 100 KiB.
+/// Bytes of a header's first read. Without the vocabulary, headers have 10 to 100 KiB.
 const FIRST: u64 = 1 << 20;
 
-/// Of a later shard, which has no metadata.
+/// Bytes of the first read of a later shard, which has no metadata.
 const FIRST_OF_SHARD: u64 = 256 << 10;
 
-/// The longest header that is read from a hub. The longest known have 20 MB.
+/// The longest header to read from a hub. The longest known headers have 20 MB.
 const LONGEST: u64 = 256 << 20;
 
-/// Bytes that must be the same on each side of what is not read.
+/// Bytes that must match on each side of a skipped range.
 const BESIDE: u64 = 4 << 10;
 
-/// An array with fewer elements is read with what stands beside it.
+/// Arrays with fewer elements are read along with their surroundings.
 const FEW: u64 = 2048;
 
-/// More than another quantisation's metadata and tensors take beyond the first one's.
+/// Upper bound for the difference in size between two quantisations' metadata and tensor lists.
 const SLACK: u64 = 32 << 10;
 
 /// The large arrays of a header that was read whole.
@@ -42,14 +42,15 @@ pub(crate) struct Vocabulary {
     bytes: Arc<[u8]>,
     /// From the first element of the first large array to the end of the last one.
     arrays: Range<u64>,
-    /// Between two of them: from the end of one to the first element of the next.
+    /// The gaps between arrays: from the end of one to the first element of the next.
     between: Vec<Range<u64>>,
-    /// What stands before the first: its key, its type, its number of elements.
+    /// The entry before the first array: key, type, number of elements.
     entry: Vec<u8>,
     header_bytes: u64,
 }
 
-/// The header of a model. `known` is of another one of the same repository, and is set to this one's if there is none.
+/// Reads a model's header. `known` holds the vocabulary of another model of the repository; if it is empty, it is set
+/// to this model's.
 pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) -> Result<Header, Error> {
     let mut shards: Vec<(Arc<[u8]>, u64)> = Vec::new();
     for file in &of.files {
@@ -68,7 +69,7 @@ pub(crate) fn read(http: &Http, of: &Candidate, known: &mut Option<Vocabulary>) 
     Ok(header)
 }
 
-/// The beginning of a file, until the header ends in it.
+/// Reads a file's beginning until it contains the whole header.
 fn whole(remote: &mut Remote<'_>, first: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let mut more = first;
@@ -87,14 +88,15 @@ fn whole(remote: &mut Remote<'_>, first: u64) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether more bytes of the file would change what is read of it. A shard alone is no model, but its header is whole.
+/// Whether the bytes contain the whole header. A single shard's header counts as whole, though the shard is not a
+/// model.
 fn is_whole(bytes: &[u8], file_bytes: u64) -> bool {
     let header = Header::parse_shards([(Arc::from(bytes), file_bytes)]);
     !matches!(header, Err(gguf::Error::Truncated { .. }))
 }
 
 impl Vocabulary {
-    /// `None` where nothing would be saved.
+    /// `None` if splicing would save nothing.
     fn of(header: &Header, bytes: Arc<[u8]>) -> Option<Self> {
         let mut arrays: Vec<(Range<u64>, Vec<u8>)> = Vec::new();
         for (key, value) in header.metadata() {
@@ -123,7 +125,7 @@ impl Vocabulary {
         Some(Self { bytes, arrays: all, between, entry: arrays.swap_remove(0).1, header_bytes })
     }
 
-    /// The header of another file with these arrays, or `None` if it has others.
+    /// The header of another file with these arrays; `None` if its arrays differ.
     fn splice(&self, remote: &mut Remote<'_>) -> Result<Option<Vec<u8>>, Error> {
         let Range { start, end } = self.arrays;
         let mut bytes = remote.read(0..start + (FIRST / 16))?;
@@ -154,7 +156,7 @@ impl Vocabulary {
             let is_short = have < remote.file.bytes && have <= LONGEST;
             match Header::parse_shards([(Arc::from(&bytes[..]), remote.file.bytes)]) {
                 Err(gguf::Error::Truncated { .. }) if is_short => {}
-                // A shard alone is no model.
+                // A single shard is not a model, but its header is complete.
                 Ok(_) | Err(gguf::Error::Shards { .. }) => return Ok(Some(bytes)),
                 Err(_) => return Ok(None),
             }
@@ -163,7 +165,7 @@ impl Vocabulary {
         }
     }
 
-    /// Whether bytes, at least as many as this, are those of the arrays from a place on.
+    /// Whether `bytes` has at least `least` bytes and equals the arrays' bytes from a place on.
     fn has(&self, at: u64, bytes: &[u8], least: u64) -> bool {
         let here = &self.bytes[at as usize..self.arrays.end as usize];
         let length = bytes.len().min(here.len());

@@ -1,8 +1,8 @@
-//! Requests to a hub: an address flows in; an answer with status 200 or 206 flows out, redirects followed, or an error
-//! that says whether to ask again.
+//! Requests to a hub. An address flows in; redirects are followed; an answer with status 200 or 206 flows out, or an
+//! error that says whether another attempt may help.
 //!
-//! The token goes to the endpoint's own origin (scheme, host and port) and to no other: a hub redirects to a storage
-//! host, whose addresses are signed (`_is_same_or_hub_host` in huggingface_hub's `utils/_http.py`).
+//! The token goes only to the endpoint's own origin (scheme, host and port). A hub redirects to a storage host with
+//! signed addresses (`_is_same_or_hub_host` in huggingface_hub's `utils/_http.py`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
@@ -15,58 +15,58 @@ use ureq::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 
 use crate::error::Error;
 
-/// As many as curl and huggingface_hub (`_MAX_REDIRECTS`) are wont to follow, and more than a hub makes.
+/// The limit of curl and huggingface_hub (`_MAX_REDIRECTS`) in order of magnitude; hubs redirect less often.
 const MAX_REDIRECTS: usize = 10;
 
-/// The longest that we wait because a server says so: a hub counts requests over five minutes.
+/// The longest wait that a server can ask for. A hub counts requests over five minutes.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// The most bytes of a listing. A repository of 10,000 files takes 4 MB.
+/// Maximum bytes of a listing. A repository of 10,000 files takes 4 MB.
 const MAX_LISTING: u64 = 64 << 20;
 
-/// How long to try.
+/// Limits of retries.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
-    /// For a connection, and for each next byte.
+    /// For a connection, and for each read.
     pub(crate) timeout: Duration,
     pub(crate) attempts: u32,
-    /// Before the second attempt; twice as long before each further one.
+    /// The pause before the second attempt. It doubles before each further attempt.
     pub(crate) pause: Duration,
 }
 
-/// A token as it is sent, which no message and no `Debug` shows; `None` for what can be in no header.
+/// A token's header value, hidden from messages and `Debug`; `None` if the token cannot be in a header.
 pub(crate) fn bearer(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// An endpoint and how it is asked.
+/// An endpoint and the settings of its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
     agent: Agent,
-    /// Without a `/` at its end.
+    /// The address without a trailing `/`.
     pub(crate) endpoint: String,
     token: Option<HeaderValue>,
     patience: Patience,
 }
 
-/// An answer whose body has not been read yet.
+/// An answer with an unread body.
 pub(crate) struct Answer {
-    /// Where the last redirect has led.
+    /// The address after the last redirect.
     pub(crate) url: String,
     headers: HeaderMap,
     status: StatusCode,
     pub(crate) body: ureq::Body,
 }
 
-/// What kept an attempt from its end.
+/// Why an attempt failed.
 pub(crate) enum Failure {
-    /// Another attempt meets the same.
+    /// Another attempt would fail in the same way.
     Final(Error),
-    /// Another attempt may do, after the time that the server names.
+    /// Another attempt may succeed, after the wait that the server names.
     Again { url: String, status: Option<u16>, problem: String, wait: Option<Duration> },
-    /// An address that has expired was asked: at once by the repository's own.
+    /// The stored address has expired: try again at once with the repository's address.
     Expired,
 }
 
@@ -83,7 +83,7 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // A redirect must not lead out of what is encrypted.
+            // A redirect must not leave encryption.
             .https_only(endpoint.starts_with("https:"))
             .timeout_resolve(Some(patience.timeout))
             .timeout_connect(Some(patience.timeout))
@@ -97,7 +97,7 @@ impl Http {
         Self { agent: config.build().new_agent(), endpoint, token, patience }
     }
 
-    /// A whole answer, as text.
+    /// A whole answer as text.
     pub(crate) fn text(&self, url: &str) -> Result<String, Error> {
         self.patiently(&AtomicBool::new(false), |_| {
             let answer = self.get(url, None)?;
@@ -113,8 +113,8 @@ impl Http {
         })
     }
 
-    /// Does something until it is done, it cannot be, or has been tried often enough. `act` sets its argument when it
-    /// has come further than the attempts before; then the count starts again. `cancelled` ends the wait between two.
+    /// Repeats `act` until it succeeds, fails for good, or has used up its attempts. `act` sets its argument when it
+    /// got further than earlier attempts; the count then starts again. `cancelled` ends a pause between attempts.
     pub(crate) fn patiently<T>(
         &self,
         cancelled: &AtomicBool,
@@ -137,14 +137,14 @@ impl Http {
                 });
             }
             let pause = self.patience.pause.saturating_mul(1 << (attempts - 1).min(6));
-            // All clients that a failing server has lost must not come back at the same moment.
+            // Spread the clients that a failing server has lost, so that they do not all return at the same moment.
             let jitter = RandomState::new().hash_one(attempts) % 256;
             let pause = pause / 2 + pause.mul_f64(jitter as f64 / 256.0);
             rest(wait.map_or(pause, |wait| wait.min(LONGEST_WAIT)), cancelled);
         }
     }
 
-    /// Asks for a file, or a range of it, and follows redirects.
+    /// Requests a file, or a range of it, and follows redirects.
     pub(crate) fn get(&self, url: &str, range: Option<&Range<u64>>) -> Result<Answer, Failure> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
@@ -175,7 +175,7 @@ impl Http {
 }
 
 impl Answer {
-    /// Itself if it is what was asked for.
+    /// The answer itself if its status is a success.
     fn checked(self, has_token: bool) -> Result<Self, Failure> {
         let (status, url) = (self.status.as_u16(), shown(&self.url));
         Err(match status {
@@ -196,7 +196,7 @@ impl Answer {
         })
     }
 
-    /// What to do about a refusal. A hub answers 401 for a repository that is not there, too (`hf_raise_for_status`).
+    /// How to resolve a refusal. A hub also answers 401 for a missing repository (`hf_raise_for_status`).
     fn advice(&self, has_token: bool) -> String {
         let page = "the repository is gated: accept its licence on its page";
         let token = "HF_TOKEN or `hf auth login`";
@@ -208,7 +208,7 @@ impl Answer {
         }
     }
 
-    /// How long the server asks to wait: Retry-After in seconds, or the `t` of a hub's RateLimit.
+    /// The wait that the server asks for: Retry-After in seconds, or the `t` of a hub's RateLimit.
     fn wait(&self) -> Option<Duration> {
         let limit = || self.text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t="));
         let seconds = self.text("retry-after").or_else(limit)?;
@@ -219,7 +219,8 @@ impl Answer {
         self.headers.get(header)?.to_str().ok()
     }
 
-    /// The bytes of a file from `start` on, wherever the answer begins, if the file has as many bytes as it should.
+    /// A reader of the file from byte `start` on, wherever the answer begins. Fails if the file's length is not
+    /// `file_bytes`.
     pub(crate) fn bytes_from(self, start: u64, file_bytes: u64) -> Result<impl Read, Failure> {
         let url = shown(&self.url);
         let wrong = |problem: String| Failure::Final(Error::Answer { url: url.clone(), problem });
@@ -229,7 +230,7 @@ impl Answer {
                 let found = content_range(range).ok_or_else(|| wrong(format!("Content-Range is `{range}`")))?;
                 (found.0, Some(found.1))
             }
-            // The whole, by a server that knows no ranges.
+            // The whole file, from a server without support for ranges.
             _ => (0, self.text("content-length").and_then(|it| it.parse().ok())),
         };
         if length.is_some_and(|length| length != file_bytes) || at > start {
@@ -247,18 +248,18 @@ impl Answer {
     }
 }
 
-/// `bytes 3-8/10`: the first byte and the length of the whole.
+/// Parses `bytes 3-8/10`: the first byte and the file's length.
 fn content_range(text: &str) -> Option<(u64, u64)> {
     let (range, length) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     Some((range.split_once('-')?.0.trim().parse().ok()?, length.trim().parse().ok()?))
 }
 
-/// An error of reading a body.
+/// The failure for an error while reading a body.
 pub(crate) fn broken(url: &str, error: &io::Error) -> Failure {
     passing(url, format!("the connection broke: {error}"))
 }
 
-/// A body that ended too early.
+/// The failure for a body that ended too early.
 pub(crate) fn cut(url: &str) -> Failure {
     passing(url, "the connection ended before the file did".to_owned())
 }
@@ -270,7 +271,7 @@ fn passing(url: &str, problem: String) -> Failure {
 fn network(url: &str, error: &ureq::Error) -> Failure {
     let url = shown(url);
     let problem = match error {
-        // Their messages have the address, which may be signed.
+        // These errors' own messages contain the address, which may be signed.
         ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => "no address that can be asked".to_owned(),
         ureq::Error::TlsRequired => "https needs the feature `https` of autoplace-hub".to_owned(),
@@ -279,7 +280,7 @@ fn network(url: &str, error: &ureq::Error) -> Failure {
     Error::Answer { url, problem }.into()
 }
 
-/// Sleeps, unless it is cancelled.
+/// Sleeps, unless cancelled.
 fn rest(time: Duration, cancelled: &AtomicBool) {
     let step = Duration::from_millis(50);
     let mut left = time;
@@ -289,7 +290,7 @@ fn rest(time: Duration, cancelled: &AtomicBool) {
     }
 }
 
-/// An address as a message may have it: without its query, and without a user's name and password.
+/// An address for messages: without query, user name and password.
 pub(crate) fn shown(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
@@ -298,7 +299,7 @@ pub(crate) fn shown(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// Scheme, host and port.
+/// Scheme, host and port of an address.
 fn origin(url: &str) -> Option<(String, String, u16)> {
     let uri: Uri = url.parse().ok()?;
     let scheme = uri.scheme_str()?.to_ascii_lowercase();
@@ -306,7 +307,7 @@ fn origin(url: &str) -> Option<(String, String, u16)> {
     Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
-/// Where a redirect leads. A hub's are addresses, or begin with `/`.
+/// The target of a redirect. A hub's are whole addresses, or begin with `/`.
 fn join(base: &str, location: &str) -> Option<String> {
     let (scheme, rest) = base.split_once("://")?;
     let host = rest.split(['/', '?', '#']).next()?;
@@ -317,7 +318,7 @@ fn join(base: &str, location: &str) -> Option<String> {
     }
 }
 
-/// A text as a part of a path, `/` too (`urllib.parse.quote(text, safe="")`).
+/// Percent-encodes a text as one path segment, `/` included (`urllib.parse.quote(text, safe="")`).
 pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for byte in text.bytes() {

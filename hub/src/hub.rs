@@ -1,4 +1,4 @@
-//! A hub as this machine uses it: endpoint, cache and token from where Hugging Face's own tools have them.
+//! A hub as this machine uses it. Endpoint, cache and token come from the settings of Hugging Face's own tools.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::{fetch, header};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// A hub of models, and the cache for what is fetched from it. `Debug` shows no token.
+/// A hub of models and the cache for its files. `Debug` shows no token.
 #[derive(Debug, Clone)]
 pub struct Hub {
     endpoint: String,
@@ -30,22 +30,25 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub by its address and the folder of its cache, without a token.
+    /// A hub with this address and cache folder, without a token.
     pub fn new(endpoint: impl Into<String>, cache: impl Into<PathBuf>) -> Self {
         let (endpoint, cache) = (endpoint.into(), cache.into());
         let (timeout, pause) = (Duration::from_secs(30), Duration::from_secs(1));
         Self { endpoint, cache, token: None, offline: false, patience: Patience { timeout, attempts: 6, pause } }
     }
 
-    /// As huggingface_hub's `constants.py` reads the environment: `HF_ENDPOINT`; `HF_HUB_CACHE`,
-    /// `HUGGINGFACE_HUB_CACHE` or `hub` in `HF_HOME` (`XDG_CACHE_HOME` or `~/.cache`, `huggingface` in it), with
-    /// other variables (`$DATA`) in their values; `HF_TOKEN`,
-    /// `HUGGING_FACE_HUB_TOKEN` or the file `HF_TOKEN_PATH` (`token` in `HF_HOME`), unless
-    /// `HF_HUB_DISABLE_IMPLICIT_TOKEN`; `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
+    /// Reads the environment as huggingface_hub's `constants.py` does:
+    ///
+    /// - endpoint: `HF_ENDPOINT`;
+    /// - cache: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, or `hub` in `HF_HOME` (default: `huggingface` in
+    ///   `XDG_CACHE_HOME` or `~/.cache`), with variables (`$DATA`) expanded;
+    /// - token: `HF_TOKEN`, `HUGGING_FACE_HUB_TOKEN`, or the file `HF_TOKEN_PATH` (default: `token` in `HF_HOME`),
+    ///   unless `HF_HUB_DISABLE_IMPLICIT_TOKEN` is set;
+    /// - offline: `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
     ///
     /// # Errors
     ///
-    /// [`Error::Environment`] if there is no home folder to begin at, or a token that cannot be read or sent.
+    /// [`Error::Environment`] if there is no home folder, or if the token cannot be read or sent.
     pub fn from_env() -> Result<Self, Error> {
         Self::from_environment(&Environment::of_process())
     }
@@ -67,11 +70,11 @@ impl Hub {
         token.iter().try_fold(hub, |hub, token| hub.token(token))
     }
 
-    /// Sends a token with every request to the endpoint itself, and with none to another host.
+    /// Sends a token with every request to the endpoint itself, and never to another host.
     ///
     /// # Errors
     ///
-    /// [`Error::Environment`] for what can be in no header.
+    /// [`Error::Environment`] if the token has characters that a header cannot contain.
     pub fn token(mut self, token: &str) -> Result<Self, Error> {
         let token: String = token.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
         let problem = "the token has characters that no token has".to_owned();
@@ -83,31 +86,31 @@ impl Hub {
         Ok(self)
     }
 
-    /// Whether only the cache is asked.
+    /// Sets whether only the cache is used.
     pub fn offline(mut self, offline: bool) -> Self {
         self.offline = offline;
         self
     }
 
-    /// Whether only the cache is asked: then nothing can be fetched.
+    /// Whether only the cache is used. Nothing can be fetched then.
     pub const fn is_offline(&self) -> bool {
         self.offline
     }
 
-    /// How long a connection and each next byte may take, how often to try, and how long to wait before the second
-    /// attempt; before each further one it is twice that. Default: 30 seconds, 6 attempts, 1 second. The count
-    /// of attempts starts again whenever bytes have come.
+    /// Sets the time limit of a connection and of each read, the number of attempts, and the pause before the second
+    /// attempt, which doubles before each further one. Default: 30 seconds, 6 attempts, 1 second. The count of attempts
+    /// starts again whenever bytes arrive.
     pub fn patience(mut self, timeout: Duration, attempts: u32, pause: Duration) -> Self {
         self.patience = Patience { timeout, attempts, pause };
         self
     }
 
-    /// A repository's models: one request, or offline what the cache has of it.
+    /// Lists a repository's models: one request, or the cache's content when offline.
     ///
     /// # Errors
     ///
-    /// [`Error::NoModel`] if there is none of the quantisation that the name has; [`Error::Offline`]; what a request
-    /// can meet: [`Error::Refused`], [`Error::Missing`], [`Error::Status`], [`Error::Network`], [`Error::Answer`].
+    /// [`Error::NoModel`] if no model has the quantisation in the name; [`Error::Offline`]; errors of a request:
+    /// [`Error::Refused`], [`Error::Missing`], [`Error::Status`], [`Error::Network`], [`Error::Answer`].
     pub fn repository(&self, name: &Name) -> Result<Repository, Error> {
         match self.http() {
             Some(http) => repository::listed(&http, name),
@@ -115,12 +118,12 @@ impl Hub {
         }
     }
 
-    /// The header of each candidate, in their order: of its file if the cache has it, else by ranges, a few MB of the
-    /// first and some 100 KB of each other.
+    /// The header of each candidate, in order. A cached file is read from the disk. Otherwise ranges are requested: a
+    /// few MB for the first header, some 100 KB for each further one.
     ///
     /// # Errors
     ///
-    /// Of a candidate: [`Error::Header`] for what is no GGUF file; what a request can meet.
+    /// For each candidate: [`Error::Header`] if the file is not GGUF; errors of a request.
     pub fn headers(&self, repository: &Repository) -> Vec<Result<Header, Error>> {
         let http = self.http();
         let mut known = None;
@@ -135,22 +138,21 @@ impl Hub {
         repository.candidates.iter().map(header).collect()
     }
 
-    /// A model's first file, if the cache has all its files.
+    /// A model's first file, if the cache has all files.
     pub fn cached(&self, candidate: &Candidate) -> Option<PathBuf> {
         let (folder, commit) = (self.folder(&candidate.place.repository), &candidate.place.commit);
         let whole = candidate.files.iter().all(|file| folder.has(commit, file));
         whole.then(|| folder.pointer(commit, &candidate.files[0].name))
     }
 
-    /// Fetches what the cache lacks of a model, and returns its first file there. What an earlier fetch of this
-    /// library has left half-done is gone on with. A blob that another tool has written is read once, and fetched again
-    /// if its hash is not the hub's. `progress` hears every tenth of a second how many bytes are there, and how many
-    /// there will be; it may end the fetch.
+    /// Fetches the files of a model that the cache lacks, and returns the first file's path. An unfinished fetch of
+    /// this library is resumed. A blob from another tool is read once, and fetched again if its hash is not the hub's.
+    /// `progress` is called every tenth of a second with the bytes so far and the total; it may cancel the fetch.
     ///
     /// # Errors
     ///
-    /// [`Error::Space`] before anything is fetched; [`Error::Hash`] and [`Error::Answer`] for what is not as the hub
-    /// lists it; [`Error::Cancelled`]; [`Error::Offline`]; [`Error::Io`]; what a request can meet.
+    /// [`Error::Space`] before anything is fetched; [`Error::Hash`] and [`Error::Answer`] if a file differs from the
+    /// hub's listing; [`Error::Cancelled`]; [`Error::Offline`]; [`Error::Io`]; errors of a request.
     pub fn fetch(
         &self,
         candidate: &Candidate,

@@ -1,5 +1,4 @@
-//! From a name to a file: which models this machine has already, which quantisation of one fits it best, and how it is
-//! fetched.
+//! From a name to a file: finds the models on this machine, chooses the quantisation that fits it best, and fetches it.
 
 #![forbid(unsafe_code)]
 

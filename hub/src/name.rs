@@ -1,9 +1,9 @@
-//! What a model is called: `hf:owner/name[:quant][@revision]`.
+//! The name of a model: `hf:owner/name[:quant][@revision]`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A model of a hub by name, `hf:owner/name[:quant][@revision]`.
+/// The name of a model on a hub, `hf:owner/name[:quant][@revision]`.
 ///
 /// ```
 /// let name: autoplace_hub::Name = "hf:Qwen/Qwen3-8B-GGUF:q4_k_m".parse()?;
@@ -19,7 +19,7 @@ pub struct Name {
     revision: Option<String>,
 }
 
-/// What is no name of a model on a hub.
+/// A text that is not the name of a model on a hub.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` is no model of a hub: {problem}; write hf:owner/name, hf:owner/name:Q4_K_M or hf:owner/name@main")]
 pub struct NameError {
@@ -28,7 +28,7 @@ pub struct NameError {
 }
 
 impl Name {
-    /// Whether a text is meant as a name and not as a path: it begins with `hf:`.
+    /// Whether a text is a name rather than a path: it begins with `hf:`.
     pub fn is_meant(text: &str) -> bool {
         text.starts_with("hf:")
     }
@@ -38,18 +38,18 @@ impl Name {
         &self.repository
     }
 
-    /// The quantisation that was asked for, in capitals; `None` leaves the choice.
+    /// The requested quantisation in capitals; `None` leaves the choice open.
     pub fn quant(&self) -> Option<&str> {
         self.quant.as_deref()
     }
 
-    /// A branch, tag or commit. Default: `main`.
+    /// The branch, tag or commit. Default: `main`.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// What stands before a mark, and what behind it if there is one.
+/// The text before a mark, and the text behind it if the mark occurs.
 pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
@@ -63,7 +63,7 @@ impl FromStr for Name {
         let (rest, revision) = cut(rest, '@');
         let (repository, quant) = cut(rest, ':');
         let (owner, name) = repository.split_once('/').ok_or_else(|| wrong("there is no owner/name"))?;
-        // As the hub has them (huggingface_hub, `validate_repo_id`); none leaves the folder that it names.
+        // The hub's rule for names (huggingface_hub, `validate_repo_id`). Such a name cannot leave its folder.
         let is_word = |word: &str| {
             let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
             !word.is_empty() && word.chars().all(allowed) && !word.starts_with('.')

@@ -1,8 +1,8 @@
-//! Lists in other tools' JSON, which write `null` for an empty one, as Go's encoder does.
+//! Lists in the JSON of other tools, which may write `null` for an empty list, as Go's encoder does.
 
 use serde::{Deserialize, Deserializer};
 
-/// A list, or nothing where it is `null`. For a field that may be absent too, beside `#[serde(default)]`.
+/// Reads a list, or an empty one for `null`. Use with `#[serde(default)]` for fields that may be absent.
 pub(crate) fn empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

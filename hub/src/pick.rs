@@ -1,5 +1,5 @@
-//! From a name to a model: a name, a machine, a request and a wish flow in; what there is, what becomes of it on the
-//! machine, and which one to take flow out.
+//! From a name to a model: a name, a machine, a request and a wish flow in; the models, their placements on the machine
+//! and the best model flow out.
 
 use std::path::PathBuf;
 
@@ -13,28 +13,28 @@ use crate::hub::Hub;
 use crate::name::Name;
 use crate::repository::{Candidate, Repository};
 
-/// What a name stands for on a machine.
+/// The models behind a name, planned for a machine.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pick {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: Name,
-    /// What was left out and why, a sentence for each: files that are no model, headers that cannot be read.
+    /// Skipped files and the reasons, a sentence each: files that are not models, headers that cannot be read.
     pub left_out: Vec<String>,
-    /// The models whose headers could be read, in the order of the choice's rows.
+    /// The models with readable headers, in the order of the choice's rows.
     pub candidates: Vec<Candidate>,
-    /// What becomes of each on the machine, and which one meets the wish best.
+    /// The placement of each model, and the one that meets the wish best.
     pub choice: Choice,
-    /// The first file of the chosen one, if the cache has all its files.
+    /// The first file of the chosen model, if the cache has all its files.
     pub cached: Option<PathBuf>,
 }
 
 impl Pick {
-    /// The model to take.
+    /// The chosen model.
     ///
     /// # Errors
     ///
-    /// [`Error::Unmet`] if none meets the wish; [`choice`](Self::choice) says what becomes of each.
+    /// [`Error::Unmet`] if no model meets the wish; [`choice`](Self::choice) has the outcome of each.
     pub fn chosen(&self) -> Result<&Candidate, Error> {
         let unmet = || Error::Unmet { name: self.name.to_string(), reason: self.choice.reason.clone() };
         self.choice.chosen.and_then(|chosen| self.candidates.get(chosen)).ok_or_else(unmet)
@@ -42,24 +42,24 @@ impl Pick {
 }
 
 impl Hub {
-    /// Chooses among the models that a name stands for, by [`choose`]. Those that the cache has whole come first: if
-    /// one of them meets the wish, nothing is requested. Else the repository is listed and headers are read by ranges,
-    /// a few MB. No model is fetched.
+    /// Chooses among the models of a name with [`choose`]. Fully cached models come first: if one of them meets the
+    /// wish, nothing is requested. Otherwise the repository is listed and the headers are read by ranges, a few MB. No
+    /// model is fetched.
     ///
     /// # Errors
     ///
-    /// As [`repository`](Self::repository), and where no header can be read, the first one's. A wish that nothing meets
-    /// is an error of [`Pick::chosen`].
+    /// Those of [`repository`](Self::repository). If no header can be read, the first header's error. An unmet wish is
+    /// an error of [`Pick::chosen`].
     pub fn pick(&self, name: &Name, machine: &Machine, request: &Request, wish: Wish) -> Result<Pick, Error> {
         self.pick_by(name, |contenders| choose(contenders, machine, request, wish))
     }
 
-    /// The same by [`choose_measured`]: where a part of a model would stay on the host, `measure` is asked for the
-    /// rates of its types of weights that are missing there.
+    /// Like [`pick`](Self::pick), with [`choose_measured`]: `measure` is called for the missing host rates of weight
+    /// types if a part of a model would stay on the host.
     ///
     /// # Errors
     ///
-    /// As [`pick`](Self::pick).
+    /// Those of [`pick`](Self::pick).
     pub fn pick_measured(
         &self,
         name: &Name,

@@ -1,4 +1,4 @@
-//! One file of a repository: a range of bytes flows in, its bytes flow out.
+//! One file of a repository: a range flows in, its bytes flow out.
 
 use std::io::Read;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::http::{Failure, Http, broken, cut, quoted, shown};
 use crate::repository::{Place, RemoteFile};
 
-/// A file of a hub, and the address to which the last request for it was led, which serves for a while.
+/// A file of a hub and the target of its last redirect, which stays valid for a while.
 pub(crate) struct Remote<'a> {
     http: &'a Http,
     pub(crate) file: &'a RemoteFile,
@@ -20,17 +20,17 @@ impl<'a> Remote<'a> {
     pub(crate) fn new(http: &'a Http, place: &Place, file: &'a RemoteFile) -> Self {
         let Place { repository, commit, .. } = place;
         let path: Vec<String> = file.name.split('/').map(quoted).collect();
-        // By commit: what a branch names may change between two requests.
+        // Addresses the commit: a branch may change between two requests.
         let url = format!("{}/{repository}/resolve/{commit}/{}", http.endpoint, path.join("/"));
         Self { http, file, url, location: None }
     }
 
-    /// The address that messages name.
+    /// The address for messages.
     pub(crate) fn shown(&self) -> String {
         shown(&self.url)
     }
 
-    /// One attempt to have a range, which is not empty. The reader may end before it does.
+    /// Makes one attempt to request a non-empty range. The reader may end early.
     pub(crate) fn open(&mut self, range: &Range<u64>) -> Result<impl Read + use<>, Failure> {
         let kept = self.location.take();
         let answer = match self.http.get(kept.as_ref().unwrap_or(&self.url), Some(range)) {
@@ -45,7 +45,7 @@ impl<'a> Remote<'a> {
         Ok(body.take(range.end - range.start))
     }
 
-    /// A range, cut off where the file ends.
+    /// Reads a range, cut off at the end of the file.
     pub(crate) fn read(&mut self, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let range = range.start..range.end.min(self.file.bytes);
         if range.is_empty() {

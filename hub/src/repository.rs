@@ -1,4 +1,4 @@
-//! What a repository has: a name flows in; its commit and its models, by quantisation, flow out.
+//! The content of a repository: a name flows in; its commit and its models, by quantisation, flow out.
 
 use std::fs;
 use std::path::{Component, Path};
@@ -17,13 +17,14 @@ use crate::null;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Repository {
-    /// Its models, each with all its files, in the order of their names. If the name has a quantisation, those of it.
+    /// The models with all their files, sorted by name. If the name has a quantisation, only models of that
+    /// quantisation.
     pub candidates: Vec<Candidate>,
-    /// Files that are no model by themselves, and why: projectors, shards of which others are missing.
+    /// Files that are not models to load by themselves, and the reasons: projectors, incomplete sets of shards.
     pub left_out: Vec<(Vec<String>, String)>,
 }
 
-/// Where files come from.
+/// The origin of files.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) repository: String,
@@ -31,7 +32,7 @@ pub(crate) struct Place {
     pub(crate) commit: String,
 }
 
-/// One model of a repository, of one quantisation.
+/// One model of a repository, in one quantisation.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub(crate) place: Arc<Place>,
@@ -40,45 +41,45 @@ pub struct Candidate {
     pub(crate) files: Vec<RemoteFile>,
 }
 
-/// A file as the hub lists it.
+/// A file in the hub's listing.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteFile {
-    /// With its folders, `/` between them.
+    /// The path in the repository, with `/` between folders.
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// What the hub calls its content, and the cache its blob: a sha256 of large files, git's sha1 of others. Empty
-    /// where only the cache was asked, which may not know it.
+    /// The hub's hash of the content and the cache's name for the blob: sha256 for large files, git's sha1 for others.
+    /// Empty if only the cache was asked, which may not know the hash.
     pub(crate) etag: String,
 }
 
 impl Candidate {
-    /// The model's name in the repository: its first file's, without the number of a shard and without `.gguf`.
+    /// The model's name in the repository: the first file's name without shard number and `.gguf`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The quantisation that its name has, in capitals.
+    /// The quantisation in the name, in capitals.
     pub fn quant(&self) -> Option<&str> {
         self.quant.as_deref()
     }
 
-    /// What errors call something of it: with its repository.
+    /// A name with its repository, for errors.
     pub(crate) fn shown(&self, name: &str) -> String {
         format!("{}/{name}", self.place.repository)
     }
 
-    /// All its files together, in bytes.
+    /// The total size of the files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
-    /// Its files' names, in the order of the shards.
+    /// The names of the files, in shard order.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &str> {
         self.files.iter().map(|file| &file.name[..])
     }
 }
 
-/// What `GET /api/models/OWNER/NAME/revision/REVISION?blobs=true` answers (`HfApi.model_info` with `files_metadata`).
+/// The answer to `GET /api/models/OWNER/NAME/revision/REVISION?blobs=true` (`HfApi.model_info` with `files_metadata`).
 #[derive(Deserialize)]
 struct Listing {
     sha: String,
@@ -101,7 +102,7 @@ struct Lfs {
     size: u64,
 }
 
-/// Asks the hub.
+/// Lists a repository through the hub.
 pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     let (repository, revision) = (name.repository(), quoted(name.revision()));
     let url = format!("{}/api/models/{repository}/revision/{revision}?blobs=true", http.endpoint);
@@ -116,7 +117,7 @@ pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     grouped(name, listing.sha, files)
 }
 
-/// What the cache has of a repository, without its hub.
+/// Lists the cached part of a repository, without the hub.
 pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> {
     let missing = || Error::Offline { what: name.to_string(), cache: folder.cache().to_owned() };
     let commit = folder.commit(name.revision()).ok_or_else(missing)?;
@@ -125,7 +126,7 @@ pub(crate) fn cached(folder: &Folder, name: &Name) -> Result<Repository, Error> 
     if files.is_empty() {
         return Err(missing());
     }
-    // The hub may have what the cache has not.
+    // The hub may have models that the cache lacks.
     grouped(name, commit, files).map_err(|_| missing())
 }
 
@@ -143,7 +144,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
     let found: Vec<&str> = candidates.iter().map(|it| it.quant().unwrap_or(&it.name)).collect();
     let found = found.join(", ");
     if let Some(quant) = name.quant() {
-        // `Q4_K_XL` is what people call Unsloth's `UD-Q4_K_XL`.
+        // People call Unsloth's `UD-Q4_K_XL` plain `Q4_K_XL`.
         let dynamic = format!("UD-{quant}");
         let meant = if candidates.iter().any(|it| it.quant() == Some(quant)) { quant } else { &dynamic };
         candidates.retain(|it| it.quant() == Some(meant));
@@ -157,7 +158,7 @@ fn grouped(name: &Name, commit: String, files: Vec<RemoteFile>) -> Result<Reposi
 }
 
 impl Sibling {
-    /// The file, if it is one that can be kept: a name from outside becomes a path, and so does a hash.
+    /// The file, if its name and hash are safe: both come from outside and become paths.
     fn checked(self) -> Result<RemoteFile, String> {
         let Self { rfilename: name, size, blob_id, lfs } = self;
         if !stays_inside(&name) {
@@ -180,11 +181,12 @@ pub(crate) fn is_hex(text: &str, length: usize) -> bool {
 }
 
 fn is_gguf(name: &str) -> bool {
-    // As text: on Windows a path of `\\host\a.gguf` has no extension, and what is wrong with it must be said.
+    // Split as text: on Windows, a path `\\host\a.gguf` has no extension, and the fault in such a name must be
+    // reported.
     name.rsplit_once('.').is_some_and(|(stem, it)| !stem.is_empty() && it.eq_ignore_ascii_case("gguf"))
 }
 
-/// Whether a name stays in the folder that it is joined to, here and on Windows (`_validate_relative_filename`).
+/// Whether a name stays inside its folder, here and on Windows (`_validate_relative_filename`).
 fn stays_inside(name: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty()
@@ -196,7 +198,7 @@ fn stays_inside(name: &str) -> bool {
     name.split('/').all(is_plain) && Path::new(name).components().all(is_normal)
 }
 
-/// The regular files below a folder and their lengths, links to files followed, by names with `/` between folders.
+/// The regular files below a folder and their lengths, by names with `/` between folders. Links to files are followed.
 pub(crate) fn files_below(folder: &Path, prefix: &str) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! Which models are the same: their headers and a page of each tensor flow in; groups flow out.
+//! Finds equal models. Headers and a page of each tensor flow in; groups flow out.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,10 +11,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::LocalModel;
 
-/// What is read of a tensor, in bytes.
+/// Bytes to read of each tensor.
 const PAGE: u64 = 4096;
 
-/// The indices of models that are the same.
+/// Groups of indices of equal models.
 pub(super) fn groups(models: &[LocalModel]) -> Vec<Vec<usize>> {
     let mut by_bytes: BTreeMap<(u64, usize), Vec<usize>> = BTreeMap::new();
     for (index, model) in models.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! What a file is before its header is read: its identity whatever its path, its length, and whether it begins as GGUF.
+//! Facts about a file before its header is read: identity independent of the path, length, and whether it begins as
+//! GGUF.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -6,7 +7,7 @@ use std::path::Path;
 
 use super::Why;
 
-/// What a file or folder is, by whatever path.
+/// The identity of a file or folder, the same for every path to it.
 #[cfg(unix)]
 pub(crate) type Id = (u64, u64);
 #[cfg(not(unix))]
@@ -23,7 +24,7 @@ pub(crate) fn id(path: &Path, _: &Metadata) -> Option<Id> {
     path.canonicalize().ok()
 }
 
-/// Follows links to a file; says why there is none.
+/// Follows links to a file. The error says why there is none.
 pub(super) fn look(path: &Path) -> Result<Metadata, Why> {
     std::fs::metadata(path).map_err(|error| match path.symlink_metadata() {
         Ok(link) if link.is_symlink() && error.kind() == io::ErrorKind::NotFound => Why::BrokenLink,

@@ -1,6 +1,6 @@
-//! Which models this machine has: the folders of other tools flow in, models flow out. Nothing is written, and of a
-//! model nothing is read but its first bytes until [`LocalModel::header`] is asked for; of one that is named as a shard
-//! the header, which alone says whether it is one.
+//! Finds the models on this machine: the folders of other tools flow in, models flow out. Nothing is written. Only a
+//! model's first bytes are read before [`LocalModel::header`] is called. A file named as a shard is an exception: only
+//! its header says whether it is a shard.
 
 mod duplicates;
 pub(crate) mod files;
@@ -19,7 +19,7 @@ pub use places::Environment;
 use places::System;
 use walk::Finder;
 
-/// The models on this machine, and what looks like one and is none.
+/// The models on this machine, and the files that look like models but are not.
 ///
 /// ```no_run
 /// let models = autoplace_hub::Models::local();
@@ -30,29 +30,29 @@ use walk::Finder;
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Models {
-    /// By name. A file that is found by several paths (links, snapshots) is one model.
+    /// Sorted by name. A file with several paths (links, snapshots) is one model.
     pub models: Vec<LocalModel>,
-    /// What was passed over, each with the reason.
+    /// Files and folders that were skipped, with the reasons.
     pub skipped: Vec<Skipped>,
 }
 
-/// A model in a file or several.
+/// A model in one or more files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LocalModel {
-    /// What its store calls it: `owner/name` of Hugging Face's cache and LM Studio, `name:tag` of Ollama, else the name
-    /// of its file without the number of a shard and `.gguf`.
+    /// The store's name for the model: `owner/name` in Hugging Face's cache and LM Studio, `name:tag` in Ollama,
+    /// otherwise the file name without shard number and `.gguf`.
     pub name: String,
-    /// The quantisation that its file's name has, in capitals; `None` where only the header knows.
+    /// The quantisation in the file's name, in capitals; `None` if only the header tells.
     pub quant: Option<String>,
-    /// The length of its files together, in bytes.
+    /// The total length of the files in bytes.
     pub bytes: u64,
-    /// Its files in the order of the shards; at least one. The first is what is loaded.
+    /// The files in shard order; at least one. Loading takes the first.
     #[serde(serialize_with = "texts")]
     pub files: Vec<PathBuf>,
-    /// Whose it is.
+    /// The store that holds the model.
     pub store: Store,
-    /// Where the same file is found as well: by links, or by another name of its store.
+    /// Other paths of the same file: links, or other names in a store.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Place>,
 }
@@ -61,25 +61,25 @@ fn text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     path.to_string_lossy().serialize(serializer)
 }
 
-/// A path that is no text is still one in JSON.
+/// Serializes paths as text; invalid Unicode is replaced.
 fn texts<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
 }
 
-/// Another way to the file of a model.
+/// Another path of a model's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Place {
-    /// Its name there.
+    /// The model's name there.
     pub name: String,
-    /// Whose it is.
+    /// The store that holds it.
     pub store: Store,
-    /// Its first file.
+    /// The first file.
     #[serde(serialize_with = "text")]
     pub path: PathBuf,
 }
 
-/// Whose folder a model is in.
+/// The tool that owns a model's folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -92,7 +92,7 @@ pub enum Store {
     Ollama,
     /// LM Studio's folder of models.
     LmStudio,
-    /// A folder that was named.
+    /// A folder that the caller named.
     Folder,
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for Store {
     }
 }
 
-/// What was passed over.
+/// A file or folder that was skipped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 #[non_exhaustive]
@@ -119,36 +119,36 @@ pub struct Skipped {
     pub why: Why,
 }
 
-/// Why something is no model that can be loaded.
+/// Why a file or folder is not a loadable model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// A projector of images or sound, which goes beside a model: `mmproj` is in its name.
+    /// A projector for images or sound, used beside a model: its name contains `mmproj`.
     Projector,
-    /// A draft, which goes beside a model: its name begins with `mtp-`, `eagle3-`, `dflash-` or `dspark-`.
+    /// A draft, used beside a model: its name begins with `mtp-`, `eagle3-`, `dflash-` or `dspark-`.
     Draft,
-    /// An importance matrix: `imatrix` is in its name, and no quantisation.
+    /// An importance matrix: its name contains `imatrix` and no quantisation.
     Imatrix,
-    /// Shards of a split model are not there: their names.
+    /// Missing shards of a split model, by name.
     ShardsMissing(Vec<String>),
-    /// A download that has not ended.
+    /// An unfinished download.
     HalfDownload,
-    /// A part of a download whose whole file is there.
+    /// A part file of a finished download.
     Leftover,
     /// The first bytes, at most four, are not `GGUF`.
     NotGguf(Vec<u8>),
-    /// The file that a link leads to is gone.
+    /// The target of a link is missing.
     BrokenLink,
-    /// The system does not let this process read it: what it says.
+    /// The system refuses to read the file; the system's message.
     Unreadable(String),
-    /// A manifest of Ollama that names no file: what is wrong with it.
+    /// An Ollama manifest that names no file; its fault.
     Manifest(String),
-    /// What is deeper than this many folders, or beyond this many entries, is not looked at.
+    /// The search stopped at this many folder levels or this many entries.
     TooMuch(usize),
 }
 
 impl Why {
-    /// Whether somebody may want to do something about it; the others are just no models.
+    /// Whether somebody may want to act on it. The other reasons are harmless.
     pub const fn is_problem(&self) -> bool {
         !matches!(self, Self::Projector | Self::Draft | Self::Imatrix)
     }
@@ -179,13 +179,13 @@ impl fmt::Display for Why {
 }
 
 impl Models {
-    /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio, where the variables and defaults of
-    /// these tools have them. A store that is not there has no models.
+    /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio, found by these tools' variables and
+    /// default folders. A missing store has no models.
     pub fn local() -> Self {
         Self::in_stores(&Environment::of_process())
     }
 
-    /// As [`local`](Self::local), for another environment.
+    /// Like [`local`](Self::local), for another environment.
     pub fn in_stores(environment: &Environment) -> Self {
         let mut finder = Finder::default();
         for (store, folder) in environment.places(System::HERE) {
@@ -197,11 +197,12 @@ impl Models {
         finder.finish()
     }
 
-    /// The models in folders and in those below, to a depth of 16. A folder may be one of those stores, or in one.
+    /// The models in these folders and their subfolders, to a depth of 16. A folder may be one of the stores or inside
+    /// one.
     ///
     /// # Errors
     ///
-    /// [`Skipped`] for a folder that is not there, is none, or cannot be read.
+    /// [`Skipped`] if a folder is missing, is not a folder, or cannot be read.
     pub fn in_folders(folders: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self, Skipped> {
         let mut finder = Finder::default();
         for folder in folders {
@@ -217,29 +218,29 @@ impl Models {
         Ok(finder.finish())
     }
 
-    /// Which models are the same in files of their own: their indices, two or more, in order. Equal are the header and
-    /// a page (4 KiB) of each tensor, by hash; only models of one length are looked at. One that cannot be read is in
-    /// no group: [`LocalModel::header`] says why.
+    /// Groups of equal models in different files: their indices, two or more, in order. Models are equal if the hashes
+    /// of their headers and of a page (4 KiB) of each tensor are equal. Only models of the same length are compared. An
+    /// unreadable model is in no group; [`LocalModel::header`] says why.
     pub fn duplicates(&self) -> Vec<Vec<usize>> {
         duplicates::groups(&self.models)
     }
 }
 
 impl LocalModel {
-    /// Reads its header, of all shards.
+    /// Reads the header from all shards.
     ///
     /// # Errors
     ///
-    /// Any [`gguf::Error`]: among others, [`gguf::Error::TensorOutside`] where the download is incomplete.
+    /// Any [`gguf::Error`], for example [`gguf::Error::TensorOutside`] for an incomplete download.
     pub fn header(&self) -> Result<Header, gguf::Error> {
         Header::open(&self.files[0])
     }
 
-    /// It as one that may be chosen: reads its header.
+    /// Reads the header and makes a contender of the model.
     ///
     /// # Errors
     ///
-    /// As [`header`](Self::header).
+    /// Those of [`header`](Self::header).
     pub fn contender(&self) -> Result<Contender, gguf::Error> {
         Ok(Contender::new(self.name.clone(), self.quant.clone(), self.header()?))
     }

@@ -1,4 +1,4 @@
-//! Ollama's store: manifests by name, which say by its hash which blob is the model.
+//! Ollama's store: named manifests, each of which holds the hash of the model's blob.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,20 +13,20 @@ use crate::repository::is_hex;
 use super::walk::Finder;
 use super::{Store, Why, files};
 
-/// The most bytes of a manifest; they have a few hundred.
+/// Maximum bytes of a manifest. Real ones have a few hundred.
 const MOST_MANIFEST: u64 = 1 << 20;
 
 const MODEL: &str = "application/vnd.ollama.image.model";
 
-/// A manifest, or a list of some for different runners (manifest/manifest.go, `Manifest`).
+/// A manifest, or a list of manifests for different runners (manifest/manifest.go, `Manifest`).
 #[derive(Deserialize)]
 struct Manifest {
-    /// Empty of a model that runs in Ollama's cloud: it has no file here.
+    /// Empty for a model in Ollama's cloud, which has no file here.
     #[serde(default, deserialize_with = "null::empty")]
     layers: Vec<Layer>,
     #[serde(default, deserialize_with = "null::empty")]
     manifests: Vec<Manifest>,
-    /// Of one in a list: the blob that it is in.
+    /// In a list: the blob that holds this manifest.
     digest: Option<String>,
 }
 
@@ -37,26 +37,26 @@ struct Layer {
     digest: String,
 }
 
-/// Whether a folder is such a store.
+/// Whether a folder is an Ollama store.
 pub(super) fn is_store(folder: &Path) -> bool {
     folder.join("blobs").is_dir() && folder.join("manifests").is_dir()
 }
 
-/// All models of a store.
+/// Finds all models of a store.
 pub(super) fn find(finder: &mut Finder, store: &Path) {
-    // What keeps it from being read is noted once.
+    // Notes an unreadable store once.
     if finder.entries(store).is_empty() {
         return;
     }
     let blobs = store.join("blobs");
     for (path, _) in finder.entries(&blobs) {
-        // As downloads are called (server/download.go, `blobDownload`); their parts have a number behind that.
+        // Names of downloads (server/download.go, `blobDownload`). Their parts have a number after this suffix.
         if path.to_string_lossy().ends_with("-partial") {
             finder.skip(path, Why::HalfDownload);
         }
     }
     let mut names = HashSet::new();
-    // In the order in which Ollama looks (manifest/manifest.go, `namedManifestRefs`).
+    // Ollama looks in this order (manifest/manifest.go, `namedManifestRefs`).
     for folder in ["manifests-v2", "manifests"] {
         for (parts, path) in manifests(finder, &store.join(folder)) {
             let name = shortest(&parts);
@@ -67,7 +67,7 @@ pub(super) fn find(finder: &mut Finder, store: &Path) {
                 Ok(Some(file)) => {
                     finder.add(name, parts.last().and_then(|tag| quant_of(tag)), vec![file], Store::Ollama);
                 }
-                // Weights of another runner.
+                // Weights for another runner.
                 Ok(None) => {}
                 Err(why) => finder.skip(path, why),
             }
@@ -75,7 +75,7 @@ pub(super) fn find(finder: &mut Finder, store: &Path) {
     }
 }
 
-/// The manifests, which are files of four parts: host, namespace, model and tag.
+/// The manifests: files with paths of four parts (host, namespace, model, tag).
 fn manifests(finder: &mut Finder, folder: &Path) -> Vec<(Vec<String>, PathBuf)> {
     let mut level = vec![(Vec::new(), folder.to_owned())];
     for depth in 1..=4 {
@@ -93,14 +93,14 @@ fn manifests(finder: &mut Finder, folder: &Path) -> Vec<(Vec<String>, PathBuf)> 
     level
 }
 
-/// The name as Ollama shows it, without what is the same for most (types/model/name.go, `DisplayShortest`).
+/// The name that Ollama shows, without the default parts (types/model/name.go, `DisplayShortest`).
 fn shortest(parts: &[String]) -> String {
     let usual = parts.iter().zip(["registry.ollama.ai", "library"]).take_while(|(part, usual)| *part == usual).count();
     let (name, tag) = parts[usual..].split_at(parts.len() - usual - 1);
     format!("{}:{}", name.join("/"), tag.concat())
 }
 
-/// The blob with the model that a manifest names.
+/// The model's blob in a manifest.
 fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, Why> {
     let manifest = read(path)?;
     let mut layers = manifest.layers;
@@ -129,7 +129,7 @@ fn read(path: &Path) -> Result<Manifest, Why> {
     serde_json::from_slice(&text).map_err(|error| Why::Manifest(error.to_string()))
 }
 
-/// The file of a blob. Only a hash names one (manifest/paths.go, `BlobsPath`).
+/// The file of a blob. Only a hash is a valid name (manifest/paths.go, `BlobsPath`).
 fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, Why> {
     let hash = digest.strip_prefix("sha256").and_then(|rest| rest.strip_prefix([':', '-']));
     let hash = hash.filter(|hash| is_hex(&hash.to_ascii_lowercase(), 64));

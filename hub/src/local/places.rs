@@ -1,4 +1,4 @@
-//! Where the tools on this machine keep their models: the environment flows in; folders flow out.
+//! The folders where the tools on this machine keep their models: the environment flows in, folders flow out.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use super::Store;
 
-/// The most bytes that are read of LM Studio's settings.
+/// Maximum bytes to read of LM Studio's settings.
 const MOST_SETTINGS: u64 = 1 << 20;
 
-/// What decides where tools keep their models: a home and some variables. [`Models::local`](super::Models::local) takes
-/// this process's.
+/// A home folder and environment variables, which decide where tools keep their models.
+/// [`Models::local`](super::Models::local) takes this process's.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     home: Option<PathBuf>,
     variables: BTreeMap<&'static str, OsString>,
-    /// Whether all other variables are this process's.
+    /// Whether all other variables are taken from this process.
     is_process: bool,
 }
 
-/// The systems between which folders differ.
+/// Operating systems with different folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum System {
     Linux,
@@ -39,32 +39,31 @@ impl System {
 }
 
 impl Environment {
-    /// That of a user with this home, without variables.
+    /// A user's environment with this home and no variables.
     pub fn new(home: impl Into<PathBuf>) -> Self {
         Self { home: Some(home.into()), ..Self::default() }
     }
 
-    /// That of this process.
+    /// The environment of this process.
     pub fn of_process() -> Self {
         let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
         Self { home, is_process: true, ..Self::default() }
     }
 
     /// Sets a variable: `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_TOKEN_PATH`, `XDG_CACHE_HOME`,
-    /// `XDG_CONFIG_HOME`, `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`. Others have a meaning where the
-    /// value of one of Hugging Face's names them: `$DATA/huggingface`.
+    /// `XDG_CONFIG_HOME`, `LLAMA_CACHE`, `OLLAMA_MODELS`, `APPDATA` or `LOCALAPPDATA`. Any other variable matters only
+    /// if the value of a Hugging Face variable refers to it: `$DATA/huggingface`.
     #[must_use]
     pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.variables.insert(name, value.into());
         self
     }
 
-    /// The value of a variable.
     pub(crate) fn get(&self, name: &str) -> Option<OsString> {
         self.variables.get(name).cloned().or_else(|| std::env::var_os(name).filter(|_| self.is_process))
     }
 
-    /// The folder or file that a variable names, with the home in place of `~`.
+    /// The folder or file that a variable names, with `~` expanded.
     pub(crate) fn folder(&self, name: &str) -> Option<PathBuf> {
         let path = PathBuf::from(self.get(name)?);
         match path.strip_prefix("~") {
@@ -73,14 +72,14 @@ impl Environment {
         }
     }
 
-    /// The same of a variable of Hugging Face's, whose client puts other variables' values into it (constants.py).
+    /// Like [`folder`](Self::folder), with other variables expanded as Hugging Face's client does (constants.py).
     pub(crate) fn expanded_folder(&self, name: &str) -> Option<PathBuf> {
         let folder = self.folder(name)?;
         Some(folder.to_str().map(|text| PathBuf::from(self.expanded(text, System::HERE))).unwrap_or(folder))
     }
 
-    /// A text with the values of variables in place of `$NAME` and `${NAME}`, on Windows of `%NAME%` too. What is not
-    /// set stays as it is (`os.path.expandvars` of Python).
+    /// Expands `$NAME` and `${NAME}`, and on Windows `%NAME%`. Unset variables stay as they are (Python's
+    /// `os.path.expandvars`).
     fn expanded(&self, text: &str, system: System) -> String {
         let value = |name: &str| self.get(name)?.into_string().ok();
         let (mut expanded, mut rest) = (String::new(), text);
@@ -112,21 +111,21 @@ impl Environment {
         Some(self.home.as_ref()?.join(path))
     }
 
-    /// Hugging Face's home: `HF_HOME`, else what it is made of (huggingface_hub, constants.py).
+    /// Hugging Face's home: `HF_HOME`, or its default (huggingface_hub, constants.py).
     pub(crate) fn hf_home(&self) -> Option<PathBuf> {
         let cache = || self.expanded_folder("XDG_CACHE_HOME").or_else(|| self.in_home(".cache"));
         self.expanded_folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
     }
 
-    /// Hugging Face's cache: `HF_HUB_CACHE`, else in its home.
+    /// Hugging Face's cache: `HF_HUB_CACHE`, or a folder in Hugging Face's home.
     pub(crate) fn hugging_face(&self) -> Option<PathBuf> {
         self.expanded_folder("HF_HUB_CACHE")
             .or_else(|| self.expanded_folder("HUGGINGFACE_HUB_CACHE"))
             .or_else(|| Some(self.hf_home()?.join("hub")))
     }
 
-    /// llama.cpp's own cache (common/common.cpp, `fs_get_cache_directory`). Newer ones use Hugging Face's, and a
-    /// `LLAMA_CACHE` in its layout (common/hf-cache.cpp, `get_cache_directory`).
+    /// llama.cpp's own cache (common/common.cpp, `fs_get_cache_directory`). Newer versions use Hugging Face's cache, or
+    /// a `LLAMA_CACHE` in that layout (common/hf-cache.cpp, `get_cache_directory`).
     fn llama_cpp(&self, system: System) -> Option<PathBuf> {
         let base = || match system {
             System::Windows => self.folder("LOCALAPPDATA"),
@@ -136,16 +135,17 @@ impl Environment {
         self.folder("LLAMA_CACHE").or_else(|| Some(base()?.join("llama.cpp")))
     }
 
-    /// Ollama's store: `OLLAMA_MODELS`, else in the home (envconfig/config.go, `Models`); and that of the service,
-    /// which runs as its own user (scripts/install.sh).
+    /// Ollama's stores: `OLLAMA_MODELS` or a folder in the home (envconfig/config.go, `Models`), and the store of the
+    /// service, which runs as its own user (scripts/install.sh).
     fn ollama(&self) -> impl Iterator<Item = PathBuf> {
         let own = self.folder("OLLAMA_MODELS").or_else(|| self.in_home(".ollama/models"));
         let has_service = self.is_process && System::HERE == System::Linux;
         own.into_iter().chain(has_service.then(|| PathBuf::from("/usr/share/ollama/.ollama/models")))
     }
 
-    /// LM Studio's folders: in its home (lms-common-server, `findLMStudioHome`), and what its settings name (lms,
-    /// src/modelsFolder.ts, `resolveModelsFolderPath`; before, src/subcommands/importCmd.ts, `getUserAppDataPath`).
+    /// LM Studio's folders: those in its home (lms-common-server, `findLMStudioHome`) and those in its settings (lms,
+    /// src/modelsFolder.ts, `resolveModelsFolderPath`; older versions: src/subcommands/importCmd.ts,
+    /// `getUserAppDataPath`).
     fn lm_studio(&self, system: System) -> Vec<PathBuf> {
         let pointer = self.in_home(".lmstudio-home-pointer");
         let pointer = pointer.and_then(|file| read_small(&file)).map(|text| PathBuf::from(text.trim()));
@@ -163,7 +163,7 @@ impl Environment {
         homes.into_iter().map(|home| home.join("models")).chain(named).collect()
     }
 
-    /// All of them, whether or not they are there.
+    /// All stores' folders, existing or not.
     pub(super) fn places(&self, system: System) -> Vec<(Store, PathBuf)> {
         let hugging_face = self.hugging_face().map(|folder| (Store::HuggingFace, folder));
         let llama_cpp = self.llama_cpp(system).map(|folder| (Store::LlamaCpp, folder));
@@ -178,7 +178,7 @@ fn downloads_folder(settings: &Path) -> Option<PathBuf> {
     settings["downloadsFolder"].as_str().map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
 
-/// A small text file; `None` where there is none.
+/// A small text file; `None` if it is missing or too large.
 fn read_small(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     (file.is_file() && file.len() <= MOST_SETTINGS).then(|| fs::read_to_string(path).ok())?

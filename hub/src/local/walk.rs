@@ -1,5 +1,4 @@
-//! Models in folders: a folder with its links and those below flow in; models with the names that their store gives
-//! them flow out.
+//! Finds models in folders: a folder with its links and subfolders flows in; models with their store's names flow out.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,22 +13,21 @@ use crate::group::{Group, group_where};
 use super::files::{self, Id};
 use super::{LocalModel, Models, Place, Skipped, Store, Why};
 
-/// Folders in folders that are looked at.
+/// Maximum depth of folders.
 const DEEPEST: usize = 16;
 
-/// Entries of folders that are looked at, in all.
+/// Maximum number of folder entries in all.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// What the names of downloads end with until they have ended: huggingface_hub's (file_download.py,
-/// `_download_to_tmp_and_move`), llama.cpp's (common/download.cpp, `common_download_file_single_online`), ours and
-/// browsers'.
+/// Suffixes of unfinished downloads: huggingface_hub's (file_download.py, `_download_to_tmp_and_move`), llama.cpp's
+/// (common/download.cpp, `common_download_file_single_online`), ours and browsers'.
 const HALF: [&str; 5] = [".incomplete", ".downloadInProgress", ".part", ".partial", ".crdownload"];
 
-/// What has been found so far.
+/// The search and its results so far.
 #[derive(Default)]
 pub(super) struct Finder {
     found: Models,
-    /// The models by their first files.
+    /// Index of each model, by its first file.
     files: HashMap<Id, usize>,
     folders: HashSet<Id>,
     entries: usize,
@@ -46,7 +44,7 @@ impl Finder {
         self.found.skipped.push(Skipped { path: path.into(), why });
     }
 
-    /// Adds a model, unless its first file has been found before: then that one has one place more.
+    /// Adds a model. If its first file is known already, the known model gets another place.
     pub(super) fn add(&mut self, name: String, quant: Option<String>, files: Vec<PathBuf>, store: Store) {
         let Some(first) = files.first() else { return };
         let (mut bytes, mut key) = (0_u64, None);
@@ -78,7 +76,7 @@ impl Finder {
         self.found.models.push(LocalModel { name, quant, bytes, files, store, also: Vec::new() });
     }
 
-    /// All models in a folder and below; in the snapshot of a repository if its name is given.
+    /// Finds all models in a folder and its subfolders. `repository` names the repository of a snapshot.
     pub(super) fn walk(&mut self, root: &Path, store: Store, repository: Option<&str>) {
         let mut left = vec![(root.to_owned(), 0)];
         while let Some((folder, depth)) = left.pop() {
@@ -96,7 +94,7 @@ impl Finder {
             for (path, is_folder) in self.entries(&folder) {
                 let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 if is_folder {
-                    // Of a cache in Hugging Face's layout, only models are of interest.
+                    // A cache in Hugging Face's layout also holds data sets, spaces and locks.
                     if file.starts_with("datasets--") || file.starts_with("spaces--") || file == ".locks" {
                         continue;
                     }
@@ -127,13 +125,13 @@ impl Finder {
     }
 
     /// A repository in Hugging Face's cache (huggingface_hub, docs/source/en/guides/manage-cache.md). The snapshot of
-    /// `main` comes first: what others share with it is one model.
+    /// `main` comes first; files that other snapshots share with it count as one model.
     fn repository(&mut self, folder: &Path, store: Store, name: &str) {
         let store = if store == Store::Folder { Store::HuggingFace } else { store };
         let blobs = folder.join("blobs");
         for (path, _) in self.entries(&blobs) {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            // `ETAG.incomplete`, `ETAG.RANDOM.incomplete`, `ETAG.autoplace.part`: what it is a part of comes first.
+            // In `ETAG.incomplete`, `ETAG.RANDOM.incomplete` and `ETAG.autoplace.part`, the blob's name comes first.
             let whole = file.split('.').next().map(|etag| blobs.join(etag)).filter(|_| is_half(&file));
             match whole {
                 Some(whole) if whole.is_file() => self.skip(path, Why::Leftover),
@@ -149,7 +147,7 @@ impl Finder {
         }
     }
 
-    /// Notes a download that has not ended, if it is one of a GGUF file.
+    /// Notes an unfinished download of a GGUF file.
     fn half(&mut self, path: PathBuf) {
         let begins = files::look(&path).and_then(|file| files::check(&path, &file));
         if begins.is_ok() {
@@ -157,13 +155,13 @@ impl Finder {
         }
     }
 
-    /// Whether a folder is there and has not been seen, by whatever path: a link may lead back up.
+    /// Whether a folder exists and was not visited by any path. Links may lead back up.
     fn is_new(&mut self, folder: &Path) -> bool {
         let Some(it) = self.of_folder(folder, fs::metadata(folder)) else { return false };
         files::id(folder, &it).is_some_and(|id| self.folders.insert(id))
     }
 
-    /// What was read of a folder. One that is not there has nothing; what keeps another from being read is noted.
+    /// The result of reading a folder. A missing folder gives nothing; other errors are noted.
     fn of_folder<T>(&mut self, folder: &Path, read: io::Result<T>) -> Option<T> {
         let read = read.inspect_err(|error| {
             if error.kind() != io::ErrorKind::NotFound {
@@ -173,8 +171,8 @@ impl Finder {
         read.ok()
     }
 
-    /// The folders in a folder, links to folders among them, and the files that may be of a model; in order. A folder
-    /// that is not there has none.
+    /// The subfolders (links to folders included) and possible model files of a folder, in order. A missing folder has
+    /// none.
     pub(super) fn entries(&mut self, folder: &Path) -> Vec<(PathBuf, bool)> {
         let Some(entries) = self.of_folder(folder, fs::read_dir(folder)) else { return Vec::new() };
         let mut found = Vec::new();
@@ -197,7 +195,7 @@ impl Finder {
     }
 }
 
-/// Whether a file that is named as a shard is a whole model: its header says so, not its name.
+/// Whether a file named as a shard is a whole model. The header decides, not the name.
 fn is_whole(path: &Path) -> bool {
     Header::open(path).is_ok_and(|header| header.shards().len() == 1)
 }
@@ -206,7 +204,7 @@ fn is_half(name: &str) -> bool {
     HALF.iter().any(|end| name.ends_with(end))
 }
 
-/// `publisher/model`, which LM Studio has its models in.
+/// `publisher/model`, from LM Studio's folder structure.
 fn in_lm_studio(root: &Path, folder: &Path) -> Option<String> {
     let mut parts = folder.strip_prefix(root).ok()?.iter().map(|part| part.to_string_lossy());
     Some(format!("{}/{}", parts.next()?, parts.next()?))

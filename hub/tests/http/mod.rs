@@ -1,4 +1,4 @@
-//! A server of a test's own: requests as they come, and connections on which a test answers them as it likes.
+//! A test server: it accepts requests on connections that the test answers freely.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-/// What a client has asked.
+/// A client's request.
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
@@ -21,7 +21,7 @@ impl Request {
         Some(value)
     }
 
-    /// `None` where the client has gone before.
+    /// `None` if the client has disconnected.
     fn read(stream: &TcpStream) -> Option<Self> {
         let mut reader = BufReader::new(stream);
         let mut head = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());
@@ -37,7 +37,7 @@ impl Request {
     }
 }
 
-/// Answers each request as soon as it comes, until the tests end. At this address.
+/// Answers each request as it arrives, until the tests end. Returns the address.
 pub(crate) fn serve(answer: impl Fn(&Request, TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Files of one model, planned for a machine, and the one that meets a wish.
+//! Chooses among planned files of one model by a wish.
 
 use autoplace_hub::{Contender, Outcome, Wish, choose, choose_measured};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
@@ -7,7 +7,7 @@ use autoplace_planner::plan::Request;
 
 use crate::synthetic::shapes::{LLAMA_8B, Shape};
 
-/// The kinds of weights that quantisations of Llama 3.1 8B have.
+/// The weight types of Llama 3.1 8B's quantisations.
 pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("Q2_K", (T::Q2_K, T::Q3_K, T::Q6_K)),
     ("Q3_K_M", (T::Q3_K, T::Q4_K, T::Q6_K)),
@@ -19,7 +19,7 @@ pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
     ("F16", (T::F16, T::F16, T::F16)),
 ];
 
-/// Some of them, as headers whose data is elsewhere.
+/// Some of the quantisations, as headers without data.
 fn of_quants(indices: &[usize]) -> Vec<Contender> {
     let of = |(name, types): (&str, _)| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
@@ -29,7 +29,7 @@ fn of_quants(indices: &[usize]) -> Vec<Contender> {
     indices.iter().map(|&index| of(QUANTS[index])).collect()
 }
 
-/// Four of them.
+/// Four quantisations.
 fn files() -> Vec<Contender> {
     of_quants(&[0, 3, 6, 7])
 }
@@ -52,12 +52,12 @@ fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan_and_the_best_that
     let json = serde_json::to_value(&choice).unwrap();
     assert_eq!((&json["chosen"], &json["rows"][1]["placed"]["n_gpu_layers"]), (&1.into(), &33.into()));
     assert_eq!(json["reason"], choice.reason);
-    // A large card has the best at once.
+    // A large card takes the best file.
     let large = crate::choice::machine("RTX 4090", gib(22));
     assert_eq!(choose(&files(), &large, &Request::new(), Wish::Auto).chosen, Some(3));
 }
 
-/// The host with the rates of these types, in GB/s: its own where they are known.
+/// Adds host rates for these types, in GB/s. IQ4_XS is slower.
 fn with_rates(mut machine: Machine, types: &[(T, bool)]) -> Machine {
     let rate = |ty: T| if ty == T::IQ4_XS { 18.2e9 } else { 36.0e9 };
     let weights = types.iter().map(|(ty, _)| serde_json::json!({ "type": ty, "bytes_per_second": rate(*ty) as u64 }));
@@ -80,7 +80,7 @@ fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_i
     assert!([T::IQ4_XS, T::Q4_K, T::Q6_K].iter().all(|&ty| asked.contains(&(ty, false))), "{asked:?}");
     assert_eq!(measured.chosen, Some(1), "{}", measured.reason);
     assert!(measured.reason.contains("; llama-IQ4_XS.gguf would be smaller and take 1."), "{}", measured.reason);
-    // What is known is not measured again, and on a card that holds all the host's rates are no matter.
+    // Known rates are not measured again. Host rates do not matter on a card that holds everything.
     let not_again = |_: Machine, types: &[(T, bool)]| -> Machine { panic!("{types:?} are measured") };
     let known = with_rates(host, &asked);
     assert_eq!(choose_measured(&files, &known, &Request::new(), Wish::Auto, not_again), measured);

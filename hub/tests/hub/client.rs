@@ -1,4 +1,4 @@
-//! Hugging Face's own client, in Python, on the same hub and the same cache.
+//! Hugging Face's Python client on the same hub and the same cache.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use crate::fetch::{FILE, bytes, child_of, fetch};
 use crate::server::{COMMIT, Content, Seen};
 use crate::world::{World, repository};
 
-/// Not in the large file storage, and in a folder.
+/// A file in a folder, outside of the large file storage.
 const SMALL: &str = "more/thing-Q8_0.gguf";
 
 fn world() -> (World, [(&'static str, Vec<u8>); 2]) {
@@ -30,7 +30,7 @@ impl World {
         command
     }
 
-    /// The paths that the client gives.
+    /// The paths that the client prints.
     fn paths(&self, command: &mut Command) -> Vec<PathBuf> {
         let output = command.output().expect("Python starts");
         let [said, beside] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
@@ -38,7 +38,7 @@ impl World {
         said.lines().map(PathBuf::from).collect()
     }
 
-    /// A client that goes on until it is sent a line, and the line that it begins with.
+    /// Starts a client that runs until it receives a line. Returns the process and its first line of output.
     fn running(&self, arguments: &[&str]) -> (Child, String) {
         let mut command = self.client(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
@@ -58,7 +58,7 @@ fn end(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Whether a request brings bytes of a file.
+/// Whether a request transfers bytes of a file.
 fn fetches(seen: &Seen) -> bool {
     seen.at_storage || seen.method == "GET" && seen.path.contains("/resolve/")
 }
@@ -140,7 +140,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert!(child.is_none() && fs::read(path.unwrap()).unwrap() == data);
 
     let world = World::new([(FILE, content)]);
-    // So slow that it would take a minute, until the other has come as far as the lock.
+    // At this speed the file would take a minute, until the other client has reached the lock.
     world.server.slow(Duration::from_millis(60));
     let (mut other, mut waited, mut seen) = (None, 0, Vec::new());
     fetch(&world.hub(), |done, _| {
@@ -161,7 +161,7 @@ fn each_client_waits_while_the_other_fetches_a_blob() {
     assert_eq!(seen.iter().filter(|it| it.at_storage).count(), 1, "both fetched it");
 }
 
-/// The system's certificates, which are those of `SSL_CERT_FILE` where that is set.
+/// The system's certificates, or those of `SSL_CERT_FILE` if that is set.
 #[test]
 #[cfg(target_os = "linux")]
 #[ignore = "wants the packages of Hugging Face's client: `cargo xtask test clients` installs them, and runs this"]
@@ -176,14 +176,14 @@ fn a_hub_over_https_is_believed_by_its_authority_alone_and_does_not_lead_out_of_
             let output = child.env("SSL_CERT_FILE", authority).output().unwrap();
             (output.status.success(), String::from_utf8(output.stdout).unwrap())
         };
-        // An authority that has signed nothing here: of a server of its own.
+        // Another server's authority, which has signed nothing here.
         let (stranger, other) = world.running(&["tls", "1"]);
         let (believed, why) = child(other.split_once(' ').unwrap().1);
         assert!(!believed && why.contains("UnknownIssuer") && world.server.seen().is_empty(), "{why}");
         let (fetched, why) = child(authority);
         match name {
             SMALL => assert_eq!((fetched, world.snapshot()), (true, vec!["more".to_owned()]), "{why}"),
-            // The listing was read; the storage's address is one of http.
+            // The listing was read; the storage's address is plain http.
             _ => assert!(!fetched && why.contains("a redirect from https to http"), "{why}"),
         }
         end(server);

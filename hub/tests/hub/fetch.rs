@@ -1,4 +1,4 @@
-//! Models fetched from a hub into the cache: what arrives, what is refused, and what stays after each fault.
+//! Fetches models from a hub into the cache: arrivals, refusals, and the remains of each fault.
 
 use std::fs;
 use std::io::Write;
@@ -30,7 +30,7 @@ impl World {
         names
     }
 
-    /// All files of the snapshot, links or not.
+    /// All files of the snapshot, links included.
     pub(crate) fn snapshot(&self) -> Vec<String> {
         self.names(&format!("snapshots/{COMMIT}"))
     }
@@ -44,12 +44,12 @@ pub(crate) fn fetch(hub: &Hub, progress: impl FnMut(u64, u64) -> ControlFlow<()>
     hub.fetch(&repository(hub)?.candidates[0], progress)
 }
 
-/// The name of the file in which a blob arrives.
+/// The name of a blob's part file.
 fn arriving(content: &Content) -> String {
     format!("{}.autoplace.part", content.etag)
 }
 
-/// Bytes that repeat nowhere, so that none can stand in another's place.
+/// Bytes without repetitions, so that no range equals another.
 pub(crate) fn bytes(length: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -92,7 +92,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
     use Fault::{Cut, Status, WrongBytes, WrongLength};
     let data = bytes(300_000);
     let now = "Retry-After: 0\r\n";
-    // Of an error its words; a file that is whole has none.
+    // The words of the expected error; none if the file arrives whole.
     for (path, faults, words) in [
         ("/api/", vec![Status(429, now), Status(503, now)], &[][..]),
         ("/resolve/", vec![Status(429, "RateLimit: \"api\";r=0;t=0\r\n"), Status(500, "")], &[]),
@@ -126,7 +126,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
                 let said = format!("{error:?}");
                 assert!(words.iter().all(|word| said.contains(word)), "{faults:?}: {said}");
                 assert!(world.snapshot().is_empty() && world.blobs().iter().all(|it| it.ends_with(".autoplace.part")));
-                // Whatever is left is no obstacle.
+                // The remains of a fault do not obstruct the next fetch.
                 while world.server.faults_left() > 0 {
                     let _ = world.fetch();
                 }
@@ -140,7 +140,7 @@ fn each_fault_ends_in_a_whole_file_or_in_a_typed_error() {
 #[test]
 fn a_server_says_how_long_to_wait() {
     let world = World::new([(FILE, Content::large(bytes(1000)))]);
-    // Without what it says, the second attempt would come in an hour.
+    // Without the server's wait, the second attempt would come in an hour.
     let hub = Hub::new(world.server.endpoint(), world.cache.path());
     let hub = hub.patience(Duration::from_secs(20), 3, Duration::from_secs(3600));
     world.server.fail("/api/", [Fault::Status(429, "Retry-After: 0\r\n")]);
@@ -156,7 +156,7 @@ fn a_server_that_is_silent_or_not_there_is_an_error() {
     let impatient = |hub: Hub| hub.patience(Duration::from_millis(200), 2, Duration::from_millis(1));
     let error = repository(&impatient(world.hub())).unwrap_err();
     assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
-    // Port 1 is nobody's.
+    // Nobody listens on port 1.
     let error = repository(&impatient(hub("http://127.0.0.1:1", world.cache.path()))).unwrap_err();
     assert!(matches!(error, Error::Network { attempts: 2, .. }), "{error}");
 }
@@ -243,7 +243,7 @@ fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
     world.server.slow(Duration::from_millis(1));
     let mut removed = 0;
     let path = fetch(&world.hub(), |done, _| {
-        // As `hf cache prune` does with every part that it knows.
+        // `hf cache prune` removes part files in this way.
         if done > 0 && fs::remove_file(world.part("blobs").join(arriving(&content))).is_ok() {
             removed += 1;
         }
@@ -251,7 +251,7 @@ fn a_part_that_somebody_removes_while_it_arrives_is_no_loss() {
     });
     assert_eq!(fs::read(path.unwrap()).unwrap(), data);
     assert_eq!((removed, world.blobs()), (1, vec![content.etag.clone()]));
-    // It arrived once.
+    // The bytes were transferred once.
     assert_eq!(world.server.seen().iter().filter(|it| it.at_storage).count(), 1);
 }
 
@@ -266,11 +266,11 @@ fn a_part_that_another_process_holds_is_left_to_it() {
     other.lock().unwrap();
     other.write_all(&data[..1000]).unwrap();
     let path = world.fetch().unwrap();
-    // Whatever the other still writes, it is not in the blob.
+    // Later writes of the other process do not reach the blob.
     other.write_all(b"and more").unwrap();
     assert_eq!(fs::read(path).unwrap(), data);
     assert_eq!(world.blobs(), [content.etag.clone(), arriving(&content)]);
-    // A fetch that ends early beside another leaves nothing that nobody goes on with.
+    // A cancelled fetch beside another removes its private part file.
     fs::remove_file(world.part("blobs").join(&content.etag)).unwrap();
     world.server.slow(Duration::from_millis(10));
     let error = fetch(&world.hub(), |done, _| if done > 0 { Break(()) } else { Continue(()) }).unwrap_err();
@@ -347,7 +347,7 @@ fn a_split_model_is_there_with_all_of_its_files_or_with_none() {
     fs::remove_file(snapshot.join(&names[3])).unwrap();
     let offline = world.hub().offline(true);
     assert!(matches!(fetch(&offline, |_, _| Continue(())), Err(Error::Offline { .. })));
-    // Its bytes are still there.
+    // The blob's bytes are still cached.
     world.server.seen();
     world.fetch().unwrap();
     assert!(world.server.seen().iter().all(|it| !it.at_storage));
@@ -386,7 +386,7 @@ fn a_name_with_a_quantisation_has_its_models_only() {
     assert_eq!(error.to_string(), "some/thing has no model of Q2_K; it has Q4_K_M, Q8_0, UD-Q4_K_XL");
 }
 
-/// What [`child`] receives: endpoint and cache.
+/// The environment of [`child`]: endpoint and cache.
 const CHILD: [&str; 2] = ["AUTOPLACE_HUB_TEST_ENDPOINT", "AUTOPLACE_HUB_TEST_CACHE"];
 
 /// A process that fetches from this endpoint into this cache.

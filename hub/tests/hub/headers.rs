@@ -1,4 +1,4 @@
-//! Headers of a repository's models by ranges: the same as those of the whole files, for a part of the bytes.
+//! Headers read by ranges equal the headers of the whole files and transfer only a part of the bytes.
 
 use autoplace_hub::{Candidate, Contender, Error, Wish, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};
@@ -10,19 +10,19 @@ use crate::server::{Content, Fault};
 use crate::synthetic::shapes::{LLAMA_8B, Shape, TINY};
 use crate::world::{World, repository};
 
-/// A vocabulary as Llama 3's: tokens, what they are, and merges.
+/// A vocabulary like Llama 3's: tokens, token types and merges.
 struct Vocabulary {
     tokens: usize,
     merges: usize,
-    /// What the tokens begin with.
+    /// Prefix of the tokens.
     token: &'static str,
-    /// Of the last merge.
+    /// The last merge.
     last: &'static str,
 }
 
 const LLAMA_3: Vocabulary = Vocabulary { tokens: 128_256, merges: 280_147, token: "token", last: "an end" };
 
-/// Keys before and after the vocabulary differ between quantisations, in length too.
+/// The keys before and after the vocabulary differ between quantisations, in length too.
 fn model(quant: &str, types: (T, T, T), vocabulary: &Vocabulary) -> Builder {
     let Vocabulary { tokens, merges, token, last } = vocabulary;
     let kinds: Vec<i32> = (0..*tokens as i32).map(|n| 1 + n % 3).collect();
@@ -45,7 +45,7 @@ impl World {
     }
 }
 
-/// A repository of hollow files, their headers as they are in the whole files, and the bytes of these.
+/// A repository of hollow files, the expected headers, and the total size of these headers.
 fn hollow(models: impl IntoIterator<Item = (String, Builder)>) -> (World, Vec<Header>, usize) {
     let (mut files, mut whole, mut header_bytes) = (Vec::new(), Vec::new(), 0);
     for (name, model) in models {

@@ -1,4 +1,4 @@
-//! Models in the stores of other tools, prepared in a folder of the test's own.
+//! Models in the stores of other tools, prepared in a temporary folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ impl Home {
         path
     }
 
-    /// A small model that has this name in its header.
+    /// A small model with this name in its header.
     fn model(&self, path: &str, name: &str) -> PathBuf {
         self.file(path, TINY.builder().str("general.basename", name).to_bytes().unwrap())
     }
@@ -46,7 +46,7 @@ impl Home {
         Models::in_folders([self.path(path)]).unwrap()
     }
 
-    /// A tag of a model in Ollama's store.
+    /// Adds a tag to Ollama's store.
     fn ollama(&self, name: &str, layers: &[(&str, &str)]) {
         let layers = layers.iter().map(|(media, digest)| {
             json!({ "mediaType": format!("application/vnd.ollama.image.{media}"), "digest": digest, "size": 1 })
@@ -55,7 +55,7 @@ impl Home {
         self.file(&format!(".ollama/models/manifests/{name}"), manifest.to_string());
     }
 
-    /// Everything that is there, with its length and when it was changed.
+    /// Every file with its length and modification time.
     fn listing(&self) -> BTreeMap<PathBuf, (u64, SystemTime)> {
         let (mut all, mut left) = (BTreeMap::new(), vec![self.root.path().to_owned()]);
         while let Some(path) = left.pop() {
@@ -77,7 +77,7 @@ fn listed(models: &Models) -> Vec<(&str, Option<&str>, Store)> {
     models.models.iter().map(|it| (&it.name[..], it.quant.as_deref(), it.store)).collect()
 }
 
-/// What was passed over: names of files, and why.
+/// The skipped files' names and the reasons.
 fn passed(models: &Models) -> BTreeMap<String, Why> {
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     models.skipped.iter().map(|it| (name(&it.path), it.why.clone())).collect()
@@ -104,7 +104,7 @@ fn hugging_faces_cache_has_a_model_per_file_whatever_the_snapshots() {
     home.file(&format!("{repository}/blobs/6.downloadInProgress"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/7.0123abcd.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/8.autoplace.part"), b"GGUF and so on");
-    // Beside a whole blob, whatever has come of it.
+    // Part files beside a whole blob are leftovers, whatever they contain.
     home.file(&format!("{repository}/blobs/1.4567cdef.incomplete"), b"");
     home.file(&format!("{repository}/blobs/2.incomplete"), b"GGUF and so on");
     home.file(&format!("{repository}/blobs/3.autoplace.part"), b"GGUF and so on");
@@ -181,7 +181,7 @@ fn a_model_of_ollamas_cloud_has_no_file_and_is_no_damage() {
     assert!(models.models.is_empty() && models.skipped.is_empty(), "{:?}", models.skipped);
 }
 
-/// huggingface_hub 2.4: `CACHE/blobs/AB/HASH` holds the bytes, and each repository's blob is a link to it.
+/// huggingface_hub 2.4: `CACHE/blobs/AB/HASH` holds the bytes, and each repository's blob is a link to that file.
 #[test]
 #[cfg(unix)]
 fn a_blob_that_two_repositories_share_is_one_model_with_both_names() {
@@ -324,7 +324,7 @@ fn a_folder_of_somebody_else_and_a_pipe_stop_nothing() {
     let may = |folder, mode| fs::set_permissions(home.path(folder), fs::Permissions::from_mode(mode)).unwrap();
     may("x/closed", 0o000);
     may("x/listed", 0o444);
-    // Nothing is closed to the superuser.
+    // The superuser can read every folder.
     let is_open = fs::read_dir(home.path("x/closed")).is_ok();
     let models = home.in_folder("x");
     may("x/closed", 0o755);

@@ -1,4 +1,4 @@
-//! Models found on a machine, chosen for it, and fetched from a hub.
+//! Finding, choosing and fetching models.
 
 #[path = "../http/mod.rs"]
 mod http;

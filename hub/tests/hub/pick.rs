@@ -1,4 +1,4 @@
-//! From a name to a model: what the cache has first, then what the hub lists.
+//! From a name to a model: the cache first, then the hub's listing.
 
 use std::ops::ControlFlow::Continue;
 
@@ -11,7 +11,7 @@ use crate::server::Content;
 use crate::synthetic::shapes::{Shape, TINY};
 use crate::world::World;
 
-/// Two quantisations, the smaller one first.
+/// A repository with two quantisations, the smaller one first.
 fn world() -> World {
     let of = |kind| Content::large(Shape { types: (kind, kind, kind), ..TINY }.builder().to_bytes().unwrap());
     let broken = Content::large(b"<html>".repeat(100));

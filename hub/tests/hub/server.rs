@@ -1,4 +1,4 @@
-//! A hub that does as the real one does, and fails on request.
+//! A hub that behaves like the real one, and fails on request.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ use crate::http::{Request, serve};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A file: its beginning, and zeros up to its length.
+/// A file: its first bytes, then zeros up to its length.
 #[derive(Clone)]
 pub(crate) struct Content {
     head: Vec<u8>,
     bytes: u64,
-    /// What the hub calls it: a sha256 of what is in its large file storage, git's sha1 of what is not.
+    /// The hub's hash: sha256 in the large file storage, git's sha1 elsewhere.
     pub(crate) etag: String,
 }
 
@@ -37,7 +37,7 @@ impl Content {
         Self { bytes: bytes.len() as u64, head: bytes, etag: hex(&hash.finalize()) }
     }
 
-    /// A file that is said to be this long, and whose hash nobody knows.
+    /// A file with this claimed length and an unknown hash.
     pub(crate) fn hollow(head: Vec<u8>, bytes: u64) -> Self {
         Self { head, bytes, etag: "a".repeat(64) }
     }
@@ -58,40 +58,40 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// How an answer goes wrong.
+/// A fault of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// With a further header.
+    /// This status, with an extra header.
     Status(u16, &'static str),
-    /// The connection ends after so many bytes of the body.
+    /// The connection ends after this many bytes of the body.
     Cut(u64),
-    /// The file is said to have another length.
+    /// The answer claims another length of the file.
     WrongLength,
-    /// The first byte is another one.
+    /// The first byte is wrong.
     WrongBytes,
-    /// The range is not heard.
+    /// The range is ignored.
     Whole,
-    /// No answer comes, and the connection stays.
+    /// No answer comes, and the connection stays open.
     Silence,
 }
 
-/// A request that has come.
+/// A received request.
 #[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) range: Option<Range<u64>>,
     pub(crate) authorization: Option<String>,
-    /// At the storage's address and not at the hub's.
+    /// Whether the request went to the storage's address instead of the hub's.
     pub(crate) at_storage: bool,
 }
 
 #[derive(Default)]
 struct State {
     files: BTreeMap<String, Content>,
-    /// The listing where it is not that of `files`.
+    /// Replaces the listing of `files`.
     listing: Mutex<Option<String>>,
-    /// By a part of the path of the requests that they wait for.
+    /// Pending faults, each with a part of the path that triggers it.
     faults: Mutex<Vec<(String, Fault)>>,
     seen: Mutex<Vec<Seen>>,
     storage: OnceLock<SocketAddr>,
@@ -100,7 +100,7 @@ struct State {
     pause: AtomicU64,
 }
 
-/// One repository, at two addresses: the hub, and the storage that it redirects to.
+/// One repository at two addresses: the hub, and the storage to which the hub redirects.
 pub(crate) struct Server {
     state: Arc<State>,
     address: SocketAddr,
@@ -112,7 +112,7 @@ impl Server {
         let state = Arc::new(State { files, ..State::default() });
         let at = |at_storage| {
             let state = state.clone();
-            // A client may leave at any time.
+            // A client may disconnect at any time.
             serve(move |request, stream| _ = state.answer(request, stream, at_storage))
         };
         let address = at(false);
@@ -124,12 +124,12 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Lets the next request fail whose path contains this: `/api/`, `/resolve/`, `/storage/`, a file's name.
+    /// Makes the next requests whose path contains `path` fail: `/api/`, `/resolve/`, `/storage/`, or a file name.
     pub(crate) fn fail(&self, path: &str, faults: impl IntoIterator<Item = Fault>) {
         self.state.faults.lock().unwrap().extend(faults.into_iter().map(|fault| (path.to_owned(), fault)));
     }
 
-    /// Faults that no request has met yet.
+    /// Faults that no request has triggered yet.
     pub(crate) fn faults_left(&self) -> usize {
         self.state.faults.lock().unwrap().len()
     }
@@ -142,12 +142,12 @@ impl Server {
         self.state.pause.store(pause.as_millis() as u64, SeqCst);
     }
 
-    /// Bytes of bodies that have been sent, the listing's too.
+    /// Body bytes sent so far, listings included.
     pub(crate) fn sent(&self) -> u64 {
         self.state.sent.load(SeqCst)
     }
 
-    /// What has been asked, and forgets it.
+    /// Takes the requests received so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.seen.lock().unwrap())
     }
@@ -166,7 +166,7 @@ impl State {
         let mut answer = Reply { state: self, stream, is_head, range, fault };
         match answer.fault {
             Some(Fault::Status(status, header)) => return answer.body(status, header, b""),
-            // Longer than anybody waits for it.
+            // Longer than any client waits.
             Some(Fault::Silence) => sleep(Duration::from_secs(3600)),
             _ => {}
         }
@@ -219,7 +219,7 @@ fn listing(files: &BTreeMap<String, Content>) -> String {
     serde_json::json!({ "id": "some/thing", "sha": COMMIT, "siblings": siblings }).to_string()
 }
 
-/// As the official client lists a repository.
+/// The listing that the official client requests.
 fn tree(files: &BTreeMap<String, Content>) -> String {
     let entries = files.iter().map(|(name, Content { bytes, etag, .. })| {
         let mut entry = serde_json::json!({ "type": "file", "path": name, "size": bytes, "oid": etag });
@@ -231,11 +231,11 @@ fn tree(files: &BTreeMap<String, Content>) -> String {
     serde_json::Value::Array(entries.collect()).to_string()
 }
 
-/// An answer on its way.
+/// An answer in preparation.
 struct Reply<'a> {
     state: &'a State,
     stream: TcpStream,
-    /// Whether the headers are asked for alone.
+    /// Whether the request is for the headers only.
     is_head: bool,
     range: Option<Range<u64>>,
     fault: Option<Fault>,

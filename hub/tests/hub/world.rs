@@ -1,4 +1,4 @@
-//! A hub, and a cache that is empty.
+//! A hub and an empty cache.
 
 use std::path::Path;
 use std::time::Duration;
