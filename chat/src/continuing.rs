@@ -1,14 +1,14 @@
-//! Prompts that end within the last message, for the model to go on with: transformers' `continue_final_message`.
+//! Prompts that end inside the last message, for the model to continue: transformers' `continue_final_message`.
 
 use serde_json::Value;
 
 use super::error::Error;
 
-/// What is put behind the last message to find its end in the prompt (`chat_template_utils.py`,
+/// Marks the end of the last message, to find that end in the prompt (`chat_template_utils.py`,
 /// `render_jinja_template`).
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// The text that is continued: the content of the last message, or the last text among its parts.
+/// The text to continue: the content of the last message, or the last text among its parts.
 fn final_text(messages: &mut [Value]) -> Option<&mut String> {
     match messages.last_mut()?.get_mut("content")? {
         Value::String(text) => Some(text),
@@ -23,14 +23,14 @@ fn final_text(messages: &mut [Value]) -> Option<&mut String> {
     }
 }
 
-/// Marks the end of the last message.
+/// Appends the mark to the last message.
 pub(super) fn mark(messages: &mut [Value]) -> Result<(), Error> {
     let text = final_text(messages).ok_or(Error::Continue { reason: "there is none with a text" })?;
     text.push_str(TAG);
     Ok(())
 }
 
-/// Where the last message ends in a prompt in which its end is marked: the length in bytes of what is left.
+/// Finds the mark in the prompt. Returns the prompt's length in bytes up to the end of the last message.
 pub(super) fn end(prompt: &str, messages: &[Value]) -> Result<usize, Error> {
     let mut messages = messages.to_vec();
     let text = final_text(&mut messages).map(|text| text.trim().to_owned());
@@ -41,6 +41,6 @@ pub(super) fn end(prompt: &str, messages: &[Value]) -> Result<usize, Error> {
     if prompt[tag..].starts_with(TAG) {
         return Ok(tag);
     }
-    // The template trims messages, so that the one to be continued ends without whitespace too.
+    // Templates trim messages, so the continued message also ends without whitespace.
     Ok(prompt[..tag].trim_end().len())
 }

@@ -1,9 +1,10 @@
-//! Texts of users that look like control tokens: found before a template sees them, and told apart in what it makes.
+//! Keeps control tokens in users' texts from becoming control tokens: finds them before a template runs, and again in
+//! its output.
 //!
-//! The first character of each such place is exchanged for a character of Unicode's private planes that occurs nowhere
-//! else, one for each different first character. A template treats that as it treats `<`, so that what it cuts, pads,
-//! counts or indents stays as it would be. What remains in the prompt is found again. The same is done where a text
-//! ends within a token, whose rest another text may bring.
+//! The first character of each such place is replaced by a stand-in from Unicode's private planes that occurs nowhere
+//! else, a different one for each first character. A template treats the stand-in like `<`, so cutting, padding,
+//! counting and indenting work as before. The stand-ins that remain in the prompt are found and replaced back. The same
+//! happens where a text ends inside a token, because another text may complete that token.
 
 use std::collections::HashSet;
 
@@ -15,13 +16,13 @@ use super::rendered::Rendered;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ControlTokens {
     texts: HashSet<Box<str>>,
-    /// The lengths of the texts, each once.
+    /// The distinct lengths of the texts.
     lengths: Vec<usize>,
-    /// Their first characters, each once.
+    /// The distinct first characters.
     firsts: Vec<char>,
 }
 
-/// The characters that stand in, from the last private plane.
+/// The stand-in characters, from the last private plane.
 const FIRST_STAND_IN: u32 = 0x10_0000;
 const LAST_STAND_IN: u32 = 0x10_fffd;
 
@@ -43,19 +44,19 @@ impl FromIterator<String> for ControlTokens {
 }
 
 impl ControlTokens {
-    /// The length of the longest control token that a text begins with.
+    /// The length of the longest control token at the start of a text.
     fn at(&self, text: &str) -> Option<usize> {
         let is_token = |length: &usize| text.get(..*length).is_some_and(|start| self.texts.contains(start));
         self.lengths.iter().copied().filter(is_token).max()
     }
 
-    /// Whether a text is the beginning of a control token and not all of it.
+    /// Whether a text is a proper prefix of a control token.
     fn is_cut_off(&self, text: &str) -> bool {
         let is_short = self.lengths.iter().any(|length| text.len() < *length);
         is_short && !text.is_empty() && self.texts.iter().any(|token| token.starts_with(text))
     }
 
-    /// The bytes at which control tokens begin, also within each other, and those that the text ends within.
+    /// Byte positions of control tokens, overlapping ones included, and of a token that the end of the text cuts off.
     fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let begins = |(at, c): &(usize, char)| {
             let rest = &text[*at..];
@@ -64,7 +65,7 @@ impl ControlTokens {
         text.char_indices().filter(begins).map(|(at, _)| at)
     }
 
-    /// What stands in for what, in a rendering of these values; nothing where no control token occurs in them.
+    /// The stand-ins for a rendering of these values; `None` if no control token occurs in them.
     pub(super) fn stand_ins<'a>(&self, values: impl Iterator<Item = &'a Value>, source: &str) -> Option<StandIns> {
         let mut occur = false;
         let mut used = HashSet::new();
@@ -80,11 +81,11 @@ impl ControlTokens {
         }
         let free = (FIRST_STAND_IN..=LAST_STAND_IN).filter_map(char::from_u32);
         let free = free.filter(|c| !used.contains(c));
-        // A text would have to hold nearly all 65,534 of them for one to be missing.
+        // Stand-ins run out only if a text contains nearly all 65,534 private characters.
         Some(StandIns(self.firsts.iter().copied().zip(free).collect()))
     }
 
-    /// The value with what stands in for control tokens.
+    /// The value with stand-ins in place of control tokens' first characters.
     pub(super) fn protect(&self, value: &Value, stand_ins: &StandIns) -> Value {
         match value {
             Value::String(text) => self.protect_text(text, stand_ins).into(),
@@ -110,16 +111,16 @@ impl ControlTokens {
         protected.collect()
     }
 
-    /// The prompt with the characters back, and where they were.
+    /// Restores the original characters and marks where the stand-ins were.
     pub(super) fn restore(&self, text: &str, stand_ins: &StandIns) -> Rendered {
         let mut rendered = Rendered::default();
-        // Where the control token at hand ends: others may begin within it.
+        // The end of the current control token. Other tokens may begin inside it.
         let mut end = 0;
         let original = |c| stand_ins.original(c).unwrap_or(c);
         let prompt: String = text.chars().map(original).collect();
         for (c, (at, original)) in text.chars().zip(prompt.char_indices()) {
             if c != original {
-                // None where no other text has brought the rest, or the template has cut it.
+                // 0 if no other text completed the token, or the template cut it.
                 let length = self.at(&prompt[at..]).unwrap_or(0);
                 end = end.max(at + length);
             }
@@ -141,7 +142,7 @@ fn each_text(value: &Value, see: &mut impl FnMut(&str)) {
     }
 }
 
-/// Which character stands in for which, in one rendering.
+/// The stand-in of each first character, for one rendering.
 pub(super) struct StandIns(Vec<(char, char)>);
 
 impl StandIns {

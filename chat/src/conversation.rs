@@ -1,4 +1,4 @@
-//! What a template is given: messages, tools, documents, and whatever else it asks for.
+//! The input of a template: messages, tools, documents and further variables.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use super::history::with_ids;
 use super::jinja::LocalTime;
 use super::message::{Message, Tool, ToolCall};
 
-/// A conversation, as a [`ChatTemplate`](super::ChatTemplate) renders it.
+/// The input of [`ChatTemplate`](super::ChatTemplate)'s rendering.
 ///
 /// ```
 /// use autoplace_chat::{Conversation, Message};
@@ -17,7 +17,7 @@ use super::message::{Message, Tool, ToolCall};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conversation {
     pub(super) messages: Vec<Value>,
-    /// Whether the messages are ours to shape, or the application's own.
+    /// Whether the messages may be reshaped. JSON messages stay as the application wrote them.
     pub(super) typed: bool,
     pub(super) tools: Option<Vec<Value>>,
     pub(super) documents: Option<Vec<Value>>,
@@ -25,23 +25,23 @@ pub struct Conversation {
     pub(super) continue_final_message: bool,
     pub(super) variables: Map<String, Value>,
     pub(super) now: Option<LocalTime>,
-    /// Contents that were given in parts, by the number of their message: see [`parts`](Self::parts).
+    /// Contents in parts, by message index: see [`parts`](Self::parts).
     pub(super) parts: Vec<(usize, Vec<Value>)>,
 }
 
 impl Conversation {
-    /// These messages, for the model to answer. A template is given them as it wants them, and calls without an id
-    /// have one.
+    /// A conversation that the model should answer. The messages are shaped to suit the template, and calls without an
+    /// id get one.
     pub fn new(messages: &[Message]) -> Self {
-        // Nine digits: what Mistral's templates want, and others do not mind.
+        // Mistral's templates require nine characters; others accept them.
         let messages = with_ids(messages, |number| format!("{number:09}"));
         let messages = messages.iter().map(message).collect();
         Self { typed: true, ..Self::from_json(messages) }
     }
 
-    /// Messages as transformers takes them: objects with `role`, `content` (a text, or a list of parts such as
-    /// `{"type": "text", "text": "..."}`) and whatever else the template knows. As in transformers from 5.23 on, a key
-    /// of a message whose value is null is left out (`chat_template_utils.py`, `_normalize_chat_messages`).
+    /// Messages in transformers' form: objects with `role`, `content` (a text, or a list of parts such as `{"type":
+    /// "text", "text": "..."}`) and any other keys that the template uses. Keys with null values are left out, as in
+    /// transformers 5.23 and later (`chat_template_utils.py`, `_normalize_chat_messages`).
     pub fn from_json(mut messages: Vec<Value>) -> Self {
         for fields in messages.iter_mut().filter_map(Value::as_object_mut) {
             fields.retain(|_, value| !value.is_null());
@@ -59,61 +59,61 @@ impl Conversation {
         }
     }
 
-    /// The content of message number `index` of [`new`](Self::new), in the parts that it was given in. Templates that
-    /// name one of the parts' own keys (TranslateGemma's `source_lang_code`) are shown the parts; others the
+    /// Sets the content of message number `index` of [`new`](Self::new) in parts. A template that mentions one of the
+    /// parts' own keys (TranslateGemma's `source_lang_code`) receives the parts; any other template receives the
     /// message's text.
     pub fn parts(mut self, index: usize, parts: Vec<Value>) -> Self {
         self.parts.push((index, parts));
         self
     }
 
-    /// Tools that the model may call.
+    /// Sets the tools that the model may call.
     pub fn tools(mut self, tools: &[Tool]) -> Self {
         let tool = |tool: &Tool| json!({"type": "function", "function": tool});
         self.tools = (!tools.is_empty()).then(|| tools.iter().map(tool).collect());
         self
     }
 
-    /// Tools as transformers takes them:
+    /// Sets the tools in transformers' form:
     /// `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
     pub fn tools_json(mut self, tools: Vec<Value>) -> Self {
         self.tools = Some(tools);
         self
     }
 
-    /// Texts that the answer is to be drawn from: objects with `title` and `text`.
+    /// Sets documents that the answer should use: objects with `title` and `text`.
     pub fn documents(mut self, documents: Vec<Value>) -> Self {
         self.documents = Some(documents);
         self
     }
 
-    /// Whether the prompt ends with what begins an answer. It does, unless this says otherwise.
+    /// Whether the prompt ends with the beginning of an answer. Default: true.
     pub fn add_generation_prompt(mut self, add: bool) -> Self {
         self.add_generation_prompt = add;
         self
     }
 
-    /// The model goes on with the last message instead of answering it: the prompt ends with its content.
+    /// Makes the model continue the last message instead of answering it: the prompt ends with its content.
     pub fn continue_final_message(mut self) -> Self {
         self.continue_final_message = true;
         self.add_generation_prompt = false;
         self
     }
 
-    /// Another variable of the template: `enable_thinking`, `reasoning_effort`. It goes before what the template would
-    /// see under that name.
+    /// Sets a variable of the template, such as `enable_thinking` or `reasoning_effort`. It overrides a built-in
+    /// variable of that name.
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// The time that the template sees. Without it, that of the rendering.
+    /// Sets the time that the template sees. Default: the time of the rendering.
     pub fn at(mut self, now: LocalTime) -> Self {
         self.now = Some(now);
         self
     }
 
-    /// The same conversation with the content of its messages in parts: `[{"type": "text", "text": ...}]`.
+    /// The same conversation with text contents as parts: `[{"type": "text", "text": ...}]`.
     pub(super) fn in_parts(&self) -> Self {
         let mut parts = self.clone();
         for message in &mut parts.messages {
@@ -125,7 +125,7 @@ impl Conversation {
     }
 }
 
-/// A message in the shape that templates know. What it has not is not there.
+/// A message in the form that templates expect. Absent fields are left out.
 fn message(message: &Message) -> Value {
     let mut object = json!(message);
     if !message.tool_calls.is_empty() {

@@ -1,17 +1,17 @@
-//! Templates by the name of their family, for models that ship none.
+//! Built-in templates by family name, for models that ship none.
 //!
-//! They are our own wording of formats that their publishers describe; a model's own template, where there is one,
-//! knows more (tools, reasoning).
+//! They are our own wording of formats that the publishers describe. A model's own template supports more (tools,
+//! reasoning).
 
 use super::error::Error;
 use super::special::SpecialTokens;
 
-/// A family's name, its source, the tokens before and behind a conversation, and further control tokens.
+/// Name, source, the tokens before and behind a conversation, and further control tokens.
 type Family = (&'static str, &'static str, Option<&'static str>, &'static str, &'static [&'static str]);
 
 macro_rules! families {
     ($($name:literal: $bos:expr, $eos:literal, [$($control:literal),*];)*) => {
-        /// The families that [`ChatTemplate::family`](super::ChatTemplate::family) knows.
+        /// The family names that [`ChatTemplate::family`](super::ChatTemplate::family) accepts.
         pub const FAMILIES: &[&str] = &[$($name),*];
 
         const ALL: &[Family] =
@@ -35,7 +35,7 @@ families! {
     "zephyr": None, "</s>", ["<|system|>", "<|user|>", "<|assistant|>"];
 }
 
-/// The source of a family's template, its special tokens and its control tokens.
+/// A family's source, special tokens and control tokens.
 pub(super) fn get(name: &str) -> Result<(&'static str, SpecialTokens, Vec<&'static str>), Error> {
     let family = ALL.iter().find(|(known, ..)| *known == name);
     let (_, source, bos, eos, control) = family.ok_or_else(|| Error::UnknownFamily { name: name.to_owned() })?;

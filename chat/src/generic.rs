@@ -1,20 +1,20 @@
-//! Tools for a template that shows none: described in the system's message, with calls and results written into texts.
+//! Tools for a template that shows none: the system message describes them, and calls and results become text.
 //!
-//! The format is that of Hermes, which many models have seen: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
+//! The format is that of Hermes, known to many models: `<tool_call>{"name": .., "arguments": {..}}</tool_call>`.
 
 use serde_json::{Value, json};
 
 use super::conversation::Conversation;
 use super::history::{add_text, text_of};
 
-/// What stands around the definitions of the tools.
+/// The texts around the tools' definitions.
 const BEFORE: &str = "# Tools\n\nYou can call functions to help with the request. These are their definitions, one on each line:\n<tools>\n";
 const BEHIND: &str = "</tools>\n\nTo call a function, write its name and its arguments as JSON between these tags, and then stop:\n<tool_call>\n\
      {\"name\": \"the function's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>\n\n\
      The results come in the next message, between <tool_response> and </tool_response>. Without a need for a function, \
      answer in plain text.";
 
-/// The conversation with its tools, their calls and their results as texts.
+/// The conversation with tools, calls and results as text.
 pub(super) fn described(conversation: &Conversation) -> Conversation {
     let mut described = conversation.clone();
     let tools = described.tools.take().unwrap_or_default();
@@ -53,7 +53,8 @@ fn with_calls_in_text(message: &mut Value) {
     add_text(content, &format!("{}{}", if is_silent { "" } else { "\n" }, text.trim_end()), false);
 }
 
-/// Results become messages of the user, those of one turn a single one: many templates insist on turns.
+/// Turns results into user messages and merges the results of one turn, because many templates insist on alternating
+/// roles.
 fn with_results_of_user(messages: &mut Vec<Value>) {
     let mut index = 0;
     while index < messages.len() {
@@ -75,5 +76,5 @@ fn with_results_of_user(messages: &mut Vec<Value>) {
     }
 }
 
-/// The role of results until all of them are found.
+/// A temporary role for results, until all of them are found.
 const RESULTS: &str = "tool results";

@@ -1,5 +1,5 @@
-//! Typed messages in the shape that a template wants, where it would refuse the usual one or leave something out, as
-//! llama.cpp does (`chat.cpp`, `workaround`; `parsers/gpt-oss.cpp`, `gemma4.cpp`, `ministral3.cpp`).
+//! Reshapes typed messages for templates that would refuse the usual shape or drop parts of it, as llama.cpp does
+//! (`chat.cpp`, `workaround`; `parsers/gpt-oss.cpp`, `gemma4.cpp`, `ministral3.cpp`).
 
 use std::mem;
 
@@ -9,8 +9,8 @@ use super::conversation::Conversation;
 use super::jinja::LocalTime;
 use super::message::{Message, Role, no_parameters};
 
-/// The messages with an id for each call that has none, of its number from 1, and with the ids of the calls that they
-/// answer at the results: that of a name is the next call of it, another the next call.
+/// Gives an id to each call without one, from the call's number (1 for the first), and fills in the ids of results. A
+/// result with a tool name answers the next open call of that tool; a result without one answers the next open call.
 #[doc(hidden)]
 pub fn with_ids(messages: &[Message], id: impl Fn(usize) -> String) -> Vec<Message> {
     let mut messages = messages.to_vec();
@@ -38,38 +38,38 @@ pub fn with_ids(messages: &[Message], id: impl Fn(usize) -> String) -> Vec<Messa
     messages
 }
 
-/// What [`shaped`] has to know of a template.
+/// The facts about a template that [`shaped`] needs.
 pub(super) struct Wants<'a> {
     pub(super) source: &'a str,
-    /// Whether the template shows a system's message.
+    /// Whether the template shows a system message.
     pub(super) takes_system: &'a dyn Fn() -> bool,
-    /// Whether the template shows messages of all these roles, and one of the user behind them.
+    /// Whether the template shows messages with all these roles, followed by a user message.
     pub(super) takes_all: &'a dyn Fn(&[Role]) -> bool,
 }
 
-/// The conversation as a template wants it.
+/// The conversation in the shape that a template expects.
 pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversation {
     let mut shaped = conversation.clone();
     let source = wants.source;
     with_own_parts(&mut shaped, source);
-    // Templates that are not told write a date of their own: `common_chat_extra_context`.
+    // Templates write a built-in date unless these variables are set: `common_chat_extra_context`.
     let now = *shaped.now.get_or_insert_with(LocalTime::now);
     for (name, format) in [("datetime", "%b %d %Y"), ("date_string", "%d %b %Y")] {
         let date = || now.format(format).unwrap_or_default().into();
         shaped.variables.entry(name).or_insert_with(date);
     }
     let messages = &mut shaped.messages;
-    // gpt-oss: one of content and thoughts may stand before a call, and of several calls the first is shown.
+    // gpt-oss shows either content or thoughts before a call, and only the first of several calls.
     if source.contains("<|channel|>") {
         let both = messages.iter_mut().filter(|it| it["tool_calls"].is_array() && is_text(&it["reasoning_content"]));
         both.for_each(|message| message["content"] = "".into());
         with_calls_apart(messages);
     }
-    // Ministral 3: thoughts are a part of the content.
+    // Ministral 3 expects thoughts as a part of the content.
     if source.contains("block['type'] == 'thinking'") {
         messages.iter_mut().filter(|it| it["role"] == "assistant").for_each(with_thoughts_within);
     }
-    // Gemma 4, before its template looked for the results itself.
+    // Gemma 4's template did not look for results itself in older versions.
     let has = |text: &str| source.contains(text);
     if has("<|tool_call>call:") && has("tool_responses") && !has("{#- OpenAI Chat Completions:") {
         with_results_within(messages);
@@ -82,7 +82,7 @@ pub(super) fn shaped(conversation: &Conversation, wants: &Wants<'_>) -> Conversa
     shaped
 }
 
-/// Parts instead of texts, where the template names one of the parts' own keys.
+/// Replaces texts by their parts if the template mentions one of the parts' own keys.
 fn with_own_parts(conversation: &mut Conversation, source: &str) {
     for (index, parts) in mem::take(&mut conversation.parts) {
         let fields = parts.iter().filter_map(Value::as_object).flatten();
@@ -94,8 +94,8 @@ fn with_own_parts(conversation: &mut Conversation, source: &str) {
     }
 }
 
-/// Several instructions at the beginning become the first one, where the template refuses the others or leaves them
-/// out. Later ones stay where they are.
+/// Merges several instructions at the beginning into the first one, if the template refuses or drops the others. Later
+/// instructions stay in place.
 fn with_one_system(messages: &mut Vec<Value>, takes_all: &dyn Fn(&[Role]) -> bool) {
     let role = |message: &Value| {
         let role = message["role"].as_str().filter(|role| ["system", "developer"].contains(role));
@@ -110,7 +110,7 @@ fn with_one_system(messages: &mut Vec<Value>, takes_all: &dyn Fn(&[Role]) -> boo
     messages.drain(1..roles.len());
 }
 
-/// Puts a text before or behind a content, which is a text or a list of parts.
+/// Adds a text before or behind a content, which is a text or a list of parts.
 pub(super) fn add_text(content: &mut Value, text: &str, is_first: bool) {
     match content {
         Value::Array(parts) => {
@@ -124,8 +124,8 @@ pub(super) fn add_text(content: &mut Value, text: &str, is_first: bool) {
     }
 }
 
-/// The arguments of calls as JSON in a text, for templates that add them to other texts (functionary 3.2). `false`:
-/// there are no others.
+/// Writes calls' arguments as JSON text, for templates that append them to other texts (functionary 3.2). `false` if
+/// nothing changed.
 pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
     let mut is_changed = false;
     for message in messages {
@@ -139,12 +139,12 @@ pub(super) fn with_arguments_as_text(messages: &mut [Value]) -> bool {
     is_changed
 }
 
-/// An empty description and a schema of no arguments for each tool that says nothing of them: templates that show both
-/// fail without. `false`: all tools have both.
+/// Adds an empty description and an empty schema to tools without them: templates that show both fail otherwise.
+/// `false` if nothing changed.
 pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
     let mut is_changed = false;
     for tool in tools {
-        // A tool is also known by its function alone.
+        // A tool may also be given as its function alone.
         let tool = match tool.get("function").is_some_and(Value::is_object) {
             true => &mut tool["function"],
             false => tool,
@@ -156,7 +156,7 @@ pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
                 is_changed = true;
             }
         }
-        // `{}` stands for any arguments: templates look for its properties.
+        // `{}` stands for any arguments, but templates look for `properties`.
         if let Some(Value::Object(schema)) = fields.get_mut("parameters")
             && !schema.contains_key("properties")
         {
@@ -168,7 +168,7 @@ pub(super) fn with_whole_tools(tools: &mut [Value]) -> bool {
     is_changed
 }
 
-/// A content's text: itself, or that of its parts.
+/// The text of a content, or the joined texts of its parts.
 pub(super) fn text_of(content: &Value) -> String {
     match content {
         Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
@@ -188,7 +188,7 @@ fn with_thoughts_within(message: &mut Value) {
     }
 }
 
-/// Results, and the answer behind them, become part of the message that has the calls.
+/// Moves results, and the answer behind them, into the message with the calls.
 fn with_results_within(messages: &mut Vec<Value>) {
     let mut rest = mem::take(messages).into_iter().peekable();
     while let Some(mut message) = rest.next() {
@@ -213,7 +213,7 @@ fn with_results_within(messages: &mut Vec<Value>) {
     }
 }
 
-/// A system's message becomes the beginning of the next one of the user.
+/// Moves a system message to the beginning of the next user message.
 pub(super) fn without_system(messages: &mut Vec<Value>) {
     let mut system = String::new();
     for mut message in mem::take(messages) {
@@ -231,8 +231,8 @@ pub(super) fn without_system(messages: &mut Vec<Value>) {
     }
 }
 
-/// Each call in a message of its own, its result behind it: for templates that know single calls. `false`: there are
-/// no others.
+/// Splits messages with several calls into one message for each call and its result, for templates that support single
+/// calls only. `false` if no message has several calls.
 pub(super) fn with_calls_apart(messages: &mut Vec<Value>) -> bool {
     let is_several = |message: &Value| message["tool_calls"].as_array().is_some_and(|calls| calls.len() > 1);
     if !messages.iter().any(is_several) {

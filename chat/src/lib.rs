@@ -1,10 +1,9 @@
-//! What is said in a conversation: messages, the tools that a model may call, and what its answers mean.
+//! Conversations with a model: messages, tools, and the meaning of answers.
 //!
-//! In: messages. Out: the prompt that the model's own template makes of them; and of the text that a model
-//! answers, its parts. Nothing here computes anything, so it needs no native library. The crate `autoplace` has
-//! the models to talk to.
+//! In: messages. Out: the prompt from the model's own template, and the parts of a model's answer. The crate computes
+//! nothing with models and needs no native library. The crate `autoplace` has the models.
 //!
-//! [`Conversation`] holds the messages, [`ChatTemplate`] makes a [`Rendered`] prompt of them, and [`ReplyParser`]
+//! [`Conversation`] holds the messages, [`ChatTemplate`] renders them as a [`Rendered`] prompt, and [`ReplyParser`]
 //! reads the answer.
 
 #![forbid(unsafe_code)]
@@ -32,7 +31,7 @@ pub use jinja::{Limit, Limits, LocalTime};
 pub use message::{Message, Role, Tool, ToolCall};
 pub use rendered::{Part, Rendered};
 pub use reply::{CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
-/// How formats of calls are written, for grammars of them.
+/// Descriptions of call formats, for building grammars.
 pub mod written {
     pub use crate::reply::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
 }

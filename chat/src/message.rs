@@ -1,4 +1,4 @@
-//! Messages and tools, in the shapes that chat templates know them by.
+//! Messages and tools in the form that chat templates expect.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,15 +6,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Who says something. Templates know the roles that their models were trained with.
+/// The author of a message. A template supports the roles that its model was trained with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Role(Cow<'static, str>);
 
 impl Role {
-    /// The application's instructions: what the model reads before all else.
+    /// The application's instructions, which the model reads first.
     pub const SYSTEM: Self = Self(Cow::Borrowed("system"));
-    /// The same, under the name that some templates know it by.
+    /// [`SYSTEM`](Self::SYSTEM) under the name that some templates use.
     pub const DEVELOPER: Self = Self(Cow::Borrowed("developer"));
     /// The person.
     pub const USER: Self = Self(Cow::Borrowed("user"));
@@ -23,12 +23,12 @@ impl Role {
     /// The result of a tool.
     pub const TOOL: Self = Self(Cow::Borrowed("tool"));
 
-    /// A role of another name.
+    /// A role with another name.
     pub fn new(name: impl Into<String>) -> Self {
         Self(Cow::Owned(name.into()))
     }
 
-    /// Its name.
+    /// The role's name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -40,24 +40,24 @@ impl fmt::Display for Role {
     }
 }
 
-/// Something that was said.
+/// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who says it.
+    /// The author.
     pub role: Role,
-    /// What is said. Of a message of nothing but tool calls, it can be empty.
+    /// The text. It can be empty for a message with only tool calls.
     #[serde(default)]
     pub content: String,
-    /// What the model thought before it, without the marks around it.
+    /// The model's reasoning before the answer, without the marks around it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// The tools that the model calls.
+    /// The model's tool calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
-    /// Of a tool's result: the call that it answers.
+    /// In a tool's result: the id of the answered call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Of a tool's result, the tool; else a name for who speaks.
+    /// In a tool's result: the tool's name. Otherwise a name for the author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -75,22 +75,22 @@ impl Message {
         }
     }
 
-    /// The application's instructions: what the model reads before all else.
+    /// A message with the application's instructions, which the model reads first.
     pub fn system(content: impl Into<String>) -> Self {
         Self::new(Role::SYSTEM, content)
     }
 
-    /// What the person says.
+    /// A message of the user.
     pub fn user(content: impl Into<String>) -> Self {
         Self::new(Role::USER, content)
     }
 
-    /// What the model says.
+    /// A message of the model.
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new(Role::ASSISTANT, content)
     }
 
-    /// What a tool gave for `call`.
+    /// The result of `call`.
     pub fn tool(call: &ToolCall, content: impl Into<String>) -> Self {
         Self { tool_call_id: call.id.clone(), name: Some(call.name.clone()), ..Self::new(Role::TOOL, content) }
     }
@@ -99,23 +99,23 @@ impl Message {
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it does, for the model to read.
+    /// A description for the model.
     #[serde(default)]
     pub description: String,
-    /// Its arguments, as a JSON schema of an object. Default: an object without properties.
+    /// The JSON schema of the arguments object. Default: an object without properties.
     #[serde(default = "no_parameters")]
     pub parameters: Value,
 }
 
-/// The schema of the arguments of a tool that says nothing of them, as llama.cpp has it.
+/// The default schema of a tool's arguments, the same as llama.cpp's.
 pub(crate) fn no_parameters() -> Value {
     json!({"type": "object", "properties": {}})
 }
 
 impl Tool {
-    /// A tool; `parameters` is a JSON schema of an object.
+    /// A tool; `parameters` is the JSON schema of an object.
     pub fn new(name: impl Into<String>, description: impl Into<String>, parameters: Value) -> Self {
         Self { name: name.into(), description: description.into(), parameters }
     }
@@ -124,13 +124,13 @@ impl Tool {
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// What its result refers to it by, where the format of the model has such names.
+    /// The id that the result refers to, if the model's format has ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The tool.
+    /// The tool's name.
     pub name: String,
-    /// Its arguments: an object. Of a call that the answer was held to be and that a limit cut, the text so far, if
-    /// that is no whole object.
+    /// The arguments, an object. If a limit cut a constrained call short and the text so far is not a whole object,
+    /// that text.
     pub arguments: Value,
 }
 

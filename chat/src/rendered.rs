@@ -1,4 +1,4 @@
-//! The prompt that a template made, and which of its texts are not to be read as control tokens.
+//! A rendered prompt and its parts that must not be read as control tokens.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use std::fmt;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rendered {
     text: String,
-    /// Where a part ends, and whether it is [`Part::Text`].
+    /// The end of each part, and whether the part is [`Part::Text`].
     ends: Vec<(usize, bool)>,
 }
 
-/// A part of a prompt, and how it becomes tokens.
+/// A part of a prompt, with its way of tokenizing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// Control tokens in it are control tokens.
+    /// Control tokens are recognised.
     Markup(&'a str),
-    /// What looks like control tokens in it is text.
+    /// Text only: control tokens are not recognised.
     Text(&'a str),
 }
 
@@ -34,7 +34,7 @@ impl Rendered {
         }
     }
 
-    /// Leaves so many bytes.
+    /// Keeps only the first `bytes` bytes.
     pub(super) fn truncate(&mut self, bytes: usize) {
         self.text.truncate(bytes);
         let mut from = 0;
@@ -56,7 +56,7 @@ impl Rendered {
         self.text
     }
 
-    /// The parts in their order; together they are the whole prompt.
+    /// The parts in order. Joined, they are the whole prompt.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let mut from = 0;
         self.ends.iter().map(move |(end, is_text)| {
@@ -77,7 +77,7 @@ impl fmt::Display for Rendered {
 }
 
 impl<'a> Part<'a> {
-    /// Its text.
+    /// The part's text.
     pub fn as_str(&self) -> &'a str {
         match self {
             Self::Markup(text) | Self::Text(text) => text,

@@ -1,4 +1,4 @@
-//! The special tokens of a vocabulary: those that templates know by name, and those that control the model.
+//! The special tokens of a vocabulary: those with names in templates, and those that control the model.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use autoplace_planner::gguf::{Error, Header};
 
 use super::control::ControlTokens;
 
-/// Tokens that control generation: the key of their number, what llama.cpp takes of an SPM vocabulary where the file
-/// does not say (llama-vocab.cpp, `llama_vocab::impl::load`), and what transformers calls those that templates see.
+/// Tokens that control generation: the metadata key of the id, llama.cpp's default for an SPM vocabulary
+/// (llama-vocab.cpp, `llama_vocab::impl::load`), and the transformers name, if templates see the token.
 const TOKENS: [(&str, Option<u64>, Option<&str>); 15] = [
     ("bos", Some(1), Some("bos_token")),
     ("eos", Some(2), Some("eos_token")),
     ("unknown", Some(0), Some("unk_token")),
-    // So it is spelt in the format.
+    // The format's own spelling.
     ("seperator", None, Some("sep_token")),
     ("padding", None, Some("pad_token")),
     ("cls", None, Some("cls_token")),
@@ -27,13 +27,13 @@ const TOKENS: [(&str, Option<u64>, Option<&str>); 15] = [
     ("fim_sep", None, None),
 ];
 
-/// Types of tokens that a user's text never becomes (`llama.h`, `LLAMA_TOKEN_TYPE_UNKNOWN` and `_CONTROL`).
+/// Token types that a user's text never becomes (`llama.h`, `LLAMA_TOKEN_TYPE_UNKNOWN` and `_CONTROL`).
 const CONTROL_TYPES: [u32; 2] = [2, 3];
 
-/// The special tokens that templates see, by transformers' names: `bos_token`, `eos_token`.
+/// The special tokens that templates see, by their names in transformers: `bos_token`, `eos_token`.
 pub type SpecialTokens = BTreeMap<String, String>;
 
-/// What a header's vocabulary says of its special tokens.
+/// Reads the special tokens from a header's vocabulary.
 pub(super) fn of_header(header: &Header) -> Result<(SpecialTokens, ControlTokens), Error> {
     let Some(tokens) = header.array("tokenizer.ggml.tokens")? else {
         return Ok(<_>::default());

@@ -1,4 +1,4 @@
-//! A model's own template.
+//! Chat templates of models.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -19,13 +19,13 @@ use super::{continuing, family, generic, history};
 
 const KEY: &str = "tokenizer.chat_template";
 
-/// The variant that transformers takes by itself where tools are given.
+/// The variant that transformers prefers if there are tools.
 const TOOL_USE: &str = "tool_use";
 
-/// The template by which a model was trained to read conversations: messages in, a prompt out.
+/// The template that a model was trained with: turns messages into a prompt.
 ///
-/// It renders what Hugging Face's transformers does, character by character. Templates are code that comes with a
-/// model, from anybody: they see the conversation and nothing else, and [`Limits`] bound what they take.
+/// Its output equals that of Hugging Face's transformers, character by character. Templates are code that comes with a
+/// model, from anybody. They see only the conversation, and [`Limits`] bound their resources.
 ///
 /// ```
 /// use autoplace_chat::{ChatTemplate, Conversation, Message};
@@ -40,14 +40,14 @@ const TOOL_USE: &str = "tool_use";
 /// ```
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
-    /// The template and its variants by name, of which one is `default`.
+    /// The template's variants by name. One is named `default`.
     variants: Arc<Vec<Variant>>,
-    /// The one that was asked for.
+    /// The name of the selected variant.
     chosen: Option<String>,
     special: SpecialTokens,
     control: ControlTokens,
     limits: Limits,
-    /// Whether tools are described in a message where the template shows none.
+    /// Whether to describe tools in a message if the template shows none.
     describes_tools: bool,
 }
 
@@ -56,7 +56,7 @@ struct Variant {
     name: String,
     source: String,
     template: Template,
-    // What [`ChatTemplate`] found out, once it was asked.
+    // Facts that [`ChatTemplate`] finds out on first use.
     wants_parts: OnceLock<bool>,
     shows_tools: OnceLock<bool>,
     takes_system: OnceLock<bool>,
@@ -64,17 +64,17 @@ struct Variant {
 
 const DEFAULT: &str = "default";
 
-/// What nobody writes, to be looked for in a prompt.
+/// A text that nobody writes, to search for in a prompt.
 const NEEDLE: &str = "Ahoy_7151";
 
 impl ChatTemplate {
-    /// The template that a model ships, with its variants and special tokens. Control tokens are those of the types
-    /// `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that the header names.
+    /// Reads the template that a model ships, with its variants and special tokens. Control tokens are the tokens of
+    /// types `CONTROL` and `UNKNOWN` (`tokenizer.ggml.token_type`), and those that the header names.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTemplate`] if it ships none: no family is guessed. [`Error::Syntax`] and [`Error::Limit`] if one of
-    /// them is no template, [`Error::Header`] if the header cannot be read.
+    /// [`Error::NoTemplate`] if the model ships no template; no family is guessed. [`Error::Syntax`] or
+    /// [`Error::Limit`] for an invalid template. [`Error::Header`] for an unreadable header.
     #[doc(alias = "tokenizer.chat_template")]
     #[doc(alias = "llama_model_chat_template")]
     pub fn from_header(header: &Header) -> Result<Self, Error> {
@@ -97,11 +97,12 @@ impl ChatTemplate {
         Self::for_header(sources, header)
     }
 
-    /// Another template than the model's own: its source, with the special and control tokens of the model's header.
+    /// Uses another template instead of the model's own: its source, with the special and control tokens of the model's
+    /// header.
     ///
     /// # Errors
     ///
-    /// As [`from_header`](Self::from_header), but for [`Error::NoTemplate`].
+    /// Those of [`from_header`](Self::from_header), except [`Error::NoTemplate`].
     pub fn from_source(source: &str, header: &Header) -> Result<Self, Error> {
         Self::for_header(vec![(DEFAULT, source)], header)
     }
@@ -111,18 +112,18 @@ impl ChatTemplate {
         Ok(Self { control, ..Self::of(sources, special)? })
     }
 
-    /// A template from its source, and the special tokens that it sees: `bos_token`, `eos_token`. They are its control
-    /// tokens, until [`with_control_tokens`](Self::with_control_tokens) says otherwise.
+    /// A template from its source and the special tokens that it sees: `bos_token`, `eos_token`. They are also its
+    /// control tokens, unless [`with_control_tokens`](Self::with_control_tokens) sets others.
     ///
     /// # Errors
     ///
-    /// [`Error::Syntax`] and [`Error::Limit`] if it is no template.
+    /// [`Error::Syntax`] or [`Error::Limit`] for an invalid template.
     pub fn new(source: &str, special_tokens: SpecialTokens) -> Result<Self, Error> {
         Self::of(vec![(DEFAULT, source)], special_tokens)
     }
 
-    /// The template of a family of models, for a model that ships none: one of [`FAMILIES`](super::FAMILIES). Its
-    /// publisher says which; a wrong one makes answers worse without any error.
+    /// The template of a model family, for a model that ships none: one of [`FAMILIES`](super::FAMILIES). The model's
+    /// publisher names the family; a wrong one makes answers worse without any error.
     ///
     /// # Errors
     ///
@@ -151,13 +152,13 @@ impl ChatTemplate {
         })
     }
 
-    /// The names of the variants: `default`, and what else the model ships, such as `tool_use` or `rag`.
+    /// The names of the variants: `default` and others that the model ships, such as `tool_use` or `rag`.
     pub fn variants(&self) -> impl Iterator<Item = &str> {
         self.variants.iter().map(|variant| variant.name.as_str())
     }
 
-    /// The variant of this name, whatever is rendered. Without it, `tool_use` is taken where tools are given and it
-    /// exists, else `default`, as transformers does.
+    /// Selects the variant for every rendering. By default `tool_use` is used if it exists and there are tools,
+    /// otherwise `default`, as in transformers.
     ///
     /// # Errors
     ///
@@ -176,20 +177,19 @@ impl ChatTemplate {
         })
     }
 
-    /// Takes these texts for control tokens: a vocabulary's, where it is at hand.
+    /// Replaces the control tokens, for example with those of a vocabulary.
     pub fn with_control_tokens<T: Into<String>>(mut self, texts: impl IntoIterator<Item = T>) -> Self {
         self.control = texts.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Other limits than the default ones. That of the source has been held to by then.
+    /// Sets the limits of rendering. The limit of the source has already been checked.
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The source of the template that a conversation with or without tools is rendered by; `None` of a model that
-    /// ships other variants only.
+    /// The source that renders conversations with or without tools; `None` if the model ships only other variants.
     pub fn source_for(&self, with_tools: bool) -> Option<&str> {
         let variant = self.pick(with_tools).ok()?;
         Some(variant.source.as_str())
@@ -203,21 +203,20 @@ impl ChatTemplate {
         }
     }
 
-    /// Whether the template itself shows the model the tools that it may call. None of the
-    /// [`FAMILIES`](super::FAMILIES) shows any.
+    /// Whether the template itself shows tools to the model. None of the [`FAMILIES`](super::FAMILIES) does.
     pub fn supports_tools(&self) -> bool {
         self.pick(true).is_ok_and(|variant| self.shows_tools(variant))
     }
 
-    /// Whether tools are described in the system's message where the template [shows none](Self::supports_tools), with
-    /// calls in the format of Hermes. Default: yes. Otherwise such tools are [`Error::ToolsNotShown`].
+    /// Whether the system message describes tools if the template [shows none](Self::supports_tools), with calls in
+    /// Hermes' format. Default: true. If false, such tools are [`Error::ToolsNotShown`].
     pub fn describe_tools(mut self, describe: bool) -> Self {
         self.describes_tools = describe;
         self
     }
 
-    /// How answers to a conversation with or without tools are read: as [`ReplyFormat::of_template`] says, and with
-    /// calls in the format that [described](Self::describe_tools) tools are called in.
+    /// The format of answers to a conversation with or without tools: [`ReplyFormat::of_template`], or calls in Hermes'
+    /// format if tools are [described](Self::describe_tools).
     pub fn reply_format(&self, with_tools: bool) -> ReplyFormat {
         let format = self.source_for(with_tools).map_or_else(ReplyFormat::plain, ReplyFormat::of_template);
         match with_tools && self.describes_tools && !self.supports_tools() {
@@ -226,8 +225,8 @@ impl ChatTemplate {
         }
     }
 
-    /// Whether a tool's name is in what the template makes of a short conversation. One that refuses all of them is
-    /// believed if it speaks of tools.
+    /// Whether a tool's name appears in the rendering of a short conversation. If the template refuses every trial, its
+    /// source decides: it must mention tools.
     fn shows_tools(&self, variant: &Variant) -> bool {
         *variant.shows_tools.get_or_init(|| {
             let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}});
@@ -239,8 +238,8 @@ impl ChatTemplate {
         })
     }
 
-    /// Whether it shows a content in parts and does not show a text: some that were written for images only walk over
-    /// parts. llama.cpp finds out as this does.
+    /// Whether the template shows contents in parts but not texts: some templates for images only iterate over parts.
+    /// llama.cpp tests this in the same way.
     fn wants_parts(&self, variant: &Variant) -> bool {
         let shows = |content: Value| {
             let message = json!({"role": "user", "content": content});
@@ -251,14 +250,14 @@ impl ChatTemplate {
         *variant.wants_parts.get_or_init(look)
     }
 
-    /// Whether it shows a system's message. One that does not show a user's either is believed to.
+    /// Whether the template shows a system message. Assumed if it does not even show a user message.
     fn takes_system(&self, variant: &Variant) -> bool {
         let shows = |messages: &[Message]| self.shows_needle(variant, &Conversation::new(messages)) == Some(true);
         let look = || shows(&[Message::system(NEEDLE), Message::user("Hello!")]) || !shows(&[Message::user(NEEDLE)]);
         *variant.takes_system.get_or_init(look)
     }
 
-    /// Whether it shows messages of all these roles, and one of the user behind them.
+    /// Whether the template shows messages with all these roles, followed by a user message.
     fn takes_all(&self, variant: &Variant, roles: &[Role]) -> bool {
         let shown = |last: usize| {
             let content = |index| if index == last { NEEDLE } else { "Hello!" };
@@ -269,16 +268,16 @@ impl ChatTemplate {
         (0..roles.len()).all(shown)
     }
 
-    /// Whether the needle is in what becomes of a conversation; `None` where nothing does.
+    /// Whether the needle appears in a rendered conversation; `None` if rendering fails.
     fn shows_needle(&self, variant: &Variant, conversation: &Conversation) -> Option<bool> {
-        // Enough steps for any template that means to show one message.
+        // Enough steps for any template to show one message.
         let limits = Limits { steps: self.limits.steps.min(100_000), ..self.limits };
         let variables = variables(&self.special, &self.in_parts(variant, conversation)).ok()?;
         let text = variant.template.render(&variables, None, limits).ok()?;
         Some(text.contains(NEEDLE))
     }
 
-    /// Typed messages in parts where the template wants that.
+    /// Converts typed messages to parts if the template needs them.
     fn in_parts<'a>(&self, variant: &Variant, conversation: &'a Conversation) -> Cow<'a, Conversation> {
         match conversation.typed && self.wants_parts(variant) {
             true => Cow::Owned(conversation.in_parts()),
@@ -286,15 +285,15 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders a conversation. What users wrote that looks like control tokens is hidden from the template, and marked
-    /// in the result: [`Rendered::parts`].
+    /// Renders a conversation. Text of users that looks like control tokens is hidden from the template and marked in
+    /// the result: [`Rendered::parts`].
     ///
     /// # Errors
     ///
-    /// [`Error::ToolsNotShown`] if there are tools, the template [shows none](Self::supports_tools), and they are [not
-    /// to be described](Self::describe_tools) either, [`Error::Refused`] if the template says that it cannot render
-    /// this (a role that it does not know, say), [`Error::Failed`] if it goes wrong, [`Error::Limit`] if it takes too
-    /// much, [`Error::Continue`], and [`Error::NoVariant`] of a model that ships other variants only.
+    /// [`Error::ToolsNotShown`] if there are tools, the template [shows none](Self::supports_tools), and they are not
+    /// [described](Self::describe_tools) either; [`Error::Refused`] if the template rejects the conversation, for
+    /// example an unknown role; [`Error::Failed`] if the template fails; [`Error::Limit`] if it exceeds a limit;
+    /// [`Error::Continue`]; and [`Error::NoVariant`] for a model that ships only other variants.
     #[doc(alias = "apply_chat_template")]
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Error> {
         let variant = self.pick(conversation.tools.is_some())?;
@@ -320,8 +319,8 @@ impl ChatTemplate {
         self.render_as(variant, &shaped).or_else(|error| self.render_otherwise(variant, &shaped, error))
     }
 
-    /// Renders what a template refuses or fails on in other shapes, as few of them as it takes. No shape is tried that
-    /// changes nothing. Where none helps, the error is the first one.
+    /// Renders a conversation that the template refused or failed on in other shapes, with as few changes as possible.
+    /// Changes without effect are skipped. If no shape works, the original error is returned.
     fn render_otherwise(&self, variant: &Variant, given: &Conversation, error: Error) -> Result<Rendered, Error> {
         if !matches!(error, Error::Refused { .. } | Error::Failed { .. }) {
             return Err(error);
@@ -351,7 +350,7 @@ impl ChatTemplate {
             return Err(Error::Continue { reason: "the template shows no content" });
         }
         let mut variables = variables(&self.special, conversation)?;
-        // The special tokens are the template's own, unless the application has replaced them.
+        // Special tokens come from the template, unless the application has replaced them.
         let mut users: Vec<&mut Value> = variables
             .iter_mut()
             .filter(|(name, _)| !self.special.contains_key(name.as_str()))
@@ -374,7 +373,7 @@ impl ChatTemplate {
     }
 }
 
-/// All that a template sees, as `apply_chat_template` puts it together.
+/// All variables of a template, as `apply_chat_template` assembles them.
 fn variables(special: &SpecialTokens, conversation: &Conversation) -> Result<Map<String, Value>, Error> {
     let mut messages = conversation.messages.clone();
     messages.iter_mut().for_each(alias_reasoning);
@@ -393,8 +392,8 @@ fn variables(special: &SpecialTokens, conversation: &Conversation) -> Result<Map
     Ok(all.map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
-/// The names that templates read a message's reasoning by. transformers fills `reasoning_content` and `thinking` from
-/// whichever is there (`chat_template_utils.py`, `_alias_reasoning_fields`).
+/// The keys under which templates read a message's reasoning. transformers fills `reasoning_content` and `thinking`
+/// from any of them (`chat_template_utils.py`, `_alias_reasoning_fields`).
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 fn alias_reasoning(message: &mut Value) {
@@ -406,7 +405,7 @@ fn alias_reasoning(message: &mut Value) {
     let Some(fields) = message.as_object_mut() else {
         return;
     };
-    // A field that is there keeps its value, but comes first as a new one does: templates print whole messages.
+    // An existing field keeps its value but moves to the front like a new one: some templates print whole messages.
     let thinking = fields.shift_remove("thinking");
     let thinking = thinking.unwrap_or_else(|| reasoning.clone());
     fields.shift_insert(0, "thinking".to_owned(), thinking);

@@ -1,12 +1,12 @@
-//! Arguments as Python binds them: in their order, or by their names.
+//! Binds arguments by position or by name, as Python does.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, Value};
 
 use super::fault::failed;
 
-/// Each of these parameters, `None` where it was not given. `names` of the form `name`, in order; those before `only`
-/// cannot be given by name.
+/// The value of each parameter; `None` for a missing argument. `names` are the parameters in order. The first `only`
+/// parameters are positional only.
 pub(super) fn bound(of: &str, arguments: &[Value], only: usize, names: &[&str]) -> Result<Vec<Option<Value>>, Error> {
     let (mut values, named) = split(arguments)?;
     if values.len() > names.len() {
@@ -27,7 +27,7 @@ pub(super) fn bound(of: &str, arguments: &[Value], only: usize, names: &[&str]) 
     Ok(bound)
 }
 
-/// The arguments without names, and those with.
+/// Splits positional from named arguments.
 pub(super) fn split(arguments: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> {
     match arguments.split_last() {
         Some((last, before)) if last.is_kwargs() => Ok((before.to_vec(), Kwargs::try_from(last.clone())?)),
@@ -35,7 +35,7 @@ pub(super) fn split(arguments: &[Value]) -> Result<(Vec<Value>, Kwargs), Error> 
     }
 }
 
-/// A text, where one was given.
+/// An optional text.
 pub(super) fn text(value: &Option<Value>) -> Result<Option<&str>, Error> {
     match value {
         None => Ok(None),
@@ -47,7 +47,7 @@ pub(super) fn text(value: &Option<Value>) -> Result<Option<&str>, Error> {
     }
 }
 
-/// A whole number, where one was given.
+/// An optional whole number.
 pub(super) fn integer(value: &Option<Value>) -> Result<Option<i64>, Error> {
     match value {
         None => Ok(None),
@@ -57,7 +57,7 @@ pub(super) fn integer(value: &Option<Value>) -> Result<Option<i64>, Error> {
     }
 }
 
-/// Whether a flag was given that is true.
+/// Whether a flag is present and true.
 pub(super) fn flag(value: &Option<Value>) -> bool {
     value.as_ref().is_some_and(Value::is_true)
 }

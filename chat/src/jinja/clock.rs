@@ -1,4 +1,4 @@
-//! What time it is, for templates that say so.
+//! The current time, for templates that show it.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use minijinja::Error;
 
 use super::fault::failed;
 
-/// A date and a time of day where the application runs, to which `strftime_now` in a template refers.
+/// A local date and time of day, used by `strftime_now` in a template.
 ///
-/// Without one, a template gets the time of the rendering. With one, the same conversation gives the same prompt
-/// tomorrow, of which the tokens may still be in a cache.
+/// By default a template gets the time of the rendering. A fixed time gives the same prompt tomorrow, and the prompt's
+/// tokens may still be cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalTime(NaiveDateTime);
 
@@ -20,12 +20,12 @@ impl LocalTime {
         Self(Local::now().naive_local())
     }
 
-    /// A date (month and day from 1) and a time of day; `None` if there is no such date or time.
+    /// A date (month and day from 1) and a time of day; `None` if the date or time does not exist.
     pub fn new(year: i32, month: u32, day: u32, hour: u32, minute: u32, second: u32) -> Option<Self> {
         NaiveDate::from_ymd_opt(year, month, day)?.and_hms_opt(hour, minute, second).map(Self)
     }
 
-    /// As C's `strftime`, in its own locale.
+    /// Formats like C's `strftime` in the C locale.
     pub(crate) fn format(self, format: &str) -> Result<String, Error> {
         let mut text = String::new();
         let written = write!(text, "{}", self.0.format(format));

@@ -1,4 +1,4 @@
-//! Why a template yields no text.
+//! Errors of templates.
 
 use std::error::Error as _;
 use std::iter;
@@ -8,17 +8,17 @@ use minijinja::ErrorKind;
 use super::limits::{Limit, Limits};
 use crate::Error;
 
-/// An error of minijinja's that carries our own [`Error`]: a refusal or a limit, for which it has no place.
+/// Wraps one of our errors (a refusal or a limit) in a minijinja error, which has no variant for it.
 pub(super) fn carried(error: Error) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, error.to_string()).with_source(error)
 }
 
-/// A failure of the template.
+/// An error caused by the template.
 pub(super) fn failed(reason: impl Into<String>) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, reason.into())
 }
 
-/// What an error of minijinja's says.
+/// Translates a minijinja error.
 pub(super) fn fault(error: &minijinja::Error, limits: &Limits) -> Error {
     let line = error.line().and_then(|line| line.try_into().ok()).unwrap_or(0);
     let sources = iter::successors(error.source(), |&inner| inner.source());

@@ -1,4 +1,4 @@
-//! jinja2's filters and tests that minijinja has otherwise or not at all.
+//! Filters and tests of jinja2 that minijinja lacks or implements differently.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter(PRINTF, |state: &State, text: &str, value: &Value| {
         match value.downcast_object_ref::<Tuple>() {
             Some(tuple) => printf(state, text, &tuple.iter().cloned().collect::<Vec<_>>()),
-            // A text without places takes what could be a mapping.
+            // A text without placeholders accepts a value that could be a mapping.
             None if matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && printf_kinds(text).is_empty() => {
                 printf(state, text, &[])
             }
@@ -42,7 +42,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         if names.is_empty() {
             return printf(state, text, &values);
         }
-        // `'%(a)s'|format(a=1)`: each place by its name.
+        // `'%(a)s'|format(a=1)`: each placeholder takes its value by name.
         let mut ordered = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
@@ -156,7 +156,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             ValueKind::Seq => LIST_METHODS,
             _ => &[],
         };
-        // The sandbox shows no method that changes what it is of.
+        // The sandbox hides methods that change their object.
         if methods.contains(&name) && CHANGING.contains(&name) {
             return Ok(Value::UNDEFINED);
         }
@@ -202,7 +202,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
         let name = value.as_object().map_or("", |object| object.type_name());
         value.kind() == ValueKind::Plain || name.ends_with("Macro")
     });
-    // Not jinja2's.
+    // jinja2 does not have these.
     for name in ["zip", "chain", "lines", "split", "bool"] {
         environment.remove_filter(name);
     }
@@ -211,10 +211,10 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     }
 }
 
-/// As wide as `pprint` writes on one line.
+/// The line width of `pprint`.
 const PPRINT_WIDTH: usize = 79;
 
-/// A parameter of a macro that was not given.
+/// A macro parameter without an argument.
 #[derive(Debug)]
 struct Unset;
 
@@ -246,15 +246,15 @@ impl Object for Method {
     }
 }
 
-/// The arguments, of which the last may be those with names.
+/// All arguments. The last one may hold the named arguments.
 fn all(arguments: Rest<ValueOrKwargs>) -> Vec<Value> {
     arguments.0.into_iter().map(ValueOrKwargs::into_value).collect()
 }
 
-/// Arguments by the names that minijinja's filters take alone.
+/// Converts arguments for minijinja filters that accept named ones only.
 fn by_name(of: &str, arguments: &[Value], names: &[&str]) -> Result<Kwargs, Error> {
     let given = bound(of, arguments, 0, names)?;
-    // What is none is as if it were not given.
+    // `none` counts as absent.
     let given = names.iter().zip(given).filter_map(|(name, value)| Some((*name, value.filter(|it| !it.is_none())?)));
     Ok(given.collect())
 }
@@ -270,14 +270,14 @@ fn default(value: Value, arguments: Rest<ValueOrKwargs>) -> Result<Value, Error>
     })
 }
 
-/// Python's `%` of a text.
+/// Python's `%` on a text.
 fn printf(state: &State, text: &str, arguments: &[Value]) -> Result<String, Error> {
     check_format(state, text, '%', arguments)?;
     let kinds = printf_kinds(text);
     if arguments.len() > kinds.len() {
         return Err(failed("not all arguments converted during string formatting"));
     }
-    // What is whole to `%d` is cut, not refused.
+    // `%d` truncates floats instead of refusing them.
     let mut kinds = kinds.into_iter();
     let arguments: Vec<Value> = arguments
         .iter()
@@ -291,7 +291,7 @@ fn printf(state: &State, text: &str, arguments: &[Value]) -> Result<String, Erro
     format(FormatStyle::Printf, text, &arguments)
 }
 
-/// The letters of the places in a text, in their order.
+/// The conversion letters of a text, in order.
 fn printf_kinds(text: &str) -> Vec<char> {
     let mut kinds = Vec::new();
     let mut chars = text.chars();
@@ -319,7 +319,7 @@ fn indent(state: &State, text: &str, arguments: Rest<Value>, named: Kwargs) -> R
     let lines = python::lines(text, false).len() + 1;
     pay(state, text.len().saturating_add(lines.saturating_mul(with.len())))?;
     let mut out = String::new();
-    // As jinja2 does, so that a last line that is empty is one.
+    // Like jinja2: an empty last line counts as a line.
     for (index, line) in python::lines(&format!("{text}\n"), false).into_iter().enumerate() {
         out.push_str(if index > 0 { "\n" } else { "" });
         let is_indented = if index == 0 { first } else { blank || !line.is_empty() };

@@ -1,5 +1,5 @@
-//! `tojson` as transformers has it: Python's `json.dumps`, which keeps `<` and `é` as they are
-//! (`chat_template_utils.py`, `tojson`).
+//! `tojson` as in transformers: Python's `json.dumps`, which leaves `<` and `é` unescaped (`chat_template_utils.py`,
+//! `tojson`).
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::fault::failed;
 use super::kept::walk;
 use super::printing::number;
 
-/// How a value is written.
+/// Options of `json.dumps`.
 pub(super) struct Dumps {
     ensure_ascii: bool,
     indent: Option<String>,
@@ -20,7 +20,7 @@ pub(super) struct Dumps {
 }
 
 impl Dumps {
-    /// By the arguments of the filter: `ensure_ascii`, `indent`, `separators`, `sort_keys`, also in this order.
+    /// Reads the filter's arguments, positional or named: `ensure_ascii`, `indent`, `separators`, `sort_keys`.
     pub(super) fn of(arguments: &[Value], named: &Kwargs) -> Result<Self, Error> {
         let argument = |index: usize, name: &str| -> Result<Option<Value>, Error> {
             let value = match arguments.get(index) {
@@ -46,7 +46,7 @@ impl Dumps {
                 };
                 (text(0)?, text(1)?)
             }
-            // Python's default; behind items no space where lines end there.
+            // Python's default. With an indent, no space follows an item's comma.
             None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
             None => (", ".to_owned(), ": ".to_owned()),
         };
@@ -118,7 +118,7 @@ impl Dumps {
         Ok(())
     }
 
-    /// Separators and indents are as long as the template likes: they are paid for apart.
+    /// Separators and indents may be arbitrarily long, so they cost extra fuel.
     fn begin_item(&self, state: &State, index: usize, level: usize, out: &mut String) -> Result<(), Error> {
         let indent = self.indent.as_ref().map_or(0, String::len);
         let bytes = self.item_separator.len() + self.key_separator.len() + indent.saturating_mul(level + 1);
@@ -160,5 +160,5 @@ impl Dumps {
     }
 }
 
-/// Wider than any published template indents, and no way to make much of little.
+/// Wider than any published template's indent, and too narrow to inflate the output much.
 const MOST_INDENT: i64 = 1000;

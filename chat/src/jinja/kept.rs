@@ -1,4 +1,4 @@
-//! The guards that [`source`](super::source) puts into a template.
+//! The guard functions that [`source`](super::source) inserts into templates.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use super::fault::{carried, failed};
 use super::limits::{Limit, Limits};
 use super::source::{DATA, GENERATED, KEPT, TICK};
 
-/// Values within values: what recursion over one is safe with. JSON readers stop at 128.
+/// Maximum nesting of values, safe for recursion. JSON readers stop at 128.
 const MOST_LEVELS: u32 = 200;
 
-/// Bytes of text per step: quotes and escapes make more of them in print, and there are copies of them.
+/// Bytes of text that cost one step. Printing adds quotes and escapes, and texts are copied.
 const BYTES_PER_STEP: usize = 16;
 
 pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
@@ -29,7 +29,7 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
         if !matches!(value.kind(), ValueKind::Map | ValueKind::Plain) || is_dict(&value) {
             return kept(state, value);
         }
-        // A namespace in a namespace could hold itself.
+        // A namespace inside a namespace could contain itself.
         Err(no_data(&value))
     });
     let end = Instant::now() + Duration::from_secs(limits.seconds);
@@ -39,10 +39,9 @@ pub(super) fn add(environment: &mut Environment<'_>, limits: Limits) {
     });
 }
 
-/// A value that was paid for with all that it holds, no deeper than it may be. What is lazy in it is a list from now
-/// on.
+/// Charges fuel for a value and its content, and limits its depth. Lazy values become lists.
 ///
-/// A namespace, a macro, a loop or a cycler passes as it is, but is held by no other value.
+/// A namespace, macro, loop or cycler passes unchanged, but no other value may hold it.
 pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => return walk(state, &value, 0).map(|_| value),
@@ -54,7 +53,7 @@ pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
     Ok(walk(state, &value, 0)?.unwrap_or(value))
 }
 
-/// What stands for a value, if it is another.
+/// Walks over a value and charges fuel. Returns a replacement if the value changes.
 pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Value>, Error> {
     if level > MOST_LEVELS {
         return Err(carried(crate::Error::Limit { limit: Limit::Nesting(MOST_LEVELS), line: 0 }));
@@ -68,7 +67,7 @@ pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Va
         }
         kind @ (ValueKind::Seq | ValueKind::Iterable) => {
             let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
-            // A group of `groupby` has attributes too.
+            // A group of `groupby` is a list with attributes.
             let is_plain = is_tuple || value.downcast_object_ref::<Vec<Value>>().is_some();
             let mut changed = (kind == ValueKind::Iterable).then(Vec::new);
             for (index, item) in value.try_iter()?.enumerate() {
@@ -102,7 +101,7 @@ pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Va
     }
 }
 
-/// What Python computes one at a time: true even when it is empty, and no list to JSON. Here it was computed at once.
+/// A lazy iterable in Python: true even if empty, and not a list in JSON. Here it was computed at once.
 #[derive(Debug)]
 struct Generator(Vec<Value>);
 
@@ -124,7 +123,7 @@ impl Object for Generator {
     }
 }
 
-/// Pays for a text before it is made.
+/// Charges fuel for a text before it is created.
 pub(super) fn pay(state: &State, bytes: usize) -> Result<(), Error> {
     state.consume_fuel(1 + (bytes / 64) as u64)
 }
@@ -133,12 +132,12 @@ fn no_data(value: &Value) -> Error {
     failed(format!("lists, dicts and namespaces keep data, and no {}", type_name(value)))
 }
 
-/// Whether a map is a dict: namespaces, macros and loops are maps to minijinja too.
+/// Whether a map is a dict. minijinja also treats namespaces, macros and loops as maps.
 pub(super) fn is_dict(value: &Value) -> bool {
     value.kind() == ValueKind::Map && !matches!(type_name(value), "Namespace" | "Macro" | "Loop")
 }
 
-/// The last word of the name of an object's type.
+/// The last segment of an object's type name.
 fn type_name(value: &Value) -> &'static str {
     let name = value.as_object().map_or("", |object| object.type_name());
     name.rsplit("::").next().unwrap_or(name)

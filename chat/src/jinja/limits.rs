@@ -1,23 +1,23 @@
-//! What a template may take. Templates come with models, from anybody.
+//! Resource limits of templates. Templates come with models, from anybody.
 
-/// What a template may take before it is stopped with an error.
+/// Resource limits of a template. Exceeding one is an error.
 ///
-/// The defaults are far above what published templates take with prompts of megabytes, and stop a hostile one within
-/// seconds.
+/// The defaults are far above the needs of published templates with prompts of megabytes, and stop a hostile template
+/// within seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes of the template's source.
+    /// Maximum bytes of the template's source.
     pub source_bytes: usize,
-    /// Instructions of the engine, each 16 bytes of text that are made, and each item of a list that is made or walked
-    /// over; two more for each byte that a rendering is given, and 2,000 for each value. They bound memory too: each
-    /// comes to at most 70 bytes, measured.
+    /// Maximum steps. A step is an instruction of the engine, 16 bytes of created text, or a list item that is created
+    /// or visited. Each input byte allows two more steps, and each input value 2,000. Steps limit memory too: a step
+    /// takes at most 70 bytes (measured).
     pub steps: u64,
-    /// Seconds: looked at in every round of a loop and every call of a macro.
+    /// Maximum seconds, checked in every loop iteration and macro call.
     pub seconds: u64,
-    /// Bytes of the prompt that it makes.
+    /// Maximum bytes of the prompt.
     pub output_bytes: usize,
-    /// Loops within each other, where a macro counts as four.
+    /// Maximum nesting of loops and macro calls. A macro call counts as four.
     pub calls: u32,
 }
 
@@ -27,7 +27,7 @@ impl Default for Limits {
     }
 }
 
-/// A limit that a template has reached.
+/// A limit that a template exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Limit {
@@ -46,7 +46,7 @@ pub enum Limit {
     /// [`Limits::calls`].
     #[error("{0} calls within each other")]
     Calls(u32),
-    /// Values within values.
+    /// Nesting of values.
     #[error("{0} levels of nesting")]
     Nesting(u32),
 }

@@ -1,6 +1,6 @@
-//! Lists that a template writes itself, and may change: Kimi K2's template appends to one and pops from it.
+//! Mutable lists that a template creates itself: Kimi K2's template appends to one and pops from it.
 //!
-//! jinja2's sandbox refuses that for every list. Here the lists of the conversation stay as they were given.
+//! jinja2's sandbox forbids this for every list. Here the conversation's own lists stay immutable.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use minijinja::{Error, State, Value};
 use super::fault::failed;
 use super::kept::{is_dict, walk};
 
-/// A list that can be changed.
+/// A mutable list.
 #[derive(Debug)]
 pub(super) struct List(Mutex<Vec<Value>>);
 
@@ -23,7 +23,7 @@ impl List {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a method that changes the list gives. `None`: it is no such method.
+    /// Runs a method that changes the list. `None` for any other method.
     pub(super) fn change(&self, state: &State, method: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
         let place = |at: i64, length: usize| {
             let length = i64::try_from(length).unwrap_or(i64::MAX);
@@ -62,7 +62,7 @@ impl List {
     }
 }
 
-/// A copy that nothing changes any more, so that no list comes to hold itself. It is paid for.
+/// An immutable copy, so that no list can contain itself. Charges fuel.
 fn frozen(state: &State, value: &Value) -> Result<Value, Error> {
     walk(state, value, 0)?;
     copied(value)

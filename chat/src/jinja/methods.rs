@@ -1,4 +1,4 @@
-//! Python's methods: those that minijinja's own collection has, counted, and a few more.
+//! Python's methods: those of minijinja's own collection, with fuel, and a few more.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
@@ -9,7 +9,7 @@ use super::kept::{is_dict, kept, pay, walk};
 use super::list::List;
 use super::{arguments, python};
 
-/// As wide as anything is padded.
+/// Maximum width of padding.
 const MOST_WIDE: usize = 10_000;
 
 pub(super) fn add(environment: &mut Environment<'_>) {
@@ -26,13 +26,13 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
 }
 
-/// Methods of dicts, lists and texts: an attribute of these names is the method before it is a key.
+/// Methods of dicts, lists and texts. An attribute with such a name is the method, even if a key has the same name.
 pub(super) const DICT_METHODS: &[&str] =
     &["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 pub(super) const LIST_METHODS: &[&str] =
     &["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
 
-/// Those of them that change what they are of.
+/// Methods that change their object.
 pub(super) const CHANGING: &[&str] =
     &["append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update"];
 
@@ -166,7 +166,7 @@ fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> 
     }))
 }
 
-/// Methods that look into a part of a text, whose ends are as those of a slice.
+/// Methods that search a slice of a text.
 fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Error> {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     let place = |value: &Option<Value>, default: i64| {
@@ -178,7 +178,7 @@ fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Er
         let place = usize::try_from(place).unwrap_or(0);
         text.char_indices().nth(place).map_or(text.len(), |(at, _)| at)
     };
-    // Behind the end, not even an empty text is found.
+    // Nothing is found behind the end, not even an empty text.
     let part = (start <= length && start <= end).then(|| &text[byte(start)..byte(end)]);
     let wanted = given[0].as_ref().ok_or_else(|| failed(format!("{method} expected at least 1 argument")))?;
     let is_at_end = |wanted: &Value| -> Result<bool, Error> {
@@ -214,7 +214,7 @@ fn within(text: &str, method: &str, given: &[Option<Value>]) -> Result<Value, Er
     })
 }
 
-/// `str.replace`: so many times at most, where that is not negative.
+/// `str.replace` with at most `most` replacements; a negative `most` means all.
 pub(super) fn replaced(state: &State, text: &str, old: &str, new: &str, most: i64) -> Result<String, Error> {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let found = text.matches(old).take(most).count();
@@ -264,7 +264,7 @@ fn value_method(state: &State, value: &Value, method: &str, arguments: &[Value])
             let number = f64::try_from(value.clone())?;
             Ok(Some((number.fract() == 0.0).into()))
         }
-        // jinja2's sandbox lets no template change what it was given.
+        // jinja2's sandbox forbids changing the template's input.
         (ValueKind::Seq, "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "sort" | "reverse")
         | (ValueKind::Map, "update" | "pop" | "popitem" | "clear" | "setdefault") => {
             Err(Error::new(ErrorKind::InvalidOperation, format!("access to attribute '{method}' is unsafe")))
@@ -287,7 +287,7 @@ fn join(state: &State, separator: &str, items: &Value) -> Result<String, Error> 
     Ok(out)
 }
 
-/// Refuses a format that makes much of little: `begin` begins a place for a value.
+/// Refuses formats that inflate their output. `begin` starts a placeholder.
 pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[Value]) -> Result<(), Error> {
     let mut digits = 0;
     for c in text.chars() {
@@ -305,19 +305,19 @@ pub(super) fn check_format(state: &State, text: &str, begin: char, arguments: &[
     arguments.iter().try_for_each(|value| walk(state, value, 0).map(drop))
 }
 
-/// Whether a place of a format has a place within it, `{:{}}`, or a `*`, `%*d`.
+/// Whether a placeholder contains another one (`{:{}}`) or takes its width from an argument (`%*d`).
 fn has_width_of_argument(text: &str, begin: char) -> bool {
     let mut rest = text;
     while let Some(at) = rest.find(begin) {
         let place = &rest[at + 1..];
         if let Some(behind) = place.strip_prefix(begin) {
-            // Twice is the character itself.
+            // A doubled `begin` is the character itself.
             rest = behind;
             continue;
         }
         let (end, within) = match begin {
             '{' => (place.find(['{', '}']), '{'),
-            // Behind flags, width and precision comes a letter.
+            // A letter follows the flags, width and precision.
             _ => (place.find(|c: char| !c.is_ascii_digit() && !"-+ #.".contains(c)), '*'),
         };
         let Some(end) = end else { return false };
@@ -339,7 +339,7 @@ pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<
     let padding = fill.repeat(width.saturating_sub(text.chars().count()));
     Ok(match method {
         "ljust" => format!("{text}{padding}"),
-        // Of an odd number, CPython puts the odd one before a text of odd length, and else behind.
+        // CPython puts an odd space before a text of odd length, otherwise behind it.
         "center" => {
             let spaces = padding.chars().count();
             let left = spaces / 2 + (spaces & width & 1);

@@ -1,9 +1,9 @@
-//! Jinja as Hugging Face's transformers renders it: a template's source and its variables flow in, its text flows out.
+//! Jinja as Hugging Face's transformers renders it: a template's source and its variables flow in, text flows out.
 //!
-//! The engine is minijinja with its Python methods. Around it are what transformers adds ([`functions`], [`json`]),
-//! what published templates use and minijinja has not ([`filters`], [`methods`], [`printing`]), and the bounds of an
-//! untrusted program: minijinja's fuel, and where it does not see what values hold, the guards that [`source`] puts
-//! into a template and [`kept`] implements.
+//! The engine is minijinja with its Python methods. [`functions`] and [`json`] add what transformers adds. [`filters`],
+//! [`methods`] and [`printing`] add features of published templates that minijinja lacks. Templates are untrusted:
+//! minijinja's fuel limits them, and where fuel does not see the content of values, [`source`] inserts guards that
+//! [`kept`] implements.
 
 mod arguments;
 mod clock;
@@ -32,27 +32,27 @@ use fault::fault;
 pub use clock::LocalTime;
 pub use limits::{Limit, Limits};
 
-/// Steps for each value that a template is given: of 3,000 short messages, no published template takes more.
+/// Steps for each input value. No published template takes more, even with 3,000 short messages.
 const STEPS_PER_VALUE: u64 = 2000;
 
-/// Bytes of stack to parse and render with: the deepest source and the deepest values take less than 2 MiB in a build
-/// without optimisation.
+/// Bytes of stack for parsing and rendering. The deepest source and the deepest values take less than 2 MiB in an
+/// unoptimised build.
 const STACK: usize = 16 << 20;
 
-/// The name of the one template of an environment.
+/// The name of an environment's only template.
 const NAME: &str = "chat template";
 
-/// A template that was understood: its source, with the guards that [`source`] puts into it.
+/// A parsed template: its source with the guards of [`source`].
 #[derive(Debug)]
 pub(super) struct Template(String);
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     pub(super) fn parse(source: &str, limits: &Limits) -> Result<Self, Error> {
         if source.len() > limits.source_bytes {
             return Err(Error::Limit { limit: Limit::SourceBytes(limits.source_bytes), line: 0 });
         }
-        // As jinja2 does, also in texts.
+        // jinja2 also normalises line ends in texts.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = source::guarded(&source)?;
         on_large_stack(|| {
@@ -63,7 +63,7 @@ impl Template {
         Ok(Self(source))
     }
 
-    /// The text that it makes of these variables, each a JSON value with its name.
+    /// Renders the template with these variables.
     pub(super) fn render(
         &self,
         variables: &Map<String, Json>,
@@ -90,8 +90,8 @@ impl Template {
     }
 }
 
-/// Runs this where parsing, compiling, printing, comparing and dropping what [`source`] and [`kept`] let through cannot
-/// overflow the stack.
+/// Runs `run` on a stack so large that parsing, compiling, printing, comparing and dropping cannot overflow it within
+/// the limits of [`source`] and [`kept`].
 fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     let failed = |reason: String| Err(Error::Failed { line: 0, reason });
     std::thread::scope(|scope| {
@@ -104,12 +104,12 @@ fn on_large_stack<T: Send>(run: impl FnOnce() -> Result<T, Error> + Send) -> Res
     })
 }
 
-/// minijinja, as transformers sets jinja2 up (`chat_template_utils.py`, `_compile_jinja_template`).
+/// minijinja, set up as transformers sets up jinja2 (`chat_template_utils.py`, `_compile_jinja_template`).
 fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
     let mut environment = Environment::new();
     let mut syntax = SyntaxConfig::builder();
     syntax.trim_blocks(true).lstrip_blocks(true);
-    // The delimiters are the default ones, which are valid.
+    // The default delimiters are valid.
     environment.set_syntax(syntax.build().unwrap_or_default());
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_recursion_limit(limits.calls as usize);
@@ -122,7 +122,7 @@ fn environment<'a>(limits: Limits, now: Option<LocalTime>) -> Environment<'a> {
     environment
 }
 
-/// What a template may do for the sake of a value: it may walk over every message for every message.
+/// The steps that a value earns. A template may walk over every message for every message.
 fn steps_for(json: &Json) -> u64 {
     let within = match json {
         Json::String(text) => 2 * text.len() as u64,
@@ -133,7 +133,7 @@ fn steps_for(json: &Json) -> u64 {
     within.saturating_add(STEPS_PER_VALUE)
 }
 
-/// A value of Python's for one of JSON's.
+/// Converts a JSON value to a Python one.
 fn value_of(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
@@ -152,7 +152,7 @@ fn value_of(json: &Json) -> Value {
     }
 }
 
-/// Text up to a limit.
+/// A writer that stops at a limit.
 struct Bounded {
     bytes: Vec<u8>,
     limit: usize,

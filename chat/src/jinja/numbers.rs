@@ -1,11 +1,11 @@
-//! Numbers as Python makes them of texts and of each other.
+//! Python's conversions and arithmetic of numbers.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
 use super::python;
 
-/// A truth value as a number.
+/// A boolean as a number.
 pub(super) fn truth(value: &Value) -> Option<i64> {
     (value.kind() == ValueKind::Bool).then(|| i64::from(value.is_true()))
 }
@@ -35,7 +35,7 @@ pub(super) fn integer_of(text: &str, base: i64) -> Option<Value> {
     i128::from_str_radix(&format!("{sign}{digits}"), base).ok().map(Value::from)
 }
 
-/// Digits between which single underscores may stand.
+/// Removes single underscores between digits. `None` if an underscore is misplaced.
 fn without_underscores(text: &str) -> Option<String> {
     let is_wrong = text.starts_with('_') || text.ends_with('_') || text.contains("__");
     (!is_wrong).then(|| text.replace('_', ""))
@@ -43,6 +43,6 @@ fn without_underscores(text: &str) -> Option<String> {
 
 /// The whole part of a number.
 pub(super) fn whole(float: f64) -> Option<Value> {
-    // Larger ones are no longer exact, and are an error to `int` here.
+    // Larger floats are not exact, so `int` refuses them here.
     (float.is_finite() && float.abs() < 1e38).then(|| Value::from(float.trunc() as i128))
 }

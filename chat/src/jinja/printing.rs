@@ -1,4 +1,4 @@
-//! Values as Python prints them: what `str` and `repr` make of them, and of them joined.
+//! Values as Python prints them: `str`, `repr`, and joined texts.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     });
     environment.add_filter("string", text_filter);
     environment.add_filter(TEXT, text_filter);
-    // Templates mark texts as HTML by mistake: transformers then escapes what they are joined with.
+    // Some templates mark texts as HTML by mistake. transformers then escapes the texts joined with them.
     environment.add_function(SUM, |state: &State, values: Rest<Value>| {
         let is_safe = values.iter().any(Value::is_safe);
         let mut out = String::new();
@@ -43,7 +43,7 @@ fn text_filter(state: &State, value: Value) -> Result<Value, Error> {
     }
 }
 
-/// As markupsafe escapes.
+/// Escapes like markupsafe.
 pub(super) fn escaped(state: &State, text: &str) -> Result<String, Error> {
     pay(state, text.len().saturating_mul(5))?;
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -80,7 +80,7 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
             out.push_str(if is_tuple && value.len() == Some(1) { "," } else { "" });
             out.push(if is_tuple { ')' } else { ']' });
         }
-        // Macros and loops are maps here, but say what they are.
+        // Macros and loops are maps in minijinja, but print as themselves.
         ValueKind::Map if is_dict(value) => {
             out.push('{');
             for (index, key) in value.try_iter()?.enumerate() {
@@ -91,7 +91,7 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
             }
             out.push('}');
         }
-        // Quotes and escapes are minijinja's, which are Python's.
+        // minijinja's quotes and escapes equal Python's.
         ValueKind::String => {
             let _ = write!(out, "{value:?}");
         }
@@ -102,7 +102,7 @@ pub(super) fn repr(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Python's `repr` of a number: of a float the fewest digits that are it, with an exponent below 1e-4 and from 1e16 on.
+/// Python's `repr` of a number. A float has the fewest exact digits, and an exponent below 1e-4 and from 1e16 on.
 pub(super) fn number(value: &Value) -> String {
     let float = match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => float,

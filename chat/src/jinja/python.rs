@@ -1,16 +1,16 @@
-//! Texts as Python sees them: its whitespace, its line ends, its letters' cases, and the escapes of its literals.
+//! Text rules of Python: whitespace, line ends, letter cases, and escapes in literals.
 
-/// Whether `str.isspace` says so: Unicode's whitespace, and four separators that are control characters.
+/// `str.isspace` of a character: Unicode's whitespace and four separators among the control characters.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
-/// Whether `str.splitlines` ends a line there.
+/// Whether `str.splitlines` ends a line at this character.
 fn ends_line(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}' | '\u{1d}' | '\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// `str.splitlines`: the lines, with their ends or without.
+/// `str.splitlines`: the lines, with or without their ends.
 pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
@@ -30,7 +30,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
 /// `str.split` and `str.rsplit` without a separator.
 pub(super) fn words(text: &str, most: Option<usize>, from_right: bool) -> Vec<&str> {
     let mut words = Vec::new();
-    // Behind the last place of so many, whitespace stays.
+    // After `most` splits the remaining whitespace is kept.
     let mut rest = match from_right {
         true => text.trim_end_matches(is_space),
         false => text.trim_start_matches(is_space),
@@ -60,12 +60,12 @@ pub(super) fn words(text: &str, most: Option<usize>, from_right: bool) -> Vec<&s
     words
 }
 
-/// A letter that has an upper and a lower form, or is one: what `str.title` and `istitle` take for cased.
+/// Whether `str.title` and `istitle` treat a character as cased: it has an upper or lower form.
 fn is_cased(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase() || matches!(c, 'ǅ' | 'ǈ' | 'ǋ' | 'ǲ')
 }
 
-/// The form that a letter has at the beginning of a title.
+/// The form of a letter at the beginning of a title.
 fn title_case(c: char) -> Vec<char> {
     match c {
         // Digraphs have a third form.
@@ -82,10 +82,10 @@ fn title_case(c: char) -> Vec<char> {
     }
 }
 
-/// `str.title`: letters behind letters in lower case, others as titles begin.
+/// `str.title`: the first letter of each word in title case, the rest in lower case.
 pub(super) fn title(text: &str) -> String {
     let lower = text.to_lowercase();
-    // Lower case is that of the whole text (a final sigma), where it has as many characters.
+    // Lower-cases the text as a whole (final sigma), if that keeps the number of characters.
     let same = lower.chars().count() == text.chars().count();
     let mut lowered = lower.chars();
     let mut out = String::new();
@@ -102,7 +102,7 @@ pub(super) fn title(text: &str) -> String {
     out
 }
 
-/// `str.capitalize`: the first letter as a title begins, all others in lower case.
+/// `str.capitalize`: the first letter in title case, the rest in lower case.
 pub(super) fn capitalize(text: &str) -> String {
     let mut chars = text.chars();
     let first = chars.next().map(title_case).unwrap_or_default();
@@ -135,12 +135,12 @@ pub(super) fn swap_case(text: &str) -> String {
     swapped.collect()
 }
 
-/// `str.casefold`, as far as lower and upper case say it.
+/// `str.casefold`, approximated with lower and upper case.
 pub(super) fn case_fold(text: &str) -> String {
     let folded = text.chars().map(|c| match c {
         'ß' | 'ẞ' => "ss".to_owned(),
         'ς' => "σ".to_owned(),
-        // Ligatures come apart.
+        // Ligatures are split.
         '\u{fb00}'..='\u{fb06}' => c.to_uppercase().flat_map(char::to_lowercase).collect(),
         c => c.to_lowercase().collect(),
     });
@@ -172,7 +172,7 @@ pub(super) fn expand_tabs(text: &str, width: usize) -> String {
     out
 }
 
-/// What a literal means, from its text with the quotes: jinja2 reads it by Python's `unicode-escape`.
+/// The value of a literal in quotes: jinja2 reads it with Python's `unicode-escape`.
 pub(super) fn unescaped(literal: &str) -> Result<String, &'static str> {
     let inner = literal.get(1..literal.len() - 1).unwrap_or_default();
     let mut out = String::new();
@@ -204,7 +204,7 @@ pub(super) fn unescaped(literal: &str) -> Result<String, &'static str> {
                 };
                 let code = hexadecimal(&escape[1..], digits).ok_or("a truncated escape in a string")?;
                 length += digits;
-                // Two halves are one character.
+                // Two surrogates form one character.
                 let low = escape[length..].strip_prefix("\\u").and_then(|low| hexadecimal(low, 4));
                 let pair = low.filter(|low| (0xd800..0xdc00).contains(&code) && (0xdc00..0xe000).contains(low));
                 if pair.is_some() {
@@ -227,7 +227,7 @@ fn hexadecimal(text: &str, digits: usize) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// A literal of minijinja's for a text.
+/// A text as a minijinja literal.
 pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }

@@ -1,11 +1,11 @@
-//! The arguments of calls: values from text, by the schema of the tool.
+//! Arguments of calls: values parsed from text by the tool's schema.
 
 use serde_json::{Map, Value};
 
 use super::{CallError, literal};
 use crate::Tool;
 
-/// Arguments as an object. Models write them as one, or as a string of one's JSON, or leave them out.
+/// Arguments as an object. Models write an object, the object's JSON in a string, or nothing.
 pub(super) fn object(value: Value) -> Result<Value, CallError> {
     match value {
         Value::Object(_) => Ok(value),
@@ -19,7 +19,7 @@ pub(super) fn object(value: Value) -> Result<Value, CallError> {
     }
 }
 
-/// A tool's name, if that is what the text is: letters, digits and the punctuation that names have.
+/// Checks that the text is a tool's name: letters, digits and the punctuation of names.
 pub(super) fn tool_name(text: &str) -> Result<String, CallError> {
     let name = text.trim();
     if name.is_empty() {
@@ -32,32 +32,33 @@ pub(super) fn tool_name(text: &str) -> Result<String, CallError> {
     }
 }
 
-/// Whether names of tools have this character.
+/// Whether names of tools may contain this character.
 pub(super) fn in_a_name(c: char) -> bool {
     c.is_alphanumeric() || "_-.:/".contains(c)
 }
 
-/// What a tool's schema says of its arguments, or of a part of them.
+/// A tool's schema, or a part of it.
 #[derive(Clone, Copy)]
 pub(super) struct Schema<'a> {
-    /// The tool's: references begin there.
+    /// The tool's whole schema, where references start.
     whole: &'a Value,
     part: &'a Value,
 }
 
 impl<'a> Schema<'a> {
-    /// Of a tool's arguments, where the tool is known.
+    /// The schema of a tool's arguments; `None` for an unknown tool.
     pub(super) fn of(tools: &'a [Tool], name: &str) -> Option<Self> {
         let whole = &tools.iter().find(|tool| tool.name == name)?.parameters;
         Some(Self::of_parameters(whole))
     }
 
-    /// Of a schema of arguments.
+    /// The schema of an arguments object.
     pub(super) fn of_parameters(whole: &'a Value) -> Self {
         Self { whole, part: whole }
     }
 
-    /// The names of the types that it allows; of a value in a list of values, whether it is a string.
+    /// The type names that the schema allows, also through `anyOf` and references. A value of an enum counts as
+    /// `string` or `other`.
     pub(super) fn types(self) -> Vec<&'a str> {
         const DEPTH: u8 = 8;
         let mut types = Vec::new();
@@ -73,7 +74,7 @@ impl<'a> Schema<'a> {
         self.part.get("items").map(|part| self.to(part))
     }
 
-    /// A part; where it refers to a definition that one (pydantic's and schemars' way).
+    /// Goes to a part and follows its references to definitions (pydantic's and schemars' way).
     fn to(self, mut part: &'a Value) -> Self {
         const MOST_REFERENCES: usize = 8;
         for _ in 0..MOST_REFERENCES {
@@ -100,7 +101,8 @@ impl<'a> Schema<'a> {
     }
 }
 
-/// A value that a format writes as bare text: JSON if the schema wants no string there and it is JSON, else a string.
+/// A value that a format writes as bare text: JSON if the schema wants no string and the text is JSON, otherwise a
+/// string.
 pub(super) fn value(text: &str, schema: Option<Schema<'_>>) -> Value {
     let types = schema.map(Schema::types).unwrap_or_default();
     if types.contains(&"string") {
@@ -109,7 +111,7 @@ pub(super) fn value(text: &str, schema: Option<Schema<'_>>) -> Value {
             return Value::Null;
         }
     } else if !types.is_empty() {
-        // Some templates write values as Python prints them.
+        // Some templates write values in Python's notation.
         let value = text.parse().ok();
         if let Some(value) = value.or_else(|| literal::python_value(text)) {
             return value;

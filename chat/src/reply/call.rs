@@ -1,66 +1,66 @@
-//! How a call of a tool is written: its marks, where it ends, and what is between.
+//! The syntax of tool calls: their marks, their ends and their bodies.
 
 use super::json::{self, Follow};
 use super::tags::{self, Tags};
 use super::{CallError, arguments, literal};
 use crate::{Tool, ToolCall};
 
-/// How a format writes a call, or several.
+/// The syntax of one call, or of several calls behind one mark.
 #[derive(Debug)]
 pub(super) struct CallSyntax {
-    /// The mark before it. Empty: it has none.
+    /// The opening mark; empty if there is none.
     pub(super) open: &'static str,
     pub(super) end: End,
-    /// What may follow the mark: the first that the text begins as.
+    /// The possible bodies behind the mark. The first one that matches the beginning of the text is taken.
     pub(super) bodies: &'static [Body],
 }
 
-/// Where a call ends.
+/// The end of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
-    /// At one of these marks, or where the next call begins.
+    /// One of these marks, or the beginning of the next call.
     Mark(&'static [&'static str]),
-    /// With its JSON.
+    /// The end of the JSON value.
     Value,
-    /// With the answer.
+    /// The end of the answer.
     Answer,
-    /// With the answer, of which it has to be all: else it is content.
+    /// The end of the answer, which must consist of the call alone. Otherwise the text is content.
     WholeAnswer,
 }
 
-/// What is between the marks.
+/// The text between the marks.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// `{"name": "f", "arguments": {..}}`, under any of their names; several of them, or a list.
+    /// `{"name": "f", "arguments": {..}}`, with any of the known key names; also several objects, or a list.
     Json,
-    /// The same without a mark before it.
+    /// [`Json`](Self::Json) without a mark before it.
     BareJson,
     /// `[{"f": {..}}]`
     JsonByName,
-    /// The arguments alone, in JSON; the tool was named before.
+    /// The arguments alone, in JSON. A header named the tool.
     Arguments,
-    /// A name and then its arguments in JSON.
+    /// A name, followed by the arguments in JSON.
     Named(Head),
-    /// A name and tags.
+    /// A name, followed by tags.
     Tags(&'static Tags),
-    /// MiniMax M3's tags within tags.
+    /// MiniMax M3's nested tags.
     NestedTags,
     /// `[f(a='x', n=1)]`
     Python,
     /// `call:f{a:<|"|>x<|"|>,n:1}`
     Gemma,
-    /// A call in JSON, a method of a tool that the model was trained with, or else a program for the tool `python`.
+    /// A call in JSON, a method of a tool from the model's training, or a program for the tool `python`.
     Code,
 }
 
-/// Longer whitespace before a call, or a longer name, begins none: in bytes.
+/// Maximum bytes of the whitespace before a call together with the call's name.
 const LONGEST_NAME: usize = 256;
 
-/// What the first key of a call without a mark is called.
+/// Possible first keys of a call without a mark.
 const FIRST_KEYS: &[&str] = &["\"name\"", "\"type\"", "\"function\"", "\"parameters\""];
 
 impl Body {
-    /// The beginning of a JSON value, where one is in it: marks in its strings are no marks.
+    /// A tracker for the body's JSON value, if it has one: marks inside its strings do not count.
     pub(super) fn follow(&self) -> Option<Follow> {
         match self {
             Self::Json | Self::JsonByName | Self::Arguments => Some(Follow::new(true)),
@@ -69,7 +69,7 @@ impl Body {
         }
     }
 
-    /// Whether `text` begins as this does. `None`: it is too short to say.
+    /// Whether `text` begins like this body. `None` if the text is too short to tell.
     pub(super) fn begins(&self, text: &str) -> Option<bool> {
         if let Self::Arguments | Self::Code = self {
             return Some(true);
@@ -93,8 +93,8 @@ impl Body {
         }
     }
 
-    /// The calls in `text`. `tool` is who is called, where a header said so; `cut_off` says that the answer ended
-    /// before the call did.
+    /// Parses the calls in `text`. `tool` is the tool that a header named. `cut_off` means that the answer ended before
+    /// the call did.
     pub(super) fn read(
         &self,
         text: &str,
@@ -122,7 +122,7 @@ impl Body {
             Self::Named(head) => head.call(text, tools).map(|call| vec![call]),
             Self::Tags(tags) => tags::calls(text, tags, tools),
             Self::NestedTags => tags::nested_calls(text, tools),
-            // LFM2 can be asked to write JSON there.
+            // LFM2 can be asked to write JSON here.
             Self::Python if text.trim_start_matches(['[', ' ']).trim_start().starts_with('{') => json::calls(text),
             Self::Python => literal::python(text),
             Self::Gemma => literal::gemma(text).map(|call| vec![call]),
@@ -131,14 +131,14 @@ impl Body {
     }
 }
 
-/// What stands before the arguments of a call in JSON.
+/// The text before the arguments of a call in JSON.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Head {
     /// `name[CALL_ID]id[ARGS]`, `name[ARGS]`
     Mistral,
     /// `function<｜tool▁sep｜>name` and the beginning of a code fence, or since V3.1 `name<｜tool▁sep｜>`
     DeepSeek,
-    /// `functions.name:0<|tool_call_argument_begin|>`: all of it before the mark is the call's id
+    /// `functions.name:0<|tool_call_argument_begin|>`: the whole text before the mark is the call's id
     KimiK2,
     /// `id<|tool_call:name|>name<|tool_call:args|>`
     Solar,
@@ -147,7 +147,7 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// The call that `text` is.
+    /// Parses one call.
     fn call(self, text: &str, tools: &[Tool]) -> Result<ToolCall, CallError> {
         let (head, json) = text.split_at(text.find('{').unwrap_or(text.len()));
         let (id, name) = self.id_and_name(head.trim());
@@ -192,15 +192,15 @@ impl Head {
     }
 }
 
-/// The tool that an id names: the longest name that stands in it as a word, with letters as they are or else in any
-/// case. Kimi's `functions.NAME:N` comes with other prefixes and separators too, and with none.
+/// The tool that an id contains: the longest tool name that occurs in it as a word, first with matching case, then in
+/// any case. Kimi's `functions.NAME:N` also occurs with other prefixes and separators, or without any.
 fn named_in<'a>(id: &str, tools: &'a [Tool]) -> Option<&'a str> {
     let is_word = |text: &str, at: usize, length: usize| {
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
         let before = &text[..at];
         let prefix = before.trim_end_matches('_');
         let begins = !before.ends_with(is_name) || prefix.ends_with("function") || prefix.ends_with("functions");
-        // A number may stand behind a name without anything between.
+        // A number may follow a name directly.
         let behind = text[at + length..].trim_start_matches('_').chars().next();
         begins && behind.is_none_or(|c| !is_name(c) || c.is_ascii_digit())
     };
@@ -213,7 +213,7 @@ fn named_in<'a>(id: &str, tools: &'a [Tool]) -> Option<&'a str> {
     exact.max_by_key(|name| name.len()).or_else(|| any_case.max_by_key(|name| name.len()))
 }
 
-/// The tool that runs what a model writes as a program, as models and templates call it.
+/// The name that models and templates use for the tool that runs a program.
 const PYTHON: &str = "python";
 
 fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
@@ -230,7 +230,7 @@ fn program(text: &str) -> Result<Vec<ToolCall>, CallError> {
 fn with_arguments(name: &str, text: &str) -> Result<Vec<ToolCall>, CallError> {
     let arguments = match json::arguments(text) {
         _ if name.is_empty() => return Err(CallError::NoName),
-        // What begins as JSON and is none was to be JSON: cut off, say.
+        // Text that begins like JSON but is not valid was meant as JSON, for example cut off.
         Err(_) if name == PYTHON && !text.trim_start().starts_with('{') => serde_json::json!({ "code": text.trim() }),
         arguments => arguments?,
     };
@@ -242,7 +242,7 @@ fn begins_with(text: &str, mark: &str) -> Option<bool> {
     (!is_cut_off).then(|| text.starts_with(mark))
 }
 
-/// Whether a name is first, and one of `next` is next.
+/// Whether the text begins with a name, followed by one of `next`.
 fn begins_with_name(text: &str, next: &str) -> Option<bool> {
     let name = text.find(|c| !arguments::in_a_name(c)).unwrap_or(text.len());
     let behind = text[name..].trim_start();
@@ -253,7 +253,7 @@ fn begins_with_name(text: &str, next: &str) -> Option<bool> {
     Some(name > 0 && next.contains(behind))
 }
 
-/// Whether an object begins as a call.
+/// Whether an object begins like a call.
 fn begins_as_bare(text: &str) -> Option<bool> {
     const MOST_WHITESPACE: usize = 64;
     let inside = text.strip_prefix('{')?;

@@ -1,21 +1,21 @@
-//! Answers that are messages, each with a header that says what it is: thoughts, a call, or what the person reads.
+//! Answers that consist of messages. Each message has a header that tells its kind: reasoning, a call, or content.
 
 use super::call::{Body, CallSyntax, End};
 
-/// How messages and their headers are marked.
+/// The marks of messages and headers.
 #[derive(Debug)]
 pub(super) struct Channels {
-    /// Where a header begins; the mark is part of it.
+    /// The beginning of a header. The mark is part of the header.
     pub(super) starts: &'static [&'static str],
-    /// Where a header ends.
+    /// The end of a header.
     pub(super) header_end: &'static str,
-    /// Where a message ends. It also ends where the next one's header begins.
+    /// The end of a message. The next message's header ends it too.
     pub(super) ends: &'static [&'static str],
-    /// What a header says. `None`: it is no header.
+    /// The kind of message that a header announces; `None` if the text is not a header.
     pub(super) message: fn(&str) -> Option<Message>,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Debug)]
 pub(super) enum Message {
     Content,
@@ -25,7 +25,7 @@ pub(super) enum Message {
 }
 
 impl Channels {
-    /// The message that the end of a prompt has begun, behind its header.
+    /// The message whose header is at the end of the prompt.
     pub(super) fn under_way(&self, prompt: &str) -> Option<Message> {
         let begin = self.starts.first().and_then(|start| prompt.rfind(start))?;
         let (header, _) = prompt[begin..].split_once(self.header_end)?;
@@ -33,10 +33,10 @@ impl Channels {
     }
 }
 
-/// The call that a message is: it ends with the message.
+/// A call that is a whole message.
 pub(super) const CALL: CallSyntax = CallSyntax { open: "", end: End::Mark(&[]), bodies: &[Body::Arguments] };
 
-/// No header is longer, in bytes: from there on, text is what the model says.
+/// Maximum bytes of a header. Longer text is content.
 pub(super) const LONGEST_HEADER: usize = 256;
 
 /// `<|channel|>analysis<|message|>..<|end|><|start|>assistant<|channel|>commentary to=functions.f ..<|message|>{..}
@@ -46,7 +46,7 @@ pub(super) const HARMONY: Channels = Channels {
     header_end: "<|message|>",
     ends: &["<|end|>", "<|call|>", "<|return|>"],
     message: |header| {
-        // The smaller model at times begins with `<|channel|>commentary to=assistant` and a header behind it.
+        // The smaller model sometimes begins with `<|channel|>commentary to=assistant`, followed by another header.
         let to = header.rsplit_once("to=").map(|(_, behind)| word(behind));
         if let Some(tool) = to.filter(|to| *to != "assistant") {
             let tool = tool.strip_prefix("functions.").unwrap_or(tool);
@@ -60,7 +60,7 @@ pub(super) const HARMONY: Channels = Channels {
     },
 };
 
-/// `to=self<|message|>..<|eom|><|start|>assistant to=f<|message|>` and a call that has its own marks
+/// `to=self<|message|>..<|eom|><|start|>assistant to=f<|message|>`, followed by a call with its own marks
 pub(super) const ATEM: Channels = Channels {
     starts: &["<|start|>"],
     header_end: "<|message|>",
@@ -72,7 +72,7 @@ pub(super) const ATEM: Channels = Channels {
     },
 };
 
-/// `all` and a line end before content, a tool's name before its arguments, `>>>` between them
+/// `all` and a line end before content; a tool's name before its arguments; `>>>` between messages
 pub(super) const FUNCTIONARY: Channels = Channels {
     starts: &[">>>"],
     header_end: "\n",

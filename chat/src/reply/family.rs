@@ -1,4 +1,4 @@
-//! The formats of tool calls, in a table: what a template has in it, and what its model writes.
+//! A table of tool call formats: the texts that identify a template, and the syntax that its model writes.
 
 use std::fmt;
 
@@ -8,35 +8,35 @@ use super::call::{Body, CallSyntax, End, Head};
 use super::channel::{self, Channels};
 use super::tags;
 
-/// A format of tool calls.
+/// The description of a tool call format.
 #[derive(Debug)]
 pub(super) struct Family {
     name: &'static str,
-    /// A template is of this family if it has all texts of one of these lists, or without such the mark of its first
-    /// call.
+    /// A template has this format if it contains all texts of one of these lists. Without lists, it must contain the
+    /// mark of the format's first call.
     templates: &'static [&'static [&'static str]],
     pub(super) calls: &'static [CallSyntax],
-    /// Marks that frame calls or content, and say nothing.
+    /// Marks that frame calls or content and have no meaning.
     pub(super) silent: &'static [&'static str],
-    /// Whether a call can begin within reasoning and end it: where models write its mark for nothing else, or before
-    /// they close their reasoning.
+    /// Whether a call's mark ends open reasoning. True if models write the mark only for calls, or call before they
+    /// close their reasoning.
     pub(super) ends_reasoning: bool,
-    /// A call that can also be the answer's whole text, without a mark.
+    /// A call without a mark that makes up the whole answer.
     pub(super) bare: Option<&'static CallSyntax>,
     pub(super) channels: Option<&'static Channels>,
 }
 
-/// No calls.
+/// A format without calls.
 pub(super) const NONE: Family =
     Family { name: "", templates: &[], calls: &[], silent: &[], ends_reasoning: false, bare: None, channels: None };
 
 impl ToolCallFormat {
-    /// All of them.
+    /// All formats.
     pub fn all() -> impl Iterator<Item = Self> {
         FORMATS.iter().map(|(format, _)| *format)
     }
 
-    /// The one whose marks a template has.
+    /// The format whose marks a template contains.
     pub(super) fn of_template(source: &str) -> Option<Self> {
         let has = |texts: &&[&str]| texts.iter().all(|text| source.contains(text));
         let found = FORMATS.iter().find(|(_, family)| match family.templates {
@@ -47,12 +47,12 @@ impl ToolCallFormat {
     }
 
     pub(super) fn family(self) -> &'static Family {
-        // There is one for each, in their order.
+        // The table has one entry for each format, in the same order.
         &FORMATS[self as usize].1
     }
 }
 
-/// Its name: `hermes`, `qwen3-coder`.
+/// Writes the format's name: `hermes`, `qwen3-coder`.
 impl fmt::Display for ToolCallFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.family().name)
@@ -65,8 +65,8 @@ const fn call(open: &'static str, end: End, bodies: &'static [Body]) -> CallSynt
 
 macro_rules! formats {
     ($($(#[$doc:meta])* $format:ident $name:literal { $($field:ident: $value:expr),* $(,)? })*) => {
-        /// How a model writes calls of tools. Formats are named after the models that made them known; many
-        /// others write the same.
+        /// The way a model writes tool calls. Formats are named after the models that made them known; many other
+        /// models use the same formats.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -79,7 +79,7 @@ macro_rules! formats {
     };
 }
 
-// In the order in which templates are looked at: what has the marks of several is of the first.
+// Templates are compared in this order. A template with the marks of several formats has the first one.
 formats! {
     /// `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|>`: gpt-oss
     Harmony "harmony" {
@@ -154,7 +154,7 @@ formats! {
         calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Tags(&tags::GLM)])],
         ends_reasoning: true,
     }
-    /// That of `Qwen3Coder` within `<seed:tool_call>`
+    /// [`Qwen3Coder`](Self::Qwen3Coder)'s format inside `<seed:tool_call>`
     SeedOss "seed-oss" {
         calls: &[call("<seed:tool_call>", End::Mark(&["</seed:tool_call>"]), &[Body::Tags(&tags::SEED_OSS)])],
     }
@@ -164,7 +164,7 @@ formats! {
         templates: &[&["<function=", "<parameter="], &["<function name=\"", "<param name=\""]],
         calls: &[
             call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Tags(&tags::QWEN3_CODER), Body::Json]),
-            // The model at times leaves out the first mark.
+            // The model sometimes leaves out the first mark.
             call(
                 "<function=",
                 End::Mark(&["</function>\n</tool_call>", "</function>"]),
@@ -174,7 +174,7 @@ formats! {
         ],
         ends_reasoning: true,
     }
-    /// `<function=f>{..}</function>`, `<|python_tag|>` before a program
+    /// `<function=f>{..}</function>`; `<|python_tag|>` before a program
     FunctionaryV31 "functionary-v3.1" {
         calls: &[
             call("<function=", End::Mark(&["</function>"]), &[Body::Named(Head::Functionary)]),
@@ -236,12 +236,12 @@ formats! {
     Hermes "hermes" {
         calls: &[call("<tool_call>", End::Mark(&["</tool_call>"]), &[Body::Json, Body::Tags(&tags::QWEN3_CODER)])],
     }
-    /// `{"name": "f", "parameters": {..}}` as the whole answer, `<|python_tag|>tool.call(query="x")` for tools that it
-    /// was trained with
+    /// `{"name": "f", "parameters": {..}}` as the whole answer; `<|python_tag|>tool.call(query="x")` for tools from the
+    /// model's training
     Llama3 "llama-3" {
         templates: &[&["<|python_tag|>"], &["|>ipython", "\"parameters\""]],
         calls: &[call("<|python_tag|>", End::Answer, &[Body::Code])],
-        // Llama 4.
+        // Llama 4's marks.
         silent: &["<|python_start|>", "<|python_end|>"],
         bare: Some(&call("", End::WholeAnswer, &[Body::BareJson])),
     }

@@ -1,8 +1,8 @@
-//! What the answers of a model look like, as its template shows or its user says.
+//! The format of a model's answers, from its template or from the user.
 
 use super::family::{self, Family, ToolCallFormat};
 
-/// What the answers of a model look like: the marks around its reasoning, and how it calls tools.
+/// The format of a model's answers: the marks around its reasoning, and the syntax of its tool calls.
 ///
 /// ```
 /// use autoplace_chat::{ReasoningMarks, ReplyFormat, ToolCallFormat};
@@ -19,26 +19,25 @@ pub struct ReplyFormat {
     tool_calls: Option<ToolCallFormat>,
     /// Marks around the answer itself.
     pub(super) frames: Vec<&'static str>,
-    /// Whether the answer is held to be a call, so that its beginning is the beginning of one.
+    /// Whether a constraint forces the answer to be a call. Its beginning is then the beginning of a call.
     pub(super) forced_call: bool,
 }
 
 impl ReplyFormat {
-    /// Text without any marks.
+    /// Plain text without any marks.
     pub fn plain() -> Self {
         Self::default()
     }
 
-    /// An answer that is held to be one call, `{"name": .., "arguments": {..}}`, and nothing else. Where a limit cuts
-    /// it, what there is of it is the call: see [`ToolCall::arguments`](crate::ToolCall::arguments).
+    /// An answer that a constraint forces to be exactly one call, `{"name": .., "arguments": {..}}`. If a limit cuts it
+    /// short, the incomplete call is returned: see [`ToolCall::arguments`](crate::ToolCall::arguments).
     pub fn forced_call() -> Self {
         Self { forced_call: true, ..Self::plain().with_tool_calls(ToolCallFormat::Llama3) }
     }
 
-    /// The format that a chat template teaches, by the marks in its source. A template that knows none
-    /// gives the plain one.
+    /// The format whose marks a chat template contains; the plain format if the template contains none.
     ///
-    /// A model may write marks that its template does not know: add them.
+    /// A model may write marks that its template lacks. Add them with the methods below.
     pub fn of_template(source: &str) -> Self {
         let tool_calls = ToolCallFormat::of_template(source);
         let frames = FRAMES.iter().filter(|(text, _)| source.contains(text));
@@ -48,38 +47,38 @@ impl ReplyFormat {
             frames: frames.flat_map(|(_, marks)| *marks).copied().collect(),
             forced_call: false,
         };
-        // Channels say what is reasoning; other marks in such a template are about something else.
+        // Channels tell reasoning from content, so other marks in such a template have another meaning.
         if format.family().channels.is_some() {
             format.reasoning = None;
         }
         format
     }
 
-    /// With these marks around the reasoning. Formats with channels have their own besides.
+    /// Sets the marks around the reasoning. Formats with channels keep their own marks too.
     #[must_use]
     pub fn with_reasoning(mut self, marks: ReasoningMarks) -> Self {
         self.reasoning = Some(marks);
         self
     }
 
-    /// With tool calls of this format.
+    /// Sets the format of tool calls.
     #[must_use]
     pub fn with_tool_calls(mut self, format: ToolCallFormat) -> Self {
         self.tool_calls = Some(format);
         self
     }
 
-    /// The marks around the reasoning. `None`: there is none, or channels say what it is.
+    /// The marks around the reasoning; `None` if there is no reasoning, or if channels mark it.
     pub fn reasoning(&self) -> Option<ReasoningMarks> {
         self.reasoning
     }
 
-    /// How tools are called, if they are.
+    /// The format of tool calls; `None` if there are none.
     pub fn tool_calls(&self) -> Option<ToolCallFormat> {
         self.tool_calls
     }
 
-    /// Whether an answer behind this prompt begins in the header of a message, in formats that have such.
+    /// Whether an answer to this prompt begins inside a message's header, in formats with headers.
     pub fn begins_in_header(&self, prompt: &str) -> bool {
         self.family().channels.is_some_and(|channels| channels.under_way(prompt).is_none())
     }
@@ -89,11 +88,10 @@ impl ReplyFormat {
     }
 }
 
-/// The marks around what a model thinks before it answers.
+/// The marks around a model's reasoning.
 ///
-/// Reasoning begins only where the answer has not begun: at its start, and behind a call of a tool or other reasoning.
-/// A mark that the model only talks about is content, but for marks with a `|`: those are control tokens, and count
-/// anywhere.
+/// Reasoning can begin only at the start of an answer, after a tool call, or after other reasoning. Elsewhere a mark is
+/// content, because the model may be writing about it. Marks with a `|` are control tokens and count anywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningMarks {
     open: &'static str,
@@ -101,16 +99,16 @@ pub struct ReasoningMarks {
 }
 
 impl ReasoningMarks {
-    /// `<think>` and `</think>`: most models'.
+    /// `<think>` and `</think>`, the marks of most models.
     pub const THINK: Self = Self::new("<think>", "</think>");
 
-    /// Marks of other names, without the whitespace around them. A model that always begins with its reasoning, and
-    /// writes the closing mark alone, has an empty opening one.
+    /// Custom marks, without the whitespace around them. Use an empty opening mark for a model that always begins with
+    /// reasoning and writes only the closing mark.
     pub const fn new(open: &'static str, close: &'static str) -> Self {
         Self { open, close }
     }
 
-    /// The opening mark. Empty, if every answer begins with reasoning.
+    /// The opening mark; empty if every answer begins with reasoning.
     pub fn open(&self) -> &'static str {
         self.open
     }
@@ -120,15 +118,15 @@ impl ReasoningMarks {
         self.close
     }
 
-    /// The marks that a template knows, if any.
+    /// The marks that a template contains.
     fn of_template(source: &str) -> Option<Self> {
         let mut marks = TEMPLATES.iter().filter(|(text, ..)| source.contains(text));
         marks.next().map(|(_, open, close)| Self::new(open, close))
     }
 }
 
-/// What stands in a template, and the marks of its model: the rarer first, since some templates mention `<think>`
-/// besides.
+/// A text that identifies a template, and the marks of its model. Rare texts come first, because some templates also
+/// mention `<think>`.
 const TEMPLATES: &[(&str, &str, &str)] = &[
     ("<|END_THINKING|>", "<|START_THINKING|>", "<|END_THINKING|>"), // Command R7B, Command A
     ("[/THINK]", "[THINK]", "[/THINK]"),                            // Magistral, Ministral
@@ -146,7 +144,7 @@ const TEMPLATES: &[(&str, &str, &str)] = &[
     ("</thought>", "<thought>", "</thought>"),
 ];
 
-/// What stands in a template, and the marks around the answer itself that its model writes behind its reasoning.
+/// A text that identifies a template, and the marks that its model writes around the answer after the reasoning.
 const FRAMES: &[(&str, &[&str])] = &[
     ("<response></response>", &["<response>", "</response>"]),
     ("think_mode=True", &["<response>", "</response>"]), // ERNIE 4.5 Thinking

@@ -1,4 +1,4 @@
-//! Calls that are JSON: `{"name": .., "arguments": {..}}`, several of them, or a list.
+//! Calls in JSON: `{"name": .., "arguments": {..}}`, several objects, or a list.
 
 use serde_json::{Map, Value};
 
@@ -6,17 +6,17 @@ use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::{Tool, ToolCall};
 
-/// What models call a call's parts.
+/// The key names that models use.
 const NAME: &[&str] = &["name", "tool_name", "function"];
 const ARGUMENTS: &[&str] = &["arguments", "parameters"];
 const ID: &[&str] = &["id", "tool_call_id", "call_id"];
 
-/// The calls in `text`: one value after the other, each an object or a list of objects.
+/// The calls in `text`: consecutive values, each an object or a list of objects.
 pub(super) fn calls(text: &str) -> Result<Vec<ToolCall>, CallError> {
     calls_as(text, call)
 }
 
-/// The same of calls that are `{"f": {..}}`.
+/// The calls in `text`, written as `{"f": {..}}`.
 pub(super) fn calls_by_name(text: &str) -> Result<Vec<ToolCall>, CallError> {
     calls_as(text, |object| match object.iter().next() {
         Some((name, arguments)) if object.len() == 1 => Ok(ToolCall::of(name, arguments::object(arguments.clone())?)),
@@ -43,7 +43,7 @@ fn calls_as(
     })
 }
 
-/// Arguments of which nothing but a code fence stands behind.
+/// Arguments in JSON. Only a code fence may follow them.
 pub(super) fn arguments(text: &str) -> Result<Value, CallError> {
     let mut reader = Reader(text);
     if text.trim().is_empty() {
@@ -57,7 +57,7 @@ pub(super) fn arguments(text: &str) -> Result<Value, CallError> {
     arguments::object(value)
 }
 
-/// The next value.
+/// Parses the next value.
 fn value(reader: &mut Reader<'_>) -> Result<Value, CallError> {
     let mut values = serde_json::Deserializer::from_str(reader.0).into_iter();
     let value = values.next().ok_or(CallError::NotAnObject)?;
@@ -86,8 +86,8 @@ fn call(mut object: Map<String, Value>) -> Result<ToolCall, CallError> {
     }
 }
 
-/// What there is of a call, `{"name": .., "arguments": {..}}`, whose text ends anywhere. `None`: not even its name, of
-/// which one of the `tools` alone has the beginning.
+/// The incomplete call `{"name": .., "arguments": {..}}` in a text that may end anywhere. A partial name is completed
+/// if only one of the `tools` begins with it. `None` if the tool is unknown.
 pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
     let mut reader = Reader(text);
     if !reader.next_is("{") || !reader.next_is("\"name\"") || !reader.next_is(":") {
@@ -101,45 +101,45 @@ pub(super) fn cut_off(text: &str, tools: &[Tool]) -> Option<ToolCall> {
     reader.take(values.byte_offset());
     let has_arguments = reader.next_is(",") && reader.next_is("\"arguments\"") && reader.next_is(":");
     let so_far = if has_arguments { reader.0.trim_start() } else { "" };
-    // They are whole where only the end of the call is missing.
+    // The arguments are complete if only the end of the call is missing.
     let whole = serde_json::from_str(so_far).ok().filter(Value::is_object);
     Some(ToolCall::of(name, whole.unwrap_or_else(|| so_far.into())))
 }
 
-/// A call without arguments of the one tool whose name begins so.
+/// A call without arguments to the only tool whose name begins with this text.
 fn only(tools: &[Tool], beginning: &str) -> Option<ToolCall> {
     let mut named = tools.iter().filter(|tool| tool.name.starts_with(beginning));
     let tool = named.next()?;
     named.next().is_none().then(|| ToolCall::of(tool.name.as_str(), "".into()))
 }
 
-/// Follows JSON byte by byte: where its strings are, and where its values end.
+/// Tracks JSON byte by byte: strings, brackets and the ends of values.
 #[derive(Debug, Default)]
 pub(super) struct Follow {
     lists: bool,
-    /// Brackets that are open: 0 before, between and behind values.
+    /// Number of open brackets; 0 outside of values.
     pub(super) depth: u32,
     pub(super) in_string: bool,
-    /// Whether something else than values, commas and semicolons was there.
+    /// Whether the text between values has anything except commas and semicolons.
     pub(super) stray: bool,
     escaped: bool,
     broken: bool,
 }
 
 impl Follow {
-    /// Begins at the first `{`, or with `lists` also at the first `[`.
+    /// Starts at the first `{`, or with `lists` also at the first `[`.
     pub(super) fn new(lists: bool) -> Self {
         Self { lists, ..Self::default() }
     }
 
-    /// Takes the next byte. `true`: a value ends with it.
+    /// Takes the next byte. Returns whether a value ends with it.
     pub(super) fn byte(&mut self, byte: u8) -> bool {
         if self.in_string {
             match byte {
                 _ if self.escaped => self.escaped = false,
                 b'\\' => self.escaped = true,
                 b'"' => self.in_string = false,
-                // No string of JSON goes over a line: a quote is missing somewhere, and quotes say nothing any more.
+                // A JSON string has no line breaks, so a quote is missing. Quotes are ignored from here on.
                 b'\n' => (self.in_string, self.broken) = (false, true),
                 _ => {}
             }

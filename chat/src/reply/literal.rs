@@ -1,4 +1,4 @@
-//! Calls that look like a program's: `f(a='x', n=1)` in Python's way, `call:f{a:<|"|>x<|"|>,n:1}` in Gemma's.
+//! Calls that resemble source code: `f(a='x', n=1)` in Python's syntax, `call:f{a:<|"|>x<|"|>,n:1}` in Gemma's.
 
 use serde_json::{Map, Value};
 
@@ -6,22 +6,22 @@ use super::reader::{Reader, each};
 use super::{CallError, arguments};
 use crate::ToolCall;
 
-/// Lists and objects within each other, as deep as `serde_json` reads them.
+/// Maximum nesting of lists and objects, the same as `serde_json`'s.
 const DEPTH: u8 = 127;
 
 /// The beginning of Gemma's calls.
 pub(super) const GEMMA_CALL: &str = "call:";
 
-/// How strings are written.
+/// The syntax of strings.
 #[derive(Debug, Clone, Copy)]
 enum Quotes {
-    /// `'` and `"`, with backslashes.
+    /// `'` and `"`, with backslash escapes.
     Python,
-    /// `<|"|>`, or `<escape>`, with nothing escaped.
+    /// `<|"|>` or `<escape>`, without escapes.
     Gemma,
 }
 
-/// Calls as Python writes them, in a list or not.
+/// Calls in Python's syntax, in a list or not.
 pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
     let mut text = text.trim();
     if let Some(list) = text.strip_prefix('[') {
@@ -29,7 +29,7 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
         text = list.ok_or_else(|| CallError::unexpected("]", ""))?;
     }
     each(text, ",;", |reader, calls| {
-        // Llama calls the tools that it was trained with by a method of theirs.
+        // Llama calls tools from its training through a method `call`.
         let name = reader.until("(")?;
         let name = name.strip_suffix(".call").unwrap_or(name);
         let arguments = reader.object("=", ")", Quotes::Python, DEPTH)?;
@@ -38,7 +38,7 @@ pub(super) fn python(text: &str) -> Result<Vec<ToolCall>, CallError> {
     })
 }
 
-/// A value as Python prints it.
+/// A value in Python's notation.
 pub(super) fn python_value(text: &str) -> Option<Value> {
     let mut reader = Reader(text);
     let value = reader.value(Quotes::Python, DEPTH).ok()?;
@@ -46,7 +46,7 @@ pub(super) fn python_value(text: &str) -> Option<Value> {
     Some(value)
 }
 
-/// A call as Gemma writes it.
+/// A call in Gemma's syntax.
 pub(super) fn gemma(text: &str) -> Result<ToolCall, CallError> {
     let mut reader = Reader(text.trim());
     reader.expect(GEMMA_CALL)?;
@@ -114,7 +114,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A number, a truth value or nothing.
+    /// A number, a boolean or `None`.
     fn word(&mut self) -> Result<Value, CallError> {
         let is_end = |c: char| c.is_whitespace() || ",)]}".contains(c);
         let word = &self.0[..self.0.find(is_end).unwrap_or(self.0.len())];
@@ -128,7 +128,7 @@ impl Reader<'_> {
         Ok(value)
     }
 
-    /// A string, if one is next.
+    /// Reads a string if one comes next.
     fn string(&mut self, quotes: Quotes) -> Result<Option<String>, CallError> {
         match quotes {
             Quotes::Gemma if self.next_is("<|\"|>") => Ok(Some(self.until("<|\"|>")?.to_owned())),
@@ -141,8 +141,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Templates put strings between quotes without escaping those within: only a quote that ends a value
-    /// ends the string.
+    /// Reads a string up to a quote that ends a value: templates put strings in quotes without escaping the quotes
+    /// inside.
     fn quoted(&mut self, quote: char) -> Result<String, CallError> {
         let mut text = String::new();
         let mut rest = self.0.chars();

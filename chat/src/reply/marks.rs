@@ -1,17 +1,17 @@
 //! Finds the marks of a format in text that arrives in pieces.
 
-/// Texts that mean something, each with what it means.
+/// Marks with their meanings.
 #[derive(Debug, Clone)]
 pub(super) struct Marks<T>(Vec<(&'static str, T)>);
 
-/// What stands at a place.
+/// The result of looking for a mark at a position.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum At<T> {
     /// No mark.
     Nothing,
-    /// The end of the text, which may be the beginning of a mark.
+    /// The text may end with the beginning of a mark.
     Undecided,
-    /// A mark of so many bytes.
+    /// A mark of this many bytes.
     Mark(T, usize),
 }
 
@@ -20,13 +20,13 @@ impl<T: Copy> Marks<T> {
         Self(Vec::new())
     }
 
-    /// Adds marks, but for empty ones. Of a mark that is there already, the first meaning stays.
+    /// Adds marks; empty ones are skipped. A mark that exists already keeps its first meaning.
     pub(super) fn add(&mut self, texts: &[&'static str], meaning: T) {
         let texts = texts.iter().filter(|text| !text.is_empty());
         self.0.extend(texts.map(|text| (*text, meaning)));
     }
 
-    /// Takes out the marks of such a meaning.
+    /// Removes the marks whose meaning satisfies the predicate.
     pub(super) fn remove(&mut self, is_such: impl Fn(T) -> bool) {
         self.0.retain(|(_, meaning)| !is_such(*meaning));
     }
@@ -35,8 +35,8 @@ impl<T: Copy> Marks<T> {
         self.0.is_empty()
     }
 
-    /// What `text` begins with: the longest mark, once no longer one is possible. Behind the `last` text,
-    /// nothing follows.
+    /// The longest mark at the start of `text`. Undecided while a longer mark is possible, unless `last` says that no
+    /// text follows.
     pub(super) fn at(&self, text: &[u8], last: bool) -> At<T> {
         let mut longest = At::Nothing;
         let mut length = 0;
@@ -57,8 +57,8 @@ impl<T: Copy> Marks<T> {
         longest
     }
 
-    /// The first mark in `text`, or the place from which on more text is needed to say: the end, if no
-    /// mark can have begun.
+    /// The first mark in `text`, or the position from which more text is needed to decide. The position is the end of
+    /// the text if no mark can have begun.
     pub(super) fn find(&self, text: &str, last: bool) -> (usize, At<T>) {
         let bytes = text.as_bytes();
         for place in 0..bytes.len() {

@@ -1,8 +1,8 @@
-//! What a model's answer means: the text it says, what it thought before, and the tools it calls.
+//! Parses a model's answer into content, reasoning and tool calls.
 //!
-//! In: the text of an answer as it is generated, its control tokens written out. Out: [`ReplyPart`]s as soon as they
-//! are certain, and at the end a [`Reply`]. Which marks a model writes around them is its [`ReplyFormat`], which its
-//! chat template shows. Nothing is lost: a call that cannot be read comes back as content.
+//! In: the text of an answer as it is generated, with its control tokens written out. Out: [`ReplyPart`]s as soon as
+//! they are certain, and a [`Reply`] at the end. A model's [`ReplyFormat`], taken from its chat template, tells which
+//! marks it writes. Nothing is lost: an unreadable call comes back as content.
 
 mod arguments;
 mod call;
@@ -28,11 +28,11 @@ pub use format::{ReasoningMarks, ReplyFormat};
 pub use parser::ReplyParser;
 pub use written::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
 
-/// A piece of an answer, in the order in which the model wrote it.
+/// A piece of an answer. Pieces come in the order of the model's text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyPart {
-    /// A piece of what the model thinks before it answers, without the marks around it.
+    /// A piece of the model's reasoning, without the marks around it.
     Reasoning(String),
     /// A piece of the answer itself.
     Content(String),
@@ -44,57 +44,58 @@ pub enum ReplyPart {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Reply {
-    /// What is said: all [`ReplyPart::Content`] together.
+    /// The text of the answer: all [`ReplyPart::Content`] joined.
     pub content: String,
-    /// What was thought: all [`ReplyPart::Reasoning`] together, if there was any.
+    /// The reasoning: all [`ReplyPart::Reasoning`] joined; `None` without reasoning.
     pub reasoning: Option<String>,
-    /// The tools that are called, in the order of the text.
+    /// The tool calls, in the order of the text.
     pub tool_calls: Vec<ToolCall>,
-    /// The calls that could not be read. Their text is in `content`.
+    /// Calls that could not be parsed. Their text is also in `content`.
     pub malformed: Vec<MalformedCall>,
-    /// All that the model wrote, marks and whitespace included.
+    /// The model's complete text, with marks and whitespace.
     pub raw: String,
 }
 
 impl Reply {
-    /// The answer as a message of the conversation: what a template needs to write it into the next prompt.
+    /// The answer as a message, from which a template can render the next prompt.
     pub fn into_message(self) -> Message {
         Message { reasoning_content: self.reasoning, tool_calls: self.tool_calls, ..Message::assistant(self.content) }
     }
 }
 
-/// Text that begins as a call of a tool, and is none.
+/// Text that begins like a tool call but is not a valid one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MalformedCall {
-    /// What the model wrote, marks included; if already its beginning is not a call's, the opening mark alone.
+    /// The model's text with its marks. If the text behind the opening mark does not begin a call, only the opening
+    /// mark.
     pub text: String,
-    /// What is wrong with it.
+    /// The fault.
     pub reason: CallError,
 }
 
-/// Why text is not a call of a tool.
+/// The reason why text is not a tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CallError {
-    /// The answer ended within it: at its limit of tokens, say.
+    /// The answer ended inside the call, for example at its token limit.
     #[error("the answer ends within the call")]
     CutOff,
-    /// Behind the opening mark, something stands that begins no call.
+    /// The text behind the opening mark does not begin a call.
     #[error("no call follows its opening mark")]
     NotACall,
-    /// Its JSON is not JSON.
+    /// The JSON is invalid.
     #[error("the call's JSON: {0}")]
     Json(String),
-    /// It names no tool.
+    /// The call names no tool.
     #[error("the call names no tool")]
     NoName,
-    /// Its arguments are something else than an object.
+    /// The arguments are not an object.
     #[error("the call's arguments are not an object")]
     NotAnObject,
-    /// Its text is not what the format has at this place.
+    /// The text differs from the format at this place.
     #[error("the call has {found:?} where {expected} should stand")]
     Unexpected { expected: String, found: String },
 }

@@ -1,4 +1,4 @@
-//! Reads an answer as it is generated.
+//! Parses an answer while it is generated.
 
 mod step;
 
@@ -12,10 +12,10 @@ use super::section::{Kind, Section};
 use super::{ReasoningMarks, Reply, ReplyFormat, ReplyPart};
 use crate::Tool;
 
-/// Reads an answer as it is generated: text in, [`ReplyPart`]s out as soon as they are certain.
+/// Parses an answer while it is generated: takes text, gives [`ReplyPart`]s as soon as they are certain.
 ///
-/// Held back are only: what may be the beginning of a mark, whitespace that a mark may follow, and a call until it is
-/// whole. How the text is cut into pieces makes no difference to what it means.
+/// It holds back only possible beginnings of marks, whitespace that a mark may follow, and incomplete calls. The result
+/// does not depend on how the text is split into pieces.
 ///
 /// ```
 /// use autoplace_chat::{ReasoningMarks, ReplyFormat, ReplyParser, ReplyPart};
@@ -35,23 +35,23 @@ pub struct ReplyParser {
     in_reasoning: Marks<Mark>,
     tools: Vec<Tool>,
     raw: String,
-    /// Up to here, the text was searched.
+    /// End of the searched text.
     seen: usize,
     state: State,
     section: Section,
-    /// The marks that ended the call before, while nothing else has come since.
+    /// The closing marks of the previous call, until other text arrives.
     closed_by: &'static [&'static str],
-    /// Whether the answer is held to be a call.
+    /// Whether a constraint forces the answer to be a call.
     is_forced: bool,
 }
 
-/// What a mark does.
+/// The effect of a mark.
 #[derive(Debug, Clone, Copy)]
 enum Mark {
     BeginReasoning,
     EndReasoning,
     Call(&'static CallSyntax),
-    /// Frames something.
+    /// Frames calls or content; no meaning of its own.
     Silent,
     /// Ends a message; a header follows.
     EndMessage,
@@ -59,48 +59,49 @@ enum Mark {
     Header,
 }
 
-/// What a mark does within a call.
+/// The effect of a mark inside a call.
 #[derive(Debug, Clone, Copy)]
 enum Within {
-    /// Ends it.
+    /// Ends the call.
     Close,
-    /// Begins something else, which ends it too.
+    /// Begins something else, which also ends the call.
     Other,
-    /// Begins an argument, or ends its value.
+    /// Begins an argument (true) or ends its value (false).
     Value(bool),
 }
 
 #[derive(Debug)]
 enum State {
-    /// In content or reasoning.
+    /// Inside content or reasoning.
     Text,
-    /// In a header that began there.
+    /// Inside a header that began at this position.
     Header(usize),
     Call(Call),
 }
 
-/// A call under way.
+/// An unfinished call.
 #[derive(Debug)]
 struct Call {
     start: usize,
-    /// Where what is between the marks begins.
+    /// The position behind the opening mark.
     inside: usize,
     syntax: &'static CallSyntax,
     ends: Marks<Within>,
-    /// Whether an argument's value is open: marks in it are its text.
+    /// Whether an argument's value is open. Marks inside it are text.
     in_value: bool,
-    /// The tool, where a header named it.
+    /// The tool, if a header named it.
     tool: Option<String>,
-    /// What it is, once its beginning says so.
+    /// The kind of body, once the beginning tells.
     body: Option<&'static Body>,
     follow: Option<Follow>,
-    /// Where a mark that ends calls stands within a value, and ends, if the value is not closed behind it.
+    /// The start and end of a closing mark inside an open value. It ends the call if no closing tag of the value
+    /// follows.
     unclosed: Option<(usize, usize)>,
 }
 
 impl ReplyParser {
-    /// For an answer of this format. What the prompt's end says about it comes with
-    /// [`after_prompt`](Self::after_prompt).
+    /// A parser for an answer in this format. [`after_prompt`](Self::after_prompt) adds the state at the end of the
+    /// prompt.
     pub fn new(format: &ReplyFormat) -> Self {
         let family = format.family();
         let (mut in_content, mut in_reasoning) = (Marks::new(), Marks::new());
@@ -145,8 +146,8 @@ impl ReplyParser {
         parser
     }
 
-    /// Says where the prompt (or its last characters) left the model: templates end theirs with the opening mark of the
-    /// reasoning, with both of its marks where it is not wanted, or with a message's header.
+    /// Sets the prompt, or its last characters: templates may end with the opening mark of the reasoning, with both
+    /// marks to suppress reasoning, or with a message's header.
     #[must_use]
     pub fn after_prompt(mut self, prompt: &str) -> Self {
         if let Some(channels) = self.family.channels {
@@ -164,9 +165,9 @@ impl ReplyParser {
         self
     }
 
-    /// With the tools that the model was given. Their schemas say how arguments are to be read that a format writes as
-    /// bare text; without them those stay strings. And text without a mark is a call only if it names one of them. If
-    /// it was given none, what looks like a call is content.
+    /// Sets the tools of the model. Their schemas decide how to read arguments that a format writes as bare text;
+    /// without schemas such arguments are strings. Text without a mark is a call only if it names one of the tools.
+    /// With no tools, calls are content.
     #[must_use]
     pub fn with_tools(mut self, tools: &[Tool]) -> Self {
         self.tools = tools.to_vec();
@@ -177,7 +178,7 @@ impl ReplyParser {
         self
     }
 
-    /// Takes the next piece of the answer, and gives what has become certain.
+    /// Takes the next piece of the answer and gives the parts that became certain.
     pub fn push(&mut self, text: &str) -> Drain<'_, ReplyPart> {
         self.raw.push_str(text);
         if self.is_plain() {
@@ -188,13 +189,13 @@ impl ReplyParser {
         self.section.parts.drain(..)
     }
 
-    /// The answer has ended: gives what was held back. [`finish`](Self::finish) does this too.
+    /// Ends the answer and gives the parts that were held back. [`finish`](Self::finish) does this too.
     pub fn end(&mut self) -> Drain<'_, ReplyPart> {
         self.close();
         self.section.parts.drain(..)
     }
 
-    /// The whole answer.
+    /// Ends the answer and returns it whole.
     pub fn finish(mut self) -> Reply {
         self.close();
         Reply { raw: self.raw, ..self.section.reply }
@@ -205,7 +206,7 @@ impl ReplyParser {
         self.in_content.is_empty() && self.family.channels.is_none() && self.bare().is_none()
     }
 
-    /// How a call without a mark is written, if there can be one: one of the tools has to be named.
+    /// The syntax of calls without a mark, if they are possible. Such a call must name one of the tools.
     fn bare(&self) -> Option<&'static CallSyntax> {
         self.family.bare.filter(|_| !self.tools.is_empty())
     }

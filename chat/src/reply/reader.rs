@@ -1,21 +1,21 @@
-//! Reads what is between the marks of a call, from its beginning on.
+//! A reader for the body of a call.
 
 use super::CallError;
 use crate::ToolCall;
 
-/// The text that is still to be read.
+/// The unread text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader<'a>(pub(super) &'a str);
 
 impl<'a> Reader<'a> {
-    /// The next `length` bytes.
+    /// Takes the next `length` bytes.
     pub(super) fn take(&mut self, length: usize) -> &'a str {
         let (taken, rest) = self.0.split_at(length);
         self.0 = rest;
         taken
     }
 
-    /// Whether `mark` is next, behind whitespace; then it is read.
+    /// Skips whitespace and, if `mark` comes next, the mark. Returns whether it came.
     pub(super) fn next_is(&mut self, mark: &str) -> bool {
         self.0 = self.0.trim_start();
         let behind = self.0.strip_prefix(mark);
@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The text before `mark`, which is read too.
+    /// Takes the text before `mark`, and skips the mark.
     pub(super) fn until(&mut self, mark: &str) -> Result<&'a str, CallError> {
         let (before, rest) = self.0.split_once(mark).ok_or_else(|| self.unexpected(mark))?;
         self.0 = rest;
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What `read` reads over and over, up to the end of `text`. Whitespace and `between` stand between calls.
+/// Calls `read` repeatedly until the end of `text`. Whitespace and the characters in `between` may separate calls.
 pub(super) fn each(
     text: &str,
     between: &str,

@@ -1,11 +1,12 @@
-//! The section of the answer that is being read, and the rule of its whitespace.
+//! The current section of an answer, and the rules for its whitespace.
 //!
-//! Whitespace beside a mark belongs to the mark, and at the beginning and the end of the whole answer stays. Where
-//! something else stands between two sections of one kind (a call between two paragraphs), a blank line parts them.
+//! Whitespace next to a mark belongs to the mark. Whitespace at the beginning and end of the whole answer stays. A
+//! blank line separates two sections of one kind with something else between them, such as a call between two
+//! paragraphs.
 
 use super::{CallError, MalformedCall, Reply, ReplyPart, ToolCall};
 
-/// What text is.
+/// The kind of text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Kind {
     #[default]
@@ -15,37 +16,37 @@ pub(super) enum Kind {
 
 const BETWEEN_SECTIONS: &str = "\n\n";
 
-/// A section under way, and all that has been given out.
+/// The current section and the results so far.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     pub(super) kind: Kind,
-    /// Up to here, text was given out.
+    /// End of the text that was given out.
     given: usize,
-    /// Up to here, text was said to be of this section.
+    /// End of the text that belongs to this section.
     said: usize,
-    /// Whether something was given out of this section.
+    /// Whether text of this section was given out.
     pub(super) started: bool,
-    /// Whether it begins beside a mark.
+    /// Whether the section begins next to a mark.
     after_mark: bool,
-    /// All that has been given out; without its raw text.
+    /// The results so far, without the raw text.
     pub(super) reply: Reply,
-    /// What is to be given out next.
+    /// The parts to give out next.
     pub(super) parts: Vec<ReplyPart>,
 }
 
 impl Section {
-    /// Ends the section at a mark, and begins the next behind it.
+    /// Ends the section at a mark and begins the next one behind it.
     pub(super) fn begin(&mut self, kind: Kind, at: usize) {
         (self.kind, self.given, self.said) = (kind, at, at);
         (self.started, self.after_mark) = (false, true);
     }
 
-    /// Whether the answer has content so far, or this section anything.
+    /// Whether this section has text, or the answer has content.
     pub(super) fn has_begun(&self) -> bool {
         self.started || !self.reply.content.is_empty()
     }
 
-    /// The text up to `end` is of this section: gives it out, but for whitespace at its end.
+    /// Adds the text up to `end` to the section and gives it out, except for trailing whitespace.
     pub(super) fn say(&mut self, raw: &str, end: usize) {
         let new = raw[self.said..end].trim_end();
         if !new.is_empty() {
@@ -54,7 +55,7 @@ impl Section {
         self.said = end;
     }
 
-    /// All of the text is of this section, and no mark can follow.
+    /// Gives out all text, for sections that no mark can end.
     pub(super) fn pass(&mut self, raw: &str) {
         if self.given < raw.len() {
             self.give(raw, raw.len());
@@ -62,7 +63,7 @@ impl Section {
         self.said = raw.len();
     }
 
-    /// The answer ends: what was held back is of this section.
+    /// Ends the answer and gives out the text that was held back.
     pub(super) fn end(&mut self, raw: &str) {
         self.say(raw, raw.len());
         if self.started || !self.after_mark {
@@ -91,13 +92,13 @@ impl Section {
         self.started = true;
     }
 
-    /// A call was read.
+    /// Adds a call.
     pub(super) fn call(&mut self, call: ToolCall) {
         self.reply.tool_calls.push(call.clone());
         self.parts.push(ReplyPart::ToolCall(call));
     }
 
-    /// A call could not be read.
+    /// Adds an unreadable call.
     pub(super) fn malformed(&mut self, text: &str, reason: CallError) {
         let text = text.to_owned();
         self.reply.malformed.push(MalformedCall { text, reason });

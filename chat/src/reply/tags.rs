@@ -1,5 +1,5 @@
-//! Calls whose arguments are tags: `<function=f><parameter=a>1</parameter></function>`,
-//! `f<arg_key>a</arg_key><arg_value>1</arg_value>`; and MiniMax M3's, which are tags within tags.
+//! Calls with tags for arguments: `<function=f><parameter=a>1</parameter></function>` and
+//! `f<arg_key>a</arg_key><arg_value>1</arg_value>`; also MiniMax M3's nested tags.
 
 use serde_json::{Map, Value};
 
@@ -12,18 +12,18 @@ use crate::{Tool, ToolCall};
 /// The tags of a format.
 #[derive(Debug)]
 pub(super) struct Tags {
-    /// Before the name of the tool, behind it, and behind the last argument. With nothing before the name, there is one
-    /// call. With nothing behind it, the name ends where an argument begins.
+    /// The texts before the tool's name, behind it, and behind the last argument. An empty first text means a single
+    /// call. An empty second text means that the name ends where an argument begins.
     pub(super) call: [&'static str; 3],
-    /// Before the name of an argument, and behind it. Before `>`, the name may be an attribute's value: `name="a"`.
+    /// The texts before and behind an argument's name. Before `>`, the name may be an attribute's value: `name="a"`.
     pub(super) key: [&'static str; 2],
-    /// Before a value, and behind it.
+    /// The texts before and behind a value.
     pub(super) value: [&'static str; 2],
-    /// Whether values stand on lines of their own.
+    /// Whether values are on their own lines.
     pub(super) lines: bool,
 }
 
-/// `<invoke name="f"><parameter name="a">1</parameter></invoke>`, with a prefix of the tags' names.
+/// `<invoke name="f"><parameter name="a">1</parameter></invoke>`, with a prefix in the tag names.
 macro_rules! invoke {
     ($prefix:literal) => {
         Tags {
@@ -36,7 +36,7 @@ macro_rules! invoke {
 }
 
 pub(super) const MINIMAX_M2: Tags = invoke!("");
-/// An attribute says which values are strings.
+/// An attribute marks the values that are strings.
 pub(super) const DEEPSEEK_V32: Tags = invoke!("｜DSML｜");
 pub(super) const ATEM: Tags = invoke!("atem:");
 
@@ -47,10 +47,10 @@ pub(super) const QWEN3_CODER: Tags = Tags {
     lines: true,
 };
 
-/// The same behind `<function=`, where the model left out the mark before it.
+/// [`QWEN3_CODER`] behind `<function=`, for answers without the mark before it.
 pub(super) const QWEN3_CODER_BARE: Tags = Tags { call: ["", ">", "</function>"], ..QWEN3_CODER };
 
-/// Behind `<function name="`.
+/// The tags behind `<function name="`.
 pub(super) const MINICPM5: Tags =
     Tags { call: ["", "\">", "</function>"], key: ["<param name=", ">"], value: ["", "</param>"], lines: false };
 
@@ -66,14 +66,14 @@ pub(super) const HUNYUAN: Tags = Tags {
     lines: false,
 };
 
-/// The calls in `text`.
+/// Parses the calls in `text`.
 pub(super) fn calls(text: &str, tags: &Tags, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {
     each(text, "", |reader, calls| {
         if tags.call[0].is_empty() && !calls.is_empty() {
             return reader.end();
         }
         calls.push(call(reader, tags, tools)?);
-        // Models at times write a closing tag twice.
+        // Models sometimes write a closing tag twice.
         while tags.next_is_close(reader) {}
         Ok(())
     })
@@ -92,7 +92,7 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
     let mut object = Map::new();
     while reader.next_is(key) {
         let header = match reader.0.find(value).filter(|_| !value.is_empty()) {
-            // The name's own closing tag was forgotten.
+            // The closing tag of the name is missing.
             Some(at) if !reader.0[..at].contains(key_end) => reader.take(at),
             _ => reader.until(key_end)?,
         };
@@ -124,16 +124,16 @@ fn call(reader: &mut Reader<'_>, tags: &Tags, tools: &[Tool]) -> Result<ToolCall
 }
 
 impl Tags {
-    /// Reads a closing tag of a value or of a call, if one is next.
+    /// Skips a closing tag of a value or of a call. Returns whether one came next.
     fn next_is_close(&self, reader: &mut Reader<'_>) -> bool {
         [self.value[1], self.call[2]].iter().any(|close| !close.is_empty() && reader.next_is(close))
     }
 
-    /// Where a value ends that `text` begins with. Tags within a value are its text where they are closed there too;
-    /// where a closing tag is missing, the value ends at the next argument's or the call's.
+    /// The end of the value at the start of `text`. Tags inside a value belong to it if they are also closed inside.
+    /// Without a closing tag, the value ends before the next argument or at the end of the call.
     fn value_end(&self, text: &str, is_argument: impl Fn(&str) -> bool) -> usize {
         let ([key, key_end], close, [_, value_end]) = (self.key, self.call[2], self.value);
-        // The name in a tag that opens an argument: on one line, and no longer than names are.
+        // An opening tag of an argument: its name is on one line and not too long.
         let opens = |text: &str| {
             let header = text.strip_prefix(key)?;
             let end = header.find(key_end).filter(|end| *end <= LONGEST_HEADER)?;
@@ -168,7 +168,7 @@ impl Tags {
     }
 }
 
-/// Bytes of a tag that opens an argument at most.
+/// Maximum bytes of an argument's opening tag.
 const LONGEST_HEADER: usize = 256;
 
 fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<Schema<'_>>) -> Value {
@@ -186,7 +186,7 @@ fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<Schema<'_>>)
     }
 }
 
-/// `a` of `a`, and of `"a" more="b"`.
+/// `a` in both `a` and `"a" more="b"`.
 fn attribute(header: &str) -> &str {
     match header.strip_prefix('"') {
         Some(quoted) => quoted.split('"').next().unwrap_or_default(),
@@ -194,21 +194,21 @@ fn attribute(header: &str) -> &str {
     }
 }
 
-/// What MiniCPM5 writes before a value that has marks in it.
+/// MiniCPM5's prefix of values that contain marks.
 const CDATA: &str = "<![CDATA[";
 
-/// The token before every tag of MiniMax M3's.
+/// The token before each of MiniMax M3's tags.
 const TOKEN: &str = "]<]minimax[>[";
-/// The beginning of a tag that opens.
+/// The beginning of an opening tag.
 const OPEN: &str = "]<]minimax[>[<";
 /// The beginning of a call.
 pub(super) const INVOKE: &str = "]<]minimax[>[<invoke";
-/// Tags of the elements of a list.
+/// The tag of list items.
 const ITEM: &str = "item";
-/// Tags within each other, as deep as `serde_json` reads values.
+/// Maximum nesting of tags, the same as `serde_json`'s for values.
 const DEPTH: u8 = 127;
 
-/// How MiniMax M3's are written, with values that are no texts in JSON.
+/// The written form of MiniMax M3's calls. Values other than texts are JSON.
 pub(super) fn nested_written() -> WrittenTags {
     WrittenTags {
         call: ["]<]minimax[>[<invoke name=", ">", "]<]minimax[>[</invoke>"],
@@ -221,7 +221,7 @@ pub(super) fn nested_written() -> WrittenTags {
     }
 }
 
-/// The calls in `text`: each `<invoke name="f">`, with a tag for each argument and for each value in it.
+/// The calls in `text`: `<invoke name="f">` with a tag for each argument and each nested value.
 pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {
     each(text, "", |reader, calls| {
         let tag = open(reader)?;
@@ -234,7 +234,7 @@ pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, 
     })
 }
 
-/// The value that another one is within.
+/// The value that encloses another value.
 #[derive(Clone, Copy)]
 struct Around<'a> {
     schema: Option<Schema<'a>>,
@@ -242,7 +242,7 @@ struct Around<'a> {
     tag: &'a str,
 }
 
-/// What is within a tag: other tags, or text.
+/// Parses the content of a tag: other tags or text.
 fn inner(
     reader: &mut Reader<'_>,
     schema: Option<Schema<'_>>,
@@ -264,7 +264,7 @@ fn inner(
     let mut entries = Vec::new();
     while let Some(next) = opened(reader) {
         let has = |schema: Option<Schema<'_>>| schema.is_some_and(|it| it.property(&next).is_some());
-        // What the value has no place for, and the one around it has: a closing tag was forgotten.
+        // The enclosing value has this property and the inner one does not: a closing tag is missing.
         if next.starts_with("invoke name=") || (!has(schema) && has(around.schema)) {
             break;
         }
@@ -285,8 +285,8 @@ fn open<'a>(reader: &mut Reader<'a>) -> Result<&'a str, CallError> {
     reader.until(">")
 }
 
-/// Reads the closing tag, as often as it is there. It was forgotten where nothing, another tag, or the closing one of
-/// the value `around` follows.
+/// Reads one or more copies of the closing tag. The tag may be missing if the text ends, another tag opens, or the
+/// closing tag of `around` follows.
 fn close(reader: &mut Reader<'_>, tag: &str, around: &str) -> Result<(), CallError> {
     let close = format!("{TOKEN}</{tag}>");
     if reader.next_is(&close) {

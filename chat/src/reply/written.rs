@@ -1,6 +1,6 @@
-//! How each format writes a call, as data: a grammar of a model's calls is made of it.
+//! The written form of each call format as data, for building grammars.
 //!
-//! The reader takes more than this: what models write by mistake, and spellings that few of them use.
+//! The parser accepts more than this: mistakes of models, and rare spellings.
 
 use serde_json::Value;
 
@@ -15,15 +15,15 @@ use super::tags::{self, Tags};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WrittenCall {
-    /// The mark that begins it. Empty: the call is the whole answer.
+    /// The opening mark; empty if the call is the whole answer.
     pub open: &'static str,
-    /// The mark that ends it, if there is one.
+    /// The closing mark; empty if there is none.
     pub close: &'static str,
-    /// What is between the marks, one of these. None: nothing that a grammar can say.
+    /// The possible texts between the marks. Empty if a grammar cannot express them.
     pub bodies: Vec<WrittenBody>,
 }
 
-/// What stands between the marks of a call.
+/// The text between the marks of a call.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum WrittenBody {
@@ -33,48 +33,48 @@ pub enum WrittenBody {
         name: &'static str,
         /// The key of the arguments.
         arguments: &'static str,
-        /// A key that may come first: what tells calls apart, a text.
+        /// An optional first key with an id, a text.
         id: Option<&'static str>,
-        /// Whether it is a list.
+        /// Whether the objects are in a list.
         is_list: bool,
     },
     /// A list of `{"f": {..}}`.
     JsonByName,
-    /// The tool's name, and its arguments as JSON.
+    /// The tool's name and its arguments as JSON.
     Named {
-        /// What stands before the name.
+        /// The text before the name.
         before: Vec<Piece>,
-        /// What stands between the name and the arguments.
+        /// The text between the name and the arguments.
         between: Vec<Piece>,
-        /// What stands behind the arguments.
+        /// The text behind the arguments.
         behind: &'static str,
     },
     /// The tool's name and a tag for each argument.
     Tags(WrittenTags),
     /// `[f(a='x', n=1)]`
     Python {
-        /// Whether brackets stand around the calls.
+        /// Whether brackets surround the calls.
         is_list: bool,
     },
     /// `call:f{a:<|"|>x<|"|>,n:1}`
     Gemma {
-        /// What stands before the name.
+        /// The text before the name.
         begin: &'static str,
-        /// The mark around texts.
+        /// The quotation mark of texts.
         quote: &'static str,
     },
-    /// A program, which is the argument `code` of the tool `python`.
+    /// A program, which becomes the argument `code` of the tool `python`.
     Program,
 }
 
-/// A piece of text beside a tool's name.
+/// A piece of text next to a tool's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
     /// This text.
     Text(&'static str),
-    /// A number of a call.
+    /// The number of a call.
     Number,
-    /// Letters and digits that tell calls apart.
+    /// An id of letters and digits.
     Id,
 }
 
@@ -82,37 +82,37 @@ pub enum Piece {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WrittenTags {
-    /// Before the tool's name, behind it, and behind the last argument.
+    /// The texts before the tool's name, behind it, and behind the last argument.
     pub call: [&'static str; 3],
-    /// Before an argument's name, and behind it.
+    /// The texts before and behind an argument's name.
     pub key: [&'static str; 2],
-    /// Before a value, and behind it. `{}` stands for the argument's name.
+    /// The texts before and behind a value. `{}` stands for the argument's name.
     pub value: [&'static str; 2],
-    /// Whether the names of tools and of arguments are in quotes.
+    /// Whether the names of tools (first) and arguments (second) are in quotes.
     pub quotes: [bool; 2],
-    /// Whether values stand on lines of their own.
+    /// Whether values are on their own lines.
     pub lines: bool,
-    /// Whether an attribute behind the name says if a value is a text: `string="true"`.
+    /// Whether an attribute behind the name tells if a value is a text: `string="true"`.
     pub says_type: bool,
-    /// Whether there can be several calls between two marks.
+    /// Whether several calls may appear between two marks.
     pub is_list: bool,
 }
 
-/// How a format with messages in channels marks calls: by their header.
+/// The headers by which a format with channels marks calls.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct WrittenChannels {
-    /// Where a header begins.
+    /// The beginnings of a header.
     pub starts: &'static [&'static str],
-    /// Where a header ends.
+    /// The end of a header.
     pub header_end: &'static str,
-    /// Where a message ends, other than by the next header.
+    /// The ends of a message, besides the next header.
     pub ends: &'static [&'static str],
-    /// What stands in a header before a tool's name. Empty: the header is the name.
+    /// The text before a tool's name in a header; empty if the header is the name.
     pub to: &'static str,
-    /// What may stand between `to` and the name.
+    /// An optional text between `to` and the name.
     pub prefix: &'static str,
-    /// The header of what is said. Empty: any header that names no tool.
+    /// The header of content; empty for any header that names no tool.
     pub content: &'static str,
 }
 
@@ -123,7 +123,7 @@ impl ToolCallFormat {
         family.calls.iter().chain(family.bare).map(|syntax| syntax.written(self)).collect()
     }
 
-    /// The headers by which this format marks calls, if it does.
+    /// The headers by which this format marks calls; `None` without channels.
     pub fn written_channels(self) -> Option<WrittenChannels> {
         Some(match self {
             Self::Harmony => WrittenChannels {
@@ -146,8 +146,8 @@ impl ToolCallFormat {
         })
     }
 
-    /// Whether formats that write values as bare text read this argument's as a text, whatever it looks like; and
-    /// whether `null` is none.
+    /// Whether formats with bare values read this argument as a text in any case, and whether they read `null` as no
+    /// text.
     pub fn reads_text(parameters: &Value, argument: &str) -> (bool, bool) {
         let types = Schema::of_parameters(parameters).property(argument).map(Schema::types).unwrap_or_default();
         let is_text = types.is_empty() || types.contains(&"string");
@@ -157,7 +157,7 @@ impl ToolCallFormat {
 
 impl CallSyntax {
     fn written(&self, format: ToolCallFormat) -> WrittenCall {
-        // What closes the tags is the mark itself, where the one before them begins the first.
+        // If the opening mark begins the first tag, the last tag's end is also the closing mark.
         let is_tag =
             |body: &Body| matches!(body, Body::Tags(tags) if tags.call[0].is_empty() && !tags.call[2].is_empty());
         let close = match self.end {
@@ -203,7 +203,7 @@ impl Body {
                 vec![WrittenBody::Gemma { begin: GEMMA_CALL, quote }]
             }
             Self::Code => vec![json(false), WrittenBody::Program],
-            // Headers name the tool.
+            // A header names the tool.
             Self::Arguments => Vec::new(),
         }
     }

@@ -1,4 +1,4 @@
-//! What a model's answer means: its reasoning, its content and the tools that it calls.
+//! Parsing answers into reasoning, content and tool calls.
 
 use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::chat_reply_support::{SAMPLES, arguments, tools};
 use crate::table::rows;
 
-/// Reads an answer that comes in one piece.
+/// Parses an answer in one piece.
 fn read(format: &ReplyFormat, prompt: &str, text: &str) -> Reply {
     let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools());
     parser.push(text);
@@ -86,7 +86,7 @@ fn parts_come_as_soon_as_they_are_certain_and_what_was_held_back_at_the_end() {
     assert_eq!(parser.end().collect::<Vec<_>>(), [content("\n<tool")]);
 }
 
-/// An answer after a prompt is this reasoning and this content.
+/// Asserts an answer's reasoning and content.
 #[track_caller]
 fn assert_means(format: &ReplyFormat, prompt: &str, text: &str, reasoning: &str, content: &str) -> Reply {
     let reply = read(format, prompt, text);

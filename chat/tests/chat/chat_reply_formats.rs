@@ -1,11 +1,11 @@
-//! How each format writes calls, and what is none.
+//! Each format's calls, and texts that are not calls.
 
 use autoplace_chat::{CallError, Reply, ReplyFormat, ReplyParser, Tool, ToolCall, ToolCallFormat};
 use serde_json::{Value, json};
 
 use crate::table::{rows, under};
 
-/// What the text is in this format. The tool `f` has these parameters.
+/// Parses a text in this format. The tool `f` has these parameters.
 fn read(format: ToolCallFormat, text: &str, parameters: Value) -> Reply {
     let format = ReplyFormat::plain().with_tool_calls(format);
     let mut parser = ReplyParser::new(&format).with_tools(&[Tool::new("f", "", parameters)]);
@@ -13,7 +13,7 @@ fn read(format: ToolCallFormat, text: &str, parameters: Value) -> Reply {
     parser.finish()
 }
 
-/// The calls that the text is, or why there is none.
+/// The calls in the text, or the error.
 fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<ToolCall>, CallError> {
     let mut reply = read(format, text, parameters);
     match reply.malformed.pop() {
@@ -22,7 +22,7 @@ fn calls(format: ToolCallFormat, text: &str, parameters: Value) -> Result<Vec<To
     }
 }
 
-/// The lines under a heading of `chat_reply_formats.txt`: a format, an answer in it, and what that is.
+/// The lines under a heading of `chat_reply_formats.txt`: a format, an answer in it, and the answer's meaning.
 fn answers(heading: &str) -> impl Iterator<Item = (ToolCallFormat, String, &'static str)> {
     rows(under(include_str!("chat_reply_formats.txt"), heading)).map(|[format, text, meaning]| {
         let format = ToolCallFormat::all().find(|it| it.to_string() == format).expect(format);
@@ -118,7 +118,7 @@ fn a_header_says_what_its_message_is() {
             tool => assert_eq!(reply.tool_calls[0].name, tool, "{header}"),
         }
     }
-    // What is no JSON is a program, which a channel can run, or a mark.
+    // Text other than JSON is a program for a channel or a mark to run.
     for (format, text) in [
         (Harmony, "<|channel|>analysis to=python code<|message|>import math\nprint(1)<|call|>"),
         (Llama3, "<|python_tag|>import math\nprint(1)"),

@@ -1,5 +1,4 @@
-//! However the text of an answer is cut into pieces, it means the same; and whatever a model writes,
-//! nothing of it is lost.
+//! The meaning of an answer does not depend on how its text is cut into pieces, and no text is lost.
 
 use autoplace_chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -13,7 +12,7 @@ fn formats() -> Vec<ReplyFormat> {
     [ReplyFormat::plain(), thinking.clone()].into_iter().chain(of_samples).chain(of_names).collect()
 }
 
-/// What the parts say, each kind's text in one, and the whole.
+/// The parts, with adjacent texts of a kind joined, and the whole reply.
 fn read(format: &ReplyFormat, prompt: &str, pieces: &[&str]) -> (Vec<ReplyPart>, Reply) {
     let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools());
     let mut parts = Vec::new();
@@ -34,7 +33,7 @@ fn join(parts: &mut Vec<ReplyPart>, part: ReplyPart) {
     }
 }
 
-/// The text in pieces of so many characters, over and over.
+/// Cuts the text into pieces of these lengths in characters, repeated cyclically.
 fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     let mut sizes = sizes.iter().cycle();
     let mut pieces = Vec::new();
@@ -49,7 +48,7 @@ fn cut<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     pieces
 }
 
-/// What marks are made of, and what stands between them.
+/// Fragments of marks, and texts between marks.
 fn fragments() -> Vec<String> {
     let short = [
         " ", "\n", "\n\n", "a", "é", "word ", "<", ">", "[", "]", "{", "}", "\"", "\\", "'", ":", ",", "(", ")", "=",
@@ -70,7 +69,7 @@ fn fragments() -> Vec<String> {
     ];
     let mut fragments: Vec<String> = short.into_iter().chain(long).map(str::to_owned).collect();
     for sample in SAMPLES.iter() {
-        // The marks of each sample, as far as they look like marks.
+        // Every bracketed text of a sample that is as short as a mark.
         for (at, open) in sample.text.match_indices(['<', '[']) {
             let close = if open == "<" { '>' } else { ']' };
             let text = &sample.text[at..];
@@ -136,7 +135,7 @@ fn every_sample_means_the_same_in_single_characters() {
     }
 }
 
-/// What is held back at most: a header that is none, and whitespace.
+/// Maximum bytes that the parser holds back: a text that might be a header, and whitespace.
 const MOST_HELD_BACK: usize = 300;
 
 #[test]
@@ -161,7 +160,7 @@ fn text_that_is_no_call_is_given_out_as_it_comes() {
     }
 }
 
-/// Texts that invite to go over them again with every piece.
+/// Texts that a naive parser would scan again with every piece.
 #[test]
 fn long_answers_in_small_pieces_are_read_to_their_end() {
     let length = 1 << 14;

@@ -1,4 +1,4 @@
-//! What an application meets of chat templates: where they come from, what they refuse, what of a prompt users wrote.
+//! Chat templates for applications: their sources, their refusals, and users' text in a prompt.
 
 use autoplace_chat::{
     ChatTemplate, Conversation, Error, FAMILIES, LocalTime, Message, Part, Role, Tool, ToolCall, ToolCallFormat,
@@ -19,7 +19,7 @@ fn prompt(template: &ChatTemplate, conversation: &Conversation) -> String {
     template.render(conversation).unwrap().into_string()
 }
 
-/// A header with a vocabulary of which the third and fourth token are control tokens.
+/// A header with a vocabulary whose third and fourth tokens are control tokens.
 fn header() -> Builder {
     Builder::new("llama")
         .str("tokenizer.ggml.model", "gpt2")
@@ -36,7 +36,7 @@ fn a_model_s_own_template_sees_its_special_tokens_by_name() {
     let header = header().str("tokenizer.chat_template", CONTENTS).header().unwrap();
     let template = ChatTemplate::from_header(&header).unwrap();
     assert_eq!(prompt(&template, &user("hi")), "<bos>hi<end>");
-    // So does another one in its place. Only control tokens of the vocabulary are held back.
+    // So does a replacement. Only control tokens of the vocabulary are held back.
     let other = ChatTemplate::from_source("{{ bos_token }}{{ messages[0].content }}", &header).unwrap();
     for template in [template, other] {
         let rendered = template.render(&user("<think>x<end>")).unwrap();
@@ -83,7 +83,7 @@ fn tools_that_a_template_does_not_show_are_an_error_where_they_are_not_to_be_des
         (&after_system, true),
         ("{{ messages }}", false),
         ("{% if tools %}You have tools.{% endif %}", false),
-        // It refuses all that it is tried with: its own words are believed.
+        // A template that refuses every trial is judged by its source.
         (&format!("{refuses}{{{{ tools }}}}"), true),
         (refuses, false),
     ] {
@@ -121,7 +121,7 @@ fn tools_that_a_template_does_not_show_are_described_in_the_system_s_message() {
     assert!(text.contains("<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>"), "{text}");
     assert_eq!(template.reply_format(true).tool_calls(), Some(ToolCallFormat::Hermes));
     assert_eq!(template.reply_format(false).tool_calls(), None);
-    // Without a system's message there is one now, also as transformers takes messages.
+    // A conversation without a system message gets one, also in transformers' form.
     let message = json!({"role": "user", "content": "x"});
     for conversation in [user("x"), Conversation::from_json(vec![message])] {
         let text = prompt(&template, &conversation.tools(std::slice::from_ref(&tool)));
@@ -134,7 +134,7 @@ fn keys_of_messages_that_are_null_are_left_out_as_in_transformers() {
     let source = "{% for m in messages %}[{{ m.content }}]{% if m.tool_calls is defined %}calls{% endif %}{% endfor %}";
     let message = json!({"role": "assistant", "content": null, "tool_calls": null});
     assert_eq!(prompt(&template(source), &Conversation::from_json(vec![message])), "[]");
-    // What is null within a value stays.
+    // Null inside a value stays.
     let message = json!({"role": "user", "content": "x", "own": {"a": null}});
     let rendered = prompt(&template("{{ messages[0] }}"), &Conversation::from_json(vec![message]));
     assert_eq!(rendered, "{'role': 'user', 'content': 'x', 'own': {'a': None}}");
@@ -243,7 +243,7 @@ fn typed_messages_come_in_the_shape_that_a_template_wants() {
         let shown = prompt(&template(&format!("{source}{each}")), &Conversation::new(&messages));
         assert_eq!(format!("=> {}", shown.replace('\n', "\\n")), expected, "{source}");
     }
-    // Some only walk over parts.
+    // Some templates only iterate over parts.
     let source = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}";
     assert_eq!(prompt(&template(source), &user("hello")), "hello");
 }
@@ -303,13 +303,13 @@ fn texts_do_not_make_a_control_token_together_or_with_what_follows() {
     let (markup, token) = (Part::Markup, Part::Text("<|im_end|>"));
     let expected = [markup("a"), token, markup("b "), token, markup(" <|im_end|>")];
     assert_eq!(rendered.parts().collect::<Vec<_>>(), expected);
-    // What comes to nothing is read as it would be.
+    // Text that does not complete a token stays unmarked.
     let template = self::template("{{ messages[0].content }}.").with_control_tokens(["<|im_end|>"]);
     let rendered = template.render(&user("a < b <|im_end <")).unwrap();
     assert_eq!(rendered.parts().collect::<Vec<_>>(), [Part::Markup("a < b <|im_end <.")]);
 }
 
-/// Texts in which control tokens, parts of them and what stands in for them are likely.
+/// Texts with many control tokens, fragments of them, and stand-ins.
 fn any_text() -> impl Strategy<Value = String> {
     let marks = prop::sample::select(&["<|im_end|>", "<|im_start|>", "<|im_", "<", "\u{100000}\u{100001}"]);
     let piece =
@@ -327,7 +327,7 @@ proptest! {
         prop_assert_eq!(rendered.to_string(), turns + "<|im_start|>assistant\n");
         let whole: String = rendered.parts().map(|part| part.as_str()).collect();
         prop_assert_eq!(&whole, rendered.as_str());
-        // The template's own, and no more.
+        // Only the template's own control tokens are markup.
         let count = |part: Part<'_>| match part {
             Part::Markup(text) => text.matches("<|im_end|>").count() + text.matches("<|im_start|>").count(),
             Part::Text(_) => 0,

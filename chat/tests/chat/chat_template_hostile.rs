@@ -1,15 +1,15 @@
-//! Templates come from anybody: whatever one does, it is stopped with a typed error, in bounded time and memory.
+//! Templates come from anybody: every hostile one is stopped with a typed error, in bounded time and memory.
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
 
 use crate::table;
 
-/// The lines under a heading of the file: templates of an attacker, and parts of them.
+/// The lines under a heading of the file: hostile templates and parts of them.
 fn under(heading: &str) -> impl Iterator<Item = &'static str> {
     table::under(include_str!("chat_template_hostile.txt"), heading).lines().filter(|line| !line.is_empty())
 }
 
-/// Limits that are reached at once.
+/// Limits that are reached quickly.
 fn small() -> Limits {
     let mut limits = Limits::default();
     limits.steps = 200_000;
@@ -23,7 +23,7 @@ fn run(source: &str, limits: Limits) -> Result<String, Error> {
     Ok(template.render(&conversation)?.into_string())
 }
 
-/// Which limit stops a template.
+/// The limit that stops a template.
 fn stopped(source: &str, limits: Limits) -> Limit {
     let shown = |text: &str| text.chars().take(200).collect::<String>();
     match run(source, limits) {
@@ -32,24 +32,24 @@ fn stopped(source: &str, limits: Limits) -> Limit {
     }
 }
 
-/// In a namespace `ns`, `s` becomes this 64 times.
+/// Sets `s` of a namespace `ns` to `then` 64 times.
 fn repeated(begin: &str, then: &str) -> String {
     format!(
         "{{% set ns = namespace(s={begin}) %}}{{% for i in range(64) %}}{{% set ns.s = {then} %}}{{% endfor %}}{{{{ ns.s }}}}"
     )
 }
 
-/// A text `a` of so many bytes, and this.
+/// Texts `a` and `b` of this many bytes, followed by `then`.
 fn with_text(bytes: usize, then: &str) -> String {
     format!("{{% set a = 'x' * {bytes} %}}{{% set b = 'x' * {bytes} %}}{then}")
 }
 
-/// This a hundred thousand times.
+/// Repeats the body a hundred thousand times.
 fn looped(body: &str) -> String {
     format!("{{% for i in range(100000) %}}{body}{{% endfor %}}")
 }
 
-/// Each grows without end, or searches much without end: by size of the texts that it begins with.
+/// Templates that grow or search without end, for a size of their initial texts.
 fn endless(bytes: usize) -> Vec<String> {
     let mut sources = vec![
         looped(&looped("")),
@@ -85,7 +85,7 @@ fn what_grows_or_searches_without_end_is_stopped_at_a_limit() {
 
 #[test]
 fn the_default_limits_stop_it_too() {
-    // Each of them takes a third of a second.
+    // Each takes a third of a second.
     for source in endless(2_000_000).iter().step_by(9) {
         stopped(source, Limits::default());
     }
@@ -132,12 +132,12 @@ fn a_loop_is_no_value_that_could_hold_itself() {
     }
 }
 
-/// Values as deep as they get, used in every way that recurses over them.
+/// The deepest allowed values, used in every recursive way.
 #[test]
 fn the_deepest_values_fit_the_stack() {
     let lazy = "[0:]".repeat(110);
     for deeper in ["[x]", "(x,)", "{'a': x}", "[{'a': x, 'b': 1}] | groupby('b') | list"] {
-        // As many as there may be: one more is an error.
+        // The maximum number of levels; one more is an error.
         let levels = if deeper.contains("groupby") { 48 } else { 197 };
         for use_of_it in under("uses of the deepest values") {
             let deep = deeper.replace('x', "ns.x");
@@ -174,12 +174,12 @@ fn a_source_nests_as_deep_as_fits_the_stack_and_no_deeper() {
     for line in under("how often a source may open, and close again, what is between « and »") {
         let (deepest, shape) = line.split_once(' ').expect(line);
         let parts: Vec<&str> = shape.split(['«', '»']).collect();
-        // What is between the two is at every second place.
+        // Every second part is repeated.
         let source = |times: usize| {
             let repeated = parts.iter().enumerate().map(|(at, part)| part.repeat(if at % 2 == 1 { times } else { 1 }));
             repeated.collect::<String>()
         };
-        // What is no template otherwise is one of the parser's errors.
+        // Text that is not a valid template gives a parser error.
         match run(&source(deepest.parse().unwrap()), small()) {
             Ok(_) | Err(Error::Failed { .. }) => {}
             Err(Error::Syntax { reason, .. }) if reason.contains("recursion") => {}

@@ -1,5 +1,5 @@
-//! Chat templates render as Hugging Face's transformers renders them: `chat_templates/*.json` is what it makes of the
-//! templates beside (`cargo xtask templates --fixtures` writes them).
+//! Chat templates render as in Hugging Face's transformers: `chat_templates/*.json` holds its output for the templates
+//! beside it (`cargo xtask templates --fixtures` writes them).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ fn conversation(history: &Value, tools: &Value) -> Conversation {
     variables.into_iter().fold(conversation, |conversation, (name, value)| conversation.variable(name, value))
 }
 
-/// What a template makes of a history here. Where it shows no tools, transformers leaves them out and says nothing.
+/// Our rendering of a history. transformers silently drops tools that a template does not show.
 fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Error> {
     let special =
         [("bos_token", "<s>"), ("eos_token", "</s>")].map(|(name, token)| (name.to_owned(), token.to_owned()));
@@ -59,8 +59,8 @@ fn rendered(source: &str, history: &Value, tools: &Value) -> Result<String, Erro
     Ok(rendered?.into_string())
 }
 
-/// Renders every template of a folder with every history, beside what transformers makes of it, and prints a table: how
-/// many are equal, refused by both and by transformers alone, and differ.
+/// Renders every template of a folder with every history and compares with transformers' output. Prints a table: equal,
+/// refused by both, refused by transformers alone, different.
 fn compare(folder: &Path, theirs: &Value) -> [usize; 4] {
     let (histories, tools) = (read("histories.json"), read("tools.json"));
     let mut all = [0; 4];
@@ -91,7 +91,7 @@ fn compare(folder: &Path, theirs: &Value) -> [usize; 4] {
     all
 }
 
-/// Checks that the tests' own templates are rendered and refused as transformers does.
+/// Asserts that the tests' own templates render and fail as in transformers.
 fn assert_same(set: &str) {
     let [equal, refused, lenient, differs] = compare(&root().join(set), &read(&format!("{set}.json")));
     assert_eq!((lenient, differs), (0, 0), "renderings that are not those of transformers");

@@ -1,4 +1,4 @@
-//! Chat templates, and what answers mean.
+//! Chat templates and the parsing of answers.
 
 #[path = "../support/chat_reply_support/mod.rs"]
 mod chat_reply_support;

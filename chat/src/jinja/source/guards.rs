@@ -1,14 +1,14 @@
-//! Where calls of ours stand in a tag: around what a template makes of other values.
+//! Inserts guard calls into a tag, around expressions that create values from others.
 
 use std::ops::Range;
 
 use super::tag::{Tag, Token};
 use super::{GENERATED, KEPT, PRINTF, SUM, TEXT};
 
-/// The filter [`LIST`], behind a value.
+/// The filter [`LIST`], written behind a value.
 const LIST_FILTER: &str = "|__list";
 
-/// What is written before, instead of and after each token.
+/// Texts to write before, instead of and after each token.
 pub(super) struct Guards {
     pub(super) before: Vec<String>,
     pub(super) instead: Vec<Option<String>>,
@@ -20,7 +20,7 @@ impl Guards {
         Self { before: vec![String::new(); tokens], instead: vec![None; tokens], after: vec![String::new(); tokens] }
     }
 
-    /// From one token to another.
+    /// Wraps a range of tokens in brackets and a filter.
     pub(super) fn wrap(&mut self, first: usize, last: usize, filter: &str) {
         if let (Some(before), true) = (self.before.get_mut(first), last < self.after.len()) {
             before.push('(');
@@ -30,7 +30,7 @@ impl Guards {
 }
 
 impl Tag<'_> {
-    /// Tokens with their guards, and what stands before each.
+    /// The text of some tokens with their guards and the whitespace before each.
     pub(super) fn text(&self, tokens: Range<usize>, guards: &Guards) -> String {
         let mut out = String::new();
         let mut at = match tokens.start {
@@ -48,7 +48,8 @@ impl Tag<'_> {
         out
     }
 
-    /// Guards what operators make of a row: the operands of `~`, and what `*` and `%` or, in a second pass, `+` make.
+    /// Guards the results of operators: the operands of `~`, the results of `*` and `%`, and in a second pass the
+    /// results of `+`.
     pub(super) fn guard_runs(&self, row: &[usize], is_sum: bool, guards: &mut Guards) {
         let mut run: Vec<usize> = Vec::new();
         let (mut previous, mut left, mut is_test) = ("", "", false);
@@ -56,7 +57,7 @@ impl Tag<'_> {
             let text = index.map_or(",", |index| self.word(*index));
             let is_attribute = previous == ".";
             let is_unary = run.is_empty() || matches!(previous, "*" | "/" | "//" | "%" | "**" | "+" | "-" | "~");
-            // What binds less.
+            // Operators that bind less tightly.
             let is_end = match text {
                 "," | ":" | "=" | "==" | "!=" | "<" | ">" | "<=" | ">=" => true,
                 "~" => !is_sum,
@@ -71,7 +72,7 @@ impl Tag<'_> {
             if !is_end {
                 run.extend(index);
             } else {
-                // `*` that begins an argument unpacks it.
+                // A `*` at the beginning of an argument unpacks it.
                 let is_unpacked = run.first().is_some_and(|index| matches!(self.word(*index), "*" | "**"));
                 let run_of = &run[usize::from(is_unpacked)..];
                 if is_sum {
@@ -109,7 +110,7 @@ impl Tag<'_> {
         };
         let is_text = self.word(*first).starts_with(['\'', '"']);
         if let (true, Some(&percent)) = (is_text, run.get(1).filter(|index| self.word(**index) == "%")) {
-            // What is behind it, up to what binds as strongly.
+            // The operand behind `%`, up to an operator of the same precedence.
             let is_next = |index: &&usize| !matches!(self.word(**index), "*" | "/" | "//" | "%");
             if let Some(operand) = run[2..].iter().take_while(is_next).last() {
                 guards.instead[percent] = Some(format!("|{PRINTF}("));
@@ -123,7 +124,7 @@ impl Tag<'_> {
         }
     }
 
-    /// Guards lists, dicts and tuples that are written out, and what filters make.
+    /// Guards literal lists, dicts and tuples, and the results of filters.
     pub(super) fn guard_literals_and_filters(&self, row: &[usize], from: usize, guards: &mut Guards) {
         for (place, index) in row.iter().enumerate().filter(|(_, index)| **index >= from) {
             let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
@@ -140,9 +141,9 @@ impl Tag<'_> {
                         self.tokens.iter().find(within).is_some()
                     };
                     if !follows_operand && (open != "(" || is_tuple()) {
-                        // What follows takes the value: `[1][0]`, `{}.items()`.
+                        // Brackets, because a subscript or method may follow: `[1][0]`, `{}.items()`.
                         guards.before[*index].push('(');
-                        // What a `set` writes may be changed.
+                        // A list in a `set` is mutable.
                         let list = if open == "[" && self.is_block && self.word(0) == "set" { LIST_FILTER } else { "" };
                         guards.after[row[place + 1]].push_str(&format!("|{KEPT}{list})"));
                     }

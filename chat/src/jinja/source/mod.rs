@@ -1,9 +1,9 @@
-//! A template's source as minijinja gets it: with calls of ours where a template makes values of others.
+//! Rewrites a template's source for minijinja, with guard calls wherever a template creates values from others.
 //!
-//! minijinja's fuel pays for texts and for the slots of lists, but not for what a list holds: `[x, x]`, many times,
-//! doubles for nothing. And what prints, compares or drops values recurses as deep as they are. So whatever makes a
-//! list, a dict or a tuple passes through a filter of ours ([`KEPT`]), which pays for all that is in it and bounds its
-//! depth. The tags are read token by token, as minijinja's lexer reads them; their grammar is minijinja's affair.
+//! minijinja's fuel pays for texts and for the slots of lists, but not for a list's content: repeated `[x, x]` doubles
+//! it for free. Code that prints, compares or drops values recurses as deep as they are. So every expression that
+//! creates a list, dict or tuple passes through our filter [`KEPT`], which charges for the whole content and limits its
+//! depth. Tags are read token by token, as minijinja's lexer reads them; parsing them is left to minijinja.
 
 mod guards;
 mod rewrite;
@@ -18,32 +18,33 @@ use self::tag::Tag;
 use super::python;
 use crate::Error;
 
-/// The filter of every value that is made of others, and of what a variable is set to.
+/// Filter for every composed value and every assigned variable.
 pub(super) const KEPT: &str = "__kept";
-/// The filter of what jinja2's filters compute one at a time.
+/// Filter for the lazy results of jinja2's filters.
 pub(super) const GENERATED: &str = "__generated";
-/// The filter of what a namespace keeps.
+/// Filter for values stored in a namespace.
 pub(super) const DATA: &str = "__data";
-/// The filter of what `~` joins.
+/// Filter for operands of `~`.
 pub(super) const TEXT: &str = "__text";
-/// The function that adds texts of which one is marked as HTML.
+/// Function that adds texts when one of them is marked as HTML.
 pub(super) const SUM: &str = "__sum";
-/// The filter for Python's `%` behind a text.
+/// Filter for Python's `%` behind a text.
 pub(super) const PRINTF: &str = "__printf";
-/// The filter for an attribute that may be a method.
+/// Filter for an attribute that may be a method.
 pub(super) const ATTRIBUTE: &str = "__attribute";
-/// The filter of what is written to a name of a namespace that begins with `_`: it refuses.
+/// Filter for an assignment to a namespace's name that begins with `_`: it refuses.
 pub(super) const PRIVATE: &str = "__private";
-/// The filter of a list that a template may change.
+/// Filter for a mutable list.
 pub(super) const LIST: &str = "__list";
-/// The filter of what a loop goes through: of a text its characters, whose number minijinja's loops do not know.
+/// Filter for the iterated value of a loop. A text becomes its characters, because minijinja's loops do not know their
+/// number.
 pub(super) const ITEMS: &str = "__items";
-/// What stands for a parameter of a macro that was not given, and the test for it.
+/// Marks a macro parameter without an argument; also the name of the test for it.
 pub(super) const UNSET: &str = "__unset";
-/// The function that every loop and macro begins with.
+/// Function called at the start of every loop body and macro.
 pub(super) const TICK: &str = "__tick";
 
-/// Each is one level deeper to minijinja's parser.
+/// Maximum number of `elif`s. Each adds a level of recursion to minijinja's parser.
 const MOST_ELIFS: usize = 500;
 
 /// The source with its guards.
@@ -87,7 +88,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
 }
 
 impl<'a> Tag<'a> {
-    /// Writes the tag with its guards. `open`: the loops and conditions around it.
+    /// Writes the tag with its guards. `open` lists the surrounding loops and conditions.
     fn write(&self, out: &mut String, open: &mut Vec<Open>) -> Result<(), &'static str> {
         self.check_loops()?;
         let first = if self.is_block { self.word(0) } else { "" };
@@ -100,23 +101,23 @@ impl<'a> Tag<'a> {
         }
         let mut defaults = Vec::new();
         match first {
-            // transformers adds no extension that knows them.
+            // transformers adds no extension for these tags.
             "do" | "autoescape" => return Err("unknown tag"),
-            // A scope of its own is all that these are.
+            // These tags only open a scope.
             "generation" | "block" => out.push_str(" with "),
             "endgeneration" | "endblock" => out.push_str(" endwith "),
             _ => defaults = self.write_tokens(first, out)?,
         }
         out.push_str(self.end);
         if is_else_of_loop {
-            // A scope of its own.
+            // A scope for the `else` branch.
             open.pop();
             open.push(Open::Else);
             out.push_str("{% with ");
             out.push_str(self.end);
         }
         for (name, default) in defaults {
-            // A default sees the parameters before it.
+            // A default can refer to the parameters before it.
             let value = format!("{{% set {name} = ({default})|{KEPT} if {name} is {UNSET} else {name} ");
             out.push_str(&value);
             out.push_str(self.end);
@@ -129,7 +130,7 @@ impl<'a> Tag<'a> {
         Ok(())
     }
 
-    /// A loop that remembers itself (`loop.changed(loop)`) is never freed, and `loop.cycle()` divides by zero.
+    /// A loop that stores itself (`loop.changed(loop)`) is never freed, and `loop.cycle()` divides by zero.
     fn check_loops(&self) -> Result<(), &'static str> {
         for index in (0..self.tokens.len()).filter(|index| self.word(*index) == "loop") {
             let is_name = matches!(index.checked_sub(1).map(|before| self.word(before)), Some("."))
@@ -144,11 +145,11 @@ impl<'a> Tag<'a> {
         Ok(())
     }
 
-    /// Writes the tokens, and gives the parameters of a macro that have defaults, and these.
+    /// Writes the tokens. Returns a macro's parameters with defaults, and the defaults.
     fn write_tokens(&self, first: &str, out: &mut String) -> Result<Vec<(&'a str, String)>, &'static str> {
         let mut guards = Guards::new(self.tokens.len());
         let indices = 0..self.tokens.len();
-        // Level by level: what is within brackets, and the brackets themselves, stand in a row.
+        // One row for each pair of brackets: the tokens inside, and the brackets of the next level.
         let mut rows: Vec<Vec<usize>> = vec![Vec::new(); self.tokens.len() + 1];
         for index in indices.clone() {
             let around = self.tokens[index].around;
@@ -156,7 +157,7 @@ impl<'a> Tag<'a> {
         }
         let place_of = |text: &str| rows[0].iter().copied().find(|index| self.word(*index) == text);
         let (equals, within) = (place_of("="), place_of("in"));
-        // What is assigned to makes nothing.
+        // Assignment targets create no value.
         let targets = match first {
             "set" => equals,
             "for" => within,
@@ -213,7 +214,7 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// What an `else` belongs to.
+/// The statement that an `else` belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     For,
@@ -223,7 +224,7 @@ enum Open {
 }
 
 fn regex(pattern: &str) -> Regex {
-    // The patterns are constants, which the tests read.
+    // The patterns are constants, covered by tests.
     Regex::new(pattern).unwrap_or_else(|error| unreachable!("{error}"))
 }
 

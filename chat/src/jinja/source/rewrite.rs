@@ -1,5 +1,5 @@
-//! What jinja2 reads otherwise than minijinja, written as minijinja reads it: tuples without brackets, the scopes of
-//! `with` and of defaults, signs before numbers, and attributes that are methods.
+//! Rewrites syntax that jinja2 and minijinja read differently: tuples without brackets, the scopes of `with` and of
+//! defaults, signs before numbers, and attributes that are methods.
 
 use super::guards::Guards;
 use super::tag::{KEYWORDS, Tag};
@@ -11,7 +11,7 @@ fn is_method(name: &str) -> bool {
 }
 
 impl<'a> Tag<'a> {
-    /// Brackets around a tuple that has none: `{{ 1, 2 }}`, `for x in 1, 2`.
+    /// Adds brackets around a bare tuple: `{{ 1, 2 }}`, `for x in 1, 2`.
     pub(super) fn guard_tuple(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let value = self.value_from(row, from);
         if let (Some(first), Some(last), true) =
@@ -22,7 +22,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// What a loop goes through.
+    /// Guards the iterated value of a loop.
     pub(super) fn guard_iterated(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let value = self.value_from(row, from);
         if let (Some(first), Some(last)) = (value.first(), value.last()) {
@@ -31,14 +31,14 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// The tokens of a row from one on: in a loop's, those before its condition.
+    /// The tokens of a row from `from` on. In a loop tag, the condition is left out.
     fn value_from(&self, row: &[usize], from: usize) -> Vec<usize> {
         let is_loop = self.is_block && self.word(0) == "for";
         let is_behind = |index: &usize| is_loop && matches!(self.word(*index), "if" | "recursive");
         row.iter().copied().filter(|index| *index >= from).take_while(|index| !is_behind(index)).collect()
     }
 
-    /// The values of a `with` are all of the scope around it: each has a name of its own first.
+    /// jinja2 evaluates all values of a `with` in the outer scope, so each value first gets its own name.
     pub(super) fn separate_with(&self, row: &[usize], guards: &mut Guards) {
         let parts: Vec<&[usize]> = row[1..].split(|index| self.word(*index) == ",").collect();
         let mut names = String::new();
@@ -63,14 +63,14 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Takes the defaults of a macro's parameters out of its head: minijinja evaluates them in no order of Python's.
+    /// Moves the defaults of a macro's parameters into its body: minijinja evaluates them in another order than Python.
     pub(super) fn take_defaults(&self, guards: &mut Guards) -> Vec<(&'a str, String)> {
         let Some(open) = (0..self.tokens.len()).find(|index| self.word(*index) == "(") else { return Vec::new() };
         let within: Vec<usize> =
             (0..self.tokens.len()).filter(|index| self.tokens[*index].around == Some(open)).collect();
         let mut defaults = Vec::new();
         for part in within.split(|index| self.word(*index) == ",") {
-            // The closing bracket is of the row around.
+            // The closing bracket belongs to the outer row.
             if part.len() > 2 && self.word(part[1]) == "=" {
                 let last = part[part.len() - 1];
                 let default = self.text(part[2]..last + 1, guards);
@@ -86,8 +86,8 @@ impl<'a> Tag<'a> {
         defaults
     }
 
-    /// Takes out `+` before a number, which minijinja does not know, and makes filters of attributes that may be
-    /// methods.
+    /// Removes `+` before a number, which minijinja does not accept, and turns attributes that may be methods into
+    /// filters.
     pub(super) fn guard_signs_and_attributes(&self, row: &[usize], from: usize, guards: &mut Guards) {
         let is_word = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let ends_operand =
@@ -114,7 +114,7 @@ impl<'a> Tag<'a> {
         }
     }
 
-    /// Where the operand begins whose attribute stands behind the dot at `dot`, in places of the row.
+    /// The start of the operand whose attribute follows the dot at `dot`, as positions in the row.
     fn operand(&self, row: &[usize], dot: usize) -> Option<usize> {
         let text = |place: usize| row.get(place).map_or("", |index| self.word(*index));
         let mut begin = dot;
@@ -130,7 +130,7 @@ impl<'a> Tag<'a> {
                 if !is_operand || is_tag || text(begin) == "{" {
                     return Some(begin);
                 }
-                // A filter's arguments: what stands before is not an operand.
+                // Brackets of a filter's arguments: no operand comes before them.
                 if begin >= 2 && text(begin - 2) == "|" {
                     return None;
                 }

@@ -1,4 +1,4 @@
-//! The tags of a template, token by token, as minijinja's lexer reads them.
+//! The tags of a template as tokens, read as minijinja's lexer reads them.
 
 use std::sync::LazyLock;
 
@@ -6,18 +6,19 @@ use regex_lite::Regex;
 
 use super::regex;
 
-/// More than any published template has in a tag (200), and no deeper a tree than parsing and compiling recurse into.
+/// More tokens than any published template has in a tag (200), and few enough for the recursion of parsing and
+/// compiling.
 const MOST_TOKENS: usize = 1000;
 
-/// Words that no operand is.
+/// Words that cannot be operands.
 pub(super) const KEYWORDS: &[&str] = &["in", "not", "and", "or", "if", "else", "elif", "is", "recursive"];
 
 /// A tag, or an expression between `{{` and `}}`.
 pub(super) struct Tag<'a> {
-    /// What is in it, from behind `{%` to before what closes it.
+    /// The content between `{%` and the closing delimiter.
     pub(super) inner: &'a str,
     pub(super) tokens: Vec<Token<'a>>,
-    /// What closes it: `-%}`.
+    /// The closing delimiter: `-%}`.
     pub(super) end: &'a str,
     pub(super) is_block: bool,
 }
@@ -26,12 +27,12 @@ pub(super) struct Tag<'a> {
 pub(super) struct Token<'a> {
     pub(super) at: usize,
     pub(super) text: &'a str,
-    /// The token that opens the innermost bracket around it.
+    /// The opening token of the innermost surrounding bracket.
     pub(super) around: Option<usize>,
 }
 
 impl<'a> Tag<'a> {
-    /// Reads the tokens of a tag, up to what closes it outside of all brackets.
+    /// Reads the tokens of a tag up to its closing delimiter outside of all brackets.
     pub(super) fn read(source: &'a str, is_block: bool) -> Result<Self, &'static str> {
         let close = if is_block { "%}" } else { "}}" };
         let mut tokens: Vec<Token<'a>> = Vec::new();
@@ -72,13 +73,12 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// Whether what is behind a number could be a part of it: minijinja takes `1.in` apart in one way and
-/// `1. in` in another.
+/// Whether the next byte could continue a number: minijinja tokenizes `1.in` and `1. in` differently.
 fn runs_on(after: Option<u8>, before: Option<u8>) -> bool {
     after.is_some_and(|it| it.is_ascii_alphanumeric() || it == b'_' || (it == b'.' && before != Some(b'.')))
 }
 
-/// A name, a text, a number, an operator; one character of anything else.
+/// A name, a text, a number or an operator; otherwise a single character.
 static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     regex(concat!(
         r"^(?s:[A-Za-z_][A-Za-z0-9_]*|'(?:[^'\\]|\\.)*'|",

@@ -1,4 +1,4 @@
-//! What happens with the text: each step takes it to the next mark, or until more of it is needed.
+//! The steps of the parser: each advances to the next mark, or stops until more text arrives.
 
 use std::{mem, slice};
 
@@ -12,8 +12,7 @@ use super::super::tags::Tags;
 use super::{Call, Mark, ReplyParser, State, Within};
 
 impl ReplyParser {
-    /// Goes on in the text; behind the `last` of it, nothing follows. `false`: there is nothing more to do
-    /// with what there is.
+    /// Advances in the text. `last` means that no text follows. Returns false if the step needs more text.
     pub(super) fn step(&mut self, last: bool) -> bool {
         match mem::replace(&mut self.state, State::Text) {
             State::Text => self.text(last),
@@ -22,7 +21,7 @@ impl ReplyParser {
         }
     }
 
-    /// The answer has ended.
+    /// Ends the answer.
     pub(super) fn close(&mut self) {
         if self.is_plain() {
             return;
@@ -83,7 +82,7 @@ impl ReplyParser {
         true
     }
 
-    /// Passes over the mark of a call's end where it stands behind the call once more. `None`: it does not.
+    /// Skips a repeated closing mark behind a call. `None` if no such mark can follow.
     fn doubled_close(&mut self, last: bool) -> Option<bool> {
         let text = self.raw[self.seen..].trim_start();
         let marks = self.closed_by;
@@ -102,21 +101,21 @@ impl ReplyParser {
         None
     }
 
-    /// The text up to there is of the section.
+    /// Adds the text up to `end` to the section.
     fn say(&mut self, end: usize) {
         self.section.say(&self.raw, end);
         self.seen = end;
     }
 
-    /// A mark stands there, up to what was seen.
+    /// Handles a mark at `at`, which ends at `seen`.
     fn mark(&mut self, mark: Mark, at: usize) {
         let behind = self.seen;
-        // Control tokens are never text.
+        // Marks that are control tokens are never text.
         let always = self.reasoning.is_some_and(|marks| marks.close().contains('|'));
         let ends = always || self.section.kind == Kind::Reasoning;
         match mark {
             Mark::BeginReasoning if always || !self.section.started => self.section.begin(Kind::Reasoning, behind),
-            // Or there was no reasoning: the model closes what it did not open.
+            // A closing mark without an opening one: the model closes reasoning that it did not open.
             Mark::EndReasoning if ends || !self.section.has_begun() => self.section.begin(Kind::Content, behind),
             Mark::BeginReasoning | Mark::EndReasoning => self.say(behind),
             Mark::Call(syntax) => self.begin_call(syntax, at, behind, None),
@@ -156,7 +155,7 @@ impl ReplyParser {
         true
     }
 
-    /// A message whose header began at `start`, and whose text begins at `inside`.
+    /// Begins a message whose header starts at `start` and whose text starts at `inside`.
     pub(super) fn begin_message(&mut self, message: Message, start: usize, inside: usize) {
         self.seen = inside;
         self.state = State::Text;
@@ -195,7 +194,7 @@ impl ReplyParser {
         });
     }
 
-    /// The mark that would close the reasoning, if that is being read.
+    /// The closing mark of the reasoning, while reasoning is open.
     fn thought_end(&self) -> &[&'static str] {
         match &self.reasoning {
             Some(marks) if self.section.kind == Kind::Reasoning => slice::from_ref(&marks.close),
@@ -234,7 +233,7 @@ impl ReplyParser {
         };
         let thought_ends = self.thought_end().iter().any(|mark| self.raw[end..].starts_with(mark));
         if thought_ends && end == behind && matches!(call.syntax.end, End::Mark(_)) {
-            // It is about calls.
+            // The reasoning only mentions calls.
             self.say(end);
         } else {
             self.read_call(&call, end, behind, false);
@@ -242,9 +241,9 @@ impl ReplyParser {
         true
     }
 
-    /// What follows the mark begins no call.
+    /// Handles text behind a mark that does not begin a call.
     fn no_call(&mut self, call: &Call) -> bool {
-        // A thought may be about calls.
+        // Reasoning may mention calls.
         if !call.is_bare() && self.section.kind == Kind::Content {
             let mark = &self.raw[call.start..call.inside];
             self.section.malformed(mark, CallError::NotACall);
@@ -253,7 +252,7 @@ impl ReplyParser {
         true
     }
 
-    /// A call whose text is up to `end`, and its closing mark up to `behind`.
+    /// Parses the call whose text ends at `end` and whose closing mark ends at `behind`.
     fn read_call(&mut self, call: &Call, end: usize, behind: usize, cut_off: bool) {
         let text = &self.raw[call.inside..end];
         let calls = match call.body {
@@ -268,7 +267,7 @@ impl ReplyParser {
             self.seen = behind;
             return;
         }
-        // Without a mark, only what names a tool was meant as a call.
+        // Without a mark, the text is a call only if it names a tool.
         let is_tool = |name: &str| self.tools.iter().any(|tool| tool.name == name);
         let has_name = |name: &str| text.contains(&format!("\"{name}\""));
         match calls {
@@ -303,7 +302,7 @@ impl Call {
         matches!(self.syntax.end, End::WholeAnswer)
     }
 
-    /// Where the call ends, and its closing mark, if that is there. Goes on from `seen`.
+    /// The end of the call's text and the end of its closing mark (the same without a mark). Continues from `seen`.
     fn end(&mut self, raw: &[u8], seen: &mut usize, last: bool) -> Option<(usize, usize)> {
         while let Some(byte) = raw.get(*seen) {
             let in_string = self.follow.as_ref().is_some_and(|json| json.in_string);
@@ -321,8 +320,7 @@ impl Call {
                     At::Undecided => return None,
                     At::Nothing => None,
                 };
-                // A value whose closing tag was forgotten ends with the call. That is certain where another call
-                // follows.
+                // A value without a closing tag ends with the call. This is certain only if another call follows.
                 if self.in_value
                     && let Some((_, behind)) = end.filter(|(end, behind)| behind > end)
                 {
@@ -335,7 +333,7 @@ impl Call {
                         _ => {}
                     }
                 }
-                // Behind its last tag, a call ends also where that of a value was forgotten.
+                // After its last tag a call ends, even if a value's closing tag is missing.
                 let is_closed = |tags: &Tags| {
                     let close = tags.call[2].as_bytes();
                     let before = raw[self.inside..*seen].trim_ascii_end();
@@ -351,7 +349,7 @@ impl Call {
                 return Some((*seen, *seen));
             }
         }
-        // The answer has ended, and no value's closing tag came behind the call's.
+        // The answer ended without a value's closing tag behind the call's closing mark.
         self.unclosed.filter(|_| last)
     }
 }

@@ -1,5 +1,4 @@
-//! One answer in every format (`samples.txt`), written in the manner of the format's templates: thoughts, content and
-//! two calls.
+//! One answer in every format (`samples.txt`), written like the format's templates: reasoning, content and two calls.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -8,14 +7,14 @@ use std::sync::LazyLock;
 use autoplace_chat::Tool;
 use serde_json::{Value, json};
 
-/// An answer, and what it means.
+/// An answer and its meaning.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     /// The format's name.
     pub(crate) name: &'static str,
-    /// What templates of it have in them.
+    /// Text that occurs in the format's templates.
     pub(crate) template: String,
-    /// The end of the prompt before it.
+    /// The end of the prompt before the answer.
     pub(crate) prompt: String,
     pub(crate) text: &'static str,
     pub(crate) reasoning: Option<&'static str>,
@@ -61,7 +60,7 @@ pub(crate) fn tools() -> Vec<Tool> {
     ]
 }
 
-/// What they are called with.
+/// The arguments of the two calls.
 pub(crate) fn arguments() -> [Value; 2] {
     [json!({"city": "Köln", "days": 3}), json!({"text": "it's \"wet\",\n<b>cold</b>", "tags": ["x", "y"]})]
 }
