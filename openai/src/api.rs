@@ -10,13 +10,15 @@ use serde_json::{Value, json};
 use super::adapters::{self, Entry, MOST_ADAPTERS, Set};
 use super::chat::ChatRequest;
 use super::choice::{Choice, Reading};
-use super::completion::Completion;
+use super::completion::{Completion, Writer};
 use super::error::ApiError;
 use super::logprobs::TokenTable;
+use super::messages::{self, MessageEvents};
 use super::options::Options;
 use super::reading::{self, List};
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
+use super::translation::Translation;
 use autoplace::chat::{self, ChatTemplate};
 use autoplace::generate::{Engine, Generate, Sampling, WhenFull};
 use autoplace::load::Model;
@@ -91,11 +93,53 @@ impl Api {
     /// Of status 400 for what the request has wrong, 404 for another model, 503 where the engine's queue is full or the
     /// engine has ended.
     pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
-        let template = self.template.as_ref().map_err(|error| &**error);
-        let request = ChatRequest::read(body, (&self.model, &self.sampling), template)?;
+        let request = self.read_chat(body)?;
         let choices = vec![request.generate.clone()];
         let completion = self.submit(Endpoint::Chat, &request.options, choices, || request.reading())?;
         Ok(completion.with_unenforced(request.unenforced))
+    }
+
+    fn read_chat(&self, body: &[u8]) -> Result<ChatRequest, ApiError> {
+        let template = self.template.as_ref().map_err(|error| &**error);
+        ChatRequest::read(body, (&self.model, &self.sampling), template)
+    }
+
+    /// Answers `POST /v1/messages`, Anthropic's API. Errors have Anthropic's shape by
+    /// [`ApiError::to_anthropic_json`].
+    ///
+    /// # Errors
+    ///
+    /// As [`chat`](Self::chat).
+    pub fn message(&self, body: &[u8]) -> Result<Completion, ApiError> {
+        let (Translation { body, places, left_out }, shown) = messages::translate(body)?;
+        let answer = || {
+            let request = self.read_chat(&body)?;
+            let choices = vec![request.generate.clone()];
+            let completion = self.submit(Endpoint::Messages, &request.options, choices, || request.reading())?;
+            let events = MessageEvents::new(completion.frame().clone(), request.options.stops().to_vec(), shown);
+            Ok((completion.with_unenforced(request.unenforced), events))
+        };
+        let (completion, events) = answer().map_err(|error| places.restore(error))?;
+        Ok(completion.translated(Writer::Message(Box::new(events)), places, left_out))
+    }
+
+    /// Answers `POST /v1/messages/count_tokens`: the tokens of the prompt that [`message`](Self::message) would make.
+    ///
+    /// # Errors
+    ///
+    /// Of status 400 for what the request has wrong, 404 for another model.
+    pub fn count_message_tokens(&self, body: &[u8]) -> Result<Value, ApiError> {
+        let (Translation { body, places, .. }, _) = messages::translate(body)?;
+        let count = self.count_tokens(&body).map_err(|error| places.restore(error))?;
+        Ok(json!({"input_tokens": count}))
+    }
+
+    /// The tokens of the prompt of a chat.
+    fn count_tokens(&self, body: &[u8]) -> Result<usize, ApiError> {
+        let request = self.read_chat(body)?;
+        check_name(request.options.model.as_deref(), &self.name)?;
+        let tokens = self.engine.with_vocab(|vocab| request.prompt.tokenize(vocab)).and_then(|tokens| tokens);
+        Ok(tokens.map_err(|error| ApiError::of_generation(&error, "messages"))?.len())
     }
 
     /// Answers `POST /v1/completions`.
@@ -163,6 +207,7 @@ impl Api {
         let kind = match endpoint {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Completions => "cmpl",
+            Endpoint::Messages => "msg",
         };
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("{kind}-{:x}-{number:x}", self.created)

@@ -36,6 +36,7 @@ pub(super) struct ChatRequest {
     format: ReplyFormat,
     is_either: bool,
     rendered: String,
+    pub(super) prompt: Prompt,
     tools: Vec<chat::Tool>,
     check: CallCheck,
     one_call: bool,
@@ -106,7 +107,7 @@ impl ChatRequest {
         check_length(rendered.len(), context as usize, "messages")?;
         let sampling = sampling(own, body, context)?;
         let has_marks = constraint.as_ref().is_none_or(Constraint::has_marks);
-        let mut generate = model.generate(prompt).special(has_marks).sampling(sampling);
+        let mut generate = model.generate(prompt.clone()).special(has_marks).sampling(sampling);
         options.constraint = constraint.map(|it| it.in_header(format.begins_in_header(&rendered)));
         if chat.logprobs {
             generate = generate.logprobs(chat.top_logprobs);
@@ -118,7 +119,7 @@ impl ChatRequest {
             // No other can be what a limit leaves of a call.
             called.retain(|tool| tool.name == *name);
         }
-        Ok(Self { options, generate, format, is_either, rendered, tools: called, check, one_call, unenforced })
+        Ok(Self { options, generate, format, is_either, rendered, prompt, tools: called, check, one_call, unenforced })
     }
 
     /// How an answer is read.

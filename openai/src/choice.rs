@@ -33,6 +33,10 @@ pub(super) struct Choice {
     /// Which of the request's prompts it answers.
     pub(super) prompt: usize,
     pub(super) statistics: Statistics,
+    /// Tokens of what was thought.
+    pub(super) reasoning_tokens: usize,
+    /// Tokens whose text has not come yet.
+    pending_tokens: usize,
     /// What tokens stand for, where log-probabilities are reported.
     tokens: Option<Arc<TokenTable>>,
     /// Log-probabilities of tokens whose text is held back still.
@@ -47,15 +51,41 @@ pub(super) struct Step {
     pub(super) logprobs: Vec<TokenInfo>,
     /// Why it ended, in the API's words.
     pub(super) finish: Option<&'static str>,
+    /// Why the engine ended it. `None` where it was ended here.
+    pub(super) end: Option<FinishReason>,
+    /// Which of the request's stop strings ended it.
+    pub(super) stop_string: Option<usize>,
     /// Why a call of a `strict` tool is not what its schema allows.
     pub(super) violation: Option<String>,
 }
 
+/// Tokens of an answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tokens {
+    pub(super) prompt: usize,
+    /// Tokens of the prompt that the cache held.
+    pub(super) cached: usize,
+    pub(super) generated: usize,
+    /// Generated tokens that were thoughts.
+    pub(super) reasoning: usize,
+}
+
 impl Choice {
+    pub(super) fn tokens(&self) -> Tokens {
+        Tokens {
+            prompt: self.statistics.prompt_tokens,
+            cached: self.statistics.cached_tokens,
+            generated: self.statistics.generated_tokens,
+            reasoning: self.reasoning_tokens,
+        }
+    }
+
     pub(super) fn new(answer: TokenStream, reading: Reading, prompt: usize, tokens: Option<Arc<TokenTable>>) -> Self {
         Self {
             tokens,
             statistics: answer.statistics(),
+            reasoning_tokens: 0,
+            pending_tokens: 0,
             answer: Some(answer),
             reading,
             prompt,
@@ -75,13 +105,19 @@ impl Choice {
                 return Poll::Ready(None);
             };
             let piece = ready!(answer.poll_piece(context));
+            let before = self.statistics.generated_tokens;
             self.statistics = answer.statistics();
+            let more_tokens = self.statistics.generated_tokens.saturating_sub(before);
             let step = match piece {
                 Some(Ok(piece)) => {
                     if let (Some(logprobs), Some(tokens)) = (&piece.logprobs, &self.tokens) {
                         self.logprobs.push(TokenInfo::new(logprobs, tokens));
                     }
-                    self.take(&piece.text, piece.end.map(|end| end.reason))
+                    let end = piece.end;
+                    let mut step = self.take(&piece.text, end.map(|end| end.reason));
+                    step.stop_string = end.and_then(|end| end.stop_string);
+                    self.count(more_tokens, &step.parts);
+                    step
                 }
                 end => {
                     self.answer = None;
@@ -91,6 +127,16 @@ impl Choice {
             if !step.parts.is_empty() || step.finish.is_some() {
                 return Poll::Ready(Some(Ok(step)));
             }
+        }
+    }
+
+    /// Counts tokens as thoughts if that is what their text turned out to be.
+    fn count(&mut self, tokens: usize, parts: &[ReplyPart]) {
+        self.pending_tokens += tokens;
+        let Some(last) = parts.last() else { return };
+        let pending = std::mem::take(&mut self.pending_tokens);
+        if matches!(last, ReplyPart::Reasoning(_)) {
+            self.reasoning_tokens += pending;
         }
     }
 
@@ -123,6 +169,7 @@ impl Choice {
         if let Some(reason) = end {
             self.answer = None;
             step.finish = Some(self.finish(reason));
+            step.end = Some(reason);
         }
         if let (Some(call), Reading::Chat { one_call: true, .. }) = (first_call, &self.reading) {
             // Whatever else would come: dropping the answer ends it.
@@ -175,6 +222,8 @@ mod tests {
             },
             prompt: 0,
             statistics: Statistics::default(),
+            reasoning_tokens: 0,
+            pending_tokens: 0,
             tokens: None,
             logprobs: Vec::new(),
             has_called: false,

@@ -9,14 +9,17 @@ use serde_json::Value;
 
 use super::choice::{Choice, Step};
 use super::error::ApiError;
+use super::messages::{self, Message, MessageEvents};
 use super::shape::{Chunks, Frame, usage};
+use super::translation::Places;
 use autoplace::generate::Error;
 use pollster::block_on;
 
 /// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
 ///
 /// Where the request has asked for a [stream](Self::is_stream), it is a `Stream` of the chunks, or on a thread gives
-/// them by [`chunks`](Self::chunks): each is the data of an event, and after the last comes the API's `[DONE]`. Else
+/// them by [`chunks`](Self::chunks): each is the data of an event, and after the last comes the API's `[DONE]`, unless
+/// its [events have names](Self::has_named_events). Else
 /// [`response`](Self::response), or [`wait`](Self::wait) on a thread, is the body.
 #[must_use = "dropping it cancels the request"]
 pub struct Completion {
@@ -25,30 +28,58 @@ pub struct Completion {
     is_stream: bool,
     /// Of a stream: the chunk behind all others says what was used.
     include_usage: bool,
-    chunks: Vec<Chunks>,
+    writer: Writer,
+    /// Events that are to be sent.
     ready: VecDeque<Value>,
     /// The answer that is asked first.
     turn: usize,
     has_ended: bool,
     unenforced: Vec<String>,
+    left_out: Vec<String>,
+    places: Places,
+}
+
+/// Writes the events of a request's answers.
+pub(super) enum Writer {
+    /// Chunks of chat completions and of completions, by the number of the choice.
+    Chunks(Vec<Chunks>),
+    /// Events of Anthropic's messages.
+    Message(Box<MessageEvents>),
 }
 
 impl Completion {
     pub(super) fn new(frame: Frame, choices: Vec<Choice>, stream: Option<bool>) -> Self {
         let chunks: Vec<_> = (0..choices.len()).map(|index| Chunks::new(&frame, index)).collect();
-        let ready = chunks.iter().filter_map(Chunks::first).collect();
+        let writer = Writer::Chunks(chunks);
         let (is_stream, include_usage) = (stream.is_some(), stream == Some(true));
-        Self {
+        let mut completion = Self {
             frame,
             choices,
             is_stream,
             include_usage,
-            chunks,
-            ready,
+            writer,
+            ready: VecDeque::new(),
             turn: 0,
             has_ended: false,
             unenforced: Vec::new(),
+            left_out: Vec::new(),
+            places: Places::default(),
+        };
+        if let Writer::Chunks(chunks) = &completion.writer {
+            let first: Vec<_> = chunks.iter().filter_map(Chunks::first).collect();
+            completion.ready.extend(first.into_iter().map(|choice| completion.frame.chunk(choice, include_usage)));
         }
+        completion
+    }
+
+    /// The answer of a translated request, which errors and notes name the places of.
+    pub(super) fn translated(self, writer: Writer, places: Places, left_out: Vec<String>) -> Self {
+        let unenforced = self.unenforced.iter().map(|text| places.restore_beginning(text)).collect();
+        Self { writer, places, left_out, unenforced, ready: VecDeque::new(), ..self }
+    }
+
+    pub(super) fn frame(&self) -> &Frame {
+        &self.frame
     }
 
     pub(super) fn with_unenforced(self, unenforced: Vec<String>) -> Self {
@@ -62,6 +93,26 @@ impl Completion {
         &self.unenforced
     }
 
+    /// Optional parts of the request that were left out, each with its place: `tools[2]: tools of type
+    /// `web_search_20250305` are not supported`.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// Whether events have names, which are the `type` of each chunk, and no `[DONE]` comes after the last: so it is
+    /// with Anthropic's messages.
+    pub fn has_named_events(&self) -> bool {
+        !matches!(self.writer, Writer::Chunks(_))
+    }
+
+    /// The data of the event that ends a stream with an error.
+    pub fn error_event(&self, error: &ApiError) -> Value {
+        match &self.writer {
+            Writer::Chunks(_) => error.to_json(),
+            Writer::Message(_) => messages::error_json(error),
+        }
+    }
+
     /// Whether the request has asked for chunks.
     pub fn is_stream(&self) -> bool {
         self.is_stream
@@ -73,10 +124,13 @@ impl Completion {
     ///
     /// What a computation failed with.
     pub async fn response(mut self) -> Result<Value, ApiError> {
+        if matches!(self.writer, Writer::Message(_)) {
+            return self.message().await;
+        }
         // By turns: one that nobody reads is not computed for long.
         let mut wholes: Vec<_> = self.choices.iter().map(|_| Step::default()).collect();
         while let Some((index, step)) = poll_fn(|context| self.poll_any(context)).await {
-            let mut step = step.map_err(|error| failed(&self.frame, &error))?;
+            let mut step = step.map_err(|error| self.failed(&error))?;
             if let Some(violation) = step.violation.take() {
                 return Err(not_met(&violation));
             }
@@ -87,6 +141,15 @@ impl Completion {
         let mut body = self.frame.body(false, choices);
         body["usage"] = self.usage();
         Ok(body)
+    }
+
+    /// The whole message, of the events that a stream would have.
+    async fn message(mut self) -> Result<Value, ApiError> {
+        let mut message = Message::default();
+        while let Some(event) = poll_fn(|context| self.poll_chunk(context)).await {
+            message.add(event?);
+        }
+        Ok(message.into_json())
     }
 
     /// The whole answer, for whom this thread waits.
@@ -106,12 +169,8 @@ impl Completion {
     /// The next chunk; `None` after the last. An error is the last.
     pub fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Value, ApiError>>> {
         loop {
-            if let Some(choice) = self.ready.pop_front() {
-                let mut body = self.frame.body(true, vec![choice]);
-                if self.include_usage {
-                    body["usage"] = Value::Null;
-                }
-                return Poll::Ready(Some(Ok(body)));
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
             }
             if self.has_ended {
                 return Poll::Ready(None);
@@ -122,23 +181,49 @@ impl Completion {
                     self.has_ended = true;
                     return Poll::Ready(Some(Err(not_met(&violation))));
                 }
-                Some((index, Ok(step))) => self.ready.extend(self.chunks[index].of(&step)),
+                Some((index, Ok(step))) => self.write(index, &step),
                 Some((_, Err(error))) => {
                     // The others end too.
                     self.choices.clear();
                     self.has_ended = true;
-                    return Poll::Ready(Some(Err(failed(&self.frame, &error))));
+                    return Poll::Ready(Some(Err(self.failed(&error))));
                 }
                 None => {
                     self.has_ended = true;
-                    if self.include_usage {
-                        let mut body = self.frame.body(true, Vec::new());
-                        body["usage"] = self.usage();
-                        return Poll::Ready(Some(Ok(body)));
-                    }
+                    self.write_end();
                 }
             }
         }
+    }
+
+    /// Makes the events of a step.
+    fn write(&mut self, index: usize, step: &Step) {
+        match &mut self.writer {
+            Writer::Chunks(chunks) => {
+                let choices = chunks[index].of(step);
+                self.ready.extend(choices.into_iter().map(|choice| self.frame.chunk(choice, self.include_usage)));
+            }
+            Writer::Message(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),
+        }
+    }
+
+    /// Makes the events behind all steps.
+    fn write_end(&mut self) {
+        let tokens = self.choices.first().map(Choice::tokens).unwrap_or_default();
+        match &mut self.writer {
+            Writer::Chunks(_) if self.include_usage => {
+                let mut body = self.frame.body(true, Vec::new());
+                body["usage"] = self.usage();
+                self.ready.push_back(body);
+            }
+            Writer::Chunks(_) => {}
+            Writer::Message(events) => self.ready.extend(events.end(&tokens)),
+        }
+    }
+
+    /// A generation that has failed after it was accepted.
+    fn failed(&self, error: &Error) -> ApiError {
+        self.places.restore(ApiError::of_generation(error, self.frame.endpoint.prompt()))
     }
 
     /// A step of any of the answers, by turns; `None` when all have ended.
@@ -159,7 +244,7 @@ impl Completion {
     }
 
     fn usage(&self) -> Value {
-        usage(self.choices.iter().map(|it| (it.prompt, &it.statistics)))
+        usage(self.choices.iter().map(|it| (it.prompt, it.tokens())))
     }
 }
 
@@ -170,11 +255,6 @@ fn not_met(violation: &str) -> ApiError {
          \"required\" its arguments are held to the schema"
     );
     ApiError::new(500, message).with_code("strict_not_met")
-}
-
-/// A generation that has failed after it was accepted.
-fn failed(frame: &Frame, error: &Error) -> ApiError {
-    ApiError::of_generation(error, frame.endpoint.prompt())
 }
 
 impl futures_core::Stream for Completion {

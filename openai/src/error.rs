@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::messages;
 use autoplace::{chat, embed, generate};
 
 /// An error in the API's own shape: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
@@ -52,6 +53,16 @@ impl ApiError {
         json!({"error": {
             "message": self.message, "type": kind, "param": self.param, "code": self.code,
         }})
+    }
+
+    /// The status that Anthropic's API has for it: an overloaded server answers 529.
+    pub fn anthropic_status(&self) -> u16 {
+        messages::status(self)
+    }
+
+    /// The body of the response in the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`.
+    pub fn to_anthropic_json(&self) -> Value {
+        messages::error_json(self)
     }
 
     /// What a generation failed with, whose prompt is this parameter.

@@ -1,7 +1,7 @@
 //! OpenAI's HTTP API without the HTTP: the JSON of a request in, the JSON of an answer out, so that any web framework
 //! can serve a model to the programs that speak it; `Server` (feature `server`) does.
 //!
-//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`. Out: a [`Completion`], which is asked
+//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, and of Anthropic's `/v1/messages`. Out: a [`Completion`], which is asked
 //! for its chunks or for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape.
 //!
 //! ```no_run
@@ -51,6 +51,7 @@ mod error;
 mod form;
 mod logprobs;
 mod message;
+mod messages;
 mod options;
 mod parameters;
 mod reading;
@@ -58,6 +59,7 @@ mod reading;
 pub mod server;
 mod shape;
 mod text;
+mod translation;
 
 pub use api::Api;
 #[cfg(feature = "client")]

@@ -114,6 +114,11 @@ impl Options {
         Ok(options)
     }
 
+    /// The strings that end the text.
+    pub(super) fn stops(&self) -> &[String] {
+        &self.stops
+    }
+
     /// What a generation failed with, in the words of the request.
     pub(super) fn error(&self, error: &Error, prompt: &str) -> ApiError {
         let mut said = ApiError::of_generation(error, prompt);

@@ -30,20 +30,25 @@ pub(super) struct Body<'a> {
 
 /// Reads which parameters a request has.
 pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
+    let mut body = object_as_given(body)?;
+    for (alias, name) in ALIASES {
+        if let (Some(value), false) = (body.get(alias), body.parameters.contains_key(name)) {
+            body.parameters.insert(name.to_owned(), value);
+            body.aliases.push((alias, name));
+        }
+    }
+    Ok(body)
+}
+
+/// Reads which parameters a request has, each under the name that the request has for it.
+pub(super) fn object_as_given(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let read: Result<Entries<&RawValue, MOST_NAMES>, _> = serde_json::from_slice(body);
     let Entries(mut parameters) = read.map_err(|error| match error.is_data() {
         true => ApiError::new(400, format!("the body: {error}")),
         false => ApiError::new(400, format!("the body is no JSON: {error}")),
     })?;
     parameters.retain(|_, value| value.get() != "null");
-    let mut aliases = Vec::new();
-    for (alias, name) in ALIASES {
-        if let (Some(value), false) = (parameters.get(alias).copied(), parameters.contains_key(name)) {
-            parameters.insert(name.to_owned(), value);
-            aliases.push((alias, name));
-        }
-    }
-    Ok(Body { parameters, aliases, values_left: Cell::new(MOST_VALUES) })
+    Ok(Body { parameters, aliases: Vec::new(), values_left: Cell::new(MOST_VALUES) })
 }
 
 /// A body with the numbers of its parameters as integers, where they are written with a fraction of zeros: `16.0` is
@@ -96,6 +101,10 @@ pub(super) fn in_its_words(mut error: ApiError, aliases: &[(&str, &str)]) -> Api
 impl<'a> Body<'a> {
     pub(super) fn aliases(&self) -> &[(&'static str, &'static str)] {
         &self.aliases
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
+        self.parameters.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&'a RawValue> {

@@ -4,23 +4,24 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value, json};
 
-use super::choice::Step;
+use super::choice::{Step, Tokens};
 use super::logprobs::{self, TokenInfo};
 use autoplace::chat::{ReplyPart, ToolCall};
-use autoplace::generate::Statistics;
 
 /// Which endpoint answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Chat,
     Completions,
+    /// Anthropic's messages.
+    Messages,
 }
 
 impl Endpoint {
     /// What the endpoint calls a prompt.
     pub(super) fn prompt(self) -> &'static str {
         match self {
-            Self::Chat => "messages",
+            Self::Chat | Self::Messages => "messages",
             Self::Completions => "prompt",
         }
     }
@@ -29,7 +30,7 @@ impl Endpoint {
     fn logprobs(self, tokens: &[TokenInfo], offset: &mut usize) -> Value {
         match self {
             _ if tokens.is_empty() => Value::Null,
-            Self::Chat => logprobs::chat(tokens),
+            Self::Chat | Self::Messages => logprobs::chat(tokens),
             Self::Completions => logprobs::completion(tokens, offset),
         }
     }
@@ -46,9 +47,18 @@ pub(super) struct Frame {
 
 impl Frame {
     /// A name for one of its answers that no other answer has.
-    fn name_of(&self, choice: usize) -> String {
+    pub(super) fn name_of(&self, choice: usize) -> String {
         let id = self.id.split_once('-').map_or(&*self.id, |(_, id)| id);
         format!("{id}_{choice}")
+    }
+
+    /// A chunk of a stream with this choice. `has_usage`: the last chunk says what was used, and others say `null`.
+    pub(super) fn chunk(&self, choice: Value, has_usage: bool) -> Value {
+        let mut body = self.body(true, vec![choice]);
+        if has_usage {
+            body["usage"] = Value::Null;
+        }
+        body
     }
 
     /// A body with these choices. `chunk`: of a stream.
@@ -57,6 +67,7 @@ impl Frame {
             (Endpoint::Chat, false) => "chat.completion",
             (Endpoint::Chat, true) => "chat.completion.chunk",
             (Endpoint::Completions, _) => "text_completion",
+            (Endpoint::Messages, _) => "message",
         };
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
@@ -65,20 +76,22 @@ impl Frame {
 }
 
 /// Tokens of a whole request: each prompt counts once, however often it is answered.
-pub(super) fn usage<'a>(choices: impl Iterator<Item = (usize, &'a Statistics)>) -> Value {
-    let (mut prompt, mut cached, mut completion) = (0, 0, 0);
+pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
+    let (mut prompt, mut cached, mut completion, mut reasoning) = (0, 0, 0, 0);
     let mut counted = None;
-    for (of, statistics) in choices {
+    for (of, tokens) in choices {
         if counted != Some(of) {
             counted = Some(of);
-            prompt += statistics.prompt_tokens;
-            cached += statistics.cached_tokens;
+            prompt += tokens.prompt;
+            cached += tokens.cached;
         }
-        completion += statistics.generated_tokens;
+        completion += tokens.generated;
+        reasoning += tokens.reasoning;
     }
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     })
 }
 
@@ -90,11 +103,16 @@ fn call_id(answer: &str, index: usize) -> String {
     (0..9).filter_map(|place| char::from_digit((hash / 36_u64.pow(place) % 36) as u32, 36)).collect()
 }
 
-/// `answer`: a name that no other answer has.
-fn call(call: &ToolCall, answer: &str, index: usize) -> Value {
+/// The id and the arguments of a call, as texts. `answer`: a name that no other answer has.
+pub(super) fn called(call: &ToolCall, answer: &str, index: usize) -> (String, String) {
     let id = call.id.clone().unwrap_or_else(|| call_id(answer, index));
     // What there is of arguments that a limit cut is a text.
     let arguments = call.arguments.as_str().map_or_else(|| call.arguments.to_string(), str::to_owned);
+    (id, arguments)
+}
+
+fn call(call: &ToolCall, answer: &str, index: usize) -> Value {
+    let (id, arguments) = called(call, answer, index);
     json!({
         "id": id, "type": "function",
         "function": {"name": call.name, "arguments": arguments},
@@ -121,7 +139,7 @@ impl Chunks {
     pub(super) fn first(&self) -> Option<Value> {
         match self.endpoint {
             Endpoint::Chat => Some(self.chunk(json!({"role": "assistant", "content": ""}), Value::Null, None)),
-            Endpoint::Completions => None,
+            _ => None,
         }
     }
 
@@ -145,8 +163,8 @@ impl Chunks {
         }
         if step.finish.is_some() {
             let nothing = match self.endpoint {
-                Endpoint::Chat => json!({}),
                 Endpoint::Completions => "".into(),
+                _ => json!({}),
             };
             chunks.push(self.chunk(nothing, logprobs.take(), step.finish));
         }
@@ -155,8 +173,8 @@ impl Chunks {
 
     fn chunk(&self, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
         let name = match self.endpoint {
-            Endpoint::Chat => "delta",
             Endpoint::Completions => "text",
+            _ => "delta",
         };
         json!({"index": self.index, name: delta, "logprobs": logprobs, "finish_reason": finish})
     }
@@ -187,7 +205,7 @@ impl Step {
         let logprobs = endpoint.logprobs(&self.logprobs, &mut 0);
         let (name, said) = match endpoint {
             Endpoint::Completions => ("text", text.into()),
-            Endpoint::Chat => {
+            _ => {
                 let mut message = Map::new();
                 let content = match text.is_empty() && !calls.is_empty() {
                     true => Value::Null,
@@ -264,14 +282,13 @@ mod tests {
 
     #[test]
     fn a_prompt_with_several_answers_is_counted_once() {
-        let mut statistics = Statistics::default();
-        (statistics.prompt_tokens, statistics.cached_tokens) = (10, 4);
-        statistics.generated_tokens = 3;
-        let choices = [(0, &statistics), (0, &statistics), (1, &statistics)];
+        let tokens = Tokens { prompt: 10, cached: 4, generated: 3, reasoning: 1 };
+        let choices = [(0, tokens), (0, tokens), (1, tokens)];
         let usage = usage(choices.into_iter());
         assert_eq!(usage["prompt_tokens"], 20);
         assert_eq!(usage["completion_tokens"], 9);
         assert_eq!(usage["total_tokens"], 29);
         assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 8);
+        assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 3);
     }
 }

@@ -16,7 +16,10 @@ use crate::workspace::{Workspace, run, succeeds};
 pub(crate) const OPENAI: &str = "xtask/clients/requirements.txt";
 /// What the clients of the step `clients` need beside it, and their programs, by what stands behind `use_` in their
 /// names.
-const FEW: (&str, &[&str]) = ("xtask/clients/few/requirements.txt", &["openai", "langchain", "litellm", "instructor"]);
+const FEW: [(&str, &[&str]); 2] = [
+    ("xtask/clients/few/requirements.txt", &["openai", "langchain", "litellm", "instructor"]),
+    ("xtask/clients/messages/requirements.txt", &["anthropic"]),
+];
 /// The others in Python. Not all of them go with one version of OpenAI's client.
 const OTHERS: [(&str, &[&str]); 3] = [
     ("xtask/clients/agents/requirements.txt", &["agents", "pydantic_ai", "llm"]),
@@ -28,10 +31,7 @@ const OF_JAVASCRIPT: [&str; 3] = ["openai", "langchain", "ai"];
 /// All clients, outside of the CI: they are some hundred packages.
 pub(crate) fn clients(workspace: &Workspace) -> Result<()> {
     let mut programs = of_few(workspace)?;
-    for (requirements, names) in OTHERS {
-        let python = python::environment(workspace, requirements)?;
-        programs.extend(names.iter().map(|name| (python.clone(), program(workspace, name, "py"))));
-    }
+    programs.extend(programs_in_python(workspace, &OTHERS)?);
     ensure!(succeeds("npm", &["--version"]), "npm is missing: install Node.js 20 or newer");
     let folder = workspace.target.join("clients-js");
     fs::create_dir_all(&folder)?;
@@ -55,9 +55,17 @@ pub(crate) const PROGRAMS: &str = "AUTOPLACE_CLIENTS";
 
 /// Those of the step `clients`.
 pub(crate) fn of_few(workspace: &Workspace) -> Result<Vec<(PathBuf, PathBuf)>> {
-    let (requirements, names) = FEW;
-    let python = python::environment(workspace, requirements)?;
-    Ok(names.iter().map(|name| (python.clone(), program(workspace, name, "py"))).collect())
+    programs_in_python(workspace, &FEW)
+}
+
+/// The programs of these lists of packages, each with the interpreter that has them.
+fn programs_in_python(workspace: &Workspace, lists: &[(&str, &[&str])]) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut programs = Vec::new();
+    for (requirements, names) in lists {
+        let python = python::environment(workspace, requirements)?;
+        programs.extend(names.iter().map(|name| (python.clone(), program(workspace, name, "py"))));
+    }
+    Ok(programs)
 }
 
 fn program(workspace: &Workspace, name: &str, extension: &str) -> PathBuf {

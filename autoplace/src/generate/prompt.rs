@@ -87,7 +87,11 @@ impl Prompt {
     }
 
     /// The tokens of the prompt: at least one.
-    pub(super) fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyPrompt`] for a prompt without tokens, where the vocabulary has no BOS token to begin with.
+    pub fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
         let mut tokens = Vec::new();
         let mut add_special = self.begin == Begin::Special;
         for part in &self.parts {

@@ -11,12 +11,19 @@ pub(super) struct TextAssembler {
     /// Characters held back because a stop string may begin in them.
     held: String,
     stops: Vec<String>,
+    /// The stop string that came, by its place in `stops`.
+    stopped_by: Option<usize>,
 }
 
 impl TextAssembler {
     /// `stops` must hold no empty string.
     pub(super) fn new(stops: Vec<String>) -> Self {
-        Self { bytes: Vec::with_capacity(64), held: String::with_capacity(64), stops }
+        Self { bytes: Vec::with_capacity(64), held: String::with_capacity(64), stops, stopped_by: None }
+    }
+
+    /// The stop string that came, by the order in which they were given.
+    pub(super) fn stopped_by(&self) -> Option<usize> {
+        self.stopped_by
     }
 
     /// The buffer to append a token's bytes to, before [`release`](Self::release).
@@ -57,7 +64,9 @@ impl TextAssembler {
     }
 
     fn take(&mut self) -> (String, bool) {
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+        let found = self.stops.iter().enumerate();
+        if let Some((at, which)) = found.filter_map(|(which, stop)| Some((self.held.find(stop)?, which))).min() {
+            self.stopped_by = Some(which);
             self.held.truncate(at);
             self.bytes.clear();
             return (std::mem::take(&mut self.held), true);

@@ -1,4 +1,4 @@
-//! The verb `serve`: a model for the programs that speak OpenAI's API. It listens on this machine alone, unless
+//! The verb `serve`: a model for the programs that speak OpenAI's or Anthropic's API. It listens on this machine alone, unless
 //! `--host` says otherwise: then it wants a key. Each request is a line of JSON on stderr.
 
 use std::error::Error;
@@ -65,7 +65,7 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// File of the key that requests have to show (`Authorization: Bearer KEY`) [default: the variable
+    /// File of the key that requests have to show (`Authorization: Bearer KEY`, or `x-api-key: KEY`) [default: the variable
     /// AUTOPLACE_API_KEY, if it is set]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,

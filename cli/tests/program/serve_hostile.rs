@@ -63,6 +63,30 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         let (answered, answer) = server.post(path, &body);
         assert_eq!((answered, answer["error"]["param"].as_str()), (status, param), "{answer}");
     }
+    const MESSAGES: &str = "/v1/messages";
+    let user = |content: &str| format!(r#"{{"messages": [{{"role": "user", "content": {content}}}]}}"#);
+    let blocks = format!("[{}{{}}]", r#"{"type":"text","text":"a"},"#.repeat(bytes / 26));
+    let many = format!("[{}0]", r#"{"role":"user","content":"a"},"#.repeat(bytes / 29));
+    let deep = format!("{}{}", "[".repeat(bytes / 2), "]".repeat(bytes / 2));
+    let schema =
+        format!(r#"{{"messages": {messages}, "tools": [{{"name": "f", "input_schema": {{"enum": {bomb}}}}}]}}"#);
+    let system = format!(r#"{{"messages": {messages}, "system": "{}"}}"#, "Time: 10:00\\n".repeat(bytes / 14));
+    for (path, body, words) in [
+        (MESSAGES, format!(r#"{{"messages": {bomb}}}"#), "messages[0]"),
+        (MESSAGES, format!(r#"{{"messages": {many}}}"#), "messages: 8192 entries are the most"),
+        (MESSAGES, user(&blocks), "messages[0].content: 1024 entries are the most"),
+        (MESSAGES, user(&format!("\"{text}\"")), "prompt is too long"),
+        (MESSAGES, user(&deep), "messages[0].content[0]"),
+        (MESSAGES, format!(r#"{{"messages": {messages}, "tools": {bomb}}}"#), "tools[0]"),
+        (MESSAGES, schema.clone(), "tools: with it the request has more than 65536 values"),
+        (MESSAGES, system, "prompt is too long"),
+        ("/v1/messages/count_tokens", schema, "tools: with it the request has more than 65536 values"),
+        ("/v1/messages/count_tokens", user(&format!("\"{text}\"")), "prompt is too long"),
+    ] {
+        let (answered, answer) = server.post(path, &body);
+        let said = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(answered == 400 && said.contains(words), "{words}: {answer}");
+    }
     let taken = server.peak() - before;
     assert!(taken < 10 * bytes as u64, "{} MiB", taken >> 20);
 }
@@ -76,7 +100,15 @@ fn who_has_no_key_gets_no_further_than_health() {
     assert_eq!(server.get("/health").0, 200);
     let models = |authorization: &str| server.raw(&["GET /v1/models HTTP/1.1", "host: localhost", authorization]);
     assert!(models("authorization: Bearer sesame").starts_with("HTTP/1.1 200"));
-    for wrong in ["x: y", "authorization: Bearer sesamf", "authorization: Bearer ", "authorization: sesame"] {
+    assert!(models("x-api-key: sesame").starts_with("HTTP/1.1 200"));
+    for wrong in [
+        "x: y",
+        "x-api-key: sesamf",
+        "x-api-key: ",
+        "authorization: Bearer sesamf",
+        "authorization: Bearer ",
+        "authorization: sesame",
+    ] {
         let refused = models(wrong);
         assert!(refused.starts_with("HTTP/1.1 401"), "{wrong}: {refused}");
         assert!(refused.contains("www-authenticate: Bearer") && refused.contains("\"error\""));

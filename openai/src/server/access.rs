@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
-use super::http::{failed, header};
+use super::http::{failed, header, shape_errors};
 
 /// What a client has to have.
 #[derive(Debug, Default)]
@@ -47,11 +47,13 @@ impl Access {
             let cors = cors.allow_methods([Method::GET, Method::POST]);
             routes = routes.layer(cors.allow_origin(origins.clone()));
         }
-        routes.layer(from_fn(move |request: Request, next: Next| {
-            let refusal = refusal(&request, &hosts, &origins);
-            let allowed = refusal.is_none().then_some((request, next));
-            answered(allowed, || failed(StatusCode::FORBIDDEN, refusal.unwrap_or_default()).into_response())
-        }))
+        routes
+            .layer(from_fn(move |request: Request, next: Next| {
+                let refusal = refusal(&request, &hosts, &origins);
+                let allowed = refusal.is_none().then_some((request, next));
+                answered(allowed, || failed(StatusCode::FORBIDDEN, refusal.unwrap_or_default()).into_response())
+            }))
+            .layer(from_fn(shape_errors))
     }
 }
 
@@ -63,14 +65,15 @@ async fn answered(allowed: Option<(Request, Next)>, refuse: impl FnOnce() -> Res
 }
 
 fn unauthorized() -> Response {
-    let refused = failed(StatusCode::UNAUTHORIZED, "send the key as `Authorization: Bearer KEY`");
+    let refused = failed(StatusCode::UNAUTHORIZED, "send the key as `Authorization: Bearer KEY` or `x-api-key: KEY`");
     ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response()
 }
 
 /// Takes as long for any wrong key of the right length.
 fn shows(request: &Request, key: &str) -> bool {
-    let shown = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Bearer ");
-    shown.is_some_and(|shown| shown.as_bytes().ct_eq(key.as_bytes()).into())
+    let bearer = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Bearer ");
+    let shown = [bearer, Some(header(request.headers(), "x-api-key"))];
+    shown.into_iter().flatten().any(|shown| shown.as_bytes().ct_eq(key.as_bytes()).into())
 }
 
 /// A page in a browser must not talk to this server unasked: neither one of another site, nor one that has its own name

@@ -4,10 +4,12 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Poll, ready};
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
 use axum::response::sse::{Event, KeepAlive, KeepAliveStream};
 use axum::response::{IntoResponse, Response, Sse};
 use axum::{Extension, Json};
@@ -43,12 +45,29 @@ impl IntoResponse for Failed {
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, 1.into());
         }
+        response.extensions_mut().insert(error);
         response
     }
 }
 
 pub(super) fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
     ApiError::new(status.as_u16(), message).into()
+}
+
+/// Gives errors of Anthropic's paths Anthropic's shape, whichever part of the server they come from.
+pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
+    let is_anthropic = request.uri().path().starts_with("/v1/messages");
+    let mut response = next.run(request).await;
+    let error = response.extensions_mut().remove::<ApiError>().filter(|_| is_anthropic);
+    let Some(error) = error else { return response };
+    let status = StatusCode::from_u16(error.anthropic_status()).unwrap_or(response.status());
+    let mut shaped = (status, Json(error.to_anthropic_json())).into_response();
+    for name in [RETRY_AFTER, WWW_AUTHENTICATE] {
+        if let Some(value) = response.headers_mut().remove(&name) {
+            shaped.headers_mut().insert(name, value);
+        }
+    }
+    shaped
 }
 
 /// The body of a request that says that it is JSON: what a page in a browser cannot send to another site unasked.
@@ -165,11 +184,19 @@ pub(super) async fn read<T: Send + 'static>(
 
 /// The chunks of an answer as server-sent events, with a comment now and then while a prompt is long.
 pub(super) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
-    let chunks = completion.map(|chunk| match chunk {
-        Ok(chunk) => chunk.to_string(),
-        Err(error) => error.to_json().to_string(),
+    let has_names = completion.has_named_events();
+    let done = (!has_names).then(|| Event::default().data("[DONE]"));
+    let mut completion = completion;
+    let chunks = stream::poll_fn(move |context| {
+        let chunk = ready!(completion.poll_chunk(context));
+        Poll::Ready(chunk.map(|chunk| chunk.unwrap_or_else(|error| completion.error_event(&error))))
     });
-    let all = chunks.chain(stream::iter(["[DONE]".to_owned()]));
-    let events = all.map(|data| Ok(Event::default().data(data)));
-    Sse::new(events).keep_alive(KeepAlive::default())
+    let events = chunks.map(move |data| {
+        let event = match data["type"].as_str().filter(|_| has_names) {
+            Some(name) => Event::default().event(name),
+            None => Event::default(),
+        };
+        event.data(data.to_string())
+    });
+    Sse::new(events.chain(stream::iter(done)).map(Ok)).keep_alive(KeepAlive::default())
 }

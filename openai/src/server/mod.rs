@@ -1,5 +1,5 @@
-//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`,
-//! llama-server's `/lora-adapters`, and `/health`.
+//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`; Anthropic's
+//! `/v1/messages`; llama-server's `/lora-adapters`, and `/health`.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -68,7 +68,7 @@ impl Server {
         self
     }
 
-    /// Wants this key of every request but `/health` (`Authorization: Bearer KEY`).
+    /// Wants this key of every request but `/health` (`Authorization: Bearer KEY`, or `x-api-key: KEY`).
     ///
     /// # Errors
     ///
@@ -119,9 +119,15 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
         error.param = Some("model".to_owned());
         entry.cloned().map(Json).ok_or(Failed::from(error))
     };
-    let [chat, complete, health] = [(); 3].map(|()| api.clone());
+    let [chat, complete, message, counted, health] = [(); 5].map(|()| api.clone());
     let chat = move |body| answer(body, move |body| chat.chat(body));
     let complete = move |body| answer(body, move |body| complete.complete(body));
+    let message = move |body| answer(body, move |body| message.message(body));
+    let count = async move |body: Body| {
+        let (answer, under_way) = http::read(body, move |body| counted.count_message_tokens(body)).await?;
+        under_way.is_answered();
+        Ok::<_, Failed>(Json(answer))
+    };
     let [listed, applied] = [(); 2].map(|()| api.clone());
     let list_adapters = async move || Json(listed.adapters());
     let apply_adapters = async move |body: Body| {
@@ -133,6 +139,8 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/messages", post(message))
+        .route("/v1/messages/count_tokens", post(count))
         .route("/v1/embeddings", post(move |body| embed(embedding, body)))
         .route("/v1/models", get(async move || Json(models)))
         .route("/v1/models/{*name}", get(model))
@@ -155,19 +163,23 @@ async fn answer(
 ) -> Result<Response, Failed> {
     let (completion, under_way) = http::read(body, read).await?;
     under_way.is_answered();
-    let unenforced = http::list_header(completion.unenforced());
+    let notes = [("x-autoplace-unenforced", completion.unenforced()), ("x-autoplace-left-out", completion.left_out())];
+    let notes = notes.map(|(name, list)| (name, http::list_header(list)));
     let mut response = match completion.is_stream() {
         true => http::events(completion).into_response(),
         false => Json(completion.response().await?).into_response(),
     };
-    if let Some(unenforced) = unenforced {
-        response.headers_mut().insert("x-autoplace-unenforced", unenforced);
+    for (name, note) in notes {
+        if let Some(note) = note {
+            response.headers_mut().insert(name, note);
+        }
     }
     Ok(response)
 }
 
 /// The paths that the server answers, for whoever asks for another.
-const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/embeddings, GET /v1/models, \
+const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/messages, \
+    POST /v1/messages/count_tokens, POST /v1/embeddings, GET /v1/models, \
     GET /v1/models/NAME, GET /lora-adapters, POST /lora-adapters, GET /health";
 
 async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {

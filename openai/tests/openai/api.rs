@@ -37,7 +37,7 @@ pub(crate) fn alone() -> (Model, Engine, Api) {
     (model, engine, api)
 }
 
-fn api() -> &'static Api {
+pub(crate) fn api() -> &'static Api {
     &shared().2
 }
 
@@ -404,12 +404,12 @@ fn vectors_come_as_numbers_and_packed() {
 const NAMES: &str = "role content type text function name arguments tool_calls json_schema schema 0 7";
 
 /// One word of a list.
-fn one_of(words: &'static str) -> impl Strategy<Value = &'static str> + Clone {
+pub(crate) fn one_of(words: &'static str) -> impl Strategy<Value = &'static str> + Clone {
     prop::sample::select(words.split_whitespace().collect::<Vec<_>>())
 }
 
 /// Any JSON, not too large.
-fn any_json() -> impl Strategy<Value = Value> {
+pub(crate) fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),

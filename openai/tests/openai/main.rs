@@ -14,6 +14,8 @@ mod api;
 mod called;
 mod endpoint;
 mod llama_server;
+mod messages;
 mod parameters;
 mod server;
+mod surfaces;
 mod tools;

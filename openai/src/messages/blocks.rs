@@ -1,0 +1,202 @@
+//! Content of messages: a text, or blocks of several types.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::events::signed_thought;
+use crate::error::ApiError;
+use crate::reading::{self, List};
+use crate::translation::{ChatCall, ChatMessage, ChatWriter};
+
+/// Blocks of a message, and of a block within it, at most.
+pub(super) const MOST_BLOCKS: usize = 1024;
+
+/// A block of any type: each type has some of the fields.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "a block: {\"type\": \"text\", \"text\": ...}")]
+pub(super) struct Block<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    thinking: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    signature: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    input: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_use_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    is_error: Option<bool>,
+    #[serde(borrow)]
+    title: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    source: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_name: Option<Cow<'a, str>>,
+}
+
+/// Where the text of a document is.
+#[derive(Debug, Deserialize)]
+struct Source<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    data: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+}
+
+/// The texts of a content that may have nothing else: of `system`, of a tool's result, of a document.
+pub(super) fn texts<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Cow<'a, str>>, ApiError> {
+    if reading::is_text(content) {
+        return Ok(vec![text_of(content, place)?]);
+    }
+    let blocks = list(content, place)?;
+    let texts = blocks.into_iter().enumerate();
+    texts.map(|(index, block)| block.into_text(&format!("{place}[{index}]"))).collect()
+}
+
+/// Adds a message of the request to the chat.
+pub(super) fn message<'a>(
+    writer: &mut ChatWriter<'a>,
+    role: &'static str,
+    content: &'a RawValue,
+    place: &str,
+) -> Result<(), ApiError> {
+    let place = format!("{place}.content");
+    if reading::is_text(content) {
+        writer.message(ChatMessage::new(role, text_of(content, &place)?), || place);
+        return Ok(());
+    }
+    let blocks = list(content, &place)?;
+    let mut said = ChatMessage::new(role, "");
+    for (index, block) in blocks.into_iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        match (&*block.r#type, role) {
+            ("tool_result", "user") => {
+                // What the user has said before it is a message of its own.
+                let before = std::mem::replace(&mut said, ChatMessage::new(role, ""));
+                if !before.content.is_empty() {
+                    writer.message(before, || place.clone());
+                }
+                writer.message(block.into_result(&place)?, || place);
+            }
+            ("tool_use", "assistant") => said.tool_calls.push(block.into_call(&place)?),
+            ("thinking", "assistant") => {
+                let thought = block.into_thought(&place)?;
+                let before = said.reasoning_content.take();
+                said.reasoning_content = Some(match before {
+                    Some(before) => format!("{before}\n{thought}").into(),
+                    None => thought,
+                });
+            }
+            // Nobody but Anthropic can read it.
+            ("redacted_thinking", "assistant") => {}
+            _ => said.append(&block.into_text(&place)?),
+        }
+    }
+    let is_empty = said.content.is_empty() && said.tool_calls.is_empty() && said.reasoning_content.is_none();
+    // Results of tools alone say nothing more.
+    if !is_empty || writer.last().is_none_or(|last| last.role != "tool") {
+        writer.message(said, || place);
+    }
+    Ok(())
+}
+
+fn list<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Block<'a>>, ApiError> {
+    if !content.get().starts_with('[') {
+        return Err(ApiError::invalid(place, format!("{place}: expected a text or a list of blocks")));
+    }
+    reading::value(content, place).map(|List::<Block<'a>, MOST_BLOCKS>(blocks)| blocks)
+}
+
+/// A text that stays in the body of the request where it has no escapes.
+pub(super) fn text_of<'a>(text: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    reading::value(text, place).map(|Text(text)| text)
+}
+
+impl<'a> Block<'a> {
+    fn into_text(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
+        let texts = |content: Option<&'a RawValue>, place: String| {
+            content.map_or_else(|| Ok(Vec::new()), |content| texts(content, &place))
+        };
+        let titled = |title: Option<Cow<'a, str>>, texts: Vec<Cow<'a, str>>| -> Cow<'a, str> {
+            let all: Vec<_> = title.into_iter().chain(texts).collect();
+            all.join("\n").into()
+        };
+        match &*self.r#type {
+            "text" => self.text.ok_or_else(|| missing(place, "text")),
+            "search_result" => Ok(titled(self.title, texts(self.content, format!("{place}.content"))?)),
+            // The result of a search among tools, all of which the model sees.
+            "tool_reference" => self.tool_name.ok_or_else(|| missing(place, "tool_name")),
+            "document" => {
+                let place = format!("{place}.source");
+                let source = self.source.ok_or_else(|| missing(&place, "source"))?;
+                let source: Source<'a> = reading::value(source, &place)?;
+                let said = match &*source.r#type {
+                    "text" => vec![source.data.ok_or_else(|| missing(&place, "data"))?],
+                    "content" => texts(source.content, format!("{place}.content"))?,
+                    kind => return Err(unsupported(&place, &format!("documents of type `{kind}`"))),
+                };
+                Ok(titled(self.title, said))
+            }
+            kind => Err(unsupported(place, &format!("blocks of type `{kind}`"))),
+        }
+    }
+
+    fn into_result(self, place: &str) -> Result<ChatMessage<'a>, ApiError> {
+        let texts = match self.content {
+            Some(content) if content.get() != "null" => texts(content, &format!("{place}.content"))?,
+            _ => Vec::new(),
+        };
+        let mut said: Cow<'a, str> = match <[_; 1]>::try_from(texts) {
+            Ok([text]) => text,
+            Err(texts) => texts.join("\n").into(),
+        };
+        // A chat has no other way to say so.
+        if self.is_error == Some(true) && !said.get(..5).is_some_and(|it| it.eq_ignore_ascii_case("error")) {
+            said = format!("Error: {said}").into();
+        }
+        let id = self.tool_use_id.ok_or_else(|| missing(place, "tool_use_id"))?;
+        Ok(ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", said) })
+    }
+
+    fn into_call(self, place: &str) -> Result<ChatCall<'a>, ApiError> {
+        let input = self.input.ok_or_else(|| missing(place, "input"))?;
+        if !input.get().starts_with('{') {
+            let place = format!("{place}.input");
+            return Err(ApiError::invalid(&place, format!("{place}: expected an object")));
+        }
+        let id = self.id.ok_or_else(|| missing(place, "id"))?;
+        Ok(ChatCall::new(id, self.name.ok_or_else(|| missing(place, "name"))?, input))
+    }
+
+    fn into_thought(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
+        let thought = self.thinking.ok_or_else(|| missing(place, "thinking"))?;
+        match self.signature.as_deref().and_then(signed_thought) {
+            // It was not shown to the client.
+            Some(signed) if thought.is_empty() => Ok(signed.into()),
+            _ => Ok(thought),
+        }
+    }
+}
+
+fn missing(place: &str, field: &str) -> ApiError {
+    ApiError::invalid(place, format!("{place}: the field `{field}` is missing"))
+}
+
+fn unsupported(place: &str, what: &str) -> ApiError {
+    ApiError::unsupported(place, format!("{place}: {what} are not supported"))
+}

@@ -1,0 +1,146 @@
+//! Lines of a system prompt that change with each request and would make the cached prompt useless.
+//!
+//! A prompt is reused up to its first token that differs. Coding agents begin the system prompt with such lines: Claude
+//! Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, whose `cch` is
+//! another one each time. In: the texts of the system prompt. Out: the texts without such lines, and the lines that the
+//! model has to see, which the translation puts behind the conversation.
+
+use std::borrow::Cow;
+
+/// A header of the client for its own server. It says nothing to a model.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+/// Characters of the name in front of a stamp's colon, and of a whole stamp, at most.
+const LONGEST_NAME: usize = 40;
+const LONGEST_STAMP: usize = 200;
+
+/// Takes the lines that change out of the beginning of a system prompt. Returns those that the model has to see.
+pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
+    let mut taken = Vec::new();
+    let mut is_beginning = true;
+    for text in texts.iter_mut() {
+        if let Some(rest) = without_billing_header(text) {
+            *text = rest.to_owned().into();
+        }
+        let count = text.lines().take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
+        let is_whole = count == text.lines().count();
+        // At the beginning of the prompt, or a block of nothing else.
+        if is_beginning || is_whole {
+            let stamps = text.lines().take(count).filter(|line| is_stamp(line));
+            let stamps: Vec<String> = stamps.map(|line| line.trim().to_owned()).collect();
+            if !stamps.is_empty() {
+                taken.extend(stamps);
+                *text = text.lines().skip(count).collect::<Vec<_>>().join("\n").into();
+            }
+        }
+        is_beginning &= text.trim().is_empty();
+    }
+    texts.retain(|text| !text.trim().is_empty());
+    taken
+}
+
+/// A text without Claude Code's header at its beginning: `name=value;` any number of times. The text can go on behind
+/// the last semicolon on the same line. `None` where there is none.
+fn without_billing_header(text: &str) -> Option<&str> {
+    let mut rest = text.trim_start().strip_prefix(BILLING_HEADER)?;
+    loop {
+        let pair = rest.trim_start_matches(' ');
+        let name = pair.len() - pair.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_').len();
+        let is_pair = name > 0 && pair[name..].starts_with('=');
+        let end = pair.find([';', '\n']).filter(|_| is_pair);
+        match end {
+            Some(end) if pair[end..].starts_with(';') => rest = &pair[end + 1..],
+            Some(end) => return Some(&pair[end + 1..]),
+            // The last pair has no semicolon, or there is no pair at all.
+            None if is_pair => return Some(""),
+            None => return Some(rest.trim_start()),
+        }
+    }
+}
+
+/// Whether a line is `Name: value` with a value that is a date, a time, or an identifier: "Current time: 2026-11-28
+/// 22:14", "x-request-id: 5f3c2a10-...".
+fn is_stamp(line: &str) -> bool {
+    let line = line.trim();
+    let Some((name, value)) = line.split_once(':') else { return false };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '\'' | '-' | '_' | '\u{2019}');
+    if name.is_empty() || name.len() > LONGEST_NAME || line.len() > LONGEST_STAMP || !name.chars().all(is_name) {
+        return false;
+    }
+    let words = || value.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
+    let is_header = name.len() > 2 && name[..2].eq_ignore_ascii_case("x-");
+    // A sentence that mentions a date is no stamp.
+    words().filter(|word| !word.is_empty()).count() <= 8 && (is_header || words().any(changes))
+}
+
+/// Whether a word is a date (2026-11-28, 28.11.2026, 11/28/2026), a time (22:14), a year, or an identifier of hexadecimal
+/// digits.
+fn changes(word: &str) -> bool {
+    let word = word.trim_matches(|c: char| matches!(c, '(' | ')' | '.' | '"' | '\''));
+    let digits = word.bytes().filter(u8::is_ascii_digit).count();
+    let parts: Vec<&str> = word.split(['-', '/', '.', ':', 'T']).collect();
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let numbers = parts.iter().take_while(|part| is_number(part)).count();
+    let is_date = numbers >= 3 && digits >= 6;
+    let is_time = word.contains(':') && numbers >= 2;
+    let is_year = word.len() == 4 && digits == 4 && (word.starts_with("20") || word.starts_with("19"));
+    let is_seconds = word.len() >= 9 && digits == word.len();
+    let is_hex = word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_date || is_time || is_year || is_seconds || is_hex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(texts: &[&str]) -> (Vec<String>, Vec<String>) {
+        let mut texts: Vec<Cow<'_, str>> = texts.iter().map(|text| Cow::Borrowed(*text)).collect();
+        let taken = take(&mut texts);
+        (texts.into_iter().map(Cow::into_owned).collect(), taken)
+    }
+
+    #[test]
+    fn the_billing_header_is_left_out_wherever_the_text_goes_on() {
+        const HEADER: &str = "x-anthropic-billing-header: cc_version=2.1.101.e51; cc_entrypoint=cli; cch=a5145;";
+        for (texts, left) in [
+            (vec![HEADER.to_owned(), "You are an agent.".to_owned()], "You are an agent."),
+            (vec![format!("{HEADER}You are an agent.")], "You are an agent."),
+            (vec![format!("{HEADER}\nYou are an agent.")], "You are an agent."),
+            (vec![format!("{} cch=1\nYou are an agent.", BILLING_HEADER)], "You are an agent."),
+            (vec![format!("{BILLING_HEADER} other words")], "other words"),
+        ] {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let (rest, taken) = taken(&texts);
+            assert_eq!((rest.concat().trim(), &taken[..]), (left, &[][..]), "{texts:?}");
+        }
+        assert_eq!(taken(&[HEADER]).0, Vec::<String>::new());
+    }
+
+    #[test]
+    fn lines_that_change_are_taken_from_the_beginning_and_nothing_else_is() {
+        for stamp in [
+            "Current time: 2026-11-28T22:14:03Z",
+            "Today's date: Saturday, November 28, 2026",
+            "Date: 28.11.2026",
+            "Time: 22:14",
+            "Session: 8f14e45f-ceea-467f-a1ab-3ff2d3a1c7aa",
+            "x-request-id: abc",
+            "timestamp: 1795904043",
+        ] {
+            let expected = (vec!["You are an agent.".to_owned()], vec![stamp.to_owned()]);
+            assert_eq!(taken(&[stamp, "You are an agent."]), expected);
+            assert_eq!(taken(&[&format!("{stamp}\n\nYou are an agent.")]), expected);
+            // Within a text it stays where it is.
+            let within = format!("You are an agent.\n{stamp}\nBe brief.");
+            assert_eq!(taken(&[&within]), (vec![within.clone()], vec![]));
+        }
+        for text in [
+            "You are an agent: be brief.",
+            "Rules: answer in 3 words.",
+            "Note: the release of 2026-11-28 has a fault that you must never mention to any customer of ours.",
+            "https://example.com/2026-11-28",
+            "You are GPT, current date: 2026-11-28",
+        ] {
+            assert_eq!(taken(&[text]), (vec![text.to_owned()], vec![]), "{text}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Requests of other APIs as requests of chat completions: what a translation writes, and where each part of it stood.
+//!
+//! In: messages, tools and parameters, as the other API's reader finds them. Out: the body of a chat request, which is
+//! read and checked as a client's own, and [`Places`], by which errors name the place in the original request.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+use super::reading::{self, Entries};
+
+/// Template variables of a request at most.
+const MOST_VARIABLES: usize = 256;
+
+/// A chat request that is being written.
+#[derive(Default)]
+pub(super) struct ChatWriter<'a> {
+    messages: Vec<ChatMessage<'a>>,
+    tools: Vec<ChatTool<'a>>,
+    /// Values as JSON, by the names of chat completions.
+    parameters: Map<String, Value>,
+    given: Vec<(String, &'a RawValue)>,
+    variables: Vec<(String, Cow<'a, RawValue>)>,
+    places: Places,
+    left_out: Vec<String>,
+}
+
+/// A translated request.
+pub(super) struct Translation {
+    /// The body for chat completions.
+    pub(super) body: Vec<u8>,
+    pub(super) places: Places,
+    /// Optional parts of the request that were left out, each with its place and kind.
+    pub(super) left_out: Vec<String>,
+}
+
+/// A message, as chat completions have it.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct ChatMessage<'a> {
+    pub(super) role: &'static str,
+    pub(super) content: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reasoning_content: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tool_calls: Vec<ChatCall<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_call_id: Option<Cow<'a, str>>,
+}
+
+/// A call of a tool.
+#[derive(Debug, Serialize)]
+pub(super) struct ChatCall<'a> {
+    id: Cow<'a, str>,
+    r#type: &'static str,
+    function: CalledFunction<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct CalledFunction<'a> {
+    name: Cow<'a, str>,
+    arguments: &'a RawValue,
+}
+
+/// A function that can be called.
+#[derive(Debug, Serialize)]
+struct ChatTool<'a> {
+    r#type: &'static str,
+    function: ChatFunction<'a>,
+}
+
+/// The parts of a function tool.
+#[derive(Debug, Serialize)]
+pub(super) struct ChatFunction<'a> {
+    pub(super) name: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) description: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parameters: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) strict: Option<bool>,
+}
+
+impl<'a> ChatCall<'a> {
+    /// `arguments`: an object, or a text of JSON.
+    pub(super) fn new(id: Cow<'a, str>, name: Cow<'a, str>, arguments: &'a RawValue) -> Self {
+        Self { id, r#type: "function", function: CalledFunction { name, arguments } }
+    }
+}
+
+impl<'a> ChatMessage<'a> {
+    pub(super) fn new(role: &'static str, content: impl Into<Cow<'a, str>>) -> Self {
+        Self { role, content: content.into(), ..Self::default() }
+    }
+
+    /// Appends a text as a paragraph of its own.
+    pub(super) fn append(&mut self, text: &str) {
+        if !self.content.is_empty() && !text.is_empty() {
+            self.content.to_mut().push('\n');
+        }
+        self.content.to_mut().push_str(text);
+    }
+}
+
+impl<'a> ChatWriter<'a> {
+    /// Adds a message that stands at `place` of the original request. Consecutive messages of a user or of the
+    /// assistant become one, as both other APIs have it: many templates want the roles to alternate.
+    pub(super) fn message(&mut self, message: ChatMessage<'a>, place: impl FnOnce() -> String) {
+        if let Some(last) = self.messages.last_mut()
+            && last.role == message.role
+            && matches!(message.role, "user" | "assistant")
+        {
+            last.append(&message.content);
+            last.tool_calls.extend(message.tool_calls);
+            last.reasoning_content = match (last.reasoning_content.take(), message.reasoning_content) {
+                (Some(before), Some(more)) => Some(format!("{before}\n{more}").into()),
+                (before, more) => before.or(more),
+            };
+            return;
+        }
+        self.messages.push(message);
+        self.places.messages.push(place());
+    }
+
+    pub(super) fn last(&self) -> Option<&ChatMessage<'a>> {
+        self.messages.last()
+    }
+
+    pub(super) fn last_mut(&mut self) -> Option<&mut ChatMessage<'a>> {
+        self.messages.last_mut()
+    }
+
+    /// Adds a tool that stands at `place` of the original request, which calls its schema `schema`.
+    pub(super) fn tool(&mut self, function: ChatFunction<'a>, place: String, schema: &'static str) {
+        self.tools.push(ChatTool { r#type: "function", function });
+        self.places.tools.push((place, schema));
+    }
+
+    pub(super) fn has_tool(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.function.name == name)
+    }
+
+    pub(super) fn has_tools(&self) -> bool {
+        !self.tools.is_empty()
+    }
+
+    /// Notes an optional part of the request that is left out.
+    pub(super) fn leave_out(&mut self, what: String) {
+        self.left_out.push(what);
+    }
+
+    /// Sets a parameter of chat completions.
+    pub(super) fn set(&mut self, name: &str, value: impl Into<Value>) {
+        self.parameters.insert(name.to_owned(), value.into());
+    }
+
+    /// Sets a parameter of chat completions to a value of the original request, where it is called `own`.
+    pub(super) fn give(&mut self, name: &str, own: &'static str, value: &'a RawValue) {
+        self.given.push((name.to_owned(), value));
+        self.rename(name, own);
+    }
+
+    /// Passes on a parameter under the same name.
+    pub(super) fn pass(&mut self, name: &str, value: &'a RawValue) {
+        self.given.push((name.to_owned(), value));
+    }
+
+    /// Errors that name `chat` name `own` instead.
+    pub(super) fn rename(&mut self, chat: &str, own: &'static str) {
+        self.places.renamed.push((chat.to_owned(), own));
+    }
+
+    /// Reads the template variables of the request. A later [`variable`](Self::variable) does not replace them.
+    pub(super) fn variables(&mut self, given: &'a RawValue) -> Result<(), ApiError> {
+        let Entries::<&'a RawValue, MOST_VARIABLES>(given) = reading::value(given, "chat_template_kwargs")?;
+        self.variables.extend(given.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))));
+        Ok(())
+    }
+
+    /// Sets a variable of the template, unless the request has it.
+    pub(super) fn variable(&mut self, name: &str, value: bool) {
+        if self.variables.iter().all(|(it, _)| it != name)
+            && let Ok(value) = serde_json::value::to_raw_value(&value)
+        {
+            self.variables.push((name.to_owned(), Cow::Owned(value)));
+        }
+    }
+
+    /// Writes the request.
+    pub(super) fn finish(self) -> Result<Translation, ApiError> {
+        let Self { messages, tools, parameters, given, variables, places, left_out } = self;
+        let body = Body { messages, tools, parameters, given, variables };
+        let body =
+            serde_json::to_vec(&body).map_err(|error| ApiError::new(500, format!("the translation: {error}")))?;
+        Ok(Translation { body, places, left_out })
+    }
+}
+
+/// The whole body. The order of the fields does not matter, but no name may come twice.
+#[derive(Serialize)]
+struct Body<'a> {
+    messages: Vec<ChatMessage<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<ChatTool<'a>>,
+    #[serde(flatten)]
+    parameters: Map<String, Value>,
+    #[serde(flatten, serialize_with = "as_map")]
+    given: Vec<(String, &'a RawValue)>,
+    #[serde(rename = "chat_template_kwargs", skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
+    variables: Vec<(String, Cow<'a, RawValue>)>,
+}
+
+fn as_map<V: Serialize, S: serde::Serializer>(entries: &[(String, V)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(name, value)| (name, value)))
+}
+
+/// Where the parts of a translated request stood in the original one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Places {
+    /// Of each message.
+    messages: Vec<String>,
+    /// Of each tool, with the name of its schema.
+    tools: Vec<(String, &'static str)>,
+    /// Other parameters: the name in chat completions, and the original one.
+    renamed: Vec<(String, &'static str)>,
+    /// What the original request calls `messages` as a whole.
+    pub(super) conversation: Option<&'static str>,
+}
+
+impl Places {
+    /// An error that names a place of the original request.
+    pub(super) fn restore(&self, mut error: ApiError) -> ApiError {
+        if let Some(param) = error.param.take() {
+            let original = self.original(&param).unwrap_or_else(|| param.clone());
+            error.message = error.message.replacen(&param, &original, 1);
+            error.param = Some(original);
+        }
+        error
+    }
+
+    /// A text that begins with a place, as those of [`Completion::unenforced`](super::Completion::unenforced).
+    pub(super) fn restore_beginning(&self, text: &str) -> String {
+        let (place, rest) = text.split_once(": ").unwrap_or((text, ""));
+        self.original(place).map_or_else(|| text.to_owned(), |place| format!("{place}: {rest}"))
+    }
+
+    /// The original place. `None` where it is the same.
+    fn original(&self, place: &str) -> Option<String> {
+        if let Some((index, rest)) = indexed(place, "messages") {
+            let rest = rest.strip_prefix(".content").unwrap_or(rest);
+            return self.messages.get(index).map(|own| format!("{own}{rest}"));
+        }
+        if place == "messages" {
+            return self.conversation.map(str::to_owned);
+        }
+        if let Some((index, rest)) = indexed(place, "tools") {
+            let (own, schema) = self.tools.get(index)?;
+            let rest = rest.strip_prefix(".function").unwrap_or(rest);
+            return Some(match rest.strip_prefix(".parameters") {
+                Some(within) => format!("{own}.{schema}{within}"),
+                None => format!("{own}{rest}"),
+            });
+        }
+        self.renamed.iter().find_map(|(chat, own)| {
+            let within = place.strip_prefix(chat.as_str())?;
+            (within.is_empty() || within.starts_with(['.', '['])).then(|| format!("{own}{within}"))
+        })
+    }
+}
+
+/// The index of `list[index]rest`, and the rest.
+fn indexed<'a>(place: &'a str, list: &str) -> Option<(usize, &'a str)> {
+    let (index, rest) = place.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
+    Some((index.parse().ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_place_in_the_original_request() {
+        let mut writer = ChatWriter::default();
+        writer.message(ChatMessage::new("system", "a"), || "instructions".to_owned());
+        writer.message(ChatMessage::new("user", "b"), || "input[3]".to_owned());
+        let function = ChatFunction { name: "f".into(), description: None, parameters: None, strict: None };
+        writer.tool(function, "tools[2]".to_owned(), "input_schema");
+        writer.rename("response_format.json_schema.schema", "text.format.schema");
+        let places = writer.finish().unwrap().places;
+        let original = |place| {
+            let error = places.restore(ApiError::invalid(place, format!("{place}: wrong")));
+            assert!(error.message.starts_with(error.param.as_deref().unwrap()), "{error}");
+            error.param.unwrap()
+        };
+        for (place, expected) in [
+            ("messages[1].content", "input[3]"),
+            ("messages[1].tool_calls", "input[3].tool_calls"),
+            ("tools[0].function.parameters.properties.p", "tools[2].input_schema.properties.p"),
+            ("tools[0].function.name", "tools[2].name"),
+            ("response_format.json_schema.schema.properties.p", "text.format.schema.properties.p"),
+            ("temperature", "temperature"),
+        ] {
+            assert_eq!(original(place), expected);
+        }
+        let said = places.restore_beginning("tools[0].function.parameters: left");
+        assert_eq!(said, "tools[2].input_schema: left");
+    }
+}

@@ -1,0 +1,53 @@
+//! Requests of other APIs as data: whatever is in them, they are answered or refused.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::api::{any_json, api, one_of};
+
+/// Names of fields, and words that they may have, of all surfaces.
+const NAMES: &str = "type role content text input output id name call_id arguments tool_use_id signature thinking source \
+    data format schema summary function";
+const FIELDS: &str = "messages system tools tool_choice thinking output_config stop_sequences metadata max_tokens stream \
+    temperature chat_template_kwargs container model";
+
+/// A value in which the names of the APIs occur.
+fn any_field() -> impl Strategy<Value = Value> {
+    let words =
+        one_of("text user assistant system message tool_use tool_result thinking document function auto any tool");
+    let leaf = prop_oneof![any_json(), words.prop_map(Value::from)];
+    leaf.prop_recursive(3, 16, 3, |inner| {
+        let names = one_of(NAMES);
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::vec((names, inner), 0..4)
+                .prop_map(|fields| fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_request_of_another_api_does_worse_than_an_error(
+        fields in prop::collection::vec((one_of(FIELDS), any_field()), 0..4),
+    ) {
+        let mut body = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 2});
+        for (name, value) in fields {
+            body[name] = value;
+        }
+        let bytes = body.to_string();
+        for outcome in [api().message(bytes.as_bytes()).map(drop), api().count_message_tokens(bytes.as_bytes()).map(drop)] {
+            if let Err(error) = outcome {
+                prop_assert!((400..500).contains(&error.status) || error.status == 503, "{error}: {body}");
+                prop_assert_eq!(&error.to_anthropic_json()["type"], "error");
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_do_worse_either(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        prop_assert!(api().message(&bytes).is_err_and(|error| error.status == 400));
+    }
+}
