@@ -42,7 +42,7 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Begins a chat, or answers every line that comes through a pipe
     Chat(Box<TalkArgs>),
-    /// Serves a model by OpenAI's API
+    /// Serves a model by OpenAI's and Anthropic's APIs
     Serve(Box<ServeArgs>),
     /// Shows where a model would go on this machine, or on GPUs that it does not have, without loading it
     Plan(Box<PlanArgs>),

@@ -16,6 +16,7 @@ use super::logprobs::TokenTable;
 use super::messages::{self, MessageEvents};
 use super::options::Options;
 use super::reading::{self, List};
+use super::responses::{self, ResponseEvents, Store};
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
 use super::translation::Translation;
@@ -44,6 +45,8 @@ pub struct Api {
     when_full: WhenFull,
     /// Made when somebody asks for log-probabilities.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
+    /// Answers of `/v1/responses` that later requests may follow.
+    responses: Arc<Store>,
 }
 
 impl Api {
@@ -61,6 +64,7 @@ impl Api {
             set: Arc::default(),
             when_full: WhenFull::Stop,
             tokens: Arc::default(),
+            responses: Arc::default(),
         }
     }
 
@@ -132,6 +136,57 @@ impl Api {
         let (Translation { body, places, .. }, _) = messages::translate(body)?;
         let count = self.count_tokens(&body).map_err(|error| places.restore(error))?;
         Ok(json!({"input_tokens": count}))
+    }
+
+    /// Answers `POST /v1/responses`, OpenAI's other API. Responses are kept for `previous_response_id`, unless the
+    /// request says `store: false`: the newest 1,024, 32 MiB in all. Clones have them too.
+    ///
+    /// # Errors
+    ///
+    /// As [`chat`](Self::chat), and of status 404 where an earlier response that the request names is not kept.
+    pub fn respond(&self, body: &[u8]) -> Result<Completion, ApiError> {
+        let (Translation { body, places, left_out }, asked) = responses::translate(body, &self.responses)?;
+        let answer = || {
+            let request = self.read_chat(&body)?;
+            let choices = vec![request.generate.clone()];
+            let completion = self.submit(Endpoint::Responses, &request.options, choices, || request.reading())?;
+            Ok(completion.with_unenforced(request.unenforced))
+        };
+        let completion = answer().map_err(|error| places.restore(error))?;
+        let events = ResponseEvents::new(completion.frame().clone(), asked, Arc::clone(&self.responses));
+        Ok(completion.translated(Writer::Response(Box::new(events)), places, left_out))
+    }
+
+    /// Answers `POST /v1/responses/input_tokens`: the tokens of the prompt that [`respond`](Self::respond) would make.
+    ///
+    /// # Errors
+    ///
+    /// Of status 400 for what the request has wrong, 404 for another model.
+    pub fn count_response_tokens(&self, body: &[u8]) -> Result<Value, ApiError> {
+        let (Translation { body, places, .. }, _) = responses::translate(body, &self.responses)?;
+        let count = self.count_tokens(&body).map_err(|error| places.restore(error))?;
+        Ok(json!({"object": "response.input_tokens", "input_tokens": count}))
+    }
+
+    /// Answers `GET /v1/responses/ID`: a response that is kept, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// Of status 404 where there is none.
+    pub fn response(&self, id: &str) -> Result<Arc<str>, ApiError> {
+        self.responses.response(id).ok_or_else(|| no_response(id))
+    }
+
+    /// Answers `DELETE /v1/responses/ID`: the response is kept no longer.
+    ///
+    /// # Errors
+    ///
+    /// Of status 404 where there is none.
+    pub fn delete_response(&self, id: &str) -> Result<Value, ApiError> {
+        match self.responses.delete(id) {
+            true => Ok(json!({"id": id, "object": "response", "deleted": true})),
+            false => Err(no_response(id)),
+        }
     }
 
     /// The tokens of the prompt of a chat.
@@ -208,6 +263,8 @@ impl Api {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Completions => "cmpl",
             Endpoint::Messages => "msg",
+            // Whoever knows the id of a response may read it.
+            Endpoint::Responses => return self.responses.new_id(),
         };
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         format!("{kind}-{:x}-{number:x}", self.created)
@@ -249,6 +306,10 @@ impl Api {
         let model = |name| json!({"id": name, "object": "model", "created": self.created, "owned_by": "autoplace"});
         json!({"object": "list", "data": all.map(model).collect::<Value>()})
     }
+}
+
+fn no_response(id: &str) -> ApiError {
+    ApiError::new(404, format!("there is no response `{id}`: it was not stored, or has made room for newer ones"))
 }
 
 /// A client that names a model means that one.

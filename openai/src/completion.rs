@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::choice::{Choice, Step};
 use super::error::ApiError;
 use super::messages::{self, Message, MessageEvents};
+use super::responses::ResponseEvents;
 use super::shape::{Chunks, Frame, usage};
 use super::translation::Places;
 use autoplace::generate::Error;
@@ -45,6 +46,8 @@ pub(super) enum Writer {
     Chunks(Vec<Chunks>),
     /// Events of Anthropic's messages.
     Message(Box<MessageEvents>),
+    /// Events of OpenAI's responses.
+    Response(Box<ResponseEvents>),
 }
 
 impl Completion {
@@ -73,9 +76,13 @@ impl Completion {
     }
 
     /// The answer of a translated request, which errors and notes name the places of.
-    pub(super) fn translated(self, writer: Writer, places: Places, left_out: Vec<String>) -> Self {
+    pub(super) fn translated(self, mut writer: Writer, places: Places, left_out: Vec<String>) -> Self {
+        let ready = match &mut writer {
+            Writer::Response(events) => events.begin().into(),
+            _ => VecDeque::new(),
+        };
         let unenforced = self.unenforced.iter().map(|text| places.restore_beginning(text)).collect();
-        Self { writer, places, left_out, unenforced, ready: VecDeque::new(), ..self }
+        Self { writer, places, left_out, unenforced, ready, ..self }
     }
 
     pub(super) fn frame(&self) -> &Frame {
@@ -100,7 +107,7 @@ impl Completion {
     }
 
     /// Whether events have names, which are the `type` of each chunk, and no `[DONE]` comes after the last: so it is
-    /// with Anthropic's messages.
+    /// with Anthropic's messages and OpenAI's responses.
     pub fn has_named_events(&self) -> bool {
         !matches!(self.writer, Writer::Chunks(_))
     }
@@ -110,6 +117,7 @@ impl Completion {
         match &self.writer {
             Writer::Chunks(_) => error.to_json(),
             Writer::Message(_) => messages::error_json(error),
+            Writer::Response(events) => events.error(error),
         }
     }
 
@@ -124,8 +132,10 @@ impl Completion {
     ///
     /// What a computation failed with.
     pub async fn response(mut self) -> Result<Value, ApiError> {
-        if matches!(self.writer, Writer::Message(_)) {
-            return self.message().await;
+        match &self.writer {
+            Writer::Chunks(_) => {}
+            Writer::Message(_) => return self.message().await,
+            Writer::Response(_) => return self.last_event().await.map(|mut event| event["response"].take()),
         }
         // By turns: one that nobody reads is not computed for long.
         let mut wholes: Vec<_> = self.choices.iter().map(|_| Step::default()).collect();
@@ -150,6 +160,15 @@ impl Completion {
             message.add(event?);
         }
         Ok(message.into_json())
+    }
+
+    /// The last event of a stream.
+    async fn last_event(mut self) -> Result<Value, ApiError> {
+        let mut last = Value::Null;
+        while let Some(event) = poll_fn(|context| self.poll_chunk(context)).await {
+            last = event?;
+        }
+        Ok(last)
     }
 
     /// The whole answer, for whom this thread waits.
@@ -204,6 +223,7 @@ impl Completion {
                 self.ready.extend(choices.into_iter().map(|choice| self.frame.chunk(choice, self.include_usage)));
             }
             Writer::Message(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),
+            Writer::Response(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),
         }
     }
 
@@ -218,6 +238,7 @@ impl Completion {
             }
             Writer::Chunks(_) => {}
             Writer::Message(events) => self.ready.extend(events.end(&tokens)),
+            Writer::Response(events) => self.ready.extend(events.end(&tokens)),
         }
     }
 

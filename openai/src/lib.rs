@@ -1,7 +1,8 @@
 //! OpenAI's HTTP API without the HTTP: the JSON of a request in, the JSON of an answer out, so that any web framework
 //! can serve a model to the programs that speak it; `Server` (feature `server`) does.
 //!
-//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, and of Anthropic's `/v1/messages`. Out: a [`Completion`], which is asked
+//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, and of
+//! Anthropic's `/v1/messages`. Out: a [`Completion`], which is asked
 //! for its chunks or for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape.
 //!
 //! ```no_run
@@ -55,6 +56,7 @@ mod messages;
 mod options;
 mod parameters;
 mod reading;
+mod responses;
 #[cfg(feature = "server")]
 pub mod server;
 mod shape;

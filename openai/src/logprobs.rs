@@ -57,6 +57,11 @@ impl TokenInfo {
 
 /// Of a chat.
 pub(super) fn chat(tokens: &[TokenInfo]) -> Value {
+    json!({"content": entries(tokens), "refusal": null})
+}
+
+/// The tokens of a text, an object each.
+pub(super) fn entries(tokens: &[TokenInfo]) -> Vec<Value> {
     let entry = |bytes: &[u8], logprob: f32| json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes});
     let content = tokens.iter().map(|token| {
         let top = token.top.iter();
@@ -65,7 +70,7 @@ pub(super) fn chat(tokens: &[TokenInfo]) -> Value {
         content["top_logprobs"] = top;
         content
     });
-    json!({"content": content.collect::<Value>(), "refusal": null})
+    content.collect()
 }
 
 /// Of a completion; `offset` is where its text has got to, in characters, and goes on.

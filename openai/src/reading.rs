@@ -174,6 +174,11 @@ pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str)
     located(serde_path_to_error::deserialize(value), place)
 }
 
+/// A text of JSON that was a part of an earlier request or answer.
+pub(super) fn json(text: &str) -> Result<&RawValue, ApiError> {
+    serde_json::from_str(text).map_err(|error| ApiError::new(500, format!("what was kept is no JSON: {error}")))
+}
+
 /// A text, or a list of so many texts at most.
 pub(super) fn texts<const MOST: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
     if is_text(given) {
@@ -225,6 +230,12 @@ pub(super) struct Entries<T, const MOST: usize>(pub(super) BTreeMap<String, T>);
 impl<T, const MOST: usize> Default for Entries<T, MOST> {
     fn default() -> Self {
         Self(BTreeMap::new())
+    }
+}
+
+impl<T, const MOST: usize> Default for List<T, MOST> {
+    fn default() -> Self {
+        Self(Vec::new())
     }
 }
 

@@ -15,13 +15,15 @@ pub(super) enum Endpoint {
     Completions,
     /// Anthropic's messages.
     Messages,
+    /// OpenAI's responses.
+    Responses,
 }
 
 impl Endpoint {
     /// What the endpoint calls a prompt.
     pub(super) fn prompt(self) -> &'static str {
         match self {
-            Self::Chat | Self::Messages => "messages",
+            Self::Chat | Self::Messages | Self::Responses => "messages",
             Self::Completions => "prompt",
         }
     }
@@ -30,7 +32,7 @@ impl Endpoint {
     fn logprobs(self, tokens: &[TokenInfo], offset: &mut usize) -> Value {
         match self {
             _ if tokens.is_empty() => Value::Null,
-            Self::Chat | Self::Messages => logprobs::chat(tokens),
+            Self::Chat | Self::Messages | Self::Responses => logprobs::chat(tokens),
             Self::Completions => logprobs::completion(tokens, offset),
         }
     }
@@ -68,6 +70,7 @@ impl Frame {
             (Endpoint::Chat, true) => "chat.completion.chunk",
             (Endpoint::Completions, _) => "text_completion",
             (Endpoint::Messages, _) => "message",
+            (Endpoint::Responses, _) => "response",
         };
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,

@@ -1,4 +1,5 @@
-//! Requests of other APIs as requests of chat completions: what a translation writes, and where each part of it stood.
+//! Requests of other APIs as requests of chat completions: a writer of the chat request, which remembers where each
+//! part stood in the original.
 //!
 //! In: messages, tools and parameters, as the other API's reader finds them. Out: the body of a chat request, which is
 //! read and checked as a client's own, and [`Places`], by which errors name the place in the original request.
@@ -26,6 +27,8 @@ pub(super) struct ChatWriter<'a> {
     variables: Vec<(String, Cow<'a, RawValue>)>,
     places: Places,
     left_out: Vec<String>,
+    /// Bytes that the chat request will have, about.
+    bytes: usize,
 }
 
 /// A translated request.
@@ -105,6 +108,16 @@ impl<'a> ChatMessage<'a> {
 }
 
 impl<'a> ChatWriter<'a> {
+    /// For a request of so many bytes.
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
+    /// Errors about the conversation as a whole name this parameter.
+    pub(super) fn conversation_is(&mut self, name: &'static str) {
+        self.places.conversation = Some(name);
+    }
+
     /// Adds a message that stands at `place` of the original request. Consecutive messages of a user or of the
     /// assistant become one, as both other APIs have it: many templates want the roles to alternate.
     pub(super) fn message(&mut self, message: ChatMessage<'a>, place: impl FnOnce() -> String) {
@@ -190,11 +203,13 @@ impl<'a> ChatWriter<'a> {
 
     /// Writes the request.
     pub(super) fn finish(self) -> Result<Translation, ApiError> {
-        let Self { messages, tools, parameters, given, variables, places, left_out } = self;
+        let Self { messages, tools, parameters, given, variables, places, left_out, bytes } = self;
         let body = Body { messages, tools, parameters, given, variables };
-        let body =
-            serde_json::to_vec(&body).map_err(|error| ApiError::new(500, format!("the translation: {error}")))?;
-        Ok(Translation { body, places, left_out })
+        // The texts of the request become the texts of the chat, which have about the same size.
+        let mut written = Vec::with_capacity(bytes + bytes / 8);
+        serde_json::to_writer(&mut written, &body)
+            .map_err(|error| ApiError::new(500, format!("the translation: {error}")))?;
+        Ok(Translation { body: written, places, left_out })
     }
 }
 
@@ -226,7 +241,7 @@ pub(super) struct Places {
     /// Other parameters: the name in chat completions, and the original one.
     renamed: Vec<(String, &'static str)>,
     /// What the original request calls `messages` as a whole.
-    pub(super) conversation: Option<&'static str>,
+    conversation: Option<&'static str>,
 }
 
 impl Places {
@@ -249,6 +264,8 @@ impl Places {
     /// The original place. `None` where it is the same.
     fn original(&self, place: &str) -> Option<String> {
         if let Some((index, rest)) = indexed(place, "messages") {
+            // In the other APIs a call is an item or a block, whose place this is already.
+            let rest = if rest.starts_with(".tool_calls") { "" } else { rest };
             let rest = rest.strip_prefix(".content").unwrap_or(rest);
             return self.messages.get(index).map(|own| format!("{own}{rest}"));
         }
@@ -296,7 +313,7 @@ mod tests {
         };
         for (place, expected) in [
             ("messages[1].content", "input[3]"),
-            ("messages[1].tool_calls", "input[3].tool_calls"),
+            ("messages[1].tool_calls[0].function.arguments", "input[3]"),
             ("tools[0].function.parameters.properties.p", "tools[2].input_schema.properties.p"),
             ("tools[0].function.name", "tools[2].name"),
             ("response_format.json_schema.schema.properties.p", "text.format.schema.properties.p"),

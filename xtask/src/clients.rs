@@ -17,16 +17,19 @@ pub(crate) const OPENAI: &str = "xtask/clients/requirements.txt";
 /// What the clients of the step `clients` need beside it, and their programs, by what stands behind `use_` in their
 /// names.
 const FEW: [(&str, &[&str]); 2] = [
-    ("xtask/clients/few/requirements.txt", &["openai", "langchain", "litellm", "instructor"]),
+    ("xtask/clients/few/requirements.txt", &["openai", "responses", "langchain", "litellm", "instructor"]),
     ("xtask/clients/messages/requirements.txt", &["anthropic"]),
 ];
 /// The others in Python. Not all of them go with one version of OpenAI's client.
 const OTHERS: [(&str, &[&str]); 3] = [
-    ("xtask/clients/agents/requirements.txt", &["agents", "pydantic_ai", "llm"]),
+    (
+        "xtask/clients/agents/requirements.txt",
+        &["agents", "agents_responses", "pydantic_ai", "pydantic_ai_responses", "llm"],
+    ),
     ("xtask/clients/frameworks/requirements.txt", &["llama_index", "smolagents", "haystack"]),
     ("xtask/clients/crews/requirements.txt", &["dspy", "crewai"]),
 ];
-const OF_JAVASCRIPT: [&str; 3] = ["openai", "langchain", "ai"];
+const OF_JAVASCRIPT: [&str; 4] = ["openai", "langchain", "ai", "ai_openai"];
 
 /// All clients, outside of the CI: they are some hundred packages.
 pub(crate) fn clients(workspace: &Workspace) -> Result<()> {

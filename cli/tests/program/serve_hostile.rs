@@ -64,6 +64,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         assert_eq!((answered, answer["error"]["param"].as_str()), (status, param), "{answer}");
     }
     const MESSAGES: &str = "/v1/messages";
+    const RESPONSES: &str = "/v1/responses";
     let user = |content: &str| format!(r#"{{"messages": [{{"role": "user", "content": {content}}}]}}"#);
     let blocks = format!("[{}{{}}]", r#"{"type":"text","text":"a"},"#.repeat(bytes / 26));
     let many = format!("[{}0]", r#"{"role":"user","content":"a"},"#.repeat(bytes / 29));
@@ -76,6 +77,22 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         (MESSAGES, format!(r#"{{"messages": {many}}}"#), "messages: 8192 entries are the most"),
         (MESSAGES, user(&blocks), "messages[0].content: 1024 entries are the most"),
         (MESSAGES, user(&format!("\"{text}\"")), "prompt is too long"),
+        (RESPONSES, format!(r#"{{"input": {bomb}}}"#), "input: 8192 entries are the most"),
+        (RESPONSES, format!(r#"{{"input": {many}}}"#), "input: 8192 entries are the most"),
+        (RESPONSES, format!(r#"{{"input": "{text}"}}"#), "input"),
+        (RESPONSES, format!(r#"{{"input": {deep}}}"#), "input[0]"),
+        (RESPONSES, format!(r#"{{"input": "a", "tools": {bomb}}}"#), "tools[0]"),
+        (
+            RESPONSES,
+            format!(r#"{{"input": "a", "metadata": {bomb}}}"#),
+            "metadata: with it the request has more than 65536",
+        ),
+        (
+            RESPONSES,
+            format!(r#"{{"input": "a", "tools": [{{"type": "function", "name": "f", "parameters": {bomb}}}]}}"#),
+            "more than 65536 values",
+        ),
+        (RESPONSES, format!(r#"{{"input": "a", "include": {bomb}}}"#), "include[0]"),
         (MESSAGES, user(&deep), "messages[0].content[0]"),
         (MESSAGES, format!(r#"{{"messages": {messages}, "tools": {bomb}}}"#), "tools[0]"),
         (MESSAGES, schema.clone(), "tools: with it the request has more than 65536 values"),

@@ -83,7 +83,7 @@ pub(super) fn message<'a>(
         let place = format!("{place}[{index}]");
         match (&*block.r#type, role) {
             ("tool_result", "user") => {
-                // What the user has said before it is a message of its own.
+                // The user's text before the result is a message of its own.
                 let before = std::mem::replace(&mut said, ChatMessage::new(role, ""));
                 if !before.content.is_empty() {
                     writer.message(before, || place.clone());
@@ -99,7 +99,7 @@ pub(super) fn message<'a>(
                     None => thought,
                 });
             }
-            // Nobody but Anthropic can read it.
+            // Only Anthropic can decrypt it.
             ("redacted_thinking", "assistant") => {}
             _ => said.append(&block.into_text(&place)?),
         }
@@ -165,7 +165,7 @@ impl<'a> Block<'a> {
             Ok([text]) => text,
             Err(texts) => texts.join("\n").into(),
         };
-        // A chat has no other way to say so.
+        // Chat completions have no field for a call that failed.
         if self.is_error == Some(true) && !said.get(..5).is_some_and(|it| it.eq_ignore_ascii_case("error")) {
             said = format!("Error: {said}").into();
         }
@@ -186,7 +186,7 @@ impl<'a> Block<'a> {
     fn into_thought(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
         let thought = self.thinking.ok_or_else(|| missing(place, "thinking"))?;
         match self.signature.as_deref().and_then(signed_thought) {
-            // It was not shown to the client.
+            // The client was shown the signature alone.
             Some(signed) if thought.is_empty() => Ok(signed.into()),
             _ => Ok(thought),
         }

@@ -10,10 +10,10 @@ use crate::shape::{Frame, called};
 use autoplace::chat::ReplyPart;
 use autoplace::generate::FinishReason;
 
-/// What a signature begins with that has a thought.
+/// The beginning of a signature that holds a thought.
 const SIGNED: &str = "autoplace:";
 
-/// The thought in a signature of ours. It is no secret of the server's: the client has paid for it.
+/// The thought that one of our signatures holds. It is not encrypted: the client may read it.
 pub(super) fn signed_thought(signature: &str) -> Option<String> {
     let thought = BASE64_STANDARD.decode(signature.strip_prefix(SIGNED)?).ok()?;
     String::from_utf8(thought).ok()

@@ -1,7 +1,7 @@
 //! Anthropic's Messages API: a translation onto chat completions, and their answers as messages and events.
 //!
-//! In: bodies of `/v1/messages` and `/v1/messages/count_tokens`. Out: requests of chat completions; messages, events and
-//! errors in Anthropic's shape. docs/messages.md has the table of fields, which `tests/openai/messages.rs` checks.
+//! In: bodies of `/v1/messages` and `/v1/messages/count_tokens`. Out: requests of chat completions; messages, events
+//! and errors in Anthropic's shape. docs/messages.md has the table of fields, which `tests/openai/messages.rs` checks.
 
 mod blocks;
 mod events;

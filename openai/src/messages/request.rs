@@ -40,7 +40,8 @@ const IGNORED: [&str; 10] = [
     "context_management",
     "betas",
 ];
-/// Parameters that are refused: Anthropic's own services, and those of chat completions that have no place in a message.
+/// Parameters that are refused: Anthropic's own services, and those of chat completions that have no place in a
+/// message.
 const REFUSED: [&str; 12] = [
     "container",
     "mcp_servers",
@@ -116,12 +117,13 @@ struct OutputFormat<'a> {
 
 /// Translates the body of a request for a message.
 pub(crate) fn translate(body: &[u8]) -> Result<(Translation, Shown), ApiError> {
+    let bytes = body.len();
     let body = reading::with_integers(body);
     let body = reading::object_as_given(&body)?;
     if let Some(name) = REFUSED.into_iter().find(|name| body.get(name).is_some_and(|it| !is_nothing(it))) {
         return Err(ApiError::unsupported(name, format!("`{name}` is not supported by /v1/messages")));
     }
-    let mut writer = ChatWriter::default();
+    let mut writer = ChatWriter::new(bytes);
     for (name, value) in body.entries() {
         let is_own = READ.contains(&name) || IGNORED.contains(&name) || REFUSED.contains(&name);
         match name {
@@ -186,9 +188,8 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
     if is_begun {
         writer.set("continue_final_message", true);
     } else if let (Some(last), false) = (writer.last_mut(), stamps.is_empty()) {
-        // Behind everything that the next request repeats.
-        last.append("");
-        last.append(&stamps.join("\n"));
+        // The next request repeats everything before this place.
+        last.append(&format!("\n{}", stamps.join("\n")));
     }
     Ok(())
 }

@@ -12,6 +12,8 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 /// Characters of the name in front of a stamp's colon, and of a whole stamp, at most.
 const LONGEST_NAME: usize = 40;
 const LONGEST_STAMP: usize = 200;
+/// Lines in front of a text that are looked at, at most.
+const MOST_LINES: usize = 32;
 
 /// Takes the lines that change out of the beginning of a system prompt. Returns those that the model has to see.
 pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
@@ -21,15 +23,16 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
         if let Some(rest) = without_billing_header(text) {
             *text = rest.to_owned().into();
         }
-        let count = text.lines().take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
-        let is_whole = count == text.lines().count();
+        let first = text.lines().take(MOST_LINES);
+        let count = first.take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
+        let is_whole = text.lines().nth(count).is_none();
         // At the beginning of the prompt, or a block of nothing else.
         if is_beginning || is_whole {
             let stamps = text.lines().take(count).filter(|line| is_stamp(line));
             let stamps: Vec<String> = stamps.map(|line| line.trim().to_owned()).collect();
             if !stamps.is_empty() {
                 taken.extend(stamps);
-                *text = text.lines().skip(count).collect::<Vec<_>>().join("\n").into();
+                *text = behind(text, count).to_owned().into();
             }
         }
         is_beginning &= text.trim().is_empty();
@@ -57,6 +60,11 @@ fn without_billing_header(text: &str) -> Option<&str> {
     }
 }
 
+/// A text without its first lines.
+fn behind(text: &str, lines: usize) -> &str {
+    (0..lines).fold(text, |rest, _| rest.split_once('\n').map_or("", |(_, rest)| rest))
+}
+
 /// Whether a line is `Name: value` with a value that is a date, a time, or an identifier: "Current time: 2026-11-28
 /// 22:14", "x-request-id: 5f3c2a10-...".
 fn is_stamp(line: &str) -> bool {
@@ -67,13 +75,13 @@ fn is_stamp(line: &str) -> bool {
         return false;
     }
     let words = || value.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
-    let is_header = name.len() > 2 && name[..2].eq_ignore_ascii_case("x-");
+    let is_header = name.get(..2).is_some_and(|it| it.eq_ignore_ascii_case("x-"));
     // A sentence that mentions a date is no stamp.
     words().filter(|word| !word.is_empty()).count() <= 8 && (is_header || words().any(changes))
 }
 
-/// Whether a word is a date (2026-11-28, 28.11.2026, 11/28/2026), a time (22:14), a year, or an identifier of hexadecimal
-/// digits.
+/// Whether a word is a date (2026-11-28, 28.11.2026, 11/28/2026), a time (22:14), a year, or an identifier of
+/// hexadecimal digits.
 fn changes(word: &str) -> bool {
     let word = word.trim_matches(|c: char| matches!(c, '(' | ')' | '.' | '"' | '\''));
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
@@ -139,6 +147,7 @@ mod tests {
             "Note: the release of 2026-11-28 has a fault that you must never mention to any customer of ours.",
             "https://example.com/2026-11-28",
             "You are GPT, current date: 2026-11-28",
+            "\u{2019}: a name of one character, which has three bytes",
         ] {
             assert_eq!(taken(&[text]), (vec![text.to_owned()], vec![]), "{text}");
         }

@@ -44,7 +44,7 @@ impl Access {
             // For the allowed ones: what lets a browser send a key and read an answer.
             // OpenAI's own client for browsers sends headers of its own.
             let cors = CorsLayer::new().allow_headers(AllowHeaders::mirror_request());
-            let cors = cors.allow_methods([Method::GET, Method::POST]);
+            let cors = cors.allow_methods([Method::GET, Method::POST, Method::DELETE]);
             routes = routes.layer(cors.allow_origin(origins.clone()));
         }
         routes

@@ -1,4 +1,5 @@
-//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/completions`, `/v1/embeddings`, `/v1/models`; Anthropic's
+//! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`;
+//! Anthropic's
 //! `/v1/messages`; llama-server's `/lora-adapters`, and `/health`.
 //!
 //! ```no_run
@@ -23,6 +24,7 @@ use std::time::Duration;
 use autoplace::Embedder;
 use axum::extract;
 pub use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -120,6 +122,7 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
         entry.cloned().map(Json).ok_or(Failed::from(error))
     };
     let [chat, complete, message, counted, health] = [(); 5].map(|()| api.clone());
+    let [respond, counted_response, kept, deleted] = [(); 4].map(|()| api.clone());
     let chat = move |body| answer(body, move |body| chat.chat(body));
     let complete = move |body| answer(body, move |body| complete.complete(body));
     let message = move |body| answer(body, move |body| message.message(body));
@@ -127,6 +130,19 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
         let (answer, under_way) = http::read(body, move |body| counted.count_message_tokens(body)).await?;
         under_way.is_answered();
         Ok::<_, Failed>(Json(answer))
+    };
+    let respond = move |body| answer(body, move |body| respond.respond(body));
+    let count_response = async move |body: Body| {
+        let (answer, under_way) = http::read(body, move |body| counted_response.count_response_tokens(body)).await?;
+        under_way.is_answered();
+        Ok::<_, Failed>(Json(answer))
+    };
+    let kept_response = async move |extract::Path(id): extract::Path<String>| {
+        let response = kept.response(&id).map_err(Failed::from)?;
+        Ok::<_, Failed>(([(CONTENT_TYPE, "application/json")], response.to_string()))
+    };
+    let delete_response = async move |extract::Path(id): extract::Path<String>| {
+        Ok::<_, Failed>(Json(deleted.delete_response(&id).map_err(Failed::from)?))
     };
     let [listed, applied] = [(); 2].map(|()| api.clone());
     let list_adapters = async move || Json(listed.adapters());
@@ -139,6 +155,9 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(complete))
+        .route("/v1/responses", post(respond))
+        .route("/v1/responses/input_tokens", post(count_response))
+        .route("/v1/responses/{id}", get(kept_response).delete(delete_response))
         .route("/v1/messages", post(message))
         .route("/v1/messages/count_tokens", post(count))
         .route("/v1/embeddings", post(move |body| embed(embedding, body)))
@@ -178,7 +197,8 @@ async fn answer(
 }
 
 /// The paths that the server answers, for whoever asks for another.
-const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/messages, \
+const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, \
+    POST /v1/responses/input_tokens, GET /v1/responses/ID, DELETE /v1/responses/ID, POST /v1/messages, \
     POST /v1/messages/count_tokens, POST /v1/embeddings, GET /v1/models, \
     GET /v1/models/NAME, GET /lora-adapters, POST /lora-adapters, GET /health";
 

@@ -16,6 +16,7 @@ mod endpoint;
 mod llama_server;
 mod messages;
 mod parameters;
+mod responses;
 mod server;
 mod surfaces;
 mod tools;

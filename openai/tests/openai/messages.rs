@@ -81,16 +81,13 @@ fn together(events: &[(String, Value)]) -> Value {
             "content_block_delta" => {
                 let block = &mut message["content"][event["index"].as_u64().unwrap() as usize];
                 let delta = &event["delta"];
+                let mut append = |name: &str| {
+                    let Value::String(text) = &mut block[name] else { panic!("{name}: {block}") };
+                    text.push_str(delta[name].as_str().unwrap());
+                };
                 match delta["type"].as_str().unwrap() {
-                    "text_delta" => {
-                        block["text"] =
-                            (block["text"].as_str().unwrap().to_owned() + delta["text"].as_str().unwrap()).into()
-                    }
-                    "thinking_delta" => {
-                        block["thinking"] = (block["thinking"].as_str().unwrap().to_owned()
-                            + delta["thinking"].as_str().unwrap())
-                        .into()
-                    }
+                    "text_delta" => append("text"),
+                    "thinking_delta" => append("thinking"),
                     "signature_delta" => block["signature"] = delta["signature"].clone(),
                     "input_json_delta" => arguments += delta["partial_json"].as_str().unwrap(),
                     other => panic!("{other}"),

@@ -7,14 +7,17 @@ use crate::api::{any_json, api, one_of};
 
 /// Names of fields, and words that they may have, of all surfaces.
 const NAMES: &str = "type role content text input output id name call_id arguments tool_use_id signature thinking source \
-    data format schema summary function";
+    data format schema summary function encrypted_content refusal";
 const FIELDS: &str = "messages system tools tool_choice thinking output_config stop_sequences metadata max_tokens stream \
-    temperature chat_template_kwargs container model";
+    temperature chat_template_kwargs container model input instructions text reasoning include previous_response_id \
+    store top_logprobs";
 
 /// A value in which the names of the APIs occur.
 fn any_field() -> impl Strategy<Value = Value> {
-    let words =
-        one_of("text user assistant system message tool_use tool_result thinking document function auto any tool");
+    let words = one_of(
+        "text user assistant system message tool_use tool_result thinking document function auto any tool \
+        input_text output_text function_call function_call_output reasoning item_reference required json_schema",
+    );
     let leaf = prop_oneof![any_json(), words.prop_map(Value::from)];
     leaf.prop_recursive(3, 16, 3, |inner| {
         let names = one_of(NAMES);
@@ -38,6 +41,17 @@ proptest! {
             body[name] = value;
         }
         let bytes = body.to_string();
+        let mut asked = body.clone();
+        asked["messages"].take();
+        if asked["input"].is_null() {
+            asked["input"] = "a".into();
+        }
+        let asked = asked.to_string();
+        for outcome in [api().respond(asked.as_bytes()).map(drop), api().count_response_tokens(asked.as_bytes()).map(drop)] {
+            if let Err(error) = outcome {
+                prop_assert!((400..500).contains(&error.status) || error.status == 503, "{error}: {asked}");
+            }
+        }
         for outcome in [api().message(bytes.as_bytes()).map(drop), api().count_message_tokens(bytes.as_bytes()).map(drop)] {
             if let Err(error) = outcome {
                 prop_assert!((400..500).contains(&error.status) || error.status == 503, "{error}: {body}");
@@ -48,6 +62,6 @@ proptest! {
 
     #[test]
     fn no_bytes_do_worse_either(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        prop_assert!(api().message(&bytes).is_err_and(|error| error.status == 400));
+        prop_assert!([api().message(&bytes), api().respond(&bytes)].into_iter().all(|outcome| outcome.is_err_and(|error| error.status == 400)));
     }
 }

@@ -1,0 +1,289 @@
+//! An answer as the events of a response; the last event has the whole response.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::encoded_thought;
+use super::request::Asked;
+use super::store::{Store, Stored};
+use crate::choice::{Step, Tokens};
+use crate::error::ApiError;
+use crate::logprobs;
+use crate::shape::{Frame, called};
+use autoplace::chat::ReplyPart;
+
+/// The item that is being written.
+#[derive(Debug)]
+struct Open {
+    kind: Kind,
+    id: String,
+    text: String,
+    logprobs: Vec<Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Thought,
+    Text,
+}
+
+impl Kind {
+    /// The type of the item's one part, and the beginning of the names of its events.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Thought => ("reasoning_text", "response.reasoning_text"),
+            Self::Text => ("output_text", "response.output_text"),
+        }
+    }
+}
+
+/// Writes the events of one answer.
+#[derive(Debug)]
+pub(crate) struct ResponseEvents {
+    frame: Frame,
+    asked: Asked,
+    store: Arc<Store>,
+    open: Option<Open>,
+    /// Items that are whole.
+    output: Vec<Value>,
+    calls: usize,
+    /// White space that would begin a text: alone it is no text.
+    held: String,
+    sequence: usize,
+    has_ended: bool,
+}
+
+impl ResponseEvents {
+    pub(crate) fn new(frame: Frame, asked: Asked, store: Arc<Store>) -> Self {
+        Self {
+            frame,
+            asked,
+            store,
+            open: None,
+            output: Vec::new(),
+            calls: 0,
+            held: String::new(),
+            sequence: 0,
+            has_ended: false,
+        }
+    }
+
+    /// The events in front of the first step.
+    pub(crate) fn begin(&mut self) -> Vec<Value> {
+        ["response.created", "response.in_progress"]
+            .map(|kind| {
+                let response = self.response("in_progress", &Value::Null);
+                self.event(kind, json!({"response": response}))
+            })
+            .into()
+    }
+
+    /// The events of a step.
+    pub(crate) fn step(&mut self, step: &Step, tokens: &Tokens) -> Vec<Value> {
+        let mut events = Vec::with_capacity(step.parts.len() + 2);
+        let mut logprobs = match self.asked.has_logprobs {
+            true => logprobs::entries(&step.logprobs),
+            false => Vec::new(),
+        };
+        for part in &step.parts {
+            match part {
+                ReplyPart::Reasoning(text) => self.piece(Kind::Thought, text, Vec::new(), &mut events),
+                ReplyPart::Content(text) => {
+                    self.held.push_str(text);
+                    let is_open = self.open.as_ref().is_some_and(|open| open.kind == Kind::Text);
+                    if is_open || !text.trim().is_empty() {
+                        let text = std::mem::take(&mut self.held);
+                        self.piece(Kind::Text, &text, std::mem::take(&mut logprobs), &mut events);
+                    }
+                }
+                ReplyPart::ToolCall(call) => {
+                    self.close("completed", &mut events);
+                    self.held.clear();
+                    let (call_id, arguments) = called(call, &self.frame.name_of(0), self.calls);
+                    self.calls += 1;
+                    // A limit has cut what is no object.
+                    let status = if call.arguments.is_object() { "completed" } else { "incomplete" };
+                    self.call(&call_id, &call.name, &arguments, status, &mut events);
+                }
+            }
+        }
+        if let Some(finish) = step.finish {
+            self.finish(finish, tokens, &mut events);
+        }
+        events
+    }
+
+    /// The events of an answer that ends without a last step.
+    pub(crate) fn end(&mut self, tokens: &Tokens) -> Vec<Value> {
+        let mut events = Vec::new();
+        if !self.has_ended {
+            self.finish("stop", tokens, &mut events);
+        }
+        events
+    }
+
+    /// The event of an answer that has failed.
+    pub(crate) fn error(&self, error: &ApiError) -> Value {
+        let mut response = self.response("failed", &Value::Null);
+        let code = if error.status < 500 { "invalid_prompt" } else { "server_error" };
+        response["error"] = json!({"code": code, "message": error.message, "param": error.param});
+        json!({"type": "response.failed", "sequence_number": self.sequence, "response": response})
+    }
+
+    /// Adds to the text or the thought that is open, or opens one.
+    fn piece(&mut self, kind: Kind, text: &str, logprobs: Vec<Value>, events: &mut Vec<Value>) {
+        let (part, name) = kind.names();
+        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
+            self.close("completed", events);
+            let id = self.item_id(if kind == Kind::Text { "msg" } else { "rs" });
+            let open = Open { kind, id: id.clone(), text: String::new(), logprobs: Vec::new() };
+            let mut item = self.item(&open, "in_progress");
+            item["content"] = json!([]);
+            events.push(
+                self.event("response.output_item.added", json!({"output_index": self.output.len(), "item": item})),
+            );
+            self.open = Some(open);
+            let empty = part_of(part, "", &[]);
+            events.push(self.part_event("response.content_part.added", &id, json!({"part": empty})));
+        }
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(text);
+        open.logprobs.extend(logprobs.iter().cloned());
+        let id = open.id.clone();
+        let mut fields = json!({"delta": text});
+        if kind == Kind::Text {
+            fields["logprobs"] = logprobs.into();
+        }
+        events.push(self.part_event(&format!("{name}.delta"), &id, fields));
+    }
+
+    /// Ends the text or the thought that is open.
+    fn close(&mut self, status: &str, events: &mut Vec<Value>) {
+        let Some(open) = self.open.take() else { return };
+        let (part, name) = open.kind.names();
+        let mut fields = json!({"text": open.text});
+        if open.kind == Kind::Text {
+            fields["logprobs"] = open.logprobs.clone().into();
+        }
+        events.push(self.part_event(&format!("{name}.done"), &open.id, fields));
+        let whole = part_of(part, &open.text, &open.logprobs);
+        events.push(self.part_event("response.content_part.done", &open.id, json!({"part": whole})));
+        let item = self.item(&open, status);
+        self.done(item, events);
+    }
+
+    fn call(&mut self, call_id: &str, name: &str, arguments: &str, status: &str, events: &mut Vec<Value>) {
+        let id = self.item_id("fc");
+        let index = self.output.len();
+        let item = |arguments: &str, status: &str| {
+            json!({"type": "function_call", "id": id, "call_id": call_id, "name": name, "arguments": arguments,
+                "status": status})
+        };
+        let added = json!({"output_index": index, "item": item("", "in_progress")});
+        events.push(self.event("response.output_item.added", added));
+        let delta = json!({"item_id": id, "output_index": index, "delta": arguments});
+        events.push(self.event("response.function_call_arguments.delta", delta));
+        let done = json!({"item_id": id, "output_index": index, "name": name, "arguments": arguments});
+        events.push(self.event("response.function_call_arguments.done", done));
+        self.done(item(arguments, status), events);
+    }
+
+    fn done(&mut self, item: Value, events: &mut Vec<Value>) {
+        let done = json!({"output_index": self.output.len(), "item": item.clone()});
+        events.push(self.event("response.output_item.done", done));
+        self.output.push(item);
+    }
+
+    fn finish(&mut self, finish: &str, tokens: &Tokens, events: &mut Vec<Value>) {
+        self.has_ended = true;
+        let (status, kind) = match finish {
+            "length" => ("incomplete", "response.incomplete"),
+            _ => ("completed", "response.completed"),
+        };
+        self.close(status, events);
+        let usage = json!({
+            "input_tokens": tokens.prompt,
+            "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": 0},
+            "output_tokens": tokens.generated, "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+            "total_tokens": tokens.prompt + tokens.generated,
+        });
+        let mut response = self.response(status, &usage);
+        match status {
+            "incomplete" => response["incomplete_details"] = json!({"reason": "max_output_tokens"}),
+            _ => response["completed_at"] = now().into(),
+        }
+        if let Some(input) = self.asked.input.take() {
+            let items = self.output.iter().map(|item| {
+                let id = item["id"].as_str().unwrap_or_default().to_owned();
+                (id, Arc::from(item.to_string()))
+            });
+            self.store.keep(Stored {
+                id: self.frame.id.clone(),
+                previous: self.asked.previous.take(),
+                input,
+                items: items.collect(),
+                response: Arc::from(response.to_string()),
+            });
+        }
+        events.push(self.event(kind, json!({"response": response})));
+    }
+
+    fn response(&self, status: &str, usage: &Value) -> Value {
+        let mut response = json!({
+            "id": self.frame.id, "object": "response", "created_at": self.frame.created, "status": status,
+            "completed_at": null, "error": null, "incomplete_details": null, "model": self.frame.model,
+            "output": self.output, "usage": usage,
+        });
+        for (name, value) in &self.asked.fields {
+            response[name] = value.clone();
+        }
+        response
+    }
+
+    fn item(&self, open: &Open, status: &str) -> Value {
+        let (part, _) = open.kind.names();
+        let content = json!([part_of(part, &open.text, &open.logprobs)]);
+        match open.kind {
+            Kind::Text => {
+                json!({"type": "message", "id": open.id, "role": "assistant", "status": status, "content": content})
+            }
+            Kind::Thought => {
+                let kept = self.asked.keeps_thoughts.then(|| encoded_thought(&open.text));
+                json!({"type": "reasoning", "id": open.id, "summary": [], "content": content,
+                    "encrypted_content": kept, "status": status})
+            }
+        }
+    }
+
+    fn item_id(&self, kind: &str) -> String {
+        let response = self.frame.id.trim_start_matches("resp_");
+        format!("{kind}_{response}_{}", self.output.len())
+    }
+
+    /// An event of the open item's one part.
+    fn part_event(&mut self, kind: &str, id: &str, mut fields: Value) -> Value {
+        (fields["item_id"], fields["output_index"], fields["content_index"]) =
+            (id.into(), self.output.len().into(), 0.into());
+        self.event(kind, fields)
+    }
+
+    fn event(&mut self, kind: &str, mut fields: Value) -> Value {
+        (fields["type"], fields["sequence_number"]) = (kind.into(), self.sequence.into());
+        self.sequence += 1;
+        fields
+    }
+}
+
+fn part_of(kind: &str, text: &str, logprobs: &[Value]) -> Value {
+    match kind {
+        "output_text" => json!({"type": kind, "text": text, "annotations": [], "logprobs": logprobs}),
+        _ => json!({"type": kind, "text": text}),
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,156 @@
+//! Items of an input: messages, calls and their outputs, thoughts, and references to items of earlier responses.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::decoded_thought;
+use crate::error::ApiError;
+use crate::reading::{self, List};
+use crate::translation::{ChatCall, ChatMessage, ChatWriter};
+
+/// Items of an input, and parts of an item, at most.
+pub(super) const MOST_ITEMS: usize = 8192;
+const MOST_PARTS: usize = 1024;
+
+/// An item of any type: each type has some of the fields.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an item: {\"role\": \"user\", \"content\": ...}")]
+pub(super) struct Item<'a> {
+    #[serde(borrow)]
+    r#type: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    role: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    call_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
+    #[serde(borrow)]
+    summary: Option<&'a RawValue>,
+    #[serde(borrow)]
+    encrypted_content: Option<Cow<'a, str>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "{\"type\": \"input_text\", \"text\": ...}")]
+struct Part<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    refusal: Option<Cow<'a, str>>,
+}
+
+impl<'a> Item<'a> {
+    /// The id of the item that this one stands for.
+    pub(super) fn reference(&self) -> Option<&str> {
+        let is_reference = match self.r#type.as_deref() {
+            Some(kind) => kind == "item_reference",
+            None => self.role.is_none(),
+        };
+        self.id.as_deref().filter(|_| is_reference)
+    }
+
+    /// Adds it to the chat.
+    pub(super) fn write(self, writer: &mut ChatWriter<'a>, place: &str) -> Result<(), ApiError> {
+        let message = match self.r#type.as_deref() {
+            None | Some("message") => self.into_message(place)?,
+            Some("function_call") => {
+                let arguments = self.arguments.ok_or_else(|| missing(place, "arguments"))?;
+                let id = self.call_id.ok_or_else(|| missing(place, "call_id"))?;
+                let call = ChatCall::new(id, self.name.ok_or_else(|| missing(place, "name"))?, arguments);
+                ChatMessage { tool_calls: vec![call], ..ChatMessage::new("assistant", "") }
+            }
+            Some("function_call_output") => {
+                let output = self.output.ok_or_else(|| missing(place, "output"))?;
+                let output = content(output, &format!("{place}.output"))?;
+                let id = self.call_id.ok_or_else(|| missing(place, "call_id"))?;
+                ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", output) }
+            }
+            Some("reasoning") => match self.into_thought(place)? {
+                Some(thought) => ChatMessage { reasoning_content: Some(thought), ..ChatMessage::new("assistant", "") },
+                None => return Ok(()),
+            },
+            Some(kind) => {
+                let message = format!("{place}: items of type `{kind}` are not supported");
+                return Err(ApiError::unsupported(place, message));
+            }
+        };
+        writer.message(message, || place.to_owned());
+        Ok(())
+    }
+
+    fn into_message(self, place: &str) -> Result<ChatMessage<'a>, ApiError> {
+        let role = match self.role.as_deref() {
+            Some("user") => "user",
+            Some("assistant") => "assistant",
+            Some("system") => "system",
+            Some("developer") => "developer",
+            role => {
+                let place = format!("{place}.role");
+                let role = role.unwrap_or("missing");
+                let message = format!("{place} is {role}: `user`, `assistant`, `system` and `developer` can be");
+                return Err(ApiError::invalid(place, message));
+            }
+        };
+        let given = self.content.ok_or_else(|| missing(place, "content"))?;
+        Ok(ChatMessage::new(role, content(given, &format!("{place}.content"))?))
+    }
+
+    /// A thought: its text, else what the client has kept of it, else its summary.
+    fn into_thought(self, place: &str) -> Result<Option<Cow<'a, str>>, ApiError> {
+        let said = |given: Option<&'a RawValue>, name: &str| match given {
+            Some(given) => content(given, &format!("{place}.{name}")),
+            None => Ok(Cow::Borrowed("")),
+        };
+        let (text, summary) = (said(self.content, "content")?, said(self.summary, "summary")?);
+        let kept = self.encrypted_content.as_deref().and_then(decoded_thought).map(Cow::Owned);
+        Ok([Some(text), kept, Some(summary)].into_iter().flatten().find(|thought| !thought.is_empty()))
+    }
+}
+
+/// A text, or a list of parts that are texts.
+fn content<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
+    if reading::is_text(given) {
+        return reading::value::<Text<'a>>(given, place).map(|Text(text)| text);
+    }
+    if !given.get().starts_with('[') {
+        return Err(ApiError::invalid(place, format!("{place}: expected a text or a list of parts")));
+    }
+    let List::<Part<'a>, MOST_PARTS>(parts) = reading::value(given, place)?;
+    let mut texts = Vec::with_capacity(parts.len());
+    for (index, part) in parts.into_iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        let text = match &*part.r#type {
+            "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => part.text,
+            "refusal" => part.refusal,
+            kind => {
+                let message = format!("{place}: parts of type `{kind}` are not supported");
+                return Err(ApiError::unsupported(place, message));
+            }
+        };
+        texts.push(text.ok_or_else(|| missing(&place, "text"))?);
+    }
+    Ok(match <[_; 1]>::try_from(texts) {
+        Ok([text]) => text,
+        Err(texts) => texts.join("\n").into(),
+    })
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+fn missing(place: &str, field: &str) -> ApiError {
+    ApiError::invalid(place, format!("{place}: the field `{field}` is missing"))
+}

@@ -1,0 +1,161 @@
+//! Responses that are kept for later requests: the newest, up to a number and a size.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Responses that are kept at most, and bytes of all of them with their requests.
+const MOST_RESPONSES: usize = 1024;
+const LARGEST_STORE: usize = 32 << 20;
+
+/// A response with what the next request needs of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(super) id: String,
+    /// The response that it followed.
+    pub(super) previous: Option<String>,
+    /// `input` of its request: JSON.
+    pub(super) input: Arc<str>,
+    /// Items of its output by their ids: JSON.
+    pub(super) items: Vec<(String, Arc<str>)>,
+    /// The whole response: JSON.
+    pub(super) response: Arc<str>,
+}
+
+impl Stored {
+    fn bytes(&self) -> usize {
+        let items: usize = self.items.iter().map(|(id, item)| id.len() + item.len()).sum();
+        self.id.len() + self.input.len() + self.response.len() + items
+    }
+}
+
+/// The responses of a server. Whoever knows an id may read the response, so ids cannot be guessed.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    kept: Mutex<Kept>,
+    secrets: [RandomState; 2],
+    count: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    responses: VecDeque<Stored>,
+    bytes: usize,
+}
+
+impl Store {
+    /// An id that was not used before: 128 bits of a keyed hash.
+    pub(crate) fn new_id(&self) -> String {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let [high, low] = self.secrets.each_ref().map(|secret| secret.hash_one(number));
+        format!("resp_{high:016x}{low:016x}")
+    }
+
+    /// Keeps a response, in the place of the oldest where there is no room. A response that is larger than the whole
+    /// store is not kept.
+    pub(super) fn keep(&self, stored: Stored) {
+        let bytes = stored.bytes();
+        if bytes > LARGEST_STORE {
+            return;
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.bytes += bytes;
+        kept.responses.push_back(stored);
+        while kept.responses.len() > MOST_RESPONSES || kept.bytes > LARGEST_STORE {
+            let Some(oldest) = kept.responses.pop_front() else { return };
+            kept.bytes -= oldest.bytes();
+        }
+    }
+
+    /// Inputs and outputs that lead to a response, the oldest first: lists of items, texts, or single items. `None`
+    /// where one of the responses is not kept.
+    pub(super) fn conversation(&self, id: &str) -> Option<Vec<Arc<str>>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = Vec::new();
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let stored = kept.responses.iter().find(|stored| stored.id == id)?;
+            parts.extend(stored.items.iter().rev().map(|(_, item)| Arc::clone(item)));
+            parts.push(Arc::clone(&stored.input));
+            // A response follows an older one, so that this comes to an end.
+            next = stored.previous.as_deref();
+        }
+        parts.reverse();
+        Some(parts)
+    }
+
+    /// An item of some output.
+    pub(super) fn item(&self, id: &str) -> Option<Arc<str>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let items = kept.responses.iter().rev().flat_map(|stored| &stored.items);
+        items.into_iter().find(|(it, _)| it == id).map(|(_, item)| Arc::clone(item))
+    }
+
+    /// A response as JSON.
+    pub(crate) fn response(&self, id: &str) -> Option<Arc<str>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.responses.iter().find(|stored| stored.id == id).map(|stored| Arc::clone(&stored.response))
+    }
+
+    /// Forgets a response. Returns whether it was kept.
+    pub(crate) fn delete(&self, id: &str) -> bool {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.responses.iter().position(|stored| stored.id == id);
+        let deleted = at.and_then(|at| kept.responses.remove(at));
+        kept.bytes -= deleted.as_ref().map_or(0, Stored::bytes);
+        deleted.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(id: &str, previous: Option<&str>, bytes: usize) -> Stored {
+        Stored {
+            id: id.to_owned(),
+            previous: previous.map(str::to_owned),
+            input: "i".repeat(bytes).into(),
+            items: vec![(format!("{id}-item"), Arc::from(format!("output of {id}")))],
+            response: Arc::from("{}"),
+        }
+    }
+
+    #[test]
+    fn a_conversation_is_all_that_led_to_a_response_and_ends_where_one_is_gone() {
+        let store = Store::default();
+        for (id, previous) in [("a", None), ("b", Some("a")), ("c", Some("b"))] {
+            store.keep(stored(id, previous, 1));
+        }
+        let conversation = |id| store.conversation(id).map(|parts| parts.join("|"));
+        assert_eq!(conversation("c").unwrap(), "i|output of a|i|output of b|i|output of c");
+        assert_eq!(store.item("b-item").as_deref(), Some("output of b"));
+        assert!(store.delete("a") && !store.delete("a"));
+        assert_eq!((conversation("c"), store.response("a")), (None, None));
+    }
+
+    #[test]
+    fn the_oldest_make_room_and_what_is_too_large_is_not_kept() {
+        let store = Store::default();
+        for number in 0..MOST_RESPONSES + 5 {
+            store.keep(stored(&number.to_string(), None, 10));
+        }
+        assert!(store.response("4").is_none() && store.response("5").is_some());
+        store.keep(stored("large", None, LARGEST_STORE - 100));
+        assert!(store.response("large").is_some() && store.response("1000").is_none());
+        store.keep(stored("too large", None, LARGEST_STORE));
+        assert!(store.response("too large").is_none() && store.response("large").is_some());
+        assert!(store.kept.lock().unwrap().bytes <= LARGEST_STORE);
+    }
+
+    #[test]
+    fn no_two_ids_are_the_same_in_one_server_or_in_two() {
+        let (one, other) = (Store::default(), Store::default());
+        let ids = [one.new_id(), one.new_id(), other.new_id(), other.new_id()];
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), 4, "{ids:?}");
+        assert!(ids.iter().all(|id| id.len() == 37));
+    }
+}

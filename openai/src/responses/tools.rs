@@ -1,0 +1,123 @@
+//! Tools of a request, and which of them may or must be called.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use crate::error::ApiError;
+use crate::reading::{self, Body, List};
+use crate::translation::{ChatFunction, ChatWriter};
+
+/// Tools of a request at most.
+const MOST_TOOLS: usize = 4096;
+
+#[derive(Debug, Deserialize)]
+struct ToolBody<'a> {
+    #[serde(borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    description: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    parameters: Option<&'a RawValue>,
+    strict: Option<bool>,
+}
+
+/// `tool_choice` that is an object.
+#[derive(Debug, Deserialize)]
+struct ChoiceBody {
+    r#type: String,
+    name: Option<String>,
+    mode: Option<String>,
+    #[serde(default)]
+    tools: Vec<AllowedTool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AllowedTool {
+    r#type: Option<String>,
+    name: Option<String>,
+}
+
+/// What the request says of calls.
+enum Choice {
+    Mode(String),
+    Function(String),
+    /// Some of the tools, with a mode.
+    Allowed(Vec<String>, String),
+}
+
+/// Adds the tools of a request to the chat.
+pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError> {
+    let choice = choice(body)?;
+    let is_allowed = |name: &str| match &choice {
+        Choice::Allowed(names, _) => names.iter().any(|it| it == name),
+        _ => true,
+    };
+    if let Some(given) = body.get("tools") {
+        let List::<ToolBody<'a>, MOST_TOOLS>(tools) = reading::value(given, "tools")?;
+        for (index, tool) in tools.into_iter().enumerate() {
+            let place = format!("tools[{index}]");
+            let ToolBody { r#type: kind, name, description, parameters, strict } = tool;
+            if kind != "function" {
+                writer.leave_out(format!("{place}: tools of type `{kind}` are not supported"));
+                continue;
+            }
+            let missing = || ApiError::invalid(&place, format!("{place}: the field `name` is missing"));
+            let name = name.ok_or_else(missing)?;
+            if is_allowed(&name) {
+                writer.tool(ChatFunction { name, description, parameters, strict }, place, "parameters");
+            }
+        }
+    }
+    let no_tool = |place: &str, what: String| Err(ApiError::invalid(place, format!("{place}: {what}")));
+    match choice {
+        Choice::Mode(mode) | Choice::Allowed(_, mode) if mode == "required" && !writer.has_tools() => {
+            no_tool("tool_choice", "a tool has to be called, and there is no function that can be".to_owned())
+        }
+        Choice::Mode(mode) | Choice::Allowed(_, mode) => {
+            if writer.has_tools() {
+                writer.set("tool_choice", mode);
+            }
+            Ok(())
+        }
+        Choice::Function(name) if !writer.has_tool(&name) => {
+            no_tool("tool_choice.name", format!("there is no function `{name}`"))
+        }
+        Choice::Function(name) => {
+            writer.set("tool_choice", json!({"type": "function", "function": {"name": name}}));
+            Ok(())
+        }
+    }
+}
+
+fn choice(body: &Body<'_>) -> Result<Choice, ApiError> {
+    const PLACE: &str = "tool_choice";
+    let mode = |mode: String, place: &str| match &*mode {
+        "auto" | "none" | "required" => Ok(mode),
+        other => Err(ApiError::invalid(place, format!("{place} is `{other}`: `auto`, `none` and `required` can be"))),
+    };
+    let Some(given) = body.get(PLACE) else { return Ok(Choice::Mode("auto".to_owned())) };
+    if reading::is_text(given) {
+        return Ok(Choice::Mode(mode(reading::value(given, PLACE)?, PLACE)?));
+    }
+    let choice: ChoiceBody = body.counted(given, PLACE)?;
+    match (&*choice.r#type, choice.name) {
+        ("function", Some(name)) => Ok(Choice::Function(name)),
+        ("function", None) => Err(ApiError::invalid("tool_choice.name", "`tool_choice.name` is missing")),
+        ("allowed_tools", _) => {
+            let functions =
+                choice.tools.into_iter().filter(|it| it.r#type.as_deref().unwrap_or("function") == "function");
+            let names = functions.filter_map(|tool| tool.name).collect();
+            let of_all = choice.mode.unwrap_or_else(|| "auto".to_owned());
+            Ok(Choice::Allowed(names, mode(of_all, "tool_choice.mode")?))
+        }
+        (kind, _) => {
+            let message = format!("tool_choice: tools of type `{kind}` are not supported, and one is to be called");
+            Err(ApiError::unsupported(PLACE, message))
+        }
+    }
+}
