@@ -19,6 +19,7 @@ use super::reading::{self, List};
 use super::responses::{self, ResponseEvents, Store};
 use super::shape::{Endpoint, Frame};
 use super::text::TextRequest;
+use super::timings::Totals;
 use super::translation::Translation;
 use autoplace::chat::{self, ChatTemplate};
 use autoplace::generate::{Engine, Generate, Sampling, WhenFull};
@@ -45,6 +46,7 @@ pub struct Api {
     when_full: WhenFull,
     /// Made when somebody asks for log-probabilities.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
+    pub(super) totals: Arc<Totals>,
     /// Answers of `/v1/responses` that later requests may follow.
     responses: Arc<Store>,
 }
@@ -64,6 +66,7 @@ impl Api {
             set: Arc::default(),
             when_full: WhenFull::Stop,
             tokens: Arc::default(),
+            totals: Arc::default(),
             responses: Arc::default(),
         }
     }
@@ -103,7 +106,7 @@ impl Api {
         Ok(completion.with_unenforced(request.unenforced))
     }
 
-    fn read_chat(&self, body: &[u8]) -> Result<ChatRequest, ApiError> {
+    pub(super) fn read_chat(&self, body: &[u8]) -> Result<ChatRequest, ApiError> {
         let template = self.template.as_ref().map_err(|error| &**error);
         ChatRequest::read(body, (&self.model, &self.sampling), template)
     }
@@ -190,7 +193,7 @@ impl Api {
     }
 
     /// The tokens of the prompt of a chat.
-    fn count_tokens(&self, body: &[u8]) -> Result<usize, ApiError> {
+    pub(super) fn count_tokens(&self, body: &[u8]) -> Result<usize, ApiError> {
         let request = self.read_chat(body)?;
         check_name(request.options.model.as_deref(), &self.name)?;
         let tokens = self.engine.with_vocab(|vocab| request.prompt.tokenize(vocab)).and_then(|tokens| tokens);
@@ -240,7 +243,8 @@ impl Api {
                 }
                 let generate = generate.when_full(options.when_full(self.when_full));
                 let answer = self.engine.try_submit(generate).map_err(|error| options.error(&error, prompt_name))?;
-                choices.push(Choice::new(answer, reading(), prompt, tokens.clone()));
+                let totals = Arc::clone(&self.totals);
+                choices.push(Choice::new(answer, reading(), prompt, tokens.clone(), totals));
             }
         }
         let stream = options.stream.then_some(options.stream_options.include_usage == Some(true));
@@ -297,6 +301,29 @@ impl Api {
 
     fn set(&self) -> Option<Set> {
         self.set.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn default_sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// The template's source for conversations with or without tools.
+    pub(super) fn template_source(&self, with_tools: bool) -> Option<&str> {
+        self.template.as_ref().ok()?.source_for(with_tools)
+    }
+
+    /// Tokens that a text can have, with its prompt.
+    pub(super) fn context(&self) -> usize {
+        self.model.placement().context.n_ctx_seq() as usize
+    }
+
+    /// Texts that can be computed at once.
+    pub(super) fn sequences(&self) -> usize {
+        self.model.placement().context.n_seq_max as usize
     }
 
     /// Answers `GET /v1/models` for this model and others of these names.

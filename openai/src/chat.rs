@@ -122,6 +122,11 @@ impl ChatRequest {
         Ok(Self { options, generate, format, is_either, rendered, prompt, tools: called, check, one_call, unenforced })
     }
 
+    /// The prompt, control tokens written out.
+    pub(super) fn into_prompt(self) -> String {
+        self.rendered
+    }
+
     /// How an answer is read.
     pub(super) fn reading(&self) -> Reading {
         let parser = ReplyParser::new(&self.format).after_prompt(&self.rendered).with_tools(&self.tools);

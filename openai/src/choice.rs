@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use super::called::CallCheck;
 use super::logprobs::{TokenInfo, TokenTable};
+use super::timings::Totals;
 use autoplace::chat::{ReplyFormat, ReplyParser, ReplyPart};
 use autoplace::generate::{Error, FinishReason, Statistics, TokenStream};
 
@@ -42,6 +43,13 @@ pub(super) struct Choice {
     /// Log-probabilities of tokens whose text is held back still.
     logprobs: Vec<TokenInfo>,
     has_called: bool,
+    totals: Arc<Totals>,
+}
+
+impl Drop for Choice {
+    fn drop(&mut self) {
+        self.totals.add(&self.statistics);
+    }
 }
 
 /// What came.
@@ -80,8 +88,15 @@ impl Choice {
         }
     }
 
-    pub(super) fn new(answer: TokenStream, reading: Reading, prompt: usize, tokens: Option<Arc<TokenTable>>) -> Self {
+    pub(super) fn new(
+        answer: TokenStream,
+        reading: Reading,
+        prompt: usize,
+        tokens: Option<Arc<TokenTable>>,
+        totals: Arc<Totals>,
+    ) -> Self {
         Self {
+            totals,
             tokens,
             statistics: answer.statistics(),
             reasoning_tokens: 0,
@@ -227,6 +242,7 @@ mod tests {
             tokens: None,
             logprobs: Vec::new(),
             has_called: false,
+            totals: Arc::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use super::error::ApiError;
 use super::messages::{self, Message, MessageEvents};
 use super::responses::ResponseEvents;
 use super::shape::{Chunks, Frame, usage};
+use super::timings;
 use super::translation::Places;
 use autoplace::generate::Error;
 use pollster::block_on;
@@ -150,6 +151,9 @@ impl Completion {
         let choices = choices.map(|(index, whole)| whole.into_choice(&self.frame, index)).collect();
         let mut body = self.frame.body(false, choices);
         body["usage"] = self.usage();
+        if let [choice] = &self.choices[..] {
+            body["timings"] = timings::of(&choice.statistics);
+        }
         Ok(body)
     }
 
@@ -221,6 +225,10 @@ impl Completion {
             Writer::Chunks(chunks) => {
                 let choices = chunks[index].of(step);
                 self.ready.extend(choices.into_iter().map(|choice| self.frame.chunk(choice, self.include_usage)));
+                if let (Some(last), [choice], true) = (self.ready.back_mut(), &self.choices[..], step.finish.is_some())
+                {
+                    last["timings"] = timings::of(&choice.statistics);
+                }
             }
             Writer::Message(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),
             Writer::Response(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),

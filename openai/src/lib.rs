@@ -56,12 +56,15 @@ mod messages;
 mod options;
 mod parameters;
 mod reading;
+mod rerank;
 mod responses;
 #[cfg(feature = "server")]
 pub mod server;
 mod shape;
 mod text;
+mod timings;
 mod translation;
+mod vocabulary;
 
 pub use api::Api;
 #[cfg(feature = "client")]
@@ -69,5 +72,6 @@ pub use client::Endpoint;
 pub use completion::Completion;
 pub use embeddings::EmbeddingRequest;
 pub use error::ApiError;
+pub use rerank::RerankRequest;
 #[cfg(feature = "server")]
 pub use server::Server;

@@ -120,8 +120,18 @@ impl Embedder {
     /// [`Error::NotReranking`] for a model that was not loaded with [`Pooling::Rank`], or whose own pooling differs;
     /// otherwise as [`embed`](Self::embed), with the index of the document.
     pub fn rerank<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<f32>, Error> {
-        let scores = self.compute(Some(query), documents, self.options)?;
+        let scores = self.score(query, documents)?;
         Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
+    }
+
+    /// All scores of the model's classification head for each of these documents, in their order, with the tokens of
+    /// each pair: see [`rerank`](Self::rerank).
+    ///
+    /// # Errors
+    ///
+    /// As [`rerank`](Self::rerank).
+    pub fn score<T: AsRef<str>>(&mut self, query: &str, documents: &[T]) -> Result<Vec<Embedding>, Error> {
+        self.compute(Some(query), documents, self.options)
     }
 
     fn compute<T: AsRef<str>>(

@@ -32,10 +32,10 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused(&["--mtmd-batch-max-tokens"], "images are not yet read"),
     Row::refused(&["--threads-http"], "connections take no threads of their own"),
     Row::only(&["--sse-ping-interval"], &["-1"], "no pings are sent: a client waits as long as it likes"),
-    Row::refused_switch(&["--metrics", "--props"], "/health has the counts: running, waiting, generated tokens")
-        .library("`.statistics()` of an `Engine`"),
-    Row::never([&["--slots"], &["--no-slots"]], "/health has the counts: running, waiting, generated tokens")
-        .library("`.statistics()` of an `Engine`"),
+    Row::always([&["--metrics"], &[]], "/metrics is there, behind the key").library("`.metrics()` of an `Engine`"),
+    Row::refused_switch(&["--props"], "what /props shows is set when the server starts"),
+    Row::always([&["--slots"], &["--no-slots"]], "/slots is there, behind the key, without anybody's text")
+        .library("`.metrics()` of an `Engine`"),
     Row::refused(&["--slot-save-path"], "what a sequence holds is not written").library("no"),
     Row::refused(
         &["-sps", "--slot-prompt-similarity"],
@@ -69,8 +69,11 @@ pub(super) const ROWS: &[Row] = &[
     Row::always([&["--models-autoload"], &["--no-models-autoload"]], ONE_MODEL),
     Row::switch(&["--embedding", "--embeddings", "-embd"], "--embeddings")
         .library("`.embeddings(pooling)` of the builder"),
-    Row::refused_switch(&["--rerank", "--reranking"], "there is no /rerank; `plan --embeddings=rank` plans for it")
-        .library("`.embeddings(Pooling::Rank)` of the builder"),
+    Row::refused_switch(
+        &["--rerank", "--reranking"],
+        "`serve --reranker FILE` answers /v1/rerank beside a model that writes; `plan --embeddings=rank` plans for it",
+    )
+    .library("`.embeddings(Pooling::Rank)` of the builder"),
     Row::flag(&["--pooling"], &["--embeddings"]).library("the pooling of `.embeddings(pooling)`"),
     Row::refused(&["--attention"], "the model says whether its attention is causal"),
     Row::flag(&["--embd-normalize"], &["--embd-normalize"])

@@ -49,6 +49,9 @@ pub(crate) struct ServeArgs {
     /// GGUF file of a model for embeddings, which goes by its file's name
     #[arg(long, value_name = "FILE")]
     embed: Option<PathBuf>,
+    /// GGUF file of a reranker, which goes by its file's name
+    #[arg(long, value_name = "FILE")]
+    reranker: Option<PathBuf>,
     /// With --embed: how vectors are scaled, where a request does not say: -1 not, 0 to 32760 as the largest,
     /// 1 taxicab, 2 Euclidean, N by the N-norm [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = normalization)]
@@ -112,6 +115,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
     // The smaller one first: the other takes what is left.
     let embedding = args.embed.as_deref().map(|it| args.embedder(it)).transpose()?;
+    let reranking = args.reranker.as_deref().map(|it| args.reranking(it)).transpose()?;
     let isolated = |builder: ModelBuilder| builder.isolation(args.isolation());
     let Some(model) = args.load.load(&path, request, &stop, isolated)? else { return Ok(ExitCode::from(130)) };
     // What a slow client has not read yet is kept: not too much of it.
@@ -146,6 +150,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(embedder) = embedding {
         server = server.embedder(name_of(args.embed.as_deref().unwrap_or(&path)), embedder);
+    }
+    if let Some(reranker) = reranking {
+        server = server.reranker(name_of(args.reranker.as_deref().unwrap_or(&path)), reranker);
     }
     server = args.allow_host.iter().cloned().fold(server, Server::allow_host);
     server = args.allow_origin.iter().cloned().fold(server, Server::allow_origin);
@@ -195,6 +202,11 @@ impl ServeArgs {
             loaded => loaded,
         };
         Ok(model?.embedder()?.normalize(self.embd_normalize.unwrap_or_default()))
+    }
+
+    fn reranking(&self, path: &Path) -> Result<Embedder, Box<dyn Error>> {
+        let model = Model::builder(path).embeddings(Pooling::Rank).isolation(self.isolation()).load();
+        Ok(model?.embedder()?)
     }
 
     /// The key, if there is one. An error where there is none and others than this machine's users could reach it.

@@ -16,6 +16,7 @@
 mod access;
 mod connections;
 mod http;
+mod metrics;
 
 use std::io;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use tokio::sync::Mutex;
 
 use self::access::{Access, Key};
 use self::http::{Body, Failed, failed};
-use crate::{Api, ApiError, Completion, EmbeddingRequest};
+use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
 /// Connections beyond those that are being answered or wait for it: clients that are about to ask, and `/health`.
 /// Beside eight answers at once and 64 that wait, all fit a limit of 256 open files.
@@ -54,6 +55,7 @@ type Embedding = (String, Arc<Mutex<Embedder>>);
 pub struct Server {
     api: Api,
     embedding: Option<Embedding>,
+    reranking: Option<Embedding>,
     access: Access,
     timeout: Duration,
 }
@@ -61,12 +63,19 @@ pub struct Server {
 impl Server {
     /// A server that everybody may use who reaches it, and gives clients 30 seconds.
     pub fn new(api: Api) -> Self {
-        Self { api, embedding: None, access: Access::default(), timeout: Duration::from_secs(30) }
+        Self { api, embedding: None, reranking: None, access: Access::default(), timeout: Duration::from_secs(30) }
     }
 
     /// Answers `/v1/embeddings` by this model under this name.
     pub fn embedder(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
         self.embedding = Some((name.into(), Arc::new(Mutex::new(embedder))));
+        self
+    }
+
+    /// Answers `/v1/rerank` by this model under this name. It was loaded with
+    /// [`Pooling::Rank`](autoplace::memory::Pooling::Rank).
+    pub fn reranker(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
+        self.reranking = Some((name.into(), Arc::new(Mutex::new(embedder))));
         self
     }
 
@@ -105,15 +114,17 @@ impl Server {
 
     /// Takes requests until `stop`, then lets answers finish.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
-        let Self { api, embedding, access, timeout } = self;
+        let Self { api, embedding, reranking, access, timeout } = self;
         let most = api.engine.capacity() + MORE_CONNECTIONS;
-        let routes = access.guard(routes(api, embedding));
+        let routes = access.guard(routes(api, embedding, reranking));
         connections::serve(listener, routes, most, timeout, stop).await;
     }
 }
 
-fn routes(api: Api, embedding: Option<Embedding>) -> Router {
-    let models = api.models(embedding.as_ref().map(|it| &*it.0).as_slice());
+fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) -> Router {
+    let others: Vec<&str> = [&embedding, &reranking].into_iter().flatten().map(|it| &*it.0).collect();
+    let models = api.models(&others);
+    let listed_models = models.clone();
     let entries = models.clone();
     let model = async move |extract::Path(name): extract::Path<String>| {
         let entry = entries["data"].as_array().into_iter().flatten().find(|it| it["id"] == name);
@@ -126,17 +137,9 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
     let chat = move |body| answer(body, move |body| chat.chat(body));
     let complete = move |body| answer(body, move |body| complete.complete(body));
     let message = move |body| answer(body, move |body| message.message(body));
-    let count = async move |body: Body| {
-        let (answer, under_way) = http::read(body, move |body| counted.count_message_tokens(body)).await?;
-        under_way.is_answered();
-        Ok::<_, Failed>(Json(answer))
-    };
+    let count = move |body| reply(body, move |body| counted.count_message_tokens(body));
     let respond = move |body| answer(body, move |body| respond.respond(body));
-    let count_response = async move |body: Body| {
-        let (answer, under_way) = http::read(body, move |body| counted_response.count_response_tokens(body)).await?;
-        under_way.is_answered();
-        Ok::<_, Failed>(Json(answer))
-    };
+    let count_response = move |body| reply(body, move |body| counted_response.count_response_tokens(body));
     let kept_response = async move |extract::Path(id): extract::Path<String>| {
         let response = kept.response(&id).map_err(Failed::from)?;
         Ok::<_, Failed>(([(CONTENT_TYPE, "application/json")], response.to_string()))
@@ -146,11 +149,23 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
     };
     let [listed, applied] = [(); 2].map(|()| api.clone());
     let list_adapters = async move || Json(listed.adapters());
-    let apply_adapters = async move |body: Body| {
-        let (answer, under_way) = http::read(body, move |body| applied.apply_adapters(body)).await?;
-        under_way.is_answered();
-        Ok::<_, Failed>(Json(answer))
+    let apply_adapters = move |body| reply(body, move |body| applied.apply_adapters(body));
+    let [metrics, props, slots] = [(); 3].map(|()| api.clone());
+    let metrics = async move || {
+        let text = metrics::text(&metrics).map_err(|error| ApiError::new(500, error.to_string()))?;
+        Ok::<_, Failed>(([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
     };
+    let props = async move || Ok::<_, Failed>(Json(http::blocking(move || props.props()).await?));
+    let slots = async move |uri: Uri| {
+        let slots = slots.slots();
+        let is_busy = slots.as_array().is_some_and(|all| all.iter().all(|slot| slot["is_processing"] == true));
+        match is_busy && uri.query().is_some_and(|query| query.contains("fail_on_no_slot")) {
+            true => Err(Failed::from(ApiError::new(503, "no slot is free").with_code("overloaded"))),
+            false => Ok(Json(slots)),
+        }
+    };
+    let [tokenize, detokenize, template, counted_chat] = [(); 4].map(|()| api.clone());
+    let rerank = move |body| rerank(reranking, body);
     let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
     Router::new()
         .route("/v1/chat/completions", post(chat))
@@ -161,7 +176,21 @@ fn routes(api: Api, embedding: Option<Embedding>) -> Router {
         .route("/v1/messages", post(message))
         .route("/v1/messages/count_tokens", post(count))
         .route("/v1/embeddings", post(move |body| embed(embedding, body)))
+        .route("/v1/rerank", post(rerank.clone()))
+        .route("/v2/rerank", post(rerank.clone()))
+        .route("/rerank", post(rerank))
+        .route(
+            "/v1/chat/completions/input_tokens",
+            post(move |body| reply(body, move |body| counted_chat.count_chat_tokens(body))),
+        )
+        .route("/tokenize", post(move |body| reply(body, move |body| tokenize.tokenize(body))))
+        .route("/detokenize", post(move |body| reply(body, move |body| detokenize.detokenize(body))))
+        .route("/apply-template", post(move |body| reply(body, move |body| template.apply_template(body))))
+        .route("/metrics", get(metrics))
+        .route("/props", get(props))
+        .route("/slots", get(slots))
         .route("/v1/models", get(async move || Json(models)))
+        .route("/models", get(async move || Json(listed_models)))
         .route("/v1/models/{*name}", get(model))
         .route("/lora-adapters", get(list_adapters).post(apply_adapters))
         .route("/health", get(health))
@@ -196,11 +225,33 @@ async fn answer(
     Ok(response)
 }
 
+/// Answers what is computed while it is read.
+async fn reply(
+    body: Body,
+    read: impl FnOnce(&[u8]) -> Result<Value, ApiError> + Send + 'static,
+) -> Result<Json<Value>, Failed> {
+    let (answer, under_way) = http::read(body, read).await?;
+    under_way.is_answered();
+    Ok(Json(answer))
+}
+
 /// The paths that the server answers, for whoever asks for another.
 const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, \
     POST /v1/responses/input_tokens, GET /v1/responses/ID, DELETE /v1/responses/ID, POST /v1/messages, \
-    POST /v1/messages/count_tokens, POST /v1/embeddings, GET /v1/models, \
-    GET /v1/models/NAME, GET /lora-adapters, POST /lora-adapters, GET /health";
+    POST /v1/messages/count_tokens, POST /v1/embeddings, POST /v1/rerank, GET /v1/models, \
+    GET /v1/models/NAME, POST /v1/chat/completions/input_tokens, POST /tokenize, POST /detokenize, \
+    POST /apply-template, GET /metrics, GET /props, GET /slots, GET /lora-adapters, POST /lora-adapters, GET /health";
+
+async fn rerank(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
+    let none = || ApiError::new(404, "no model for reranking: `autoplace serve --reranker FILE` has one");
+    let (name, reranker) = loaded.ok_or_else(none)?;
+    let read = move |body: &[u8]| RerankRequest::read(body, &name);
+    let (request, under_way) = http::read(body, read).await?;
+    // In the order of their coming; who leaves meanwhile is not computed.
+    let mut reranker = reranker.lock_owned().await;
+    under_way.is_answered();
+    Ok(Json(http::blocking(move || request.answer(&mut reranker)).await?))
+}
 
 async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
     let none = || ApiError::new(404, "no model for embeddings: `autoplace serve --embed FILE` has one");

@@ -1,5 +1,7 @@
 //! OpenAI's API: as data, and to a model behind an endpoint.
 
+#[path = "../../../autoplace/tests/support/embedding_models/mod.rs"]
+mod embedding_models;
 #[path = "../../../hub/tests/http/mod.rs"]
 mod http;
 #[path = "../../../planner/tests/support/lora_support/mod.rs"]
@@ -8,6 +10,10 @@ mod lora_support;
 mod native_support;
 #[path = "../../../examples/tests/program/mod.rs"]
 mod program;
+#[path = "../../../autoplace/tests/support/random_weights/mod.rs"]
+mod random_weights;
+#[path = "../../../planner/tests/support/synthetic/mod.rs"]
+mod synthetic;
 
 mod adapters;
 mod api;
@@ -20,3 +26,4 @@ mod responses;
 mod server;
 mod surfaces;
 mod tools;
+mod vocabulary;
