@@ -10,7 +10,7 @@ use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, Plan, Planner};
-use autoplace_openai::{Api, EmbeddingRequest};
+use autoplace_openai::{Api, EmbeddingRequest, RerankRequest};
 
 pub(crate) struct Target {
     pub(crate) name: &'static str,
@@ -131,18 +131,28 @@ fn request(data: &[u8]) {
     let status = match data.split_first() {
         Some((b'c', body)) => API.chat(body).err().map(|error| error.status),
         Some((b't', body)) => API.complete(body).err().map(|error| error.status),
+        Some((b'm', body)) => API.message(body).err().map(|error| error.status),
+        Some((b'r', body)) => API.respond(body).err().map(|error| error.status),
+        Some((b'k', body)) => API.tokenize(body).err().map(|error| error.status),
+        Some((b'd', body)) => API.detokenize(body).err().map(|error| error.status),
         Some((b'e', body)) => EmbeddingRequest::read(body, "m").err().map(|error| error.status),
+        Some((b's', body)) => RerankRequest::read(body, "m").err().map(|error| error.status),
         _ => None,
     };
     assert_ne!(status, Some(500));
 }
 
-const REQUESTS: [&str; 5] = [
+const REQUESTS: [&str; 10] = [
     r#"c{"messages":[{"role":"system","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]}],"n":2,"stop":["c"]}"#,
     r#"c{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"tool_choice":"required"}"#,
     r#"c{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"},"logprobs":true,"top_logprobs":2}"#,
     r#"t{"prompt":["a",[1,2]],"max_tokens":2,"temperature":0,"logit_bias":{"3":-1},"grammar":"%llguidance {}\nstart: \"a\""}"#,
+    r#"m{"system":[{"type":"text","text":"Time: 10:00"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"a"}]}],"tools":[{"name":"f","input_schema":{}}],"thinking":{"type":"enabled"},"max_tokens":2}"#,
+    r#"r{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"reasoning","summary":[],"encrypted_content":"aG0="}],"text":{"format":{"type":"json_object"}},"max_output_tokens":2}"#,
+    r#"k{"content":["a",3],"with_pieces":true}"#,
+    r#"d{"tokens":[1,2,3]}"#,
     r#"e{"model":"m","input":["a","b"],"encoding_format":"base64"}"#,
+    r#"s{"query":"a","documents":["b",{"text":"c"}],"top_n":1}"#,
 ];
 
 /// A template, or an error; a prompt's parts are the prompt, and what the template says of answers can be read.
