@@ -1,6 +1,6 @@
 //! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`;
-//! Anthropic's
-//! `/v1/messages`; llama-server's `/lora-adapters`, and `/health`.
+//! Anthropic's `/v1/messages`; `/v1/rerank`; llama-server's `/tokenize`, `/props`, `/metrics` and their like; and
+//! `/health`. docs/openai.md, docs/responses.md and docs/messages.md have all of them.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
