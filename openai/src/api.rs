@@ -175,7 +175,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Of status 404 where there is none.
+    /// Status 404 if the response is not stored.
     pub fn response(&self, id: &str) -> Result<Arc<str>, ApiError> {
         self.responses.response(id).ok_or_else(|| no_response(id))
     }
@@ -184,7 +184,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Of status 404 where there is none.
+    /// Status 404 if the response is not stored.
     pub fn delete_response(&self, id: &str) -> Result<Value, ApiError> {
         match self.responses.delete(id) {
             true => Ok(json!({"id": id, "object": "response", "deleted": true})),
@@ -267,7 +267,7 @@ impl Api {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Completions => "cmpl",
             Endpoint::Messages => "msg",
-            // Whoever knows the id of a response may read it.
+            // The id opens the stored response, so nobody may guess it.
             Endpoint::Responses => return self.responses.new_id(),
         };
         let number = self.requests.fetch_add(1, Ordering::Relaxed);

@@ -105,7 +105,7 @@ pub(super) fn message<'a>(
         }
     }
     let is_empty = said.content.is_empty() && said.tool_calls.is_empty() && said.reasoning_content.is_none();
-    // Results of tools alone say nothing more.
+    // A message of results alone has no text.
     if !is_empty || writer.last().is_none_or(|last| last.role != "tool") {
         writer.message(said, || place);
     }

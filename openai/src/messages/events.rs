@@ -23,7 +23,7 @@ pub(super) fn signed_thought(signature: &str) -> Option<String> {
 #[derive(Debug, PartialEq, Eq)]
 enum Open {
     Nothing,
-    /// With the thought so far, where only its signature is shown.
+    /// The thought so far, if only its signature is shown.
     Thinking(String),
     Text,
 }
@@ -211,7 +211,7 @@ impl Message {
             Some("content_block_stop") => {
                 let arguments = std::mem::take(&mut self.arguments);
                 if let Some(block) = self.blocks.last_mut().filter(|block| block["type"] == "tool_use") {
-                    // Of arguments that a limit has cut there is no object.
+                    // Arguments that a limit has cut are no object.
                     let input = serde_json::from_str::<Value>(&arguments).ok().filter(Value::is_object);
                     block["input"] = input.unwrap_or_else(|| json!({}));
                 }

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-/// A header of the client for its own server. It says nothing to a model.
+/// A header of the client for its own server. It has no meaning for a model.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 /// Characters of the name in front of a stamp's colon, and of a whole stamp, at most.
 const LONGEST_NAME: usize = 40;
@@ -26,7 +26,7 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
         let first = text.lines().take(MOST_LINES);
         let count = first.take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
         let is_whole = text.lines().nth(count).is_none();
-        // At the beginning of the prompt, or a block of nothing else.
+        // Stamps count at the beginning of the prompt, and in blocks of stamps alone.
         if is_beginning || is_whole {
             let stamps = text.lines().take(count).filter(|line| is_stamp(line));
             let stamps: Vec<String> = stamps.map(|line| line.trim().to_owned()).collect();

@@ -103,7 +103,7 @@ impl ResponseEvents {
                     self.held.clear();
                     let (call_id, arguments) = called(call, &self.frame.name_of(0), self.calls);
                     self.calls += 1;
-                    // A limit has cut what is no object.
+                    // Arguments that a limit has cut are no object.
                     let status = if call.arguments.is_object() { "completed" } else { "incomplete" };
                     self.call(&call_id, &call.name, &arguments, status, &mut events);
                 }
