@@ -13,8 +13,9 @@ use autoplace::llama_sys::{Token, Vocab};
 /// Tokens of a list, and texts and tokens of a mixed one, at most.
 const MOST_TOKENS: usize = 1 << 20;
 const MOST_PIECES: usize = 4096;
-/// A text may be as long as this context takes at least: programs count tokens to cut texts.
-const LEAST_CONTEXT: usize = 1 << 15;
+/// A text may be as long as this context takes at least: programs count tokens to cut texts. Tokens take some eighty
+/// times the size of their text meanwhile.
+const LEAST_CONTEXT: usize = 1 << 13;
 
 #[derive(Debug, Deserialize)]
 struct TokenizeBody {

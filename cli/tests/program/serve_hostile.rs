@@ -45,7 +45,15 @@ fn a_request_takes_a_small_multiple_of_its_body() {
     let bomb = format!("[{}0]", "{\"\":0},".repeat(bytes / 7));
     let text = "a".repeat(bytes);
     assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1}"#).0, 200);
-    let before = server.peak();
+    let at_first = server.held();
+    let post = |path: &str, body: &str| {
+        server.reset_peak();
+        let before = server.held();
+        let answer = server.post(path, body);
+        let taken = server.peak().saturating_sub(before);
+        assert!(taken < 10 * bytes as u64, "{path}: {} MiB: {}", taken >> 20, answer.1);
+        answer
+    };
     let said = format!(r#"{{"messages": [{{"role": "user", "content": "{text}"}}]}}"#);
     let messages = r#"[{"role": "user", "content": "a"}]"#;
     for (path, body, status, param) in [
@@ -60,7 +68,7 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
         (CHAT, said, 400, Some("messages")),
     ] {
-        let (answered, answer) = server.post(path, &body);
+        let (answered, answer) = post(path, &body);
         assert_eq!((answered, answer["error"]["param"].as_str()), (status, param), "{answer}");
     }
     const MESSAGES: &str = "/v1/messages";
@@ -100,12 +108,13 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         ("/v1/messages/count_tokens", schema, "tools: with it the request has more than 65536 values"),
         ("/v1/messages/count_tokens", user(&format!("\"{text}\"")), "prompt is too long"),
     ] {
-        let (answered, answer) = server.post(path, &body);
+        let (answered, answer) = post(path, &body);
         let said = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(answered == 400 && said.contains(words), "{words}: {answer}");
     }
-    let taken = server.peak() - before;
-    assert!(taken < 10 * bytes as u64, "{} MiB", taken >> 20);
+    // The allocator keeps some of it for the threads that read bodies.
+    let kept = server.held() - at_first;
+    assert!(kept < 30 * bytes as u64, "{} MiB", kept >> 20);
 }
 
 #[test]

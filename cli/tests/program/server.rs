@@ -78,13 +78,30 @@ impl Server {
         std::fs::read_to_string(&self.said).expect("text")
     }
 
-    /// The most memory that it has held so far, in bytes.
+    /// The most memory that it held since [`reset_peak`](Self::reset_peak), in bytes.
     #[cfg(target_os = "linux")]
     pub(crate) fn peak(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    /// The memory that it holds, in bytes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn held(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// From now on the peak is what it holds.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn reset_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("it is a child of this process");
+    }
+
+    #[cfg(target_os = "linux")]
+    fn memory(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("it runs");
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).expect("in KiB");
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|it| it.trim().strip_suffix(" kB")).expect("in KiB");
         kib.parse::<u64>().expect("a number") << 10
     }
 
