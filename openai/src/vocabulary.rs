@@ -13,9 +13,12 @@ use autoplace::llama_sys::{Token, Vocab};
 /// Tokens of a list, and texts and tokens of a mixed one, at most.
 const MOST_TOKENS: usize = 1 << 20;
 const MOST_PIECES: usize = 4096;
-/// A text may be as long as this context takes at least: programs count tokens to cut texts. Tokens take some eighty
-/// times the size of their text meanwhile.
+/// A text may be as long as the context takes, and as these contexts take at least and at most: programs count tokens to
+/// cut texts. A tokenizer takes some eighty times the size of its text.
 const LEAST_CONTEXT: usize = 1 << 13;
+const LARGEST_CONTEXT: usize = 1 << 15;
+/// Tokens whose texts are said at most: each is an object.
+const MOST_SHOWN: usize = 1 << 16;
 
 #[derive(Debug, Deserialize)]
 struct TokenizeBody {
@@ -56,7 +59,7 @@ impl Api {
             false => reading::value::<List<Piece, MOST_PIECES>>(content, "content")?.0,
         };
         let bytes = pieces.iter().map(|piece| if let Piece::Text(text) = piece { text.len() } else { 0 }).sum();
-        check_length(bytes, self.context().max(LEAST_CONTEXT), "content")?;
+        check_length(bytes, self.context().clamp(LEAST_CONTEXT, LARGEST_CONTEXT), "content")?;
         self.with_vocab(|vocab| {
             let mut tokens = Vec::new();
             let mut is_first = true;
@@ -72,6 +75,10 @@ impl Api {
             }
             if !with_pieces {
                 return Ok(json!({"tokens": tokens}));
+            }
+            if tokens.len() > MOST_SHOWN {
+                let message = format!("the text has {} tokens: `with_pieces` shows {MOST_SHOWN} at most", tokens.len());
+                return Err(ApiError::invalid("with_pieces", message));
             }
             let piece = |(index, token): (usize, &Token)| {
                 let bytes = bytes_of(vocab, *token, &format!("content[{index}]"))?;

@@ -51,6 +51,7 @@ fn a_text_becomes_tokens_and_tokens_become_the_text() {
     assert_eq!(mixed, json!([&[json!(7)], &plain.as_array().unwrap()[..]].concat()));
     for (path, body, param) in [
         ("/tokenize", json!({"content": "a".repeat(2 << 20)}), "content"),
+        ("/tokenize", json!({"content": "a b ".repeat(60_000), "with_pieces": true}), "with_pieces"),
         ("/tokenize", json!({"content": 3}), "content"),
         ("/tokenize", json!({"content": [1_000_000], "with_pieces": true}), "content[0]"),
         ("/tokenize", json!({"content": vec!["a"; 4097]}), "content"),
