@@ -61,7 +61,7 @@ fn settings(plan: &Plan) -> Value {
     settings["embeddings"] = json!(context.embeddings);
     settings["mtp"] = context.mtp.into();
     settings["n_rs_seq"] = context.n_rs_seq.into();
-    settings["parted_blocks"] = plan.parted_blocks.into();
+    settings["parted_blocks"] = plan.split_blocks.into();
     settings
 }
 

@@ -375,7 +375,7 @@ fn summary(plan: &Plan) -> String {
         let all = all.map_or(String::new(), |all| format!(", {all:.1} if all were"));
         format!(", about {:.1} tok/s{all}", speed.tokens_per_second)
     });
-    let parts = match plan.parted_blocks {
+    let parts = match plan.split_blocks {
         0 => String::new(),
         blocks => format!(", parts of {blocks} blocks on the host"),
     };

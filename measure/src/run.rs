@@ -134,7 +134,7 @@ impl<'a> Measure<'a> {
             // No GPU, or none with room for a layer: a sweep says nothing then.
             return Ok(arms);
         }
-        let is_chosen = |n| n == chosen.n_gpu_layers && chosen.parted_blocks == 0;
+        let is_chosen = |n| n == chosen.n_gpu_layers && chosen.split_blocks == 0;
         let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
         arms.extend(layers.map(|n| Arm::asked(format!("ngl {n}"), whole.clone().n_gpu_layers(GpuLayers::Exactly(n)))));
         Ok(arms)

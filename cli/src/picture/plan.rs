@@ -87,7 +87,7 @@ fn draw_bars(area: &Area<'_>, plan: &Plan, names: &[(String, Ink)]) -> Drawn {
 /// What of the model is on a device, in words.
 fn holds(plan: &Plan, placement: &Placement) -> String {
     let (layers, all) = (placement.layers, plan.layers());
-    let parts = match (placement.kind, plan.parted_blocks) {
+    let parts = match (placement.kind, plan.split_blocks) {
         (PlacementKind::Host, blocks @ 1..) => Some(format!("parts of {blocks} blocks")),
         _ => None,
     };

@@ -95,7 +95,7 @@ fn a_host_is_described_by_its_processor_and_its_memory() {
     }
     for (args, part) in [
         (&["--cpu", "Ryzen 9 7950Y"][..], "near it are Ryzen 9 7950X"),
-        (&["--memory", "DDR9"], "no memory that is known"),
+        (&["--memory", "DDR9"], "not a known memory type"),
         (&["--ram", "64GiB:60GB/s", "--memory", "DDR5"], "leave one of them out"),
     ] {
         let output = user.autoplace(&[&["plan", &model, "--gpu", "RTX 3060=3GiB"], args].concat());

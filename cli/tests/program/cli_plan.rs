@@ -221,7 +221,7 @@ fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
     for ctx in "1 -1 + 4k 4294967295".split(' ') {
         fails(&["plan", &demo, "--ctx", ctx], 2, &["--ctx", "2 to 2147483392"]);
     }
-    fails(&["plan", &demo, "--lora", &demo], 1, &["is no LoRA adapter", "general.type"]);
+    fails(&["plan", &demo, "--lora", &demo], 1, &["is not a LoRA adapter", "general.type"]);
     for row in include_str!("cli_plan.txt").lines().filter(|row| !row.starts_with('#')) {
         let [args, code, words @ ..] = &row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
         let args: Vec<&str> = args.split_whitespace().collect();

@@ -45,7 +45,10 @@ fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
     assert!(error.to_string().contains("`general.type` is missing and not `adapter`"), "{error}");
     let other = Builder::new("llama").str("general.type", "adapter").str("adapter.type", "control_vector");
     let error = Lora::from_header(&other.header().unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "<builder> is no LoRA adapter: `adapter.type` is `control_vector` and not `lora`");
+    assert_eq!(
+        error.to_string(),
+        "<builder> is not a LoRA adapter: `adapter.type` is `control_vector` instead of `lora`"
+    );
     let activated = keys().with(|it| it.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
     assert!(refused(&activated).contains("aLoRA"));
     assert!(refused(&Adapter::of("llama")).contains("no tensor"));
@@ -86,7 +89,7 @@ fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
     assert!(refused(&embedding(&[64, 4], &[4, 128])).contains("token_embd"));
     assert!(refused(&embedding(&[8, 128], &[4, 64])).contains("is 8 x 128"));
     let error = Shape { tied: true, ..MODEL }.profile().with_lora(&lora).unwrap_err();
-    assert!(error.to_string().contains("is the output matrix too"), "{error}");
+    assert!(error.to_string().contains("is also the output matrix"), "{error}");
 }
 
 #[test]

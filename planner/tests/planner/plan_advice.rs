@@ -343,7 +343,7 @@ proptest! {
             prop_assert_eq!(change.effect == Effect::Fits, fits);
             prop_assert_eq!(change.effect == Effect::Loads, !fits && before.is_none());
             if let (Some(before), false) = (&before, fits) {
-                let whole = |plan: &Plan| (plan.n_gpu_layers - plan.parted_blocks, plan.n_gpu_layers);
+                let whole = |plan: &Plan| (plan.n_gpu_layers - plan.split_blocks, plan.n_gpu_layers);
                 prop_assert!(whole(&plan) > whole(before));
                 if let (Some(after), Some(before)) = (&plan.speed, &before.speed) {
                     prop_assert!(after.tokens_per_second >= 1.1 * before.tokens_per_second);

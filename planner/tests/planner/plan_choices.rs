@@ -89,12 +89,12 @@ fn experts_are_planned_too() {
     let machine = machine(gib(32), &[gib(12)]);
     let whole = plan(&profile, &machine, &Request::new().policy(Policy::MostLayers)).unwrap();
     assert!((20..40).contains(&whole.n_gpu_layers), "{whole}");
-    assert!(whole.overrides.is_empty() && whole.parted_blocks == 0);
+    assert!(whole.overrides.is_empty() && whole.split_blocks == 0);
     // Every block on the card, the experts of some on the host.
     let parted = plan(&profile, &machine, &Request::new()).unwrap();
     assert_eq!(parted.n_gpu_layers, 49, "{parted}");
     assert!(!parted.overrides.is_empty() && !parted.full_offload);
-    assert!((10..40).contains(&parted.parted_blocks), "{parted}");
+    assert!((10..40).contains(&parted.split_blocks), "{parted}");
 }
 
 /// At 32k tokens on a card of so many GiB, as llama.cpp's own fit: whole layers, or experts.
@@ -125,8 +125,8 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
         assert!(full.to_string().contains("swa_full"), "{full}");
     }
     let [windows, full] = [false, true].map(|swa_full| planned("gpt-oss gpt-oss 20B", 8, swa_full));
-    assert!(windows.parted_blocks <= 13, "{windows}");
-    assert!(windows.parted_blocks < full.parted_blocks, "{full}");
+    assert!(windows.split_blocks <= 13, "{windows}");
+    assert!(windows.split_blocks < full.split_blocks, "{full}");
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn experts_of_a_model_that_predicts_stay_on_the_host_before_its_layers_do() {
     let header = heads.iter().fold(header, |header, name| header.tensor(name, TensorType::F16, &[2048]));
     let profile = ModelProfile::from_header(&header.header().unwrap()).unwrap().with_mtp().unwrap();
     let plan = Planner::new(&profile, &machine(gib(32), &[gib(12)])).plan_probed(&scaled(&profile, 105)).unwrap();
-    assert!(plan.context.mtp && plan.n_gpu_layers == plan.layers() && plan.parted_blocks > 0, "{plan}");
+    assert!(plan.context.mtp && plan.n_gpu_layers == plan.layers() && plan.split_blocks > 0, "{plan}");
 }
 
 #[test]

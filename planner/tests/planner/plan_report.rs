@@ -73,7 +73,7 @@ fn a_plan_says_why_a_file_is_read_and_not_mapped() {
     assert!(mapped.context.mmap && !mapped.to_string().contains("not mapped"), "{mapped}");
     profile.alignment = 16;
     let read = plan(&profile, &machine, &Request::new()).unwrap();
-    let said = "the file is read, not mapped: its data is aligned to 16 bytes, and ggml maps from 32 on";
+    let said = "the file is read, not mapped: its data is aligned to 16 bytes, and ggml needs 32";
     assert!(!read.context.mmap && read.to_string().contains(said), "{read}");
     // Whoever asks for it knows.
     let mut asked = Request::new();

@@ -21,7 +21,7 @@ fn stated_overrides_are_the_plans_and_take_what_they_move_off_the_gpu() {
     assert!(matches!(without, Err(Error::DoesNotFit { .. })), "{without:?}");
     let stated = plan(&profile, &machine, &request.clone().overrides([experts_on_the_host()])).unwrap();
     assert_eq!(stated.overrides, [experts_on_the_host()]);
-    assert_eq!((stated.n_gpu_layers, stated.parted_blocks), (stated.layers(), stated.model.blocks));
+    assert_eq!((stated.n_gpu_layers, stated.split_blocks), (stated.layers(), stated.model.blocks));
     assert!(!stated.full_offload);
     assert!(stated.notes[0].contains("the overrides that were asked for"), "{stated}");
     let experts: u64 =
