@@ -47,10 +47,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(file) => (read(file)?, None),
         None if args.gpu.is_empty() => (Evidence::of_this_machine()?, None),
         // Another program computes on no simulated device: it is looked at as if the card were there.
-        None if args.watch.is_some() => (Evidence::of(gpu::machine(&args.gpu)), None),
+        None if args.watch.is_some() => (Evidence::new(gpu::machine(&args.gpu)), None),
         None => {
             let (machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
-            (Evidence::of(machine), Some(cards))
+            (Evidence::new(machine), Some(cards))
         }
     };
     if let Some(watched) = args.watch {
@@ -96,7 +96,7 @@ fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
         Ok(evidence) => Ok(evidence),
         // Of two reasons the one of the form that it seems to have.
         Err(error) if text.contains("\"machine\"") => Err(in_file(file, error).into()),
-        Err(_) => Ok(Evidence::of(Machine::read(file)?)),
+        Err(_) => Ok(Evidence::new(Machine::read(file)?)),
     }
 }
 

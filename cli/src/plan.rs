@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine};
-use autoplace::memory::companion::Role;
+use autoplace::memory::companion::CompanionRole;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe, SavedPlan};
 use autoplace::profile::ModelProfile;
@@ -118,8 +118,8 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
     }
     for (role, file) in &args.with {
         let flag = match (role, tool) {
-            (Role::Draft, Tool::KoboldCpp) => "--draftmodel",
-            (Role::Draft, _) => "-md",
+            (CompanionRole::Draft, Tool::KoboldCpp) => "--draftmodel",
+            (CompanionRole::Draft, _) => "-md",
             _ => "--mmproj",
         };
         words.extend([flag.to_owned(), file.to_str().ok_or_else(no_text)?.to_owned()]);
@@ -242,13 +242,13 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
 
 /// A file that is loaded beside the model of this header.
 fn companion(
-    (role, path): &(Role, PathBuf),
+    (role, path): &(CompanionRole, PathBuf),
     image_max_tokens: u32,
     main: &Header,
 ) -> Result<Companion, Box<dyn Error>> {
     let header = Header::open(path)?;
     let companion = match role {
-        Role::Draft => Companion::draft(&header),
+        CompanionRole::Draft => Companion::draft(&header),
         _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(image_max_tokens)),
     };
     Ok(companion.and_then(|it| it.compatible_with(main).map(|()| it))?)

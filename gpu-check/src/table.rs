@@ -206,7 +206,7 @@ impl Model {
     fn theirs(&self, machine: &Machine, mut params: ContextParams, plan: Option<&Plan>) -> Result<Score> {
         let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
         let sizes = params.sizes()?;
-        let workload = memory::Workload::of(&self.profile, &sizes);
+        let workload = memory::PeakSizes::new(&self.profile, &sizes);
         let margins: Vec<u64> = gpus
             .iter()
             .map(|gpu| {
@@ -234,8 +234,8 @@ impl Model {
         let workload = Workload::typical(params.n_ctx);
         let assignment =
             Estimate::new(profile, gpus, params)?.tensor_split(&split.tensor_split)?.assignment(split.n_gpu_layers);
-        let model =
-            SpeedModel::new(profile, params, Rates::of(gpus, &machine.host)).overrides(profile, &split.overrides)?;
+        let model = SpeedModel::new(profile, params, Rates::for_devices(gpus, &machine.host))
+            .overrides(profile, &split.overrides)?;
         let patterns: Vec<&str> = split.overrides.iter().map(|one| one.pattern.as_str()).collect();
         Ok(Score {
             seconds: model.seconds(&assignment, &workload),

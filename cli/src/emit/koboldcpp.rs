@@ -79,7 +79,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
 
 /// Which backend, and which of its GPUs.
 fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
-    let mut families = plan.gpus().map(|gpu| Family::of(&gpu.backend));
+    let mut families = plan.gpus().map(|gpu| Family::from_backend(&gpu.backend));
     let Some(family) = families.next() else { return Ok(vec!["--usecpu".to_owned()]) };
     if families.any(|other| other != family) {
         return cannot("GPUs of several backends");

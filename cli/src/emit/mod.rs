@@ -129,7 +129,7 @@ fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String
 
 /// Whether the file is mapped, as the load does it. Plans of earlier versions say it of Metal, too.
 fn mapped(plan: &Plan) -> bool {
-    plan.context.mmap && !plan.gpus().any(|gpu| Family::of(&gpu.backend) == Family::Metal)
+    plan.context.mmap && !plan.gpus().any(|gpu| Family::from_backend(&gpu.backend) == Family::Metal)
 }
 
 /// `-ot` of llama.cpp's programs: `pattern=buffer type`, several with commas between. `None` where the plan has none.
@@ -146,7 +146,7 @@ fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
                 None => return refused("the plan has no such GPU"),
                 // Metal's is not named after its device alone (ggml-metal.cpp, "_Private" and "_Mapped").
                 Some(gpu) => match &gpu.device {
-                    Some(device) if Family::of(&gpu.backend) != Family::Metal => device,
+                    Some(device) if Family::from_backend(&gpu.backend) != Family::Metal => device,
                     _ => return refused("the buffer type of its GPU is not known"),
                 },
             },

@@ -17,7 +17,7 @@ use autoplace::load::{self, RatesRequest, measure_rates};
 use autoplace::machine::Gpu;
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
-use autoplace_measure::{Arm, Measure, Measurement, Protocol, Steps};
+use autoplace_measure::{Measure, Measurement, Protocol, Steps, Variant};
 use clap::{ValueEnum, value_parser};
 
 use crate::args::AskArgs;
@@ -160,8 +160,8 @@ fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> 
 /// Measures what takes turns. Whether Ctrl-C ended it.
 fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
     with_measure(args, |measure, profile, request| {
-        let arms = arms(args, &measure, profile, request)?;
-        Ok(measure.run(&arms)?)
+        let variants = variants(args, &measure, profile, request)?;
+        Ok(measure.run(&variants)?)
     })
 }
 
@@ -197,31 +197,31 @@ fn with_measure<T>(
 }
 
 /// What takes turns.
-fn arms(
+fn variants(
     args: &MeasureArgs,
     measure: &Measure<'_>,
     profile: &ModelProfile,
     request: &Request,
-) -> Result<Vec<Arm>, Box<dyn Error>> {
+) -> Result<Vec<Variant>, Box<dyn Error>> {
     let Some(before) = &args.before else {
         let steps = match args.steps {
             _ if args.full => Steps::Full,
             Some(steps) => Steps::Even(steps),
             None => Steps::Edge,
         };
-        return Ok(measure.arms(steps)?);
+        return Ok(measure.variants(steps)?);
     };
-    let arm = |name, said: &str| -> Result<Arm, Box<dyn Error>> {
+    let variant = |name, said: &str| -> Result<Variant, Box<dyn Error>> {
         if is_plan(said) {
-            return Ok(Arm::saved(name, SavedPlan::read(said)?));
+            return Ok(Variant::saved(name, SavedPlan::read(said)?));
         }
-        Ok(Arm::asked(name, Flags::of_script(said)?.request(request, profile.full_offload())?))
+        Ok(Variant::asked(name, Flags::of_script(said)?.request(request, profile.full_offload())?))
     };
     let after = match &args.after {
-        Some(after) => arm("after", after)?,
-        None => Arm::asked("after", request.clone()),
+        Some(after) => variant("after", after)?,
+        None => Variant::asked("after", request.clone()),
     };
-    Ok(vec![arm("before", before)?, after])
+    Ok(vec![variant("before", before)?, after])
 }
 
 fn is_plan(said: &str) -> bool {

@@ -208,7 +208,7 @@ mod tests {
     use std::path::Path;
 
     use autoplace::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
-    use autoplace_measure::{Cause, Evidence};
+    use autoplace_measure::{Evidence, FindingCause};
     use clap::Parser;
 
     use super::super::{Found, Program, Seen};
@@ -234,7 +234,7 @@ mod tests {
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
         let mut machine = Machine::new(Host::new(gib(8)));
         machine.gpus.push(gpu);
-        compare(Evidence::of(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
+        compare(Evidence::new(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
     }
 
     /// Layers that it has and that there is room for, and whether a finding says that it could be faster.
@@ -242,7 +242,7 @@ mod tests {
         let model = evidence.model.as_ref().unwrap();
         let running = model.running.as_ref().unwrap();
         let plan = model.plan.as_ref().map(|plan| plan.n_gpu_layers);
-        let is_slower = evidence.diagnose().iter().any(|it| it.cause == Cause::RunsSlower);
+        let is_slower = evidence.diagnose().iter().any(|it| it.cause == FindingCause::RunsSlower);
         (running.n_gpu_layers, plan, is_slower)
     }
 

@@ -30,7 +30,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    fn of(source: &Source, alignment: u32) -> Shard {
+    fn new(source: &Source, alignment: u32) -> Shard {
         Shard { path: source.path.clone(), file_bytes: source.len, alignment, opened: source.opened().cloned() }
     }
 
@@ -60,7 +60,7 @@ impl Shard {
 /// Reads the first shard, then the later ones, which `open` provides by index (from 1) and count.
 pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<Source, Error>) -> Result<Inner, Error> {
     let (metadata, mut tensors) = header::read(&first)?;
-    let mut shards = vec![Shard::of(&first, header::alignment(&metadata)?)];
+    let mut shards = vec![Shard::new(&first, header::alignment(&metadata)?)];
     let count = metadata.typed(SPLIT_COUNT, ValueType::U16)?.map_or(0, |value| value.bits() as u16);
     if count > 1 {
         let index = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
@@ -74,7 +74,7 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
         for index in 1..count {
             let source = open(index, count)?;
             let (alignment, own) = read_later(&source, index, count)?;
-            shards.push(Shard::of(&source, alignment));
+            shards.push(Shard::new(&source, alignment));
             // The limit of one file also applies to all shards together.
             let all = tensors.len() + own.len();
             if all as u64 > MAX_COUNT {
@@ -99,7 +99,7 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
 /// Checks one file that may be any shard of a model.
 pub(super) fn check_one(source: &Source) -> Result<(), Error> {
     let (metadata, tensors) = header::read(source)?;
-    by_name(&[Shard::of(source, header::alignment(&metadata)?)], &tensors).map(drop)
+    by_name(&[Shard::new(source, header::alignment(&metadata)?)], &tensors).map(drop)
 }
 
 /// Opens a later shard beside the first.

@@ -239,7 +239,7 @@ mod tests {
     use crate::machine::{GpuKind, gib, mib};
 
     #[test]
-    fn every_line_of_the_table_is_a_card_that_can_be_named_and_is_found_again_by_its_drivers_name() {
+    fn every_card_of_the_table_is_found_by_its_name_and_by_its_drivers_name() {
         let lines = include_str!("catalogue/cards.txt").lines();
         let rows = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         assert_eq!(CARDS.len(), rows.count());

@@ -29,7 +29,7 @@ impl MachineError {
         Self { file: None, problem: problem.to_string() }
     }
 
-    fn of(mut self, file: &Path) -> Self {
+    fn in_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
     }
@@ -56,15 +56,15 @@ impl Machine {
     /// Writes [`to_json`](Self::to_json) to a file. A failed write leaves no partial file.
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), MachineError> {
         let file = file.as_ref();
-        let text = self.to_json().map_err(|error| error.of(file))?;
-        json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).of(file))
+        let text = self.to_json().map_err(|error| error.in_file(file))?;
+        json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).in_file(file))
     }
 
     /// Reads a machine from a regular file of at most 4 MiB, like [`from_json`](Self::from_json).
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
         let read = json::read(file).map_err(MachineError::new);
-        read.and_then(|text| Self::from_json(&text)).map_err(|error| error.of(file))
+        read.and_then(|text| Self::from_json(&text)).map_err(|error| error.in_file(file))
     }
 
     /// Checks that the figures are consistent. Detected machines always are; a machine built by hand should be checked
@@ -166,7 +166,7 @@ mod tests {
             r#"/gpus/0/kind = "quantum": gpus[0].kind: unknown variant `quantum`"#,
             r#"/gpus/0/pci_id = "x": gpus[0].pci_id: `x` is not a PCI address"#,
             r#"/host/available = 18446744073709551615: host.available is "#,
-            r#"/version = "one": version is no number"#,
+            r#"/version = "one": version is not a number"#,
             r#"/version = 2: version is 2, and this program reads up to 1"#,
         ] {
             let (pointer, rest) = case.split_once(" = ").unwrap();

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_holds_the_last_ten_seconds_and_without_such_files_nothing_is_known() {
+    fn pressure_is_the_last_ten_seconds_and_is_unknown_without_the_kernels_files() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(HostSample::read(folder.path()), HostSample::default());
         let busy =

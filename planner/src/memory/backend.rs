@@ -23,7 +23,7 @@ impl BackendRules {
 
     /// The rules of a GPU, and whether they are exact; otherwise they are upper bounds.
     pub(super) fn of_gpu(gpu: &Gpu) -> (Self, bool) {
-        let (alignment, row_padding, exactly) = match Family::of(&gpu.backend) {
+        let (alignment, row_padding, exactly) = match Family::from_backend(&gpu.backend) {
             // ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
             // `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
             Family::Cuda => (128, Some(512), true),
@@ -69,7 +69,7 @@ pub enum Family {
 
 impl Family {
     /// The family of a backend, by its name in ggml.
-    pub fn of(backend: &str) -> Self {
+    pub fn from_backend(backend: &str) -> Self {
         match backend {
             "CUDA" | "ROCm" | "HIP" | "MUSA" => Self::Cuda,
             "Vulkan" => Self::Vulkan,

@@ -50,27 +50,27 @@ pub struct FileFacts {
 
 impl FileFacts {
     /// The facts of this model's file.
-    pub const fn of(profile: &ModelProfile) -> Self {
+    pub const fn from_profile(profile: &ModelProfile) -> Self {
         Self { alignment: profile.alignment, bytes: profile.file_bytes }
     }
 
     /// The facts of this header's file.
-    pub fn of_header(header: &Header) -> Self {
+    pub fn from_header(header: &Header) -> Self {
         Self { alignment: header.alignment(), bytes: header.file_bytes() }
     }
 }
 
 impl NotMapped {
     /// The reason against mapping that holds for any GPUs.
-    pub fn of_file(file: FileFacts) -> Option<Self> {
+    pub fn check_file(file: FileFacts) -> Option<Self> {
         let FileFacts { alignment, .. } = file;
         (alignment < TENSOR_ALIGNMENT).then_some(Self::Alignment { alignment })
     }
 
     /// The reason against mapping a file whose weights these GPUs hold. `None` if it is mapped, provided that
     /// [`ContextParams::mmap`] allows it.
-    pub fn of(file: FileFacts, gpus: &[&Gpu]) -> Option<Self> {
-        let of_gpu = |gpu: &&Gpu| match (Family::of(&gpu.backend), gpu.kind) {
+    pub fn check(file: FileFacts, gpus: &[&Gpu]) -> Option<Self> {
+        let of_gpu = |gpu: &&Gpu| match (Family::from_backend(&gpu.backend), gpu.kind) {
             (Family::Metal, _) => Some(Self::Metal),
             // The backends report this as `mmap_support`: ggml-cuda.cu (ROCm uses it too) and ggml-vulkan.cpp.
             (Family::Cuda | Family::Vulkan, GpuKind::Integrated) => Some(Self::Twice { gpu: gpu.name.clone() }),
@@ -78,7 +78,7 @@ impl NotMapped {
         };
         let on_rocm = gpus.iter().filter(|gpu| ["ROCm", "HIP"].contains(&&*gpu.backend)).map(|gpu| gpu.total);
         let uploaded = on_rocm.fold(0, u64::saturating_add).min(file.bytes);
-        Self::of_file(file)
+        Self::check_file(file)
             .or_else(|| gpus.iter().find_map(of_gpu))
             .or_else(|| (uploaded > ROCM_UPLOAD).then_some(Self::Rocm))
     }
@@ -87,7 +87,7 @@ impl NotMapped {
 impl ContextParams {
     /// The same parameters, with `mmap` off if the file cannot be mapped for these GPUs.
     pub fn mapped_for(mut self, file: FileFacts, gpus: &[&Gpu]) -> Self {
-        self.mmap = self.mmap && NotMapped::of(file, gpus).is_none();
+        self.mmap = self.mmap && NotMapped::check(file, gpus).is_none();
         self
     }
 }
@@ -125,7 +125,7 @@ mod tests {
             let gpus: Vec<Gpu> = gpus.into_iter().map(|(backend, kind, total)| gpu(backend, kind, total)).collect();
             let gpus: Vec<&Gpu> = gpus.iter().collect();
             let file = FileFacts { alignment, bytes: gib(bytes) };
-            assert_eq!(NotMapped::of(file, &gpus), expected, "{alignment} {bytes} {gpus:?}");
+            assert_eq!(NotMapped::check(file, &gpus), expected, "{alignment} {bytes} {gpus:?}");
         }
     }
 }

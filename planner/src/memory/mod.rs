@@ -25,7 +25,7 @@ pub use error::Error;
 pub(crate) use estimate::full_windows;
 pub use estimate::{Estimate, Place, Uncertainty};
 pub use footprint::{Footprint, Footprints};
-pub use headroom::{Headroom, HeadroomParts, WSL_HEADROOM, Workload};
+pub use headroom::{Headroom, HeadroomParts, PeakSizes, WSL_HEADROOM};
 pub use kv_type::KvType;
 pub use mapping::{FileFacts, NotMapped};
 pub(crate) use pattern::{NOTHING, OverrideRules};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Bytes, Machine};
-use crate::memory::companion::Role;
-use crate::memory::{CompanionBytes, ContextParams, Headroom, Workload};
+use crate::memory::companion::CompanionRole;
+use crate::memory::{CompanionBytes, ContextParams, Headroom, PeakSizes};
 
 use super::{Error, Plan, Planner, Probe};
 
@@ -16,7 +16,7 @@ const MAX_COMPANION_GPUS: usize = 4;
 #[non_exhaustive]
 pub struct PlannedCompanion {
     /// The companion's purpose.
-    pub role: Role,
+    pub role: CompanionRole,
     /// Its name for people.
     pub name: String,
     /// The name of its GPU for people; `None` on the host.
@@ -47,7 +47,7 @@ impl Planner<'_> {
     pub(super) fn beside_companions(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         let params = self.params();
         let mut request = self.request.clone();
-        if self.companions.iter().any(|companion| companion.role() == Role::Draft) {
+        if self.companions.iter().any(|companion| companion.role() == CompanionRole::Draft) {
             // The companion's bytes were computed for a draft context as long as the model's.
             request = request.without_growth(&self.profile);
         }
@@ -114,8 +114,8 @@ impl Planner<'_> {
             taken_of_host = taken_of_host.saturating_add(bytes.host.total().saturating_add(bytes.host_uncertainty));
             if let (Some(index), Some(gpu)) = (spot, gpu) {
                 // The companion's bytes, their uncertainty, and the memory pools of its backend.
-                let workload = companion.workload(params)?;
-                let pools = Headroom::Default.of_gpu(gpu, &workload, 0, self.machine.wsl).growth;
+                let peak_sizes = companion.peak_sizes(params)?;
+                let pools = Headroom::Default.of_gpu(gpu, &peak_sizes, 0, self.machine.wsl).growth;
                 let of_gpu = [bytes.gpu.total(), bytes.gpu_uncertainty, pools];
                 taken[index] = of_gpu.into_iter().fold(taken[index], u64::saturating_add);
             }
@@ -130,7 +130,7 @@ impl Planner<'_> {
         for (gpu, &taken) in machine.gpus.iter_mut().zip(&taken) {
             // The GPU also needs its driver's memory and a margin, with or without a layer of the model.
             let headroom = self.request.headroom;
-            let beside = headroom.of_gpu(gpu, &Workload::default(), 0, self.machine.wsl);
+            let beside = headroom.of_gpu(gpu, &PeakSizes::default(), 0, self.machine.wsl);
             if taken > 0 && taken.saturating_add(beside.total()) > gpu.free {
                 return Ok(None);
             }

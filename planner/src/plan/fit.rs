@@ -2,7 +2,7 @@
 
 use crate::machine::{Bytes, Gpu, Host};
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload};
+use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, PeakSizes, Split, Uncertainty};
 
 use super::{Confidence, Placement, PlacementKind, Shortfall};
 
@@ -12,7 +12,7 @@ pub(super) struct Room<'a> {
     pub(super) gpus: Vec<&'a Gpu>,
     pub(super) host: &'a Host,
     pub(super) headroom: Headroom,
-    pub(super) workload: Workload,
+    pub(super) peak_sizes: PeakSizes,
     /// Whether the machine is Linux under WSL.
     pub(super) wsl: bool,
     /// `Some` if the host's weights may exceed its memory: the bytes of them that must stay in memory nevertheless.
@@ -128,11 +128,11 @@ impl Room<'_> {
         let level = |(index, gpu): (usize, &&Gpu)| {
             let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
             let unsure = uncertainty.gpus.get(index).copied().unwrap_or(0);
-            Level::new(footprint, self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl), gpu.free)
+            Level::new(footprint, self.headroom.of_gpu(gpu, &self.peak_sizes, unsure, self.wsl), gpu.free)
         };
         let gpus: Vec<Level> = self.gpus.iter().enumerate().map(level).collect();
         let unsure = uncertainty.host;
-        let headroom = Headroom::of_host(self.host, &self.workload, !gpus.is_empty(), unsure);
+        let headroom = Headroom::of_host(self.host, &self.peak_sizes, !gpus.is_empty(), unsure);
         let mut host = Level::new(footprints.host, headroom, self.host.available);
         for (gpu, level) in self.gpus.iter().zip(&gpus) {
             host.needed = host.needed.saturating_add(level.of_host(gpu));

@@ -90,7 +90,7 @@ pub(super) fn price(ty: KvType) -> f64 {
 
 /// Whether every GPU of this backend is known to fuse attention over a cache of these types.
 pub(super) fn is_fused(backend: &str, profile: &ModelProfile, params: &ContextParams) -> bool {
-    fuses_attention(Family::of(backend), profile, params)
+    fuses_attention(Family::from_backend(backend), profile, params)
 }
 
 impl fmt::Display for KvCache {

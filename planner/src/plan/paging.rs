@@ -7,7 +7,7 @@ use super::Speed;
 use super::fit::Chosen;
 use crate::machine::{Bytes, DiskRate};
 use crate::memory::{Error, OverrideRules, Place};
-use crate::profile::{ModelProfile, Role, Weight};
+use crate::profile::{ModelProfile, Weight, WeightRole};
 
 /// Weights that do not fit in the host's memory ([`Request::allow_paging`](super::Request::allow_paging)). Their file
 /// is mapped: the system drops pages that do not fit and reads them again on use.
@@ -45,13 +45,13 @@ struct OnHost {
 
 impl Paging {
     /// The paging of a placement; `None` if everything fits.
-    pub(super) fn of(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Option<Self>, Error> {
+    pub(super) fn for_placement(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Option<Self>, Error> {
         let host = &chosen.levels.host;
         if host.paged == 0 {
             return Ok(None);
         }
         let room = host.footprint.weights.saturating_sub(host.paged);
-        let on_host = OnHost::of(profile, chosen)?;
+        let on_host = OnHost::new(profile, chosen)?;
         Ok(Some(Self {
             bytes: host.paged,
             bytes_per_token: on_host.read(on_host.used, room),
@@ -90,7 +90,7 @@ impl Paging {
 }
 
 impl OnHost {
-    fn of(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Self, Error> {
+    fn new(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Self, Error> {
         let rules = OverrideRules::new(&chosen.split.overrides, chosen.room.gpus.len())?;
         let weights = &profile.weights;
         let tied = weights.output_matrix().filter(|_| weights.tied_output);
@@ -102,7 +102,7 @@ impl OnHost {
             let stays = |weight: &&Weight| rules.place(&weight.name).unwrap_or(place) == Place::Host;
             for weight in weights.into_iter().filter(stays) {
                 match &profile.hparams.experts {
-                    Some(experts) if weight.role == Role::Experts => {
+                    Some(experts) if weight.role == WeightRole::Experts => {
                         let (used, count) = (experts.used.min(experts.count), experts.count.max(1));
                         let share = u128::from(weight.bytes) * u128::from(used) / u128::from(count);
                         sums.experts = sums.experts.saturating_add(weight.bytes);
@@ -134,7 +134,7 @@ mod tests {
     use crate::machine::gib;
 
     #[test]
-    fn weights_in_order_are_read_whole_where_any_lacks_and_experts_by_the_share_that_lacks() {
+    fn dense_weights_are_read_whole_if_any_are_missing_and_experts_by_the_missing_share() {
         let dense = OnHost { always: gib(40), ..OnHost::default() };
         assert_eq!(dense.read(0, gib(24)), gib(40));
         assert_eq!(dense.read(0, gib(39)), gib(40));

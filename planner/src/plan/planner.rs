@@ -125,7 +125,7 @@ impl<'a> Planner<'a> {
             _ => self.request.policy,
         };
         let params = self.params();
-        let model = SpeedModel::new(&self.profile, &params, Rates::of(&[], &self.machine.host));
+        let model = SpeedModel::new(&self.profile, &params, Rates::for_devices(&[], &self.machine.host));
         let mut chosen = match self.is_stated() {
             true => self.stated(&params, probe)?,
             false => self.chosen(policy, (&params, &model), probe)?,
@@ -197,7 +197,7 @@ impl<'a> Planner<'a> {
         };
         let work = self.request.work(profile);
         let seconds = |chosen: &Chosen<'_>| -> Result<f64, Error> {
-            let model = model.over(profile, &chosen.params, Rates::of(&chosen.room.gpus, chosen.room.host));
+            let model = model.over(profile, &chosen.params, Rates::for_devices(&chosen.room.gpus, chosen.room.host));
             Ok(model.overrides(profile, &chosen.split.overrides)?.seconds(&chosen.assignment, &work))
         };
         let speedup = wider.as_ref().map(|wider| Ok::<_, Error>(seconds(wider)? / seconds(chosen)?)).transpose()?;
@@ -213,7 +213,7 @@ impl<'a> Planner<'a> {
             return Ok(chosen);
         }
         let of = |chosen: &Chosen<'_>| {
-            let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+            let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
             model.over(&self.profile, &chosen.params, rates).overrides(&self.profile, &chosen.split.overrides)
         };
         let here = of(&chosen)?;
@@ -293,14 +293,14 @@ impl<'a> Planner<'a> {
         let layers = profile.full_offload();
         let n = chosen.split.n_gpu_layers;
         let workload = self.request.work(profile);
-        let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+        let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
         // A context for embeddings generates nothing, so it has no speed.
         let work = (workload, &self.request.depths(chosen.params.n_ctx)[..]);
         let model = model.over(profile, &chosen.params, rates);
         let speed = (!self.request.embeds())
-            .then(|| Speed::of(profile, &model, work, &chosen.assignment, &chosen.split))
+            .then(|| Speed::predict(profile, &model, work, &chosen.assignment, &chosen.split))
             .transpose()?;
-        let paging = Paging::of(profile, &chosen)?;
+        let paging = Paging::for_placement(profile, &chosen)?;
         let speed = match (speed, paging) {
             (Some(speed), Some(paging)) => Some(paging.slow_down(speed, chosen.params.n_ubatch)),
             (speed, _) => speed,
@@ -317,9 +317,13 @@ impl<'a> Planner<'a> {
         let windows = profile.state.windows();
         let placements = chosen.room.placements(&chosen.levels, &chosen.counts, layers - n);
         notes.extend(reasons::carried(&self.machine, &placements));
-        let context = chosen.params.clone().mapped_for(FileFacts::of(profile), &chosen.room.gpus);
+        let context = chosen.params.clone().mapped_for(FileFacts::from_profile(profile), &chosen.room.gpus);
         if context.mmap != chosen.params.mmap {
-            notes.extend(NotMapped::of(FileFacts::of(profile), &chosen.room.gpus).as_ref().map(NotMapped::to_string));
+            notes.extend(
+                NotMapped::check(FileFacts::from_profile(profile), &chosen.room.gpus)
+                    .as_ref()
+                    .map(NotMapped::to_string),
+            );
         }
         Ok(Plan {
             model: ModelSummary {

@@ -344,7 +344,8 @@ impl Request {
 
     /// Bytes of the host's weights outside any mapped file, if paging is allowed beside these GPUs.
     pub(super) fn unmapped_if_paging(&self, profile: &ModelProfile, gpus: &[&Gpu]) -> Option<u64> {
-        let may = self.allow_paging && self.params.mmap && NotMapped::of(FileFacts::of(profile), gpus).is_none();
+        let may =
+            self.allow_paging && self.params.mmap && NotMapped::check(FileFacts::from_profile(profile), gpus).is_none();
         may.then(|| profile.adapters.bytes())
     }
 

@@ -6,7 +6,7 @@
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
 use crate::memory::{
-    self, ContextParams, Estimate, Footprint, Footprints, Place, Split, TensorOverride, Uncertainty, Workload,
+    self, ContextParams, Estimate, Footprint, Footprints, PeakSizes, Place, Split, TensorOverride, Uncertainty,
 };
 
 use super::fit::{Chosen, Levels, Room};
@@ -129,7 +129,7 @@ impl Planner<'_> {
             gpus,
             host: &self.machine.host,
             headroom: self.request.headroom,
-            workload: Workload::of(&self.profile, &params.sizes()?),
+            peak_sizes: PeakSizes::new(&self.profile, &params.sizes()?),
             wsl: self.machine.wsl,
         };
         Ok(Stated { room, counts, split, estimate, assignment })

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::gguf::{self, Header, Tensor, TensorType};
 
-use super::{Group, ModelProfile, Role, Weight};
+use super::{Group, ModelProfile, Weight, WeightRole};
 
 /// An adapter's addition to one weight: `scale * b * a`. Both factors have the weight's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,7 +124,7 @@ fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterEr
         let problem = format!("is {ty}, and an adapter needs floats or a quantised type");
         return Err(AdapterError::tensor(file, tensor.name(), problem));
     }
-    Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: Role::Other })
+    Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: WeightRole::Other })
 }
 
 /// The LoRA adapters and the control vector of a model.
@@ -193,7 +193,7 @@ impl ModelProfile {
         let blocks = if self.adapters.control_vector { 1..self.hparams.n_layer_trunk() as usize } else { 0..0 };
         let width = u64::from(self.hparams.n_embd);
         let (name, shape, bytes) = ("".into(), [width, 1, 1, 1], width.saturating_mul(4));
-        (blocks, Weight { name, ty: TensorType::F32, shape, bytes, role: Role::Other })
+        (blocks, Weight { name, ty: TensorType::F32, shape, bytes, role: WeightRole::Other })
     }
 }
 

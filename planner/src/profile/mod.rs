@@ -26,7 +26,7 @@ pub use control_vector::ControlVector;
 pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters};
 pub use mtp::MtpError;
-pub use names::Role;
+pub use names::WeightRole;
 pub use quantisation::Quantisation;
 pub use state::{BlockState, KeptTensor, KvLayout, Part, Rows};
 pub(crate) use weights::Group;

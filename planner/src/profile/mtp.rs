@@ -76,7 +76,7 @@ impl ModelProfile {
         };
         let (head, skipped): (Vec<_>, _) = std::mem::take(&mut self.weights.skipped)
             .into_iter()
-            .partition(|weight| Slot::of(&self.architecture, &weight.name) == Slot::Block(trunk));
+            .partition(|weight| Slot::from_name(&self.architecture, &weight.name) == Slot::Block(trunk));
         self.weights.skipped = skipped;
         head.into_iter().for_each(|weight| self.weights.add(trunk as usize, weight));
         let block = &self.weights.blocks[trunk as usize];

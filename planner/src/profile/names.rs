@@ -6,7 +6,7 @@
 /// The role of a weight in its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Role {
+pub enum WeightRole {
     /// Queries, keys, values, the output projection, index keys, and their norms.
     Attention,
     /// A feed-forward step that every token takes: dense matrices and their norms.
@@ -20,9 +20,9 @@ pub enum Role {
     Other,
 }
 
-impl Role {
+impl WeightRole {
     /// The role of a tensor by its name: `blk.3.ffn_down_exps.weight`. `Other` for a tensor outside a block.
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         let stacks = ["enc.", "dec."].iter();
         let own = stacks.filter_map(|stack| name.strip_prefix(stack)).next();
         let Some(stem) = in_block(own.unwrap_or(name)) else {
@@ -85,7 +85,7 @@ const OUTPUT: &str = "output output_norm enc.output_norm dec.output_norm cls cls
 
 impl Slot {
     /// The layer of the tensor with this name in a model of this architecture.
-    pub(super) fn of(architecture: &str, name: &str) -> Self {
+    pub(super) fn from_name(architecture: &str, name: &str) -> Self {
         let mut suffixes = SUFFIXES.split(' ');
         let stem = suffixes.find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
         let mut prefixes = NUMBERED.split(' ');
@@ -147,11 +147,11 @@ fn in_block(name: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::Role;
+    use super::WeightRole;
 
     #[test]
     fn names_show_what_a_weight_does() {
-        use Role::{Attention, Experts, FeedForward, Other, SharedExperts};
+        use WeightRole::{Attention, Experts, FeedForward, Other, SharedExperts};
         for (role, names) in [
             (Attention, "blk.0.attn_q.weight blk.0.attn_norm.weight blk.0.indexer.attn_k.weight"),
             (Attention, "blk.11.post_attention_norm.weight dec.blk.1.cross_attn_k.weight"),
@@ -164,7 +164,7 @@ mod tests {
             (Other, "blk.0.nextn.eh_proj.weight output.weight"),
         ] {
             for name in names.split(' ') {
-                assert_eq!(Role::of(name), role, "{name}");
+                assert_eq!(WeightRole::from_name(name), role, "{name}");
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::gguf::{Tensor, TensorType};
 
 use super::hparams::Keys;
 use super::names::{Slot, is_loaded};
-use super::{Hyperparameters, KvLayout, Role};
+use super::{Hyperparameters, KvLayout, WeightRole};
 
 /// A weight, without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,17 +22,17 @@ pub struct Weight {
     /// Bytes (`ggml_nbytes`).
     pub bytes: u64,
     /// The role in its block.
-    pub role: Role,
+    pub role: WeightRole,
 }
 
 impl Weight {
-    fn of(tensor: &Tensor) -> Self {
+    fn new(tensor: &Tensor) -> Self {
         Self {
             name: tensor.name.clone(),
             ty: tensor.ty(),
             shape: tensor.shape(),
             bytes: tensor.bytes(),
-            role: Role::of(tensor.name()),
+            role: WeightRole::from_name(tensor.name()),
         }
     }
 
@@ -105,7 +105,7 @@ pub struct WeightBytes {
 }
 
 /// Weights of one group.
-fn of(group: Group, weights: &[Weight]) -> impl Iterator<Item = (Group, &Weight)> {
+fn in_group(group: Group, weights: &[Weight]) -> impl Iterator<Item = (Group, &Weight)> {
     weights.iter().map(move |weight| (group, weight))
 }
 
@@ -119,8 +119,8 @@ impl WeightBytes {
             ..Self::default()
         };
         for tensor in header.tensors() {
-            let weight = Weight::of(tensor);
-            match Slot::of(architecture, &weight.name) {
+            let weight = Weight::new(tensor);
+            match Slot::from_name(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
                 // In a file of prediction blocks only, those blocks are the model (llama-model.cpp, `create_memory`).
                 Slot::Block(block)
@@ -180,7 +180,7 @@ impl WeightBytes {
         let mut types: BTreeMap<(TensorType, bool), u64> = BTreeMap::new();
         let output = self.output_matrix().into_iter();
         for weight in self.blocks.iter().flatten().chain(output).filter(|weight| weight.is_matrix()) {
-            let bytes = types.entry((weight.ty, weight.role == Role::Experts)).or_default();
+            let bytes = types.entry((weight.ty, weight.role == WeightRole::Experts)).or_default();
             *bytes = bytes.saturating_add(weight.bytes);
         }
         let all = types.values().fold(0, |all: u64, &bytes| all.saturating_add(bytes));
@@ -196,9 +196,9 @@ impl WeightBytes {
 
     /// All weights that llama.cpp loads, each with its group.
     pub(crate) fn grouped(&self) -> impl Iterator<Item = (Group, &Weight)> {
-        let blocks = self.blocks.iter().enumerate().flat_map(|(index, block)| of(Group::Block(index), block));
-        let output = of(Group::Output, &self.output).chain(of(Group::Output, &self.unplaced));
-        blocks.chain(of(Group::Input, &self.input)).chain(output).chain(of(Group::Rope, &self.rope))
+        let blocks = self.blocks.iter().enumerate().flat_map(|(index, block)| in_group(Group::Block(index), block));
+        let output = in_group(Group::Output, &self.output).chain(in_group(Group::Output, &self.unplaced));
+        blocks.chain(in_group(Group::Input, &self.input)).chain(output).chain(in_group(Group::Rope, &self.rope))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::gguf::Header;
 use crate::machine::Gpu;
-use crate::memory::{ContextParams, Estimate, KvType, Workload};
+use crate::memory::{ContextParams, Estimate, KvType, PeakSizes};
 use crate::profile::ModelProfile;
 
 use super::{CompanionBytes, Error, file};
@@ -53,8 +53,8 @@ impl Draft {
     }
 
     /// The draft's contribution to the headroom.
-    pub(super) fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
-        Ok(Workload::of(&self.profile, &self.context(main)?.sizes()?))
+    pub(super) fn peak_sizes(&self, main: &ContextParams) -> Result<PeakSizes, Error> {
+        Ok(PeakSizes::new(&self.profile, &self.context(main)?.sizes()?))
     }
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {

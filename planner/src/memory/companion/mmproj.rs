@@ -6,7 +6,7 @@ use std::num::Saturating;
 use crate::gguf::{Header, Tensor};
 use crate::machine::Gpu;
 use crate::memory::backend::{BackendRules, Family};
-use crate::memory::{FlashAttention, Footprint, Workload};
+use crate::memory::{FlashAttention, Footprint, PeakSizes};
 use crate::profile::ModelProfile;
 
 use super::{CompanionBytes, Error, file};
@@ -93,10 +93,10 @@ impl Mmproj {
     }
 
     /// The mmproj's contribution to the headroom.
-    pub(super) fn workload(&self) -> Workload {
+    pub(super) fn peak_sizes(&self) -> PeakSizes {
         let activations = |encoder: &Encoder| (encoder.positions(self.max_image_tokens) * encoder.widest).0;
         let matrices = self.header.tensors().filter(|tensor| tensor.n_dims() == 2);
-        Workload {
+        PeakSizes {
             activations: self.encoders.iter().map(activations).max().unwrap_or(0),
             decoded_matrix: matrices.map(Tensor::elements).max().unwrap_or(0).saturating_mul(2),
             vocabulary: 0,
@@ -112,7 +112,7 @@ impl Mmproj {
         // Each tensor passes through host memory on its way to the GPU, before the first image (clip.cpp,
         // `load_tensors`).
         let largest = self.header.tensors().map(Tensor::bytes).max().unwrap_or(0);
-        let family = gpu.map(|gpu| Family::of(&gpu.backend));
+        let family = gpu.map(|gpu| Family::from_backend(&gpu.backend));
         // Buffers split into chunks leave gaps into which the next scores do not fit (ggml-vulkan.cpp,
         // `ggml_vk_get_device`).
         let unfused = if matches!(family, None | Some(Family::Cuda | Family::Metal)) { 1 } else { 2 };

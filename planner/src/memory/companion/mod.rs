@@ -25,7 +25,7 @@ use crate::machine::Gpu;
 
 use self::draft::Draft;
 use self::mmproj::Mmproj;
-use super::{ContextParams, Footprint, Workload};
+use super::{ContextParams, Footprint, PeakSizes};
 
 pub use error::Error;
 
@@ -57,7 +57,7 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Role {
+pub enum CompanionRole {
     /// Turns images or sound into embeddings: llama.cpp's `--mmproj`.
     #[error("mmproj")]
     Mmproj,
@@ -113,10 +113,10 @@ impl Companion {
     }
 
     /// The purpose of the companion.
-    pub const fn role(&self) -> Role {
+    pub const fn role(&self) -> CompanionRole {
         match self.kind {
-            Kind::Mmproj(_) => Role::Mmproj,
-            Kind::Draft(_) => Role::Draft,
+            Kind::Mmproj(_) => CompanionRole::Mmproj,
+            Kind::Draft(_) => CompanionRole::Draft,
         }
     }
 
@@ -172,10 +172,10 @@ impl Companion {
     /// # Errors
     ///
     /// [`Error::Context`] if llama.cpp would reject the parameters.
-    pub fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
+    pub fn peak_sizes(&self, main: &ContextParams) -> Result<PeakSizes, Error> {
         match &self.kind {
-            Kind::Mmproj(mmproj) => Ok(mmproj.workload()),
-            Kind::Draft(draft) => draft.workload(main),
+            Kind::Mmproj(mmproj) => Ok(mmproj.peak_sizes()),
+            Kind::Draft(draft) => draft.peak_sizes(main),
         }
     }
 }

@@ -31,13 +31,13 @@ impl Pinned {
             Self::Perhaps => 1,
             Self::No => 2,
         };
-        gpus.iter().map(|gpu| Self::of(&gpu.backend)).min_by_key(surest).unwrap_or(Self::No)
+        gpus.iter().map(|gpu| Self::from_backend(&gpu.backend)).min_by_key(surest).unwrap_or(Self::No)
     }
 
     /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp implement it; in
     /// ggml-metal.cpp, ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp it is NULL.
-    fn of(backend: &str) -> Self {
-        match (Family::of(backend), backend) {
+    fn from_backend(backend: &str) -> Self {
+        match (Family::from_backend(backend), backend) {
             (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes(family),
             (Family::Metal, _) | (_, "RPC" | "OpenCL" | "WebGPU") => Self::No,
             (Family::Other, _) => Self::Perhaps,

@@ -86,7 +86,7 @@ impl Estimate {
         params: &ContextParams,
         weights: Option<WeightTable>,
     ) -> Result<Self, Error> {
-        let mut params = params.clone().mapped_for(FileFacts::of(profile), gpus);
+        let mut params = params.clone().mapped_for(FileFacts::from_profile(profile), gpus);
         if profile.architecture == "grok" {
             // llama.cpp never fuses Grok's attention (llama-context.cpp, `llama_init_from_model`).
             params.flash_attn = FlashAttention::Off;

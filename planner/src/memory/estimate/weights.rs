@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
-use crate::profile::{Group, LoraPair, ModelProfile, Role, Weight};
+use crate::profile::{Group, LoraPair, ModelProfile, Weight, WeightRole};
 
 use super::cost::Cost;
 use super::host_memory::{HostMemory, Pinned};
@@ -88,7 +88,7 @@ impl Largest {
         let largest = match (weight.group, weight.weight.role) {
             (Group::Output | Group::Tied, _) => &mut self.output,
             (Group::Input | Group::Rope, _) => return,
-            (_, Role::FeedForward | Role::Experts | Role::SharedExperts) => {
+            (_, WeightRole::FeedForward | WeightRole::Experts | WeightRole::SharedExperts) => {
                 let narrows = weight.weight.name.contains("_down");
                 if narrows { &mut self.down } else { &mut self.up }
             }

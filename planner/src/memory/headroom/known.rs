@@ -1,7 +1,7 @@
 //! Memory of a GPU outside the buffers that llama.cpp counts: measured on the device, or else from a table with
 //! sources.
 
-use super::Workload;
+use super::PeakSizes;
 use crate::machine::{Gpu, LearnedHeadroom, mib};
 use crate::memory::backend::Family;
 
@@ -29,7 +29,7 @@ const VULKAN_DEVICE: u64 = mib(128);
 /// Bytes that the driver will still take for itself.
 pub(super) fn driver(gpu: &Gpu) -> u64 {
     let is_open = gpu.free_is_after_opening();
-    let table = match Family::of(&gpu.backend) {
+    let table = match Family::from_backend(&gpu.backend) {
         Family::Cuda if is_open => cuda_context(gpu) / 2,
         Family::Cuda | Family::Other => cuda_context(gpu),
         Family::Vulkan => VULKAN_DEVICE,
@@ -46,15 +46,15 @@ pub(super) fn driver(gpu: &Gpu) -> u64 {
 
 /// Bytes that will grow after the load. A measurement with a smaller workload than this one can only raise the table's
 /// value.
-pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
-    let pools = workload.activations.saturating_mul(2);
-    let table = match Family::of(&gpu.backend) {
+pub(super) fn growth(gpu: &Gpu, peak_sizes: &PeakSizes) -> u64 {
+    let pools = peak_sizes.activations.saturating_mul(2);
+    let table = match Family::from_backend(&gpu.backend) {
         Family::Cuda => CUBLAS_WORKSPACE.saturating_add(pools),
-        Family::Vulkan => workload.decoded_matrix.saturating_add(pools),
-        Family::Metal => workload.activations,
-        Family::Other => CUBLAS_WORKSPACE.saturating_add(workload.decoded_matrix).saturating_add(pools),
+        Family::Vulkan => peak_sizes.decoded_matrix.saturating_add(pools),
+        Family::Metal => peak_sizes.activations,
+        Family::Other => CUBLAS_WORKSPACE.saturating_add(peak_sizes.decoded_matrix).saturating_add(pools),
     };
-    let covers = |learned: LearnedHeadroom| learned.covers(workload.activations, workload.decoded_matrix);
+    let covers = |learned: LearnedHeadroom| learned.covers(peak_sizes.activations, peak_sizes.decoded_matrix);
     match gpu.learned {
         Some(learned) if gpu.driver.is_some() && covers(learned) => learned.growth,
         Some(learned) => learned.growth.max(table),
@@ -77,10 +77,10 @@ fn cuda_context(gpu: &Gpu) -> u64 {
 mod tests {
     use super::{driver, growth};
     use crate::machine::{Gpu, LearnedHeadroom, Reading, gib, mib};
-    use crate::memory::Workload;
-    use crate::memory::headroom::tests::WORKLOAD;
+    use crate::memory::PeakSizes;
+    use crate::memory::headroom::tests::PEAK_SIZES;
 
-    /// An open card, measured with [`WORKLOAD`]: 20 MiB at the load, 30 MiB after it.
+    /// An open card, measured with [`PEAK_SIZES`]: 20 MiB at the load, 30 MiB after it.
     fn measured() -> Gpu {
         let learned = LearnedHeadroom::new(mib(20), mib(30)).work(mib(28), mib(112));
         let mut gpu = Gpu::named("RTX 4090").unwrap().learned(learned);
@@ -119,14 +119,14 @@ mod tests {
         for (change, at_load, after) in cases {
             let mut gpu = measured();
             change(&mut gpu);
-            let parts = (driver(&gpu), growth(&gpu, &WORKLOAD));
+            let parts = (driver(&gpu), growth(&gpu, &PEAK_SIZES));
             assert_eq!(parts, (mib(at_load), mib(after)));
         }
     }
 
     #[test]
     fn for_more_work_than_was_measured_the_larger_number_counts() {
-        let more = Workload { activations: WORKLOAD.activations + 1, ..WORKLOAD };
+        let more = PeakSizes { activations: PEAK_SIZES.activations + 1, ..PEAK_SIZES };
         let mut gpu = measured();
         assert_eq!(growth(&gpu, &more), mib(32 + 2 * 28) + 2);
         gpu.learned.as_mut().unwrap().growth = gib(1);

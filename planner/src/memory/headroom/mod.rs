@@ -13,7 +13,7 @@ use crate::profile::{ModelProfile, Weight};
 /// The properties of a load that decide the memory of the driver and its pools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Workload {
+pub struct PeakSizes {
     /// Bytes of the widest activations of the largest batch, in 32-bit floats.
     pub activations: u64,
     /// Bytes of the largest matrix of a block, decoded to 16-bit floats.
@@ -22,9 +22,9 @@ pub struct Workload {
     pub vocabulary: u64,
 }
 
-impl Workload {
+impl PeakSizes {
     /// The workload of this model at these sizes.
-    pub fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
+    pub fn new(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let hparams = &profile.hparams;
         let per_token = hparams.widest().saturating_mul(sizes.n_tokens);
         let logits = u64::from(hparams.n_vocab).saturating_mul(sizes.n_outputs);
@@ -130,9 +130,9 @@ impl Headroom {
     ///
     /// [`Headroom::Bytes`] and [`Headroom::Percent`] set the total. They fill driver and growth in this order, and the
     /// rest is margin.
-    pub fn of_gpu(&self, gpu: &Gpu, workload: &Workload, uncertainty: u64, wsl: bool) -> HeadroomParts {
+    pub fn of_gpu(&self, gpu: &Gpu, peak_sizes: &PeakSizes, uncertainty: u64, wsl: bool) -> HeadroomParts {
         let driver = known::driver(gpu);
-        let growth = known::growth(gpu, workload);
+        let growth = known::growth(gpu, peak_sizes);
         let spill = if wsl { WSL_HEADROOM } else { 0 };
         let usual = (gpu.free / 100).clamp(mib(64), mib(256)) + spill;
         let with = |margin: u64| HeadroomParts { driver, growth, margin: margin.saturating_add(uncertainty) };
@@ -155,12 +155,12 @@ impl Headroom {
 
     /// The bytes to leave free on the host: the load's vocabulary and work buffers, the host memory of a GPU's driver,
     /// and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The GPUs' preset does not apply.
-    pub fn of_host(host: &Host, workload: &Workload, with_gpu: bool, uncertainty: u64) -> HeadroomParts {
+    pub fn of_host(host: &Host, peak_sizes: &PeakSizes, with_gpu: bool, uncertainty: u64) -> HeadroomParts {
         HeadroomParts {
             // Resident memory of CUDA's libraries and mappings; no figure is published.
             driver: if with_gpu { mib(256) } else { 0 },
             // The CPU's work buffer holds one converted batch (ggml-cpu.c, ggml_graph_plan).
-            growth: workload.vocabulary.saturating_add(workload.activations),
+            growth: peak_sizes.vocabulary.saturating_add(peak_sizes.activations),
             margin: (host.total / 100).clamp(mib(64), mib(512)).saturating_add(uncertainty),
         }
     }
@@ -177,11 +177,11 @@ fn share(total: u64, percent: f32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Headroom, HeadroomParts, Workload};
+    use super::{Headroom, HeadroomParts, PeakSizes};
     use crate::machine::{Gpu, gib, mib};
 
-    pub(super) const WORKLOAD: Workload =
-        Workload { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
+    pub(super) const PEAK_SIZES: PeakSizes =
+        PeakSizes { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
 
     #[test]
     fn each_preset_leaves_its_parts() {
@@ -206,11 +206,11 @@ mod tests {
             (Percent(15.0), 20, gib(19), mib(99), rest(gib(3))),
         ] {
             let gpu = Gpu::new("card").total(gib(total)).free(free);
-            let parts = headroom.of_gpu(&gpu, &WORKLOAD, unsure, false);
+            let parts = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, false);
             assert_eq!(parts, HeadroomParts { driver, growth, margin }, "{headroom:?} of {total} GiB");
             // WSL's silent spill: 15 percent of a card of 20 GiB cover it, those of 2 GiB do not.
             let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
-            let inside = headroom.of_gpu(&gpu, &WORKLOAD, unsure, true);
+            let inside = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, true);
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");
         }
     }
@@ -229,7 +229,7 @@ mod tests {
         ] {
             // The memory of other programs does not matter.
             let gpu = Gpu::new("card").total(gib(10)).free(gib(4));
-            let parts = Headroom::Percent(percent).of_gpu(&gpu, &WORKLOAD, mib(99), true);
+            let parts = Headroom::Percent(percent).of_gpu(&gpu, &PEAK_SIZES, mib(99), true);
             assert_eq!(parts.total(), bytes, "{percent}");
         }
     }

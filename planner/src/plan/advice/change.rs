@@ -126,9 +126,9 @@ pub struct Outcome {
     pub tokens_per_second: Option<f64>,
 }
 
-impl Outcome {
+impl From<&Plan> for Outcome {
     /// The short form of a plan.
-    pub fn of(plan: &Plan) -> Self {
+    fn from(plan: &Plan) -> Self {
         Self {
             n_gpu_layers: plan.n_gpu_layers,
             layers: plan.layers(),
@@ -137,7 +137,9 @@ impl Outcome {
             tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
         }
     }
+}
 
+impl Outcome {
     /// Whole layers on GPUs, then all layers on GPUs.
     pub(super) const fn placed(&self) -> (u32, u32) {
         let whole = self.n_gpu_layers.saturating_sub(self.split_blocks);

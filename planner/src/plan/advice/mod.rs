@@ -66,19 +66,19 @@ impl Advice {
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner: planner.clone(), workload, before: plan };
         let ways = [software::asking, software::closing, quantising::quantising, cards::other_cards];
-        let mut changes: Vec<Change> = match plan.is_some_and(|plan| trials.is_enough(&Outcome::of(plan))) {
+        let mut changes: Vec<Change> = match plan.is_some_and(|plan| trials.is_enough(&Outcome::from(plan))) {
             // Weights that must stay on the host may be faster to read in another quantisation.
             true => quantising::faster(&trials).into_iter().collect(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };
         changes.extend(cards::first_card(&trials));
-        Self { changes, pointless: plan.and_then(OffloadNotWorthwhile::of), workload }
+        Self { changes, pointless: plan.and_then(OffloadNotWorthwhile::check), workload }
     }
 }
 
 impl OffloadNotWorthwhile {
     /// `None` if the GPU layers are worth it, if all layers or none are on GPUs, or if no speed is known.
-    fn of(plan: &Plan) -> Option<Self> {
+    fn check(plan: &Plan) -> Option<Self> {
         let speed = plan.speed.as_ref()?;
         let (tokens_per_second, all_on_host) = (speed.tokens_per_second, speed.all_on_host);
         let on_both = plan.n_gpu_layers > 0 && !plan.full_offload;

@@ -87,7 +87,7 @@ impl<'a> Trials<'a> {
     /// The plan with these changes, better or not; `None` if it does not fit.
     pub(super) fn attempt(&self, kinds: &[ChangeKind]) -> Option<Change> {
         let planner = kinds.iter().fold(self.planner.clone(), Planner::with);
-        let outcome = Outcome::of(&planner.plan_for(self.workload)?);
+        let outcome = Outcome::from(&planner.plan_for(self.workload)?);
         let effect = if self.is_enough(&outcome) {
             Effect::Fits
         } else if self.before.is_none() {
@@ -95,7 +95,7 @@ impl<'a> Trials<'a> {
         } else {
             Effect::More
         };
-        let before = self.before.and_then(|plan| Outcome::of(plan).tokens_per_second);
+        let before = self.before.and_then(|plan| Outcome::from(plan).tokens_per_second);
         let speeds = outcome.tokens_per_second.zip(before);
         let speedup = speeds.map(|(after, before)| after / before);
         Some(Change { kinds: kinds.to_vec(), effect, outcome, speedup })
@@ -110,7 +110,7 @@ impl<'a> Trials<'a> {
         }
         planner.request.host_parts = HostParts::None;
         let plan = planner.plan_for(self.workload);
-        plan.is_some_and(|plan| self.is_enough(&Outcome::of(&plan)))
+        plan.is_some_and(|plan| self.is_enough(&Outcome::from(&plan)))
     }
 
     /// The smallest of ascending changes with which everything fits.
@@ -142,7 +142,7 @@ impl<'a> Trials<'a> {
     /// is faster by a tenth.
     pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
         self.attempt(kinds).filter(|change| {
-            let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::of(before).placed());
+            let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::from(before).placed());
             change.effect != Effect::More || (more && change.speedup.is_none_or(|speedup| speedup >= WORTH))
         })
     }

@@ -27,7 +27,7 @@ impl ModelIdentity {
     /// # Errors
     ///
     /// [`gguf::Error::Changed`] and [`gguf::Error::Read`].
-    pub fn of(header: &Header) -> Result<Self, gguf::Error> {
+    pub fn from_header(header: &Header) -> Result<Self, gguf::Error> {
         let files = header.shards().iter().map(gguf::Shard::file_bytes);
         Ok(Self { name: header.title().unwrap_or_default(), file_bytes: files.collect(), header: hash(header)? })
     }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_model_is_its_header_and_the_lengths_of_its_files_whatever_it_is_called() {
-        let identity = |builder: &Builder| ModelIdentity::of(&builder.header().unwrap()).unwrap();
+        let identity = |builder: &Builder| ModelIdentity::from_header(&builder.header().unwrap()).unwrap();
         let model = |tokens: [&str; 2], tensor: &str, shape: [u64; 2]| {
             let named = Builder::new("llama").str("general.name", "A model");
             named.array_str("tokenizer.ggml.tokens", tokens).tensor(tensor, TensorType::F32, &shape)

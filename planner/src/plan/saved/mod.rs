@@ -97,7 +97,7 @@ impl SavedPlan {
         Ok(Self {
             version: Self::VERSION,
             made_by: concat!("autoplace ", env!("CARGO_PKG_VERSION")).to_owned(),
-            model: ModelIdentity::of(header)?,
+            model: ModelIdentity::from_header(header)?,
             plan,
             request,
         })
@@ -130,7 +130,7 @@ impl SavedPlan {
     /// [`SavedPlanError::File`], and the errors of [`to_json`](Self::to_json).
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), SavedPlanError> {
         let file = file.as_ref();
-        let text = self.to_json().map_err(|error| error.of(file))? + "\n";
+        let text = self.to_json().map_err(|error| error.in_file(file))? + "\n";
         json::write(file, &text).map_err(|source| SavedPlanError::File { file: file.to_owned(), source })
     }
 
@@ -143,7 +143,7 @@ impl SavedPlan {
         let file = file.as_ref();
         let unusable = |source| SavedPlanError::File { file: file.to_owned(), source };
         let text = json::read(file).map_err(unusable)?;
-        Self::from_json(&text).map_err(|error| error.of(file))
+        Self::from_json(&text).map_err(|error| error.in_file(file))
     }
 
     /// Checks that the header is of the plan's model: the same header content and the same file lengths. Names are
@@ -153,7 +153,7 @@ impl SavedPlan {
     ///
     /// [`SavedPlanError::OtherModel`]; [`SavedPlanError::Invalid`] if the model's header cannot be read again.
     pub fn check_model(&self, header: &Header) -> Result<(), SavedPlanError> {
-        let given = ModelIdentity::of(header).map_err(|error| invalid(error.to_string()))?;
+        let given = ModelIdentity::from_header(header).map_err(|error| invalid(error.to_string()))?;
         if given.is(&self.model) {
             return Ok(());
         }
@@ -171,7 +171,7 @@ fn invalid(problem: impl ToString) -> SavedPlanError {
 
 impl SavedPlanError {
     /// Adds the file's name to the error.
-    fn of(mut self, path: &Path) -> Self {
+    fn in_file(mut self, path: &Path) -> Self {
         if let Self::Invalid { file, .. } = &mut self {
             *file = Some(path.to_owned());
         }

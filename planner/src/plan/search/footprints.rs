@@ -53,7 +53,7 @@ impl<'a> Placements<'a> {
             host: &self.machine.host,
             headroom: self.request.headroom,
             wsl: self.machine.wsl,
-            workload: self.setting_costs[path.setting].workload,
+            peak_sizes: self.setting_costs[path.setting].peak_sizes,
         }
     }
 

@@ -165,7 +165,7 @@ impl<'a> Placements<'a> {
             true => (free, Vec::new()),
             false => split_off_slow(free, profile, machine, (params, model), &request.work(profile)),
         };
-        let rates = Rates::of(&gpus, &machine.host);
+        let rates = Rates::for_devices(&gpus, &machine.host);
         let parts = if by_layers { HostParts::None } else { request.host_parts };
         // A larger ubatch does not speed up the CPU.
         let may_double = !by_layers && !gpus.is_empty();
@@ -311,7 +311,7 @@ impl<'a> Placements<'a> {
         let (costs, order) = (&self.setting_costs[setting], &self.orders[order]);
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
         let host = &self.machine.host;
-        let headroom = Headroom::of_host(host, &costs.workload, !order.is_empty(), 0);
+        let headroom = Headroom::of_host(host, &costs.peak_sizes, !order.is_empty(), 0);
         let of_order: Vec<&Gpu> = gpus().collect();
         if self.request.unmapped_if_paging(self.profile, &of_order).is_some() {
             // Mapped weights need no room on the host. The final check of a path covers the remaining bytes.
@@ -338,7 +338,7 @@ fn split_off_slow<'a>(
     workload: &Workload,
 ) -> (Vec<&'a Gpu>, Vec<&'a Gpu>) {
     let seconds = |gpus: &[&Gpu]| {
-        let model = model.over(profile, params, Rates::of(gpus, &machine.host));
+        let model = model.over(profile, params, Rates::for_devices(gpus, &machine.host));
         let counts: Vec<u32> = gpus.iter().map(|_| profile.full_offload()).collect();
         model.seconds(&Assignment::by_counts(profile.n_layer(), &counts), workload)
     };

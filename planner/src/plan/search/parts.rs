@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::memory::{Place, TensorOverride};
 use crate::plan::HostParts;
 use crate::plan::speed::{Matrices, matrices};
-use crate::profile::{ModelProfile, Role, Weight};
+use crate::profile::{ModelProfile, Weight, WeightRole};
 
 /// Weights of a block that move together: `ffn_down_exps.weight` and its bias.
 #[derive(Debug, Clone)]
@@ -123,8 +123,8 @@ impl<'a> Parts<'a> {
 fn stem(weight: &Weight, wanted: HostParts) -> Option<&str> {
     let may = match (weight.role, wanted) {
         (_, HostParts::None) => false,
-        (Role::Experts, _) => true,
-        (Role::FeedForward | Role::SharedExperts, HostParts::FeedForward) => weight.is_matrix(),
+        (WeightRole::Experts, _) => true,
+        (WeightRole::FeedForward | WeightRole::SharedExperts, HostParts::FeedForward) => weight.is_matrix(),
         _ => false,
     };
     let (_, rest) = weight.name.strip_prefix("blk.")?.split_once('.')?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Workload};
+use crate::memory::{ContextParams, Estimate, PeakSizes};
 use crate::plan::speed::SpeedModel;
 use crate::plan::{Error, kv_cache};
 
@@ -33,7 +33,7 @@ pub(super) struct SettingCosts<'a> {
     /// The smallest compute buffers of each GPU, and of the host beside that GPU.
     min_compute: Vec<MinCompute>,
     pub(super) table: Table<'a>,
-    pub(super) workload: Workload,
+    pub(super) peak_sizes: PeakSizes,
 }
 
 /// The smallest compute buffers, plus their uncertainty if it stays free: on a GPU by the role of its run, and on the
@@ -60,9 +60,9 @@ impl<'a> SettingCosts<'a> {
         let Setting { params, doubled, smaller_kv, surcharge } = setting;
         let order: Order = (0..gpus.len()).collect();
         let all = Rc::new(estimate(placements, &order, &params)?);
-        let workload = Workload::of(profile, all.sizes());
+        let peak_sizes = PeakSizes::new(profile, all.sizes());
         let headroom =
-            |gpu: &Gpu| placements.request.headroom.of_gpu(gpu, &workload, 0, placements.machine.wsl).total();
+            |gpu: &Gpu| placements.request.headroom.of_gpu(gpu, &peak_sizes, 0, placements.machine.wsl).total();
         let budgets: Vec<u64> = gpus.iter().map(|gpu| gpu.free.saturating_sub(headroom(gpu))).collect();
         let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
         let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.total() };
@@ -75,7 +75,7 @@ impl<'a> SettingCosts<'a> {
             table: Table::new(&all, &budgets, &placements.parts, model, &placements.request.work(profile)),
             estimates: RefCell::new(BTreeMap::from([(order, all)])),
             min_compute: Vec::with_capacity(gpus.len()),
-            workload,
+            peak_sizes,
             params,
         };
         for (index, &gpu) in gpus.iter().enumerate() {

@@ -9,7 +9,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_
 
 use super::{Path, Placements, Probed, SearchConstraints};
 use crate::machine::{Bytes, Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
-use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
+use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, PeakSizes, Split, Uncertainty};
 use crate::plan::speed::{Rates, SpeedModel};
 use crate::plan::{Context, HostParts, Plan, Planner, Policy, Probe, Request, kv_cache};
 use crate::profile::ModelProfile;
@@ -99,7 +99,7 @@ fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> 
 /// Seconds of the workload on a path, by the speed model.
 fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let (profile, params) = (placements.profile, placements.params(path));
-    let rates = Rates::of(&placements.gpus_of(path), &placements.machine.host);
+    let rates = Rates::for_devices(&placements.gpus_of(path), &placements.machine.host);
     let model = SpeedModel::new(profile, params, rates).overrides(profile, &placements.split(path).overrides).unwrap();
     model.seconds(&placements.assignment(path), &request.work(profile))
 }
@@ -150,7 +150,7 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
         return placements.room(path).levels(&footprints, &Uncertainty::default()).fit();
     }
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
-    let workload = Workload::of(profile, estimate.sizes());
+    let workload = PeakSizes::new(profile, estimate.sizes());
     let estimate = estimate.tensor_split(&split.tensor_split).unwrap().overrides(&split.overrides).unwrap();
     let footprints = estimate.footprints(split.n_gpu_layers);
     let unsure = estimate.with_uncertainty(&estimate.assignment(split.n_gpu_layers)).1;
@@ -200,7 +200,7 @@ fn compare(
     let params = params(&profile, request);
     let scaled = Scaled(&profile, probed.unwrap_or_default());
     let probe = probed.map(|_| -> &dyn Probe { &scaled });
-    let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
+    let model = SpeedModel::new(&profile, &params, Rates::for_devices(&[], &machine.host));
     let placements = Placements::new(&profile, &machine, request, (&params, &model), request.policy, probe);
     let Ok(placements) = placements else {
         return Ok(());
@@ -301,7 +301,7 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
     ] {
         let (profile, machine) = (shape.profile(), machine(gpus, host));
         let params = params(&profile, &request);
-        let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
+        let model = SpeedModel::new(&profile, &params, Rates::for_devices(&[], &machine.host));
         let context = (&params, &model);
         let placements = Placements::new(&profile, &machine, &request, context, Policy::Fastest, None).unwrap();
         let found = placements.search(&SearchConstraints::default()).unwrap().unwrap();

@@ -74,7 +74,7 @@ pub struct GenerationSpeed {
 
 impl Speed {
     /// The speed of this model's placement on these devices, with generation also at the depths `at`.
-    pub(super) fn of(
+    pub(super) fn predict(
         profile: &ModelProfile,
         plain: &SpeedModel,
         (workload, at): (Workload, &[u32]),

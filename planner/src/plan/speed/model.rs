@@ -34,7 +34,7 @@ pub struct SpeedModel {
 impl SpeedModel {
     /// The model in a context with these parameters, on devices with these rates.
     pub fn new(profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
-        Self::of(LayerWork::of(profile, params), params, rates)
+        Self::with_work(LayerWork::for_model(profile, params), params, rates)
     }
 
     /// The same model on other devices and in another context, with no weights moved. `profile` must be this model's;
@@ -42,12 +42,12 @@ impl SpeedModel {
     pub(in crate::plan) fn over(&self, profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
         let work = match self.kv_types == (params.type_k, params.type_v) {
             true => Arc::clone(&self.work),
-            false => LayerWork::of(profile, params),
+            false => LayerWork::for_model(profile, params),
         };
-        Self::of(work, params, rates)
+        Self::with_work(work, params, rates)
     }
 
-    fn of(work: Arc<[LayerWork]>, params: &ContextParams, rates: Rates) -> Self {
+    fn with_work(work: Arc<[LayerWork]>, params: &ContextParams, rates: Rates) -> Self {
         Self {
             work,
             kv_types: (params.type_k, params.type_v),

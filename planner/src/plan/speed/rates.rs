@@ -125,7 +125,7 @@ pub struct Rate {
 /// let card = Gpu::named("RTX 4090").unwrap();
 /// let host = Host::new(gib(64)).bandwidth(60_000_000_000);
 /// // Real reads reach 80 % and 65 % of the peaks.
-/// let rates = Rates::of(&[&card], &host);
+/// let rates = Rates::for_devices(&[&card], &host);
 /// assert_eq!(rates.gpus[0].bytes_per_second, 0.8 * 1008e9);
 /// assert_eq!(rates.gpus[0].basis, Basis::DataSheet);
 /// assert_eq!(rates.host.bytes_per_second, 0.65 * 60e9);
@@ -141,13 +141,13 @@ pub struct Rates {
 
 impl Rates {
     /// The rates of these GPUs and of the host.
-    pub fn of(gpus: &[&Gpu], host: &Host) -> Self {
+    pub fn for_devices(gpus: &[&Gpu], host: &Host) -> Self {
         // An integrated GPU reads the host's memory at full speed; a CPU limit of the process does not slow it.
-        let memory = Rate::of_host(host, |_| 1.0);
-        let gpus = gpus.iter().map(|gpu| Rate::of_gpu(gpu, &memory)).collect();
+        let memory = Rate::for_host(host, |_| 1.0);
+        let gpus = gpus.iter().map(|gpu| Rate::for_gpu(gpu, &memory)).collect();
         let host = match &host.cpu_limit {
             None => memory,
-            Some(_) => Rate::of_host(host, |threads| host.share_of_time(threads)),
+            Some(_) => Rate::for_host(host, |threads| host.share_of_time(threads)),
         };
         Self { gpus, host }
     }
@@ -178,7 +178,7 @@ impl Rate {
 
     /// `share_of_time` returns the share of the time that a number of threads may compute. All rates shrink with it.
     /// For memory reads that is a lower bound: a few cores may read as fast as all.
-    fn of_host(host: &Host, share_of_time: impl Fn(u32) -> f64) -> Self {
+    fn for_host(host: &Host, share_of_time: impl Fn(u32) -> f64) -> Self {
         let (bytes_per_second, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
         let cores = host.usable_cores.or(host.physical_cores).unwrap_or(UNKNOWN_CORES).max(1);
         let (share, cores) = (share_of_time(cores), f64::from(cores));
@@ -194,10 +194,10 @@ impl Rate {
             seconds_per_layer: HOST_LAYER / share,
             ..Self::new(bytes_per_second * share)
         }
-        .by(measured.as_ref())
+        .with_measured(measured.as_ref())
     }
 
-    fn of_gpu(gpu: &Gpu, host: &Self) -> Self {
+    fn for_gpu(gpu: &Gpu, host: &Self) -> Self {
         let (unknown, unknown_basis) = match gpu.kind {
             // It reads the host's memory.
             GpuKind::Integrated => (host.bytes_per_second, host.basis),
@@ -217,11 +217,11 @@ impl Rate {
         };
         let (seconds_per_layer, routing) = (GPU_LAYER, GPU_ROUTING);
         Self { upload, crossing, basis, seconds_per_layer, routing, ..Self::new(bytes_per_second) }
-            .by(gpu.rates.as_ref())
+            .with_measured(gpu.rates.as_ref())
     }
 
     /// The same rates, replaced by measured ones where there are any.
-    fn by(mut self, measured: Option<&MeasuredRates>) -> Self {
+    fn with_measured(mut self, measured: Option<&MeasuredRates>) -> Self {
         let Some(measured) = measured else {
             return self;
         };
@@ -427,7 +427,7 @@ mod tests {
     fn an_integrated_or_remote_gpu_of_unknown_speed_is_not_rated_as_a_mid_range_card() {
         let host = Host::new(gib(64)).bandwidth(60_000_000_000);
         for kind in [GpuKind::Integrated, GpuKind::Remote] {
-            let rates = Rates::of(&[&Gpu::new("other").kind(kind)], &host);
+            let rates = Rates::for_devices(&[&Gpu::new("other").kind(kind)], &host);
             assert!(rates.gpus[0].bytes_per_second <= rates.host.bytes_per_second);
             assert!(rates.gpus[0].bytes_per_second < UNKNOWN_GPU / 10.0);
         }
@@ -438,6 +438,6 @@ mod tests {
         let mut host = Host::new(gib(64));
         let rates = r#"{"weights": [{"type": "F16", "bytes_per_second": 0}], "layer_ns": 0}"#;
         host.rates = serde_json::from_str(rates).unwrap();
-        assert_eq!(Rates::of(&[], &host).host.bytes_per_second, 1.0);
+        assert_eq!(Rates::for_devices(&[], &host).host.bytes_per_second, 1.0);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::gguf::TensorType;
 use crate::machine::MatrixShape;
 use crate::memory::{ContextParams, KvType};
-use crate::profile::{BlockState, ModelProfile, Part, Role, Rows, Weight};
+use crate::profile::{BlockState, ModelProfile, Part, Rows, Weight, WeightRole};
 
 /// The work of a token, or of a batch of tokens, in one layer.
 ///
@@ -64,7 +64,7 @@ pub(super) struct Cache {
 
 impl LayerWork {
     /// The work of each block of the model, and of the output layer, in a context with these parameters.
-    pub(super) fn of(profile: &ModelProfile, params: &ContextParams) -> Arc<[Self]> {
+    pub(super) fn for_model(profile: &ModelProfile, params: &ContextParams) -> Arc<[Self]> {
         // Blocks that predict further tokens do no work for an ordinary token.
         let trunk = profile.hparams.n_layer_trunk() as usize;
         let idle = |index| profile.predicts() && index >= trunk;
@@ -79,7 +79,7 @@ impl LayerWork {
             let state = states.get(index).unwrap_or(&nothing);
             Self {
                 matrices: matrices(profile, block),
-                caches: Cache::of(profile, params, index, state),
+                caches: Cache::for_block(profile, params, index, state),
                 // The state is read and written, as 32-bit floats.
                 state: state.recurrent_elements() * 8,
             }
@@ -94,7 +94,7 @@ impl LayerWork {
 /// Whether only tokens with logits pass this weight.
 fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
     let block = || weight.name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok();
-    let follows = [Role::FeedForward, Role::Experts, Role::SharedExperts].contains(&weight.role);
+    let follows = [WeightRole::FeedForward, WeightRole::Experts, WeightRole::SharedExperts].contains(&weight.role);
     follows && profile.hparams.n_layer_trunk().checked_sub(1).is_some_and(|last| block() == Some(last))
 }
 
@@ -106,7 +106,7 @@ pub(in crate::plan) fn matrices<'w>(
     let mut all: Vec<Matrices> = Vec::new();
     for weight in weights {
         let experts = match &profile.hparams.experts {
-            Some(experts) if weight.role == Role::Experts => {
+            Some(experts) if weight.role == WeightRole::Experts => {
                 Some((experts.used.min(experts.count), experts.count.max(1)))
             }
             _ => None,
@@ -173,7 +173,7 @@ impl Matrices {
 
 impl Cache {
     /// The keys and values of a block.
-    fn of(profile: &ModelProfile, params: &ContextParams, index: usize, state: &BlockState) -> Vec<Self> {
+    fn for_block(profile: &ModelProfile, params: &ContextParams, index: usize, state: &BlockState) -> Vec<Self> {
         let of = |list: &[u32]| list.get(index).copied().unwrap_or(0).max(1);
         let n_head = of(&profile.hparams.n_head);
         let n_head_kv = of(&profile.hparams.n_head_kv).min(n_head);

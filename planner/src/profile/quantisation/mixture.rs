@@ -43,7 +43,7 @@ enum Category {
 
 impl Category {
     /// The category of the tensor with this name: `tensor_get_category`.
-    fn of(name: &str) -> Self {
+    fn from_name(name: &str) -> Self {
         const PARTS: [(&str, Category); 9] = [
             ("attn_qkv.weight", Category::AttentionValue),
             ("attn_kv_b.weight", Category::AttentionValue),
@@ -100,7 +100,7 @@ impl<'a> Mixture<'a> {
         let (n_head, n_head_kv) = (first(&hparams.n_head), first(&hparams.n_head_kv));
         let (mut is_tied, mut n_values) = (true, 0);
         for name in names {
-            match Category::of(name) {
+            match Category::from_name(name) {
                 Category::Output => is_tied = false,
                 Category::AttentionValue => n_values += 1,
                 _ => {}
@@ -156,7 +156,7 @@ impl<'a> Mixture<'a> {
         {
             return T::Q8_0;
         }
-        match Category::of(name) {
+        match Category::from_name(name) {
             Category::Output => self.of_logits(row, is_falcon, output),
             Category::TokenEmbedding if self.is_tied => self.of_logits(row, is_falcon, output),
             Category::TokenEmbedding => {

@@ -43,7 +43,7 @@ impl Buffers {
         let unfused = params.flash_attn == FlashAttention::Off;
         let values = 8 * tokens * most(&hparams.n_head_kv) * u128_of(hparams.head_dim_v);
         let offloads = params.op_offload && !gpus.is_empty();
-        let is_fused = |gpu: &&Gpu| fuses_attention(Family::of(&gpu.backend), profile, params);
+        let is_fused = |gpu: &&Gpu| fuses_attention(Family::from_backend(&gpu.backend), profile, params);
         // Metal keeps partial results: 32 groups for each of at most 32 queries of a stream, and the last 64 cells of
         // each stream. Unless the cells are copied as F16, they hold the rows of all heads for each head.
         let group_queries = tokens.min(32 * u128_of(sizes.streams));
@@ -95,7 +95,7 @@ impl Buffers {
                 .filter(|(group, _)| *group == Group::Input)
                 .map(|(_, pair)| u128_of(pair.bytes()))
                 .sum(),
-            gpus: gpus.iter().map(|gpu| Family::of(&gpu.backend)).collect(),
+            gpus: gpus.iter().map(|gpu| Family::from_backend(&gpu.backend)).collect(),
             overridden: false,
             deepstack: u128_of(hparams.n_deepstack_layers),
             per_layer: 4 * tokens * per_layer.map_or(0, |weight| u128_of(weight.shape[0])),
