@@ -138,7 +138,7 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     (request.each, request.working_set) = (shape.each, shape.working_set);
     let mut model = || {
         measure_rates(&mut machine, &request, Some(threads), |_| ()).expect("rates");
-        SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host))
+        SpeedModel::new(&profile, &params, Rates::for_devices(&[], &machine.host))
     };
     let mut rounds = |what: String, each: &mut dyn FnMut(&SpeedModel) -> (f64, f64)| {
         let pairs: Vec<(f64, f64)> = (0..shape.rounds).map(|_| each(&model())).collect();

@@ -1,5 +1,5 @@
-//! Talks with a model: an answer to every line, with the history kept. Ctrl-C stops the answer, and a second one, or
-//! the end of the input, the program. A model without a chat template needs `--template`, a family's name or a file.
+//! Chats with a model: answers every line and keeps the history. Ctrl-C stops the answer; a second Ctrl-C, or the end
+//! of the input, ends the program. A model without a chat template needs `--template` with a family's name or a file.
 //!
 //!     cargo run --release --example chat -- -m model.gguf
 
@@ -18,31 +18,31 @@ use autoplace::plan::Context;
 use autoplace_examples::{DEMO_MODEL, read_template};
 use clap::Parser;
 
-/// Talks with a local model, placed so that it fits.
+/// Chats with a local model, placed so that it fits.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// GGUF file; of a split model, the first part
+    /// GGUF file; for a split model, its first part
     #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
     model: PathBuf,
-    /// System message: what the model reads before all else
+    /// System message, which the model reads first
     #[arg(short, long)]
     system: Option<String>,
     /// Family or file of the chat template [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     template: Option<String>,
-    /// Tokens of an answer at most
+    /// Maximum number of tokens in an answer
     #[arg(short, default_value_t = 1024)]
     n: usize,
-    /// Tokens of context [default: 4096 to 32768, as cost no layer]
+    /// Tokens of context [default: 4096 to 32768, as many as cost no layer]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
-    /// Seed of the random choice [default: another one every time]
+    /// Seed of the random choice [default: a new one every time]
     #[arg(long)]
     seed: Option<u32>,
 }
 
-/// The answer that Ctrl-C stops.
+/// The running answer, for Ctrl-C to stop.
 type Answering = Arc<Mutex<Option<AbortHandle>>>;
 
 fn main() -> ExitCode {
@@ -96,7 +96,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Prints an answer as it comes, with what is thought before it in grey.
+/// Prints an answer as it arrives, with its reasoning in grey.
 fn answer(chat: &mut Chat, said: &str, answering: &Answering, stopped: &AtomicBool) -> anyhow::Result<()> {
     let running = |answer| *answering.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     let mut stream = chat.say(said)?;
@@ -112,6 +112,6 @@ fn answer(chat: &mut Chat, said: &str, answering: &Answering, stopped: &AtomicBo
     });
     running(None);
     writeln!(out)?;
-    // What was stopped stays in the history as far as it came.
+    // A stopped answer stays in the history as far as it came.
     if stopped.load(Relaxed) { Ok(()) } else { outcome }
 }

@@ -1,4 +1,4 @@
-//! Embeds lines of text: prints how near each is to a query, or the vectors as JSON.
+//! Embeds lines of text and prints their similarity to a query, or the vectors as JSON.
 //!
 //!     cargo run --release --example embed -- -m model.gguf -q "who pulls the sea?" -f lines.txt
 
@@ -18,27 +18,27 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// GGUF file; of a split model, the first part
+    /// GGUF file; for a split model, its first part
     #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
     model: PathBuf,
     /// Texts
     texts: Vec<String>,
-    /// A file of texts, one per line
+    /// A file of texts, one on each line
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Puts the texts in the order of how near they are to this one
+    /// Sorts the texts by similarity to this one
     #[arg(short, long, value_name = "TEXT")]
     query: Option<String>,
-    /// How the vectors of a text's tokens become one; `model` is as the model says
+    /// How the token vectors of a text are combined; `model` uses the model's own pooling
     #[arg(long, value_enum, default_value_t = Kind::Model)]
     pooling: Kind,
-    /// Scores the texts as a reranker does, instead of comparing vectors
+    /// Scores the texts with a reranker instead of comparing vectors
     #[arg(long, requires = "query", conflicts_with_all = ["pooling", "json"])]
     rerank: bool,
-    /// Tokens of the longest text [default: 2048, or what the model was trained on]
+    /// Tokens of the longest text [default: 2048, or the model's training context]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
-    /// Cuts longer texts, instead of refusing them
+    /// Truncates longer texts instead of refusing them
     #[arg(long)]
     truncate: bool,
     /// Prints a JSON array of vectors, the query's first
@@ -86,7 +86,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// The nearest first.
+/// Prints the nearest texts first.
 fn print_ranked(embedder: &mut Embedder, query: &str, texts: &[String], rerank: bool) -> anyhow::Result<()> {
     let scores = if rerank {
         embedder.rerank(query, texts)?
@@ -108,7 +108,7 @@ fn print_ranked(embedder: &mut Embedder, query: &str, texts: &[String], rerank: 
 fn print_json(mut embedder: Embedder, texts: &[String]) -> anyhow::Result<()> {
     let embeddings = embedder.embed(texts)?;
     let vectors: Vec<&[f32]> = embeddings.iter().map(AsRef::as_ref).collect();
-    // Numbers and brackets: in Rust's words for lists they are JSON.
+    // Rust's debug format of number lists is valid JSON.
     println!("{vectors:?}");
     Ok(())
 }

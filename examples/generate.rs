@@ -1,4 +1,4 @@
-//! Continues a prompt: places the model, says where it went, streams the text, and prints the speed.
+//! Continues a prompt: places the model, prints the placement, streams the text, and prints the speed.
 //!
 //!     cargo run --release --example generate -- -m model.gguf -p "Once upon a time" -n 128
 
@@ -20,25 +20,25 @@ use indicatif::{ProgressBar, ProgressStyle};
 #[derive(Parser)]
 #[command(version, allow_negative_numbers = true)]
 struct Args {
-    /// GGUF file; of a split model, the first part
+    /// GGUF file; for a split model, its first part
     #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
     model: PathBuf,
     /// Text to continue
     #[arg(short, long, default_value = "And the king said unto his servants,")]
     prompt: String,
-    /// Tokens to generate at most
+    /// Maximum number of tokens to generate
     #[arg(short, default_value_t = 128)]
     n: usize,
-    /// Tokens of context [default: 4096 to 32768, as cost no layer]
+    /// Tokens of context [default: 4096 to 32768, as many as cost no layer]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
     /// Sampling temperature; 0 always takes the likeliest token
     #[arg(long, default_value_t = 0.8)]
     temp: f32,
-    /// Seed of the random choice [default: another one every time]
+    /// Seed of the random choice [default: a new one every time]
     #[arg(long)]
     seed: Option<u32>,
-    /// Layers on the GPU [default: as many as are safe]
+    /// Layers on the GPU [default: as many as fit safely]
     #[arg(long, value_name = "N")]
     ngl: Option<u32>,
     /// Follows a plan that `autoplace plan --save` wrote, instead of making one
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         let interrupted = Arc::new(AtomicBool::new(false));
         match run(args, &interrupted) {
             _ if interrupted.load(Relaxed) => Ok(ExitCode::from(130)),
-            // The reader of our output has left: nothing is wrong.
+            // The reader of our output has closed it, which is not an error.
             Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
             outcome => outcome.map(|()| ExitCode::SUCCESS),
         }
@@ -68,7 +68,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let running: Arc<OnceLock<AbortHandle>> = Arc::default();
     let stop = Arc::clone(&running);
     let on_signal = move || match (flag.swap(true, Relaxed), stop.get()) {
-        // The first one ends what is being computed, the second one everything.
+        // The first Ctrl-C ends the computation, the second the program.
         (false, Some(computing)) => computing.abort(),
         (false, None) => {}
         (true, _) => std::process::exit(130),
@@ -93,7 +93,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     if let Some(seed) = args.seed {
         generate = generate.seed(seed);
     }
-    // Refuses what cannot be before anything is printed.
+    // Invalid requests fail here, before anything is printed.
     let mut stream = generate.stream()?;
     let _ = running.set(stream.abort_handle());
 
@@ -115,7 +115,7 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows itself on a terminal only, and leaves no trace.
+/// A progress bar that appears only on a terminal and is erased at the end.
 fn progress_bar() -> ProgressBar {
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(100) } else { ProgressBar::hidden() };
     bar.with_style(ProgressStyle::with_template("loading {bar:40} {pos}%").expect("a valid template"))

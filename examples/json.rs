@@ -1,5 +1,5 @@
-//! An answer as a value of a type: the text is held to the type's JSON schema while it is generated, so
-//! it always is one.
+//! An answer as a value of a Rust type. The type's JSON schema constrains the text while it is generated, so that it
+//! always parses.
 //!
 //!     cargo run --release --example json -- -m model.gguf -p "A recipe for bread, as JSON:"
 
@@ -12,7 +12,7 @@ use clap::Parser;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the model is asked for. Bounds are part of the schema, and so of every answer.
+/// The requested value. Its bounds are part of the schema, so every answer keeps them.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 struct Recipe {
     #[schemars(length(min = 1, max = 40))]
@@ -44,16 +44,16 @@ struct Ingredient {
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// GGUF file; of a split model, the first part
+    /// GGUF file; for a split model, its first part
     #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
     model: PathBuf,
-    /// What stands before the answer
+    /// Text before the answer
     #[arg(short, long, default_value = "A recipe for unleavened bread, as JSON:\n")]
     prompt: String,
-    /// Tokens to generate at most
+    /// Maximum number of tokens to generate
     #[arg(short, default_value_t = 400)]
     n: usize,
-    /// Seed of the random choice [default: another one every time]
+    /// Seed of the random choice [default: a new one every time]
     #[arg(long)]
     seed: Option<u32>,
 }

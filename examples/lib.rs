@@ -1,5 +1,4 @@
-//! What the examples share beside the library: the demo model, how a program says what is wrong, and chat
-//! templates by their names.
+//! Code shared by the examples: the demo model, error reporting, and chat templates by name.
 
 use std::process::ExitCode;
 
@@ -10,8 +9,8 @@ use clap::Parser;
 /// The small model that the repository ships.
 pub const DEMO_MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/model/autoplace-demo-q8_0.gguf");
 
-/// Reads the arguments and runs `program` with them. What is wrong is one line on stderr, and the exit code 2 for an
-/// argument or 1 for anything else.
+/// Parses the arguments and runs `program`. An error is one line on stderr. The exit code is 2 for a wrong argument and
+/// 1 for any other error.
 pub fn run<Args: Parser>(program: impl FnOnce(Args) -> anyhow::Result<ExitCode>) -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -27,11 +26,11 @@ pub fn run<Args: Parser>(program: impl FnOnce(Args) -> anyhow::Result<ExitCode>)
     })
 }
 
-/// The chat template of this family, or in this file.
+/// The built-in chat template with this name, or the template in this file.
 ///
 /// # Errors
 ///
-/// Where it is neither, or is no template.
+/// If `name` is neither a family nor a readable file, or the file is not a template.
 pub fn read_template(name: &str) -> anyhow::Result<ChatTemplate> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);

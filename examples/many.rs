@@ -1,4 +1,4 @@
-//! Continues several prompts at once on one model, with a line of progress for each.
+//! Continues several prompts at once on one model, with a progress bar for each.
 //!
 //!     cargo run --release --example many -- -m model.gguf -n 64 "Once upon a time" "In the beginning"
 
@@ -31,24 +31,24 @@ const PROMPTS: [&str; 8] = [
 #[derive(Parser)]
 #[command(version, allow_negative_numbers = true)]
 struct Args {
-    /// GGUF file; of a split model, the first part
+    /// GGUF file; for a split model, its first part
     #[arg(short, long, value_name = "FILE", default_value = DEMO_MODEL, hide_default_value = true)]
     model: PathBuf,
-    /// Texts to continue [default: eight of the demo's]
+    /// Texts to continue [default: eight texts for the demo model]
     prompts: Vec<String>,
-    /// Tokens to generate at most, of each
+    /// Maximum number of tokens to generate for each text
     #[arg(short, default_value_t = 48)]
     n: usize,
-    /// Texts that run at once; the others wait
+    /// Number of texts that run at once; the rest wait
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     at_once: u32,
-    /// Tokens of context of each text that runs
+    /// Tokens of context for each running text
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     ctx: u32,
     /// Sampling temperature; 0 always takes the likeliest token
     #[arg(long, default_value_t = 0.8)]
     temp: f32,
-    /// Seed of the random choice [default: another one every time]
+    /// Seed of the random choice [default: a new one every time]
     #[arg(long)]
     seed: Option<u32>,
 }
@@ -68,7 +68,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let flag = Arc::clone(interrupted);
     let running: Arc<OnceLock<Engine>> = Arc::default();
     let engine = Arc::clone(&running);
-    // The first one ends all texts, the second one everything.
+    // The first Ctrl-C ends all texts, the second the program.
     let on_signal = move || match (flag.swap(true, Relaxed), engine.get()) {
         (false, Some(engine)) => engine.close(Shutdown::Cancel),
         (false, None) => {}
@@ -84,7 +84,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     if args.prompts.is_empty() {
         args.prompts = PROMPTS.map(String::from).to_vec();
     }
-    // Nothing is drawn where nobody looks.
+    // Draws the bars only on a terminal.
     let bars = MultiProgress::new();
     let style = ProgressStyle::with_template("{bar:24} {pos:>4} of {len}  {wide_msg}")?;
     let outcomes = thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
             if let Some(seed) = args.seed {
                 generate = generate.seed(seed);
             }
-            // Waits while the queue is full.
+            // Blocks while the queue is full.
             let answer = engine.submit(generate)?;
             let bar = bars.add(ProgressBar::new(args.n as u64).with_style(style.clone()));
             readers.push(scope.spawn(move || read(prompt, answer, &bar)));
@@ -114,7 +114,7 @@ fn run(mut args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads an answer to its end, and shows how far it is.
+/// Reads an answer to its end and shows its progress.
 fn read(prompt: &str, mut answer: TokenStream, bar: &ProgressBar) -> anyhow::Result<(String, Statistics)> {
     let mut text = String::new();
     bar.set_message(prompt.to_owned());

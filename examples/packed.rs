@@ -1,11 +1,11 @@
-//! An application as people ship one: program, model and llama.cpp in one folder. Nothing is compiled or installed
-//! where it runs. docs/runtime.md says how such a folder becomes an AppImage, a package or an image.
+//! An application as shipped to users: program, model and llama.cpp in one folder. Nothing is compiled or installed on
+//! the user's machine. docs/runtime.md explains how to turn such a folder into an AppImage, a package or an image.
 //!
 //!     packed/bin/packed               this program, built with the feature `prebuilt-runtime`
 //!     packed/lib/autoplace-runtime/   a runtime: `cargo xtask runtime`
 //!     packed/share/model.gguf
 //!
-//! `cargo xtask test runtime` puts it together and runs it where there is nothing else.
+//! `cargo xtask test runtime` assembles the folder and runs it on a system without other software.
 
 use std::io::{Write, stdin, stdout};
 use std::path::Path;
@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use autoplace::{Isolation, Model, WorkerProcess, llama_sys};
 
 fn main() -> anyhow::Result<()> {
-    // The model is in this program, started once more: whatever ends llama.cpp does not end the application.
+    // A second process of this program runs the model, so a crash of llama.cpp does not end the application.
     autoplace::worker_main();
     let program = std::env::current_exe()?;
     let folder = program.parent().and_then(Path::parent).context("the program lies in no folder")?;

@@ -1,4 +1,4 @@
-//! Uses the devices of other machines too, and goes on without one that is lost in the middle of the text.
+//! Uses the devices of other machines too. If one is lost in the middle of the text, continues without it.
 //!
 //!     cargo run --release --features rpc --example remote -- -m model.gguf 127.0.0.1:50052 127.0.0.1:50053
 
@@ -11,7 +11,7 @@ use autoplace::{Isolation, Model, OnDeath, WorkerProcess};
 use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 
-/// Continues a prompt with devices of other machines.
+/// Continues a prompt with the devices of other machines.
 #[derive(Parser)]
 struct Args {
     /// GGUF file
@@ -20,19 +20,19 @@ struct Args {
     /// Text to continue
     #[arg(short, long, default_value = "And the king said unto his servants,")]
     prompt: String,
-    /// Tokens to generate at most
+    /// Maximum number of tokens to generate
     #[arg(short, default_value_t = 128)]
     n: usize,
-    /// All layers on the servers, even where that is slower
+    /// Puts all layers on the servers, even if that is slower
     #[arg(long)]
     all: bool,
-    /// rpc-servers (`autoplace-rpc-server` on each machine; through a tunnel, here)
+    /// rpc-servers: `autoplace-rpc-server` on each machine, through a tunnel
     #[arg(value_name = "HOST:PORT", required = true)]
     servers: Vec<String>,
 }
 
 fn main() -> ExitCode {
-    // Whatever speaks to a server runs in a process of its own, which a lost connection ends.
+    // The process that talks to a server is separate, because a lost connection ends it.
     autoplace::worker_main();
     autoplace_examples::run(|args: Args| {
         let process = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });

@@ -1,4 +1,4 @@
-//! Compiles llama.cpp's own fit out of the source that `llama-sys` builds: its libraries leave `common` out.
+//! Compiles llama.cpp's own fit from the source that `llama-sys` builds, because its libraries leave `common` out.
 
 #[path = "../llama-sys/build/source.rs"]
 mod source;
@@ -9,7 +9,7 @@ fn main() {
     }
     println!("cargo:rerun-if-env-changed=DOCS_RS");
     if std::env::var_os("DOCS_RS").is_some() {
-        // No network, and nothing is linked.
+        // docs.rs has no network, and nothing is linked.
         return;
     }
     let source = source::find();
@@ -20,13 +20,13 @@ fn main() {
         .std("c++17")
         .opt_level(2)
         .debug(false)
-        // As llama.cpp's own programs are built.
+        // llama.cpp's own programs are built with this.
         .define("NDEBUG", None)
         .warnings(false)
         .include(source.join("include"))
         .include(source.join("ggml/include"))
         .include(&common)
-        // nlohmann/json.hpp, of which the fit's table of memory is made.
+        // nlohmann/json.hpp, for the fit's table of memory.
         .include(source.join("vendor"))
         .file(common.join("fit.cpp"))
         .file(common.join("json.cpp"))

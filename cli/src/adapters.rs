@@ -10,25 +10,25 @@ use autoplace::profile::{ControlVector, Lora, ModelProfile};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AdapterArgs {
-    /// A LoRA adapter that is computed with; several times for several
+    /// Applies a LoRA adapter; repeat for several
     #[arg(long, value_name = "FILE")]
     lora: Vec<PathBuf>,
-    /// The same at a scale
+    /// Applies a LoRA adapter with a scale; repeat for several
     #[arg(long, value_name = "FILE:SCALE", value_parser = scaled)]
     lora_scaled: Vec<(PathBuf, f32)>,
-    /// A control vector that is added to the layers' outputs; several times for several
+    /// Adds a control vector to the layers' outputs; repeat for several
     #[arg(long, value_name = "FILE")]
     control_vector: Vec<PathBuf>,
-    /// The same at a scale
+    /// Adds a control vector with a scale; repeat for several
     #[arg(long, value_name = "FILE:SCALE", value_parser = scaled)]
     control_vector_scaled: Vec<(PathBuf, f32)>,
-    /// The first and the last layer that control vectors are added to [default: all but layer 0]
+    /// First and last layer for control vectors [default: all but layer 0]
     #[arg(long, value_name = "FIRST-LAST", value_parser = range)]
     control_vector_layer_range: Option<(u32, u32)>,
 }
 
 impl AdapterArgs {
-    /// Adapters with their scales, in the order in which they are numbered.
+    /// The adapters with their scales, in the order of their numbers.
     fn lora(&self) -> impl Iterator<Item = (&Path, f32)> {
         let whole = self.lora.iter().map(|file| (file.as_path(), 1.0));
         whole.chain(self.lora_scaled.iter().map(|(file, scale)| (file.as_path(), *scale)))
@@ -39,7 +39,7 @@ impl AdapterArgs {
         whole.chain(self.control_vector_scaled.iter().map(|(file, scale)| (file.as_path(), *scale)))
     }
 
-    /// The load with all of them.
+    /// Adds the adapters and control vectors to a load.
     pub(crate) fn load(&self, builder: ModelBuilder) -> ModelBuilder {
         let builder = self.lora().fold(builder, |builder, (file, scale)| builder.lora(file, scale));
         let vectors = self.control_vectors();
@@ -50,7 +50,7 @@ impl AdapterArgs {
         }
     }
 
-    /// The profile of the model with all of them beside it.
+    /// Adds the adapters and control vectors to a model's profile.
     pub(crate) fn beside(&self, mut profile: ModelProfile) -> Result<ModelProfile, Box<dyn Error>> {
         for (file, _) in self.lora() {
             profile = profile.with_lora(&Lora::from_header(&Header::open(file)?)?)?;
@@ -62,13 +62,13 @@ impl AdapterArgs {
         Ok(profile)
     }
 
-    /// The probe of the model with all of them beside it.
+    /// Adds the adapters and control vectors to a probe.
     pub(crate) fn probe(&self, probe: NativeProbe) -> NativeProbe {
         let probe = self.lora().fold(probe, |probe, (file, _)| probe.lora(file));
         if self.control_vectors().next().is_some() { probe.control_vector() } else { probe }
     }
 
-    /// The words that say the same to llama.cpp's programs; `None` for a path that is no text.
+    /// The corresponding arguments of llama.cpp's programs; `None` if a path is not valid text.
     pub(crate) fn words(&self) -> Option<Vec<String>> {
         let mut words = Vec::new();
         let files = self.lora().map(|file| ("--lora", file));
@@ -86,13 +86,13 @@ impl AdapterArgs {
     }
 }
 
-/// As common/arg.cpp reads `--lora-scaled`; a path of Windows has a colon too.
+/// Parses `FILE:SCALE` like `--lora-scaled` in common/arg.cpp. A Windows path contains a colon too.
 fn scaled(text: &str) -> Result<(PathBuf, f32), String> {
     let split = text.rsplit_once(':').and_then(|(file, scale)| Some((file.into(), scale.parse().ok()?)));
     split.ok_or_else(|| format!("`{text}` is no FILE:SCALE, such as style.gguf:0.5"))
 }
 
-/// `10-20`, or `10,20`, as the two words of llama.cpp's flag come here.
+/// Parses `10-20`, or `10,20`: llama.cpp's flag takes two words, which arrive joined by a comma.
 fn range(text: &str) -> Result<(u32, u32), String> {
     let split = text.split_once(['-', ',']);
     let range = split.and_then(|(first, last)| Some((first.trim().parse().ok()?, last.trim().parse().ok()?)));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use autoplace::machine::{Bandwidth, Gpu, Host, ParseError};
-use autoplace::memory::companion::Role;
+use autoplace::memory::companion::CompanionRole;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
 use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, Policy, Request, Workload};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -253,7 +253,7 @@ pub(crate) struct PlanArgs {
     pub(crate) memory: Option<Bandwidth>,
     /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
-    pub(crate) with: Vec<(Role, PathBuf)>,
+    pub(crate) with: Vec<(CompanionRole, PathBuf)>,
     /// Tokens of an image at most, where the mmproj takes images of any size; 0 is no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
@@ -417,11 +417,11 @@ fn context(text: &str) -> Result<Context, String> {
 }
 
 /// What a file is for, and the file.
-fn beside(text: &str) -> Result<(Role, PathBuf), String> {
+fn beside(text: &str) -> Result<(CompanionRole, PathBuf), String> {
     match text.split_once('=') {
         Some(("mmproj" | "draft", "")) => Err("the file is missing behind `=`".to_owned()),
-        Some(("mmproj", path)) => Ok((Role::Mmproj, path.into())),
-        Some(("draft", path)) => Ok((Role::Draft, path.into())),
+        Some(("mmproj", path)) => Ok((CompanionRole::Mmproj, path.into())),
+        Some(("draft", path)) => Ok((CompanionRole::Draft, path.into())),
         _ => Err("beside a model go `mmproj=FILE` and `draft=FILE`".to_owned()),
     }
 }

@@ -1,4 +1,5 @@
-//! The verb `devices`: what this machine has to place a model on, who holds its memory, and the same as a file.
+//! The verb `devices`: shows the devices of this machine, the programs that hold their memory, and writes the machine
+//! to a file.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -10,10 +11,10 @@ use console::{Alignment, measure_text_width, pad_str};
 use crate::args::DevicesArgs;
 use crate::rates;
 
-/// Programs that are listed by name; the rest is counted.
+/// Maximum number of programs listed by name; the rest is counted.
 const LISTED: usize = 8;
 
-/// Looks at this machine, or at one in a file, and says what there is in words or in JSON.
+/// Describes this machine, or one from a file, as text or JSON.
 pub(crate) fn run(args: &DevicesArgs) -> Result<String, Box<dyn Error>> {
     let mut machine = match &args.machine {
         Some(file) => Machine::read(file)?,
@@ -58,7 +59,7 @@ fn describe(lines: &mut Vec<String>, gpu: &Gpu) {
     lines.extend(known.into_iter().filter_map(|(what, value)| Some(fact(what, value?))));
     lines.extend(gpu.rates.iter().flat_map(rates::describe));
     let programs = gpu.processes.as_deref().unwrap_or_default();
-    // Windows lists every window here and counts for none.
+    // Windows lists every program with a window here, without memory figures.
     let holders = programs.iter().filter_map(|program| Some((program, program.bytes?)));
     let listed: Vec<(&GpuProcess, u64)> = holders.take(LISTED).collect();
     for (program, bytes) in &listed {
@@ -87,12 +88,12 @@ fn describe_host(lines: &mut Vec<String>, host: &Host) {
     lines.extend(host.rates.iter().flat_map(rates::describe));
 }
 
-/// One of the things known of a device.
+/// One fact about a device, as a line.
 pub(crate) fn fact(what: &str, value: impl Display) -> String {
     format!("    {what:<9} {value}")
 }
 
-/// Cells below each other, a line for each row: the first ones begin in one column, the others end in one.
+/// Aligns cells in lines: the first columns to the left, the others to the right.
 pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item = String> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

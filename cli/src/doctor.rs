@@ -1,4 +1,4 @@
-//! The verb `doctor`: a machine and perhaps a model flow in, a verdict with its evidence flows out.
+//! The verb `doctor`: a machine and an optional model flow in; a verdict with its evidence flows out.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -15,25 +15,25 @@ use crate::{gpu, in_file, print, running};
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// GGUF file, or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched: it is planned, loaded and measured for some
+    /// GGUF file, or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched: plans it, loads it and measures it for some
     /// seconds
     model: Option<PathBuf>,
     #[command(flatten)]
     ask: AskArgs,
-    /// A simulated GPU instead of the machine's own; several times for several
+    /// Uses a simulated GPU instead of the machine's own; repeat for several
     #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
     pub(crate) gpu: Vec<Gpu>,
-    /// Judges the machine in a file instead of this one: of `doctor --report`, or of `devices --write`
+    /// Judges the machine in a file instead of this one: a file of `doctor --report` or `devices --write`
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     machine: Option<PathBuf>,
-    /// Looks at another program that runs a model now: at the one llama-server, Ollama, LM Studio or KoboldCpp that
-    /// there is, or at this process. Nothing is loaded, and nothing is asked of it that it would compute
+    /// Inspects another program that runs a model now: process PID, or the only running llama-server, Ollama, LM Studio
+    /// or KoboldCpp. Loads nothing, and requests no computation from that program
     #[arg(long, value_name = "PID", num_args = 0..=1, require_equals = true, conflicts_with = "machine")]
     watch: Option<Option<u32>>,
-    /// Plans the model and does not load it
+    /// Plans the model without loading it
     #[arg(long)]
     no_load: bool,
-    /// Prints a report for an issue, without what shows whose machine it is, which `--machine` reads
+    /// Prints a report for an issue, for `--machine` to read, without data that identifies the machine
     #[arg(long, conflicts_with = "json")]
     report: bool,
     /// Prints JSON
@@ -41,16 +41,16 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// Says the verdict. The exit code is 3 where anything was found.
+/// Prints the verdict. The exit code is 3 if there are findings.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
     let (mut evidence, cards) = match &args.machine {
         Some(file) => (read(file)?, None),
         None if args.gpu.is_empty() => (Evidence::of_this_machine()?, None),
-        // Another program computes on no simulated device: it is looked at as if the card were there.
-        None if args.watch.is_some() => (Evidence::of(gpu::machine(&args.gpu)), None),
+        // Another program cannot run on a simulated device, so the card is treated as if it existed.
+        None if args.watch.is_some() => (Evidence::new(gpu::machine(&args.gpu)), None),
         None => {
             let (machine, cards) = gpu::as_fast_as_the_host(&args.gpu)?;
-            (Evidence::of(machine), Some(cards))
+            (Evidence::new(machine), Some(cards))
         }
     };
     if let Some(watched) = args.watch {
@@ -89,18 +89,18 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if healthy { printed } else { ExitCode::from(3) })
 }
 
-/// A report, or a machine that nobody looked at.
+/// Reads a report, or a plain machine description.
 fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
     let text = crate::read(file)?;
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
-        // Of two reasons the one of the form that it seems to have.
+        // Reports the error of the form that the file resembles.
         Err(error) if text.contains("\"machine\"") => Err(in_file(file, error).into()),
-        Err(_) => Ok(Evidence::of(Machine::read(file)?)),
+        Err(_) => Ok(Evidence::new(Machine::read(file)?)),
     }
 }
 
-/// The verdict first.
+/// The verdict, followed by the evidence.
 fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     let mut lines = Vec::new();
     if findings.is_empty() {
@@ -130,7 +130,7 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// The program that was looked at, and what could not be found out about it.
+/// Describes the inspected program, and what could not be found out.
 fn running_words(running: &Running) -> String {
     let layers = running.n_gpu_layers.map_or("?".to_owned(), |it| it.to_string());
     let facts = [

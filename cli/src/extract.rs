@@ -1,5 +1,5 @@
-//! The verb `extract`: a file that holds a model and its projector flows in; the model alone flows out, as a file that
-//! llama.cpp takes.
+//! The verb `extract`: a file with a model and its projector flows in; a file with the model alone, which llama.cpp
+//! accepts, flows out.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ use autoplace::profile::is_of_projector;
 
 use crate::args::ExtractArgs;
 
-/// Writes the text model, if llama.cpp takes it so. Nothing is written before that is known.
+/// Writes the text model, if llama.cpp accepts it. Checks that before writing.
 pub(crate) fn run(args: &ExtractArgs) -> Result<String, Box<dyn Error>> {
     let header = Header::open(&args.model)?;
     let others = header.tensors().filter(|tensor| is_of_projector(tensor.name())).count();

@@ -1,4 +1,4 @@
-//! Flags of llama.cpp's programs, in a script or as one of them runs: a [`Request`] that places the model as they do.
+//! Parses flags of llama.cpp's programs, from a script or a running server, to a [`Request`] with the same placement.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use autoplace::plan::{Context, GpuLayers, HostParts, Request};
 
 use crate::llama_cpp::{self, Row, Value, is_no, is_yes};
 
-/// What places a model: a flag of the [table](llama_cpp), and its variable behind `LLAMA_ARG_`.
+/// A flag that affects placement, from the [table](llama_cpp), with its environment variable after `LLAMA_ARG_`.
 struct Setting {
-    /// One of its spellings, which it is called here.
+    /// The spelling used as the flag's name here.
     name: &'static str,
     variable: &'static str,
 }
@@ -24,7 +24,7 @@ impl Setting {
     }
 }
 
-/// The value of a flag among the words behind it, and what is behind that. Empty: it is missing.
+/// The value of a flag among the following words, and the rest. An empty value is missing.
 fn value<'w>(row: &Row, behind: &'w [String]) -> (&'w str, &'w [String]) {
     match (row.value, behind) {
         (Value::One, [value, behind @ ..]) => (value, behind),
@@ -35,7 +35,7 @@ fn value<'w>(row: &Row, behind: &'w [String]) -> (&'w str, &'w [String]) {
     }
 }
 
-/// Those that a request says.
+/// Flags that a request can express.
 const SAID: [Setting; 10] = [
     setting("-ngl", "N_GPU_LAYERS"),
     setting("-c", "CTX_SIZE"),
@@ -49,10 +49,10 @@ const SAID: [Setting; 10] = [
     setting("--swa-full", "SWA_FULL"),
 ];
 
-/// Those of a server, which say which model it is and for how many at once.
+/// Flags of a server for the model and the number of sequences.
 const SERVED: [Setting; 3] = [setting("-m", "MODEL"), setting("-np", "N_PARALLEL"), setting("-kvu", "KV_UNIFIED")];
 
-/// Those that no request says.
+/// Flags that no request can express.
 const OTHERS: [Setting; 21] = [
     setting("-ot", "OVERRIDE_TENSOR"),
     setting("-cmoe", "CPU_MOE"),
@@ -77,16 +77,17 @@ const OTHERS: [Setting; 21] = [
     setting("--no-op-offload", ""),
 ];
 
-/// What was said, by the first name of each setting; a later word overrides an earlier one.
+/// The given values, by the first name of each setting. A later word overrides an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Flags {
     said: BTreeMap<&'static str, String>,
-    /// What places the model too, and no request says.
+    /// Given settings that affect placement but that no request can express.
     pub(crate) others: Vec<&'static str>,
 }
 
 impl Flags {
-    /// A script's, which are all known. Fails with the word that is not, or for want of a quotation mark.
+    /// Parses a script, which must contain known flags only. Fails with an unknown word, or if a quotation mark is
+    /// missing.
     pub(crate) fn of_script(text: &str) -> Result<Self, String> {
         let words = shlex::split(text).ok_or("a quotation mark is missing")?;
         let mut flags = Self::default();
@@ -99,7 +100,7 @@ impl Flags {
         Ok(flags)
     }
 
-    /// Those among a server's arguments, and its variables, which the arguments override.
+    /// Extracts the known flags of a server's arguments and environment variables. Arguments override variables.
     pub(crate) fn of_server<'a>(words: &[String], variable: impl Fn(&str) -> Option<&'a str>) -> Self {
         let mut flags = Self::default();
         let all = || SAID.iter().chain(&SERVED).chain(&OTHERS);
@@ -113,13 +114,13 @@ impl Flags {
         let mut rest = words;
         while let [word, behind @ ..] = rest {
             let taken = flags.take(all(), word, behind);
-            // The value of another flag is none of these, whatever it is called.
+            // The value of another flag is not a flag itself, whatever it looks like.
             rest = taken.unwrap_or_else(|| llama_cpp::find(word).map_or(behind, |row| value(row, behind).1));
         }
         flags
     }
 
-    /// Takes one word and its value, and gives what is behind them; `None`: it is none of these.
+    /// Takes one word and its value, and returns the rest; `None` if the word is none of these settings.
     fn take<'w>(
         &mut self,
         settings: impl IntoIterator<Item = &'static Setting>,
@@ -130,7 +131,7 @@ impl Flags {
         let setting = settings.into_iter().find(|it| row.spellings().any(|spelling| spelling == it.name))?;
         let (value, behind) = value(row, behind);
         let turns_off = |name: &str| row.off.contains(&name);
-        // One that turns something off and is itself a setting, `-nr`, is said where it is spelled.
+        // `-nr` turns something off but is a setting itself, so it applies where it is spelled.
         let is_off =
             setting.is_switch() && (turns_off(&word.replace('_', "-")) != turns_off(setting.name)) != is_no(value);
         self.put(setting, if is_off { "off" } else { value });
@@ -146,7 +147,7 @@ impl Flags {
         }
     }
 
-    /// Says a setting, which is one of these.
+    /// Sets a setting.
     pub(crate) fn set(&mut self, name: &'static str, value: impl Into<String>) {
         self.said.insert(name, value.into());
     }
@@ -155,8 +156,8 @@ impl Flags {
         self.said.get(name).map(String::as_str)
     }
 
-    /// What these ask for, and `asked` for the rest, whole layers as llama.cpp places them; `all` are there.
-    /// Fails with the setting whose value is missing or none of its values.
+    /// The request of these flags, based on `asked`, with whole layers as in llama.cpp. The model has `all` layers.
+    /// Fails with the setting whose value is missing or invalid.
     pub(crate) fn request(&self, asked: &Request, all: u32) -> Result<Request, String> {
         let mut request = asked.clone().host_parts(HostParts::None);
         for (&flag, value) in &self.said {
@@ -172,7 +173,7 @@ impl Flags {
                         "auto" | "-1" => GpuLayers::Auto,
                         "all" => GpuLayers::All,
                         n if n.parse().is_ok_and(|n: i32| n < 0) => GpuLayers::All,
-                        // 99 is what people write for all.
+                        // People write 99 for all layers.
                         _ => GpuLayers::Exactly(number()?.min(all)),
                     }
                 }
@@ -196,11 +197,11 @@ impl Flags {
                 }
                 "-kvo" => request.params.offload_kqv = value != "off",
                 "--swa-full" => request.params.swa_full = value != "off",
-                // `-fit`, and what a server is asked for.
+                // `-fit`, and settings of a server.
                 _ => {}
             }
         }
-        // What nobody chooses is all.
+        // Without llama.cpp's fit, an unset number of layers means all.
         if request.gpu_layers == GpuLayers::Auto && self.get("-fit").is_some_and(is_no) {
             request.gpu_layers = GpuLayers::All;
         }
@@ -266,7 +267,7 @@ mod tests {
         let said = ["-m", "-ngl", "-c", "--swa-full", "-np", "-kvu", "-kvo"].map(|name| flags.get(name).unwrap());
         assert_eq!(said, ["a.gguf", "4", "2048", "on", "2", "off", "off"]);
         assert_eq!(flags.others, ["-ts", "-ot"]);
-        // One whose value is missing says so where it is read.
+        // A missing value is reported when it is read.
         let missing = server("-m a -ngl", &[]).request(&Request::new(), 1);
         assert!(missing.unwrap_err().contains("-ngl is missing"));
     }

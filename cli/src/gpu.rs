@@ -1,5 +1,5 @@
-//! GPUs that this computer does not have: `NAME`, `NAME=TOTAL`, or a machine from a file flows in, a machine with
-//! exactly these flows out.
+//! GPUs that this computer lacks: `NAME`, `NAME=TOTAL`, or a machine from a file flows in; a machine with exactly these
+//! GPUs flows out.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use autoplace::machine::{Gpu, GpuKind, Host, Machine, MeasurementCache, gib};
 
 use crate::sizes::{cut, size};
 
-/// A GPU as it was written down: `NAME[#NUMBER][=TOTAL][,free=SIZE]`.
+/// Parses a GPU: `NAME[#NUMBER][=TOTAL][,free=SIZE]`.
 pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     let (card, free) = cut(text, ',');
     let (card, total) = cut(card, '=');
@@ -28,10 +28,10 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     let mut gpu = match total {
         Some(0) => return Err("a GPU has more than 0 bytes".to_owned()),
         Some(total) => {
-            // As fast as the catalogue says, and of this size; one that it does not have is a CUDA card.
+            // The catalogue's speed with the given size. A GPU outside of the catalogue counts as a CUDA card.
             let known = Gpu::named(&format!("{name} {}GiB", total >> 30)).or_else(|_| Gpu::named(name));
             let mut gpu = known.unwrap_or_else(|_| Gpu::new(name)).total(total).free(total);
-            // As it was given, the maker included.
+            // The name as given, maker included.
             name.clone_into(&mut gpu.name);
             gpu
         }
@@ -50,7 +50,7 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, String> {
     Ok(gpu)
 }
 
-/// Refuses GPUs that cannot be told apart, and more than llama.cpp takes.
+/// Refuses GPUs with the same identity, and more GPUs than llama.cpp accepts.
 pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
     if gpus.len() > MAX_CARDS {
         let times = gpus.len();
@@ -64,7 +64,7 @@ pub(crate) fn check(gpus: &[Gpu]) -> Result<(), String> {
     }
 }
 
-/// The host as it is, with these GPUs and no other.
+/// The real host with exactly these GPUs.
 pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     let (mut host, notes) = Host::detect();
     host.rates = MeasurementCache::user().host_rates(&host, &build_name());
@@ -74,24 +74,24 @@ pub(crate) fn machine(gpus: &[Gpu]) -> Machine {
     machine
 }
 
-/// The memory of the computer whose chip this is, and how fast it is read: Metal has two thirds or three quarters.
+/// The memory of the computer with this chip, and its bandwidth. Metal may use two thirds or three quarters of it.
 pub(crate) fn memory_of(gpus: &[Gpu]) -> Option<(u64, Option<u64>)> {
     let [chip] = gpus else { return None };
     let memory = match &*chip.backend {
         "MTL" if chip.total < gib(24) => chip.total / 2 * 3,
         "MTL" => chip.total / 3 * 4,
-        // A DGX Spark or a Jetson has no other memory.
+        // On a DGX Spark or a Jetson, the GPU's memory is all memory.
         "CUDA" if chip.kind == GpuKind::Integrated => chip.total,
         _ => return None,
     };
     Some((memory, chip.bandwidth.map(|it| it.bytes_per_second)))
 }
 
-/// A machine, and those of its GPUs that are devices of llama.cpp for as long as these live.
+/// A machine, and those of its GPUs that are llama.cpp devices during their lifetime.
 pub(crate) type Simulated = (Machine, Vec<SimGpu>);
 
-/// A machine whose GPUs are not there, as devices of llama.cpp. A context is still to be opened on them, as free memory
-/// is read off `nvidia-smi` beforehand.
+/// Registers a machine's GPUs as simulated devices of llama.cpp. Their free memory does not include a context yet, as
+/// in `nvidia-smi` beforehand.
 pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error>> {
     if machine.gpus.len() > MAX_CARDS {
         let count = machine.gpus.len();
@@ -104,11 +104,10 @@ pub(crate) fn simulated(mut machine: Machine) -> Result<Simulated, Box<dyn Error
     Ok((machine, cards))
 }
 
-/// What host and simulated GPUs are taken to read until they are measured, in bytes per second: two channels of
-/// DDR4-3200.
+/// Assumed bandwidth of host and simulated GPUs before a measurement, in bytes per second: two channels of DDR4-3200.
 const UNMEASURED: u64 = 51_200_000_000;
 
-/// The host as it is, and these GPUs as devices of llama.cpp, on which the processor computes.
+/// The real host with these GPUs as simulated devices, on which the processor computes.
 pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<Simulated, Box<dyn Error>> {
     let (mut machine, cards) = simulated(machine(gpus))?;
     machine.host = machine.host.bandwidth(UNMEASURED);
@@ -116,7 +115,7 @@ pub(crate) fn as_fast_as_the_host(gpus: &[Gpu]) -> Result<Simulated, Box<dyn Err
     Ok((machine, cards))
 }
 
-/// A device of llama.cpp in a GPU's place.
+/// Registers a GPU as a simulated device.
 fn registered(gpu: &Gpu) -> Result<SimGpu, Box<dyn Error>> {
     let rules = match gpu.backend.as_str() {
         "CUDA" | "ROCm" => Rules::Cuda,

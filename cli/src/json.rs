@@ -1,5 +1,5 @@
-//! A plan as JSON: the shape that `docs/cli.md` promises, keys in its order. All sizes in bytes, all times
-//! in milliseconds.
+//! A plan as JSON in the form that `docs/cli.md` promises, with its order of keys. Sizes are in bytes, times in
+//! milliseconds.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::emit::kv_type;
 use crate::plan::Took;
 
-/// The JSON, indented.
+/// The indented JSON.
 ///
-/// `estimate` is what the arithmetic says of the same placement; `None` where it knows no law for this model.
+/// `estimate` is the arithmetical estimate for the same placement; `None` if the model has no known memory layout.
 pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> String {
     let (model, devices) = (&plan.model, &plan.placements);
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.device.as_deref().unwrap_or_default()).collect();
@@ -33,7 +33,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
         "n_gpu_layers": plan.n_gpu_layers,
         "full_offload": plan.full_offload,
         "devices": devices.iter().map(device).collect::<Vec<_>>(),
-        // Empty where one GPU takes all layers.
+        // Empty if one GPU holds all layers.
         "tensor_split": plan.tensor_split,
         "overrides": plan.overrides.iter().map(|rule| override_tensor(rule, &gpus)).collect::<Vec<_>>(),
         "estimate": estimate,
@@ -52,7 +52,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
     format!("{document:#}")
 }
 
-/// What a plan has beside the layers: all of its context, also what a saved plan leaves out.
+/// A plan's settings besides the layers: the whole context, including values that a saved plan omits.
 fn settings(plan: &Plan) -> Value {
     let context = &plan.context;
     let mut settings = json!(context);
@@ -61,7 +61,7 @@ fn settings(plan: &Plan) -> Value {
     settings["embeddings"] = json!(context.embeddings);
     settings["mtp"] = context.mtp.into();
     settings["n_rs_seq"] = context.n_rs_seq.into();
-    settings["parted_blocks"] = plan.parted_blocks.into();
+    settings["parted_blocks"] = plan.split_blocks.into();
     settings
 }
 
@@ -84,7 +84,7 @@ fn bytes((placement, bytes): (&Placement, &Footprint)) -> Value {
     json!({"name": placement.name, "weights": bytes.weights, "kv": bytes.kv, "compute": bytes.compute})
 }
 
-/// `PATTERN=BUFFER TYPE`, as llama.cpp's `--override-tensor` takes it, on GPUs of these names in ggml.
+/// `PATTERN=BUFFER TYPE` for llama.cpp's `--override-tensor`. `devices` are ggml's names of the GPUs.
 pub(crate) fn override_tensor(rule: &TensorOverride, devices: &[&str]) -> String {
     let buffer_type = match rule.place {
         Place::Host => "CPU",
@@ -93,7 +93,7 @@ pub(crate) fn override_tensor(rule: &TensorOverride, devices: &[&str]) -> String
     format!("{}={buffer_type}", rule.pattern)
 }
 
-/// With three decimals.
+/// Milliseconds with three decimals.
 fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }

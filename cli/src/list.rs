@@ -1,4 +1,4 @@
-//! The verb `list`: the models on this machine flow out, each with what becomes of it here.
+//! The verb `list`: lists the models on this machine with their placements.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::args::ListArgs;
 use crate::devices::columns;
 
-/// The columns' heads, before where a model is.
+/// Column headings before the path.
 const HEADS: [&str; 5] = ["model", "quantisation", "size", "layers", "tok/s"];
 
-/// Finds the models, plans each for this machine by arithmetic, and says so in words or in JSON.
+/// Finds the models, plans each for this machine by arithmetic, and lists them as text or JSON.
 pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
     let found = if args.folders.is_empty() { Models::local() } else { Models::in_folders(&args.folders)? };
     let machine = load::detect()?;
@@ -24,8 +24,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<String, Box<dyn Error>> {
     Ok(if args.json { document(&found, &rows, &same) } else { words(&found, &rows, &same) })
 }
 
-/// What becomes of each model, with this host's rates of the types of weights that would stay there: those that are
-/// missing are measured.
+/// Plans each model with the host's rates for the weight types that would stay there. Missing rates are measured.
 fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, String>> {
     let request = Request::new();
     let mut missing = BTreeSet::new();
@@ -43,7 +42,7 @@ fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, Str
         let machine = load::with_rates_of(machine, &types);
         models.iter().map(|model| row(model, &machine, &mut missing)).collect()
     };
-    // Whether llama.cpp takes the file is asked last, of those alone that have a place.
+    // Asks llama.cpp last whether it accepts the file, only for models with a placement.
     let checked = |(model, row): (&LocalModel, Result<Row, String>)| {
         let row = row?;
         if row.placed().is_some() {
@@ -60,7 +59,7 @@ fn document(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -
         let mut model = json!(model);
         let known = row.as_ref().map_or_else(|error| json!({ "refused": error }), |row| json!(row));
         for (key, value) in known.as_object().into_iter().flatten() {
-            // The header knows a quantisation that the name has not.
+            // The header knows the quantisation that the name lacks.
             if key != "label" {
                 model[key] = value.clone();
             }
@@ -94,7 +93,7 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
             lines.push(format!("    {why}"));
         }
     }
-    // Every printed speed says on what basis.
+    // Every printed speed comes with its basis.
     let placed = rows.iter().filter_map(|row| row.as_ref().ok()?.placed());
     if let Some(basis) = placed.filter_map(|placed| placed.basis).max() {
         lines.push(String::new());
@@ -102,12 +101,12 @@ fn words(found: &Models, rows: &[Result<Row, String>], same: &[Vec<usize>]) -> S
     }
     let problems = found.skipped.iter().filter(|skipped| skipped.why.is_problem());
     lines.extend(problems.map(|skipped| format!("note: {skipped}")));
-    // A file's name may hold anything.
+    // A file's name may contain control characters.
     let lines = lines.iter().map(|line| line.replace(char::is_control, " "));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The other names of its file: of tags, and of repositories that share one blob.
+/// The file's other names: tags, or repositories that share a blob.
 fn also(model: &LocalModel) -> String {
     let mut names: Vec<&str> = model.also.iter().map(|place| &place.name[..]).collect();
     names.retain(|name| *name != model.name);

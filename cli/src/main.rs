@@ -1,13 +1,12 @@
-//! `autoplace`: the library's answers on the command line. `docs/cli.md` describes what it takes and what it prints.
+//! `autoplace`: the library on the command line. `docs/cli.md` describes its arguments and output.
 //!
-//! Arguments flow in ([`args`], with [`settings`], [`sizes`], [`flags`] and [`gpu`] for what they are made of, and
-//! [`llama_cpp`] for llama.cpp's own flags), a verb does its work
-//! ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with what is [`running`],
-//! [`extract`], [`template`], [`runtime`]), and text, JSON ([`json`]), pictures ([`picture`]) or another tool's words
-//! ([`emit`]) flow out. Exit
-//! code 1 is an answer that could not be given, in one line on stderr, 2 a question that could not be understood. 3 is
-//! the doctor's, where something is wrong, and that of `measure --ready`, where no placement lasts; 130 is a program
-//! that Ctrl-C has ended.
+//! Arguments flow in ([`args`], made of [`settings`], [`sizes`], [`flags`] and [`gpu`], and [`llama_cpp`] for
+//! llama.cpp's own flags). A verb does its work ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`],
+//! [`doctor`] with [`running`] programs, [`extract`], [`template`], [`runtime`]). Text, JSON ([`json`]), pictures
+//! ([`picture`]) or another tool's settings ([`emit`]) flow out.
+//!
+//! Exit codes: 1 for an answer that could not be given, with one line on stderr; 2 for invalid arguments; 3 for
+//! findings of `doctor`, and for `measure --ready` if no placement lasts; 130 after Ctrl-C.
 
 mod adapters;
 mod args;
@@ -53,7 +52,7 @@ use llama_cpp::Words;
 
 fn main() -> ExitCode {
     let begin = Instant::now();
-    // `plan --rpc` starts this program again.
+    // `plan --rpc` starts this program again as a worker.
     autoplace::worker_main();
     let words = match Words::read(std::env::args_os().collect(), &Args::command()) {
         Ok(words) => words,
@@ -94,7 +93,7 @@ fn main() -> ExitCode {
     said(answer.map(|text| print(&text)))
 }
 
-/// The exit code of a verb that has printed its answer, or an error in its place.
+/// The exit code of a verb. Prints its error, if any.
 fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     match outcome {
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
@@ -102,7 +101,7 @@ fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     }
 }
 
-/// Whether a reader has left: it has what it wanted.
+/// Whether the reader of our output has closed it. It has what it wanted.
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let error: Option<&io::Error> = error.downcast_ref();
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
@@ -116,17 +115,17 @@ pub(crate) fn print(text: &str) -> ExitCode {
     }
 }
 
-/// What a file holds, or a line that names it.
+/// The content of a file. The error names the file.
 pub(crate) fn read(file: &Path) -> Result<String, String> {
     fs::read_to_string(file).map_err(|error| in_file(file, error))
 }
 
-/// What is wrong with a file.
+/// An error message with its file.
 pub(crate) fn in_file(file: &Path, error: impl Display) -> String {
     format!("{}: {error}", file.display())
 }
 
-/// What a terminal is shown of an answer: a template or a path may hold what would move its cursor.
+/// Makes a text safe for a terminal: a template or path may contain control characters that move the cursor.
 pub(crate) fn shown(text: &str) -> String {
     text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")
 }

@@ -1,4 +1,4 @@
-//! The verb `plan`: arguments flow in; a plan, its bytes by arithmetic beside it and what took time flow out as text.
+//! The verb `plan`: arguments flow in; a plan, its arithmetical estimate and the times flow out as text.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine};
-use autoplace::memory::companion::Role;
+use autoplace::memory::companion::CompanionRole;
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe, SavedPlan};
 use autoplace::profile::ModelProfile;
@@ -21,20 +21,20 @@ use crate::json;
 use crate::picture;
 use crate::talk::here;
 
-/// What took time. The plan's own bytes are llama.cpp's where `probe` did.
+/// Times of the steps. If `probe` has a time, the plan's bytes are llama.cpp's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
     /// Reading the file's header.
     pub(crate) header: Duration,
     /// The search, by arithmetic.
     pub(crate) estimate: Duration,
-    /// Asking llama.cpp; `None` where it was not asked.
+    /// Asking llama.cpp; `None` if it was not asked.
     pub(crate) probe: Option<Duration>,
-    /// All of it, and looking at the machine.
+    /// The total, including the detection of the machine.
     pub(crate) total: Duration,
 }
 
-/// Plans, and says so in words, in JSON or in another tool's words. `begin` is when the program was started.
+/// Plans, and prints the plan as text, as JSON or for another tool. `begin` is the program's start.
 pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Error>> {
     let model = here(&args.model, &args.request(), || Ok(machines(args)?.1.0))?;
     if !args.rpc.is_empty() {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let header = Header::open(model)?;
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
     let header_took = reading.elapsed();
-    // The cards stay registered until the plan is there.
+    // The cards stay registered until the plan is made.
     let (described, (mut machine, _cards)) = machines(args)?;
     let request = args.devices.over(args.request(), &machine)?;
     if described.is_none() && args.with.is_empty() {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     };
     let estimate = planner.unknown().is_none().then(|| estimate(&profile, &machine, &plan)).transpose()?;
     let planning_took = planning.elapsed();
-    // With the names that its GPUs have where they are: a simulated one's is this process's own.
+    // The plan with its GPUs' real names: a simulated device's name belongs to this process.
     let mut real = plan.clone();
     for placement in real.placements.iter_mut().filter(|it| described.is_some() && it.device.is_some()) {
         let index = machine.gpus.iter().position(|gpu| gpu.device == placement.device);
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         return Ok(json::text(&plan, estimate.as_ref(), took));
     }
     let mut text = plan.to_string();
-    // Advice is about the model alone.
+    // Advice covers the model alone.
     if args.with.is_empty() {
         Advice::on(&planner, &plan).to_string().lines().for_each(|line| text += &format!("\n  {line}"));
     }
@@ -103,13 +103,13 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     Ok(text)
 }
 
-/// What is emitted, with the files that are loaded beside the model.
+/// Adds the files that are loaded beside the model to the emitted settings.
 fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {
     let no_text = || format!("{tool} cannot be given a path that is no text");
     let mut words = args.adapters.words().ok_or_else(no_text)?;
     let takes = |words: &[String]| match tool {
         Tool::LlamaCpp => true,
-        // Its adapters have other flags and other scales.
+        // KoboldCpp's adapters have other flags and other scales.
         Tool::KoboldCpp => words.is_empty(),
         _ => words.is_empty() && args.with.is_empty(),
     };
@@ -118,8 +118,8 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
     }
     for (role, file) in &args.with {
         let flag = match (role, tool) {
-            (Role::Draft, Tool::KoboldCpp) => "--draftmodel",
-            (Role::Draft, _) => "-md",
+            (CompanionRole::Draft, Tool::KoboldCpp) => "--draftmodel",
+            (CompanionRole::Draft, _) => "-md",
             _ => "--mmproj",
         };
         words.extend([flag.to_owned(), file.to_str().ok_or_else(no_text)?.to_owned()]);
@@ -131,7 +131,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
     Ok(format!("{} {words}\n", text.trim_end()))
 }
 
-/// The same with devices of other machines, which a worker plans for.
+/// Plans with the devices of other machines, in a worker.
 fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String, Box<dyn Error>> {
     let builder = args.devices.load(Model::builder(model), args.request())?.mtp(args.mtp.is_some());
     let builder = args.adapters.load(builder);
@@ -147,7 +147,7 @@ fn with_servers(args: &PlanArgs, model: &Path, begin: Instant) -> Result<String,
     Ok(plan.to_string() + &if args.curve { curve(&plan) } else { String::new() })
 }
 
-/// The machine as it was described, if it is not this one; the one to plan for, and its simulated cards.
+/// The described machine, if it is not this one; the machine to plan for, with its simulated cards.
 fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Error>> {
     let is_described = args.machine.is_some() || !args.gpu.is_empty();
     let mut described = match &args.machine {
@@ -171,8 +171,7 @@ fn machines(args: &PlanArgs) -> Result<(Option<Machine>, Simulated), Box<dyn Err
     Ok((is_described.then_some(described), simulated))
 }
 
-/// The host that is described, if it is not this one. It has the processor and the memory that were named; anything
-/// else of it is unknown.
+/// The described host, if it is not this one. It has the named processor and memory; its other properties are unknown.
 fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     let ram = args.ram.or_else(|| gpu::memory_of(&args.gpu));
     let stated = args.ram.and_then(|(_, rate)| rate);
@@ -185,14 +184,14 @@ fn host(args: &PlanArgs, own: &Host) -> Result<Option<Host>, Box<dyn Error>> {
     let (total, available) = ram.map_or((own.total, own.available), |(bytes, _)| (bytes, bytes));
     let mut host = match &args.cpu {
         Some(name) => Host::named(name, total)?,
-        // Another memory in this computer: its cores stay.
+        // Other memory in this computer: its cores stay.
         None if ram.is_none() => own.clone(),
         None => Host::new(total),
     };
     host = host.available(available);
-    // They were measured with this computer's memory.
+    // The rates were measured with this computer's memory.
     host.rates = None;
-    // A chip that is named as a GPU has its own memory; a processor that is named has what it is rated for.
+    // A chip named as a GPU has its own memory; a named processor has its rated memory.
     let of_chip = ram.and_then(|(_, rate)| rate).filter(|_| args.cpu.is_none());
     if let Some(rate) = stated.or(of_chip) {
         host = host.bandwidth(rate);
@@ -218,7 +217,7 @@ fn curve(plan: &Plan) -> String {
     text
 }
 
-/// Why there is no plan, and the cheapest change with which there would be one.
+/// An error message with the cheapest change that would make a plan possible.
 fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     let advice = match &error {
         plan::Error::DoesNotFit { .. } => planner.advice().ok(),
@@ -228,7 +227,7 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
         Some(change) => format!("{error}; {change}"),
         None => error.to_string(),
     };
-    // From disk it may run all the same.
+    // The model may still run from disk.
     let paged = matches!(error, plan::Error::DoesNotFit { .. })
         .then(|| planner.clone().with_paging().plan().ok())
         .flatten()
@@ -240,21 +239,21 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
     said
 }
 
-/// A file that is loaded beside the model of this header.
+/// A file that is loaded beside the model with this header.
 fn companion(
-    (role, path): &(Role, PathBuf),
+    (role, path): &(CompanionRole, PathBuf),
     image_max_tokens: u32,
     main: &Header,
 ) -> Result<Companion, Box<dyn Error>> {
     let header = Header::open(path)?;
     let companion = match role {
-        Role::Draft => Companion::draft(&header),
+        CompanionRole::Draft => Companion::draft(&header),
         _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(image_max_tokens)),
     };
     Ok(companion.and_then(|it| it.compatible_with(main).map(|()| it))?)
 }
 
-/// What the arithmetic says of a plan's own placement.
+/// The arithmetical estimate of a plan's own placement.
 fn estimate(profile: &ModelProfile, machine: &Machine, plan: &Plan) -> Result<Footprints, plan::Error> {
     let is = |gpu: &Gpu, placement: &Placement| {
         (&gpu.name, &gpu.device, gpu.total, gpu.free)
@@ -267,7 +266,7 @@ fn estimate(profile: &ModelProfile, machine: &Machine, plan: &Plan) -> Result<Fo
     Ok(estimate.footprints(plan.n_gpu_layers))
 }
 
-/// The model with all that was asked for of it and beside it.
+/// The model's profile with the requested options and companions.
 fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, Box<dyn Error>> {
     if args.mtp.is_some() {
         profile = profile.with_mtp()?;
@@ -275,14 +274,14 @@ fn adapted(args: &PlanArgs, mut profile: ModelProfile) -> Result<ModelProfile, B
     args.adapters.beside(profile)
 }
 
-/// llama.cpp as a probe, and the time that it was busy with that.
+/// llama.cpp as a probe, and the time spent in it.
 struct Timed {
     probe: NativeProbe,
     spent: Cell<Duration>,
 }
 
 impl Timed {
-    /// Writes the model's skeleton, which counts.
+    /// Writes the model's skeleton, which counts as spent time.
     fn new(header: &Header, args: &PlanArgs) -> Result<Self, load::Error> {
         let begin = Instant::now();
         let probe = args.adapters.probe(NativeProbe::new(header)?);

@@ -1,4 +1,4 @@
-//! Measuring what ggml's operations do on this machine's devices, and the figures in words.
+//! Measures ggml's operations on this machine's devices, and describes the results.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::devices::fact;
 
-/// Measures all devices, with a progress bar where stderr is a terminal, and keeps the figures.
+/// Measures and stores the rates of all devices, with a progress bar if stderr is a terminal.
 pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
     let mut request = RatesRequest::full();
     request.within = within;
@@ -24,14 +24,14 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
     Ok(())
 }
 
-/// Shows itself on a terminal only.
+/// A progress bar that appears only on a terminal.
 pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     ProgressStyle::with_template(template).into_iter().fold(bar, ProgressBar::with_style)
 }
 
-/// What decides how fast a device generates: bytes of weights per second, by their type, each with its day and its
-/// conditions; of the other figures how many were measured when, and how. Their values are in the JSON.
+/// The figures that decide a device's generation speed: bytes of weights per second, by type, with date and conditions.
+/// The other figures are only counted, with date and method; their values are in the JSON.
 pub(crate) fn describe(rates: &MeasuredRates) -> impl Iterator<Item = String> {
     let how = match rates.threads {
         Some(1) => "with 1 thread".to_owned(),

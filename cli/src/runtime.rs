@@ -1,4 +1,4 @@
-//! The verb `runtime`: the libraries that programs built with `prebuilt-runtime` open, installed, listed and removed.
+//! The verb `runtime`: installs, lists and removes the libraries that programs built with `prebuilt-runtime` open.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,26 +13,26 @@ use clap::Subcommand;
 use crate::rates::bar;
 use crate::stop::Stop;
 
-/// What to do with runtimes.
+/// Operations on runtimes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RuntimeVerb {
-    /// Brings one into the user's folder: whole and held against its manifest, or not at all
+    /// Installs a runtime into the user's folder: complete and checked against its manifest, or not at all
     Install {
         /// An archive (.tar.gz), a folder, or the address of an archive
         #[arg(value_name = "FILE|FOLDER|URL")]
         source: String,
-        /// The archive's hash, 64 hexadecimal digits; must be given for an address
+        /// The archive's SHA-256 in 64 hexadecimal digits; required for an address
         #[arg(long, value_name = "HEX")]
         sha256: Option<String>,
     },
-    /// Lists those that are installed, and whether a program of this version opens them
+    /// Lists the installed runtimes, and whether a program of this version opens them
     List,
-    /// Removes one
+    /// Removes a runtime
     Remove {
-        /// Its name, as `list` has it
+        /// The runtime's name in `list`
         name: String,
     },
-    /// Says which one a program of this version opens, and why no better one
+    /// Shows the runtime that a program of this version opens, and why no better one
     Which,
 }
 
@@ -99,7 +99,8 @@ fn which(choice: &Choice) -> String {
     lines.join("\n")
 }
 
-/// What a program opens. Only one that does so itself can ask the system for what a backend needs.
+/// The runtime that a program opens. Only a program built with `prebuilt-runtime` can check what a backend needs from
+/// the system.
 fn found() -> Result<Choice, autoplace_runtime::Error> {
     #[cfg(feature = "prebuilt-runtime")]
     return autoplace::runtime::find(None);

@@ -1,5 +1,4 @@
-//! Settings of a load under llama.cpp's names: those of the context ([`SettingArgs`]), and which devices hold what
-//! ([`DeviceArgs`]).
+//! Settings of a load under llama.cpp's names: of the context ([`SettingArgs`]), and of the devices ([`DeviceArgs`]).
 
 use std::error::Error;
 
@@ -9,23 +8,23 @@ use autoplace::machine::{Gpu, Host, Machine};
 use autoplace::memory::{ContextParams, Place, RopeScaling, TensorOverride};
 use autoplace::plan::Request;
 
-/// Settings of a context that are seldom needed.
+/// Rarely needed settings of a context.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "llama.cpp's settings")]
 pub(crate) struct SettingArgs {
-    /// All sequences share one cache, instead of a part of it each
+    /// All sequences share one cache instead of a part each
     #[arg(long)]
     kv_unified: bool,
     /// Reads the file instead of mapping it
     #[arg(long)]
     no_mmap: bool,
-    /// Leaves weights as they are in the file, instead of in the CPU's own order
+    /// Keeps weights in the file's layout instead of the CPU's own
     #[arg(long)]
     no_repack: bool,
-    /// Computes prompts on the host with the weights that lie there, instead of on a GPU
+    /// Computes prompts on the host with the weights there, instead of on a GPU
     #[arg(long)]
     no_op_offload: bool,
-    /// How positions are scaled: none, linear, yarn, longrope [default: as the model says]
+    /// RoPE scaling: none, linear, yarn, longrope [default: the model's]
     #[arg(long, value_name = "TYPE", value_parser = rope_scaling)]
     rope_scaling: Option<RopeScaling>,
     /// Base of RoPE's frequencies [default: the model's]
@@ -34,41 +33,41 @@ pub(crate) struct SettingArgs {
     /// Factor of RoPE's frequencies: 0.25 for four times the context
     #[arg(long, value_name = "F", value_parser = above_zero)]
     rope_freq_scale: Option<f32>,
-    /// YaRN: tokens of context that the model was trained on [default: the model's]
+    /// YaRN: the model's training context in tokens [default: the model's]
     #[arg(long, value_name = "N")]
     yarn_orig_ctx: Option<u32>,
-    /// YaRN: share of extrapolation; 0 interpolates all [default: the model's]
+    /// YaRN: share of extrapolation; 0 interpolates everything [default: the model's]
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     yarn_ext_factor: Option<f32>,
     /// YaRN: factor of attention [default: the model's]
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     yarn_attn_factor: Option<f32>,
-    /// YaRN: rotations from which nothing is interpolated [default: the model's]
+    /// YaRN: rotations above which nothing is interpolated [default: the model's]
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     yarn_beta_fast: Option<f32>,
-    /// YaRN: rotations up to which all is interpolated [default: the model's]
+    /// YaRN: rotations below which everything is interpolated [default: the model's]
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     yarn_beta_slow: Option<f32>,
 }
 
-/// Which devices hold what, as llama.cpp's users say it. What is said here is followed, or an error.
+/// The distribution over devices, with llama.cpp's flags. A setting is followed, or an error.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "llama.cpp's settings")]
 pub(crate) struct DeviceArgs {
-    /// The GPUs that may be used, as `devices` names them; `none` is the host alone [default: all]
+    /// The GPUs to use, by their names in `devices`; `none` for the host alone [default: all]
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     device: Vec<String>,
     /// `none` uses one GPU: `--main-gpu`
     #[arg(long, value_name = "layer|none", value_parser = ["layer", "none"], hide_possible_values = true)]
     split_mode: Option<String>,
-    /// The GPU of `--split-mode none`, by its place among the machine's [default: 0]
+    /// The GPU of `--split-mode none`, by its index among the machine's [default: 0]
     #[arg(long, value_name = "INDEX")]
     main_gpu: Option<usize>,
-    /// Proportions in which the GPUs share the layers: `3,1` [default: as is fastest]
+    /// Proportions in which the GPUs share the layers: `3,1` [default: the fastest]
     #[arg(long, value_name = "N,...", value_parser = proportions)]
     tensor_split: Option<Proportions>,
-    /// Weights that lie elsewhere than their layer, by a pattern found in their names: `exps=CPU`, `blk\.1\.=CUDA1`;
-    /// several times for several
+    /// Moves weights to another device than their layer's, by a pattern in their names: `exps=CPU`, `blk\.1\.=CUDA1`;
+    /// repeat for several
     #[arg(long, value_name = "PATTERN=DEVICE,...")]
     override_tensor: Vec<String>,
     /// All experts on the host
@@ -86,13 +85,13 @@ pub(crate) struct DeviceArgs {
 #[derive(Debug, Clone)]
 struct Proportions(Vec<f32>);
 
-/// common/common.h, `LLM_FFN_EXPS_REGEX`, of which `std::regex` and ours make the same.
+/// common/common.h, `LLM_FFN_EXPS_REGEX`. `std::regex` and our engine treat it alike.
 const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 /// common/common.h, `LLM_FFN_DENSE_REGEX`.
 const DENSE: &str = r"\.ffn_(up|down|gate)\.";
 
 impl SettingArgs {
-    /// Sets what is said here.
+    /// Applies these settings.
     pub(crate) fn set(&self, params: &mut ContextParams) {
         params.kv_unified |= self.kv_unified;
         params.mmap &= !self.no_mmap;
@@ -113,31 +112,31 @@ impl SettingArgs {
 }
 
 impl DeviceArgs {
-    /// A load of this request, on this machine, with what is said here.
+    /// A load of this request on this machine with these settings.
     ///
     /// # Errors
     ///
-    /// As [`keep`](Self::keep) and [`over`](Self::over), and where the machine's devices cannot be asked for.
+    /// Those of [`keep`](Self::keep) and [`over`](Self::over), and errors of asking for the machine's devices.
     pub(crate) fn load(&self, builder: ModelBuilder, request: Request) -> Result<ModelBuilder, Box<dyn Error>> {
-        // A load looks at the machine by itself.
+        // A load detects the machine itself.
         let mut machine = if self.name_devices() { load::detect()? } else { Machine::new(Host::new(0)) };
         self.keep(&mut machine)?;
         let builder = builder.request(self.over(request, &machine)?);
         Ok(if self.name_devices() { builder.machine(machine) } else { builder })
     }
 
-    /// Whether what is said here depends on the machine.
+    /// Whether the settings depend on the machine.
     fn name_devices(&self) -> bool {
         let is_elsewhere = |rule: &str| rule.rsplit_once('=').is_some_and(|(_, device)| device != "CPU");
         let mut rules = self.override_tensor.iter().flat_map(|rules| rules.split(','));
         !self.device.is_empty() || self.split_mode.as_deref() == Some("none") || rules.any(is_elsewhere)
     }
 
-    /// Leaves the machine those of its GPUs that may be used.
+    /// Removes the GPUs from the machine that may not be used.
     ///
     /// # Errors
     ///
-    /// For a device that is not there.
+    /// If a named device does not exist.
     pub(crate) fn keep(&self, machine: &mut Machine) -> Result<(), String> {
         if !self.device.is_empty() && self.device != ["none"] {
             let mut kept = Vec::with_capacity(self.device.len());
@@ -165,11 +164,11 @@ impl DeviceArgs {
         }
     }
 
-    /// The same request with the placement that is stated here, on the machine that is [kept](Self::keep).
+    /// Adds this placement to a request, for the machine that [`keep`](Self::keep) returned.
     ///
     /// # Errors
     ///
-    /// For a rule without a pattern and a device, and for a device that is not there.
+    /// For a rule without a pattern or a device, and for a device that does not exist.
     pub(crate) fn over(&self, mut request: Request, machine: &Machine) -> Result<Request, String> {
         if let Some(Proportions(shares)) = &self.tensor_split {
             request.tensor_split.clone_from(shares);
@@ -191,15 +190,17 @@ impl DeviceArgs {
     }
 }
 
-/// Keeps weights of the first blocks on the host. One pattern for all: llama.cpp compiles each again for every tensor.
+/// Keeps weights of the first blocks on the host, with a single pattern: llama.cpp compiles each pattern again for
+/// every tensor.
 fn first_blocks(blocks: Option<u32>, weights: &str) -> Option<TensorOverride> {
     let blocks = blocks.filter(|&blocks| blocks > 0)?;
-    // More than any model has.
+    // More blocks than any model has.
     let numbers: Vec<String> = (0..blocks.min(512)).map(|block| block.to_string()).collect();
     Some(TensorOverride::new(format!(r"blk\.({}){weights}", numbers.join("|")), Place::Host))
 }
 
-/// The GPU of this name: ggml's (`CUDA0`), its own (`RTX 4090`), or its backend with its place among that's.
+/// The index of a GPU by ggml's name (`CUDA0`), its own name (`RTX 4090`), or its backend with its index in that
+/// backend.
 fn index(machine: &Machine, name: &str) -> Result<usize, String> {
     let mut places = machine.gpus.iter().enumerate().map(|(index, gpu)| {
         let before = machine.gpus[..index].iter().filter(|other| other.backend == gpu.backend).count();
@@ -217,7 +218,7 @@ fn index(machine: &Machine, name: &str) -> Result<usize, String> {
     Err(format!("there is no device {name}: {known}"))
 }
 
-/// As common/arg.cpp reads `--tensor-split`: `3,1` or `3/1`.
+/// Parses `--tensor-split` like common/arg.cpp: `3,1` or `3/1`.
 fn proportions(text: &str) -> Result<Proportions, String> {
     let shares = text.split([',', '/']).filter(|share| !share.is_empty()).map(str::parse::<f32>);
     let shares: Vec<f32> = shares.collect::<Result<_, _>>().map_err(|_| "proportions are numbers, such as 3,1")?;

@@ -1,14 +1,14 @@
-//! Sizes and shares as people write them. Text flows in, bytes flow out.
+//! Parses sizes and shares. Text flows in, bytes flow out.
 
 use autoplace::memory::Headroom;
 
-/// Bytes: `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`, to the nearest byte.
+/// Parses bytes: `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`, rounded to the nearest byte.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
     let lower = text.trim().to_ascii_lowercase();
     let (digits, unit) = lower.split_at(lower.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(lower.len()));
-    // One letter alone is what it is to llama.cpp, Docker and `dd`: 1024-based.
+    // A single letter is 1024-based, as in llama.cpp, Docker and `dd`.
     let unit: u64 = match unit {
         "" | "b" => 1,
         "k" | "kib" => 1 << 10,
@@ -33,19 +33,19 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// What stands before a mark, and what behind it if there is one.
+/// The text before a mark, and the text behind it if the mark occurs.
 pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, behind)| (before, Some(behind)))
 }
 
-/// Bytes per second: `60GB/s`, `3.5 GB/s`.
+/// Parses bytes per second: `60GB/s`, `3.5 GB/s`.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no rate; rates are 60GB/s (1000-based) or 600MiB/s");
     let bytes = text.trim().strip_suffix("/s").ok_or_else(wrong)?;
     size(bytes).ok().filter(|&rate| rate > 0).ok_or_else(wrong)
 }
 
-/// Memory and perhaps how fast it is read: `64GiB`, `64GiB:60GB/s`.
+/// Parses memory with an optional bandwidth: `64GiB`, `64GiB:60GB/s`.
 pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
     let (bytes, per_second) = cut(text, ':');
     let per_second = per_second.map(rate).transpose()?;
@@ -55,7 +55,7 @@ pub(crate) fn ram(text: &str) -> Result<(u64, Option<u64>), String> {
     }
 }
 
-/// A preset by its name, bytes, or a share of the total: `cautious`, `600MiB`, `15%`.
+/// Parses a preset name, bytes, or a share of the total: `cautious`, `600MiB`, `15%`.
 pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "tight" => Ok(Headroom::Tight),
@@ -73,7 +73,7 @@ pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
     }
 }
 
-/// Decimal digits, perhaps with a point between them, and nothing else: no sign, no exponent.
+/// Parses decimal digits with an optional point between them: no sign, no exponent.
 fn number(text: &str) -> Option<f64> {
     let is_digit = |c: char| c.is_ascii_digit();
     let is_plain = text.starts_with(is_digit) && text.ends_with(is_digit);
@@ -92,7 +92,7 @@ mod tests {
         for text in ["24GiB", "24gib", "24G", "24 GiB", "24.0g", "24576M", "25769803776", "25769803776B"] {
             assert_eq!(size(text), Ok(gib(24)), "{text}");
         }
-        // A fraction is to the nearest byte.
+        // Fractions are rounded to the nearest byte.
         for (text, bytes) in [
             ("24GB", 24_000_000_000),
             ("1kb", 1000),

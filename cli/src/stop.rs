@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one ends what is being computed, another one, or one while nothing is, the program.
+//! Ctrl-C: the first ends the running computation. The next one, or one without a computation, ends the program.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use autoplace::AbortHandle;
 
-/// What Ctrl-C ends.
+/// The computation that Ctrl-C ends.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<Option<AbortHandle>>>);
 
 impl Stop {
-    /// Listens for it from now on.
+    /// Installs the handler.
     pub(crate) fn listen() -> Result<Self, ctrlc::Error> {
         let stop = Self::default();
         let heard = stop.clone();
@@ -22,12 +22,12 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Something is being computed.
+    /// Registers a running computation.
     pub(crate) fn begin(&self, running: AbortHandle) {
         *self.running() = Some(running);
     }
 
-    /// Something is being done that looks at this.
+    /// Registers work that polls the returned flag.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         let flag = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&flag);
@@ -35,7 +35,7 @@ impl Stop {
         flag
     }
 
-    /// It has ended. Whether Ctrl-C did it.
+    /// The computation has ended. Returns whether Ctrl-C ended it.
     pub(crate) fn end(&self) -> bool {
         self.running().take().is_none()
     }

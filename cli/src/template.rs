@@ -1,4 +1,4 @@
-//! The verb `template`: what a model would see of a conversation.
+//! The verb `template`: shows how a model sees a conversation.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::args::TemplateArgs;
 use crate::talk::here;
 
-/// The prompt.
+/// Renders the prompt.
 pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     let mut template = open(&here(&args.model, &Request::new(), || Ok(load::detect()?))?)?;
     if let Some(name) = &args.name {
@@ -42,14 +42,14 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     Ok(template.render(&conversation)?.into_string())
 }
 
-/// Bytes of `GGUF`, with which such a file begins.
+/// Length of the magic `GGUF` at the beginning of a file.
 const GGUF_MAGIC_BYTES: u64 = 4;
 
-/// The template that a model ships, or that a text file is.
+/// The template that a model ships, or the template in a text file.
 fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
     let source = match Header::open(path) {
         Err(gguf::Error::NotGguf { .. }) => crate::read(path)?,
-        // No GGUF file is shorter than its magic, and a template can be.
+        // A file shorter than the magic can be a template, but not a GGUF file.
         Err(_) if std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < GGUF_MAGIC_BYTES) => {
             crate::read(path)?
         }
@@ -60,23 +60,23 @@ fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
             });
         }
     };
-    // Without a vocabulary, the tokens that most models have.
+    // Without a vocabulary, the tokens of most models.
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let special = special.map(|(name, token)| (name.to_owned(), token.to_owned()));
     Ok(ChatTemplate::new(&source, special.into())?)
 }
 
-/// The template of this family, in this file, or of this source, for the model of this header.
+/// The template with this family name, in this file, or with this source, for the model with this header.
 ///
 /// # Errors
 ///
-/// Lists the families where it is none of these.
+/// If `name` is none of these; the error lists the families.
 pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn Error>> {
     if FAMILIES.contains(&name) {
         return Ok(ChatTemplate::family(name)?);
     }
     let file = Path::new(name);
-    // llama.cpp's --chat-template takes a template itself.
+    // llama.cpp's --chat-template accepts a template's source.
     if !file.exists() && (name.contains("{{") || name.contains("{%")) {
         return Ok(ChatTemplate::from_source(name, header)?);
     }

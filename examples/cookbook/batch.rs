@@ -1,4 +1,5 @@
-//! A batch job: many texts through one model, as many at once as the engine has sequences, in the order of the input.
+//! A batch job: runs many texts through one model, as many at a time as the engine has sequences. Results keep the
+//! input's order.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! A draft model: a small one drafts tokens ahead, the large one checks several at once. The text is the same.
+//! A draft model: a small model drafts tokens ahead, and the large model checks several at once. The text stays the
+//! same.
 
 use std::path::Path;
 
@@ -7,15 +8,15 @@ use autoplace::Model;
 use autoplace::generate::Speculation;
 
 pub fn run(path: &Path, small: &Path) -> Result<()> {
-    // Planned and placed together.
+    // The two models are planned and placed together.
     let model = Model::builder(path).draft(small).draft_max(4).load()?;
     let request = model.generate("And God said, Let there be").temp(0.0).max_tokens(32);
     let mut drafted = request.clone().speculate(Speculation::draft_model()).stream()?;
     let text = drafted.by_ref().collect::<Result<String, _>>()?;
-    println!("{text}\n{}", drafted.statistics()); // how many of the draft tokens were accepted
+    println!("{text}\n{}", drafted.statistics()); // includes the number of accepted draft tokens
     drop(drafted);
     assert_eq!(text, request.text()?);
-    // Without a second model: `Speculation::prompt_lookup` drafts from the prompt, `.mtp(true)` by the model's own
-    // block.
+    // Without a second model, `Speculation::prompt_lookup` drafts from the prompt, and `.mtp(true)` drafts with the
+    // model's own MTP block.
     Ok(())
 }

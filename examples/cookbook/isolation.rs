@@ -1,5 +1,5 @@
-//! Isolation: the model runs in a child process. What ends llama.cpp there is an error here, or not even that: another
-//! child loads the model and goes on after the last token.
+//! Isolation: the model runs in a child process. A crash of llama.cpp is an error in the application, or less: another
+//! child loads the model and continues after the last token.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! LoRA adapters: loaded and planned with the model. Each request says which of them it uses, and at which scale.
+//! LoRA adapters: loaded and planned with the model. Each request selects adapters and their scales.
 
 use std::path::Path;
 

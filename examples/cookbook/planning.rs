@@ -1,5 +1,5 @@
-//! Planning for other machines: what would this model do on cards that one does not have? Nothing is loaded, and
-//! `autoplace-planner` alone does it without llama.cpp.
+//! Planning for other machines: predicts a model's placement on cards that you do not have. Nothing is loaded;
+//! `autoplace-planner` alone can do this without llama.cpp.
 
 use std::path::Path;
 

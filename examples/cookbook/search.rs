@@ -1,4 +1,4 @@
-//! A search by meaning: documents become vectors once, a question becomes one, and the nearest documents answer it.
+//! A semantic search: embeds documents once, embeds a question, and finds the nearest documents.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use autoplace::embed::cosine_similarity;
 use autoplace::memory::Pooling;
 
 pub fn run(path: &Path) -> Result<()> {
-    // `Pooling::Model` for a model that was made to embed: its header says how.
+    // Use `Pooling::Model` for an embedding model: its header names the pooling.
     let model = Model::builder(path).embeddings(Pooling::Mean).n_ctx(256).load()?;
     let mut embedder = model.embedder()?;
     let documents = ["The sea is his.", "He made the dry land.", "Bread and wine."];

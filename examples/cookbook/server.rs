@@ -1,5 +1,5 @@
-//! A server: eight requests at once on one model, each with a context of its own; the ninth waits, and when too many
-//! wait, a request is refused. `autoplace-openai` puts OpenAI's API over the same engine.
+//! A server: eight requests at once on one model, each with its own context. The ninth waits, and a full queue refuses
+//! requests. `autoplace-openai` adds OpenAI's API to the same engine.
 
 use std::path::Path;
 use std::thread;
@@ -17,7 +17,8 @@ pub fn run(path: &Path) -> Result<()> {
             let (engine, model) = (&engine, &model);
             clients.spawn(move || -> Result<()> {
                 let request = model.generate(format!("{n}. And the king said")).max_tokens(12);
-                // `submit_async` for a task; `try_submit` refuses instead of waiting. Dropping a stream ends its text.
+                // Use `submit_async` in a task; `try_submit` refuses instead of waiting. Dropping a stream ends its
+                // text.
                 let (text, statistics) = engine.submit(request)?.into_text()?;
                 println!("{n}: {text:?}, {statistics}");
                 Ok(())

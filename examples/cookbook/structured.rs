@@ -1,5 +1,5 @@
-//! Structured output: an answer that is a value of a type. The text is held to the type's schema while it is generated,
-//! so that it always is one.
+//! Structured output: an answer that is a value of a Rust type. The type's schema constrains the text while it is
+//! generated, so that it always parses.
 
 use std::path::Path;
 
@@ -20,11 +20,11 @@ struct Recipe {
 
 pub fn run(path: &Path) -> Result<()> {
     let model = Model::load(path)?;
-    // In a conversation ...
+    // In a chat ...
     let mut chat = model.chat_with(ChatTemplate::family("chatml")?);
     let recipe: Recipe = chat.say_as("A recipe for unleavened bread, please.")?;
     println!("{recipe:?}");
-    // ... or after a text.
+    // ... or after a prompt.
     let recipe: Recipe = model.generate_as("A recipe for unleavened bread, as JSON: ")?;
     println!("{} for {}, vegetarian: {}", recipe.name, recipe.servings, recipe.vegetarian);
     Ok(())

@@ -1,4 +1,4 @@
-//! Tools: the model is shown functions, asks for one, and goes on with what it gave. A template that shows no tools is
+//! Tools: the model sees functions, calls one, and continues with its result. A template that cannot show tools gives
 //! an error, not a model that never calls.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ pub fn run(path: &Path) -> Result<()> {
     let city = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
     let weather = Tool::new("weather", "The weather of a city.", city);
     let model = Model::load(path)?;
-    // `model.chat()?` takes the model's own template; this model ships none.
+    // `model.chat()?` uses the model's own template; this model ships none.
     let template = ChatTemplate::new(TEMPLATE, SpecialTokens::new())?;
     assert!(template.supports_tools());
     let mut chat = model.chat_with(template).tools([weather]).with(|generate| generate.max_tokens(24));

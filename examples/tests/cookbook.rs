@@ -1,4 +1,4 @@
-//! Every recipe of the cookbook runs, on the demo model, and is short enough to be read at a glance.
+//! Every recipe of the cookbook runs on the demo model and is short.
 
 #![allow(unreachable_pub, reason = "recipes are written as in an application")]
 

@@ -1,6 +1,6 @@
-//! Bytes from anybody, for whatever reads such: it understands them or says what is wrong, soon and in little memory.
+//! Fuzzes every parser of untrusted bytes: it must accept the bytes or report an error, quickly and with little memory.
 //!
-//! `cargo xtask fuzz` runs this, one target a process: the one that `FUZZ_TARGET` names. Without a name it prints them.
+//! `cargo xtask fuzz` runs one target in each process, named by `FUZZ_TARGET`. Without a name, this prints the targets.
 
 #![no_main]
 
@@ -20,7 +20,7 @@ fn target() -> &'static Target {
     found.unwrap_or_else(|| panic!("there is no target {name}"))
 }
 
-/// Puts what the target is to begin with into its corpus, the folder that libFuzzer is given.
+/// Writes the target's seeds into its corpus, the folder that libFuzzer receives.
 fn plant() {
     let target = target();
     if let Some(corpus) = env::args().skip(1).find(|argument| Path::new(argument).is_dir()) {
@@ -30,7 +30,7 @@ fn plant() {
     }
     let abort = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
-        // A panic of llguidance is caught there, and an error of the constraint.
+        // llguidance catches its own panics, and the constraint then reports an error.
         if thread::current().name() != Some("autoplace-constraint") {
             abort(panic);
         }

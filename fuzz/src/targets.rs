@@ -1,5 +1,5 @@
-//! What is fuzzed, and what each target begins with. Seeds are made by the code that writes such bytes, where there is
-//! some, so that they stay what it reads.
+//! The fuzz targets and their seeds. Where possible, the code that writes such bytes makes the seeds, so that they stay
+//! valid.
 
 use std::sync::LazyLock;
 
@@ -41,9 +41,9 @@ fn planned(header: &Header, machine: &Machine) -> Option<Plan> {
     Planner::new(&profile, machine).plan().ok()
 }
 
-/// A header, or an error; whatever a header offers can be read, and a model of it planned.
+/// Parses a header. If that succeeds, all of its values can be read, and a model can be planned.
 fn header(data: &[u8]) {
-    // The last bytes also say how long the whole file is: tensors' data need not be there.
+    // The last bytes also serve as the length of the whole file, because tensors' data may be missing.
     let file_bytes = data.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
     let Ok(header) = Header::parse_shards([(data.into(), file_bytes)]) else {
         return;
@@ -85,7 +85,7 @@ fn saved_plan() -> String {
     SavedPlan::new(plan, Request::default(), &header).unwrap().to_json().unwrap()
 }
 
-/// What is read is what is written of it; and it can be shown.
+/// A parsed plan equals the plan read back from its own JSON, and it can be displayed.
 fn plan(data: &[u8]) {
     let Some(saved) = str::from_utf8(data).ok().and_then(|text| SavedPlan::from_json(text).ok()) else {
         return;
@@ -94,7 +94,7 @@ fn plan(data: &[u8]) {
     let _ = (saved.plan.to_string(), saved.changes(&pc()));
 }
 
-/// What is read is what is written of it; and a model can be planned for it.
+/// A parsed machine equals the machine read back from its own JSON, and a model can be planned for it.
 fn machine(data: &[u8]) {
     static HEADER: LazyLock<Header> = LazyLock::new(|| Header::open(MODEL).unwrap());
     let Some(machine) = str::from_utf8(data).ok().and_then(|text| Machine::from_json(text).ok()) else {
@@ -104,7 +104,7 @@ fn machine(data: &[u8]) {
     let _ = planned(&HEADER, &machine).map(|plan| plan.to_string());
 }
 
-/// Messages as a worker and an application send them, each after its length.
+/// Messages of a worker and an application, each with its length before it.
 fn frame_seeds() -> Vec<Vec<u8>> {
     // The number of each variant, and its fields.
     let messages: [&[u8]; 6] = [
@@ -122,7 +122,7 @@ fn frame_seeds() -> Vec<Vec<u8>> {
     framed.into()
 }
 
-/// The first byte is the endpoint. What is accepted is cancelled; the engine outlives all of it.
+/// The first byte selects the endpoint. Accepted requests are cancelled; the engine survives all requests.
 fn request(data: &[u8]) {
     static API: LazyLock<Api> = LazyLock::new(|| {
         let api = Api::new(&LOADED, &Engine::new(&LOADED).unwrap(), "m");
@@ -155,7 +155,7 @@ const REQUESTS: [&str; 10] = [
     r#"s{"query":"a","documents":["b",{"text":"c"}],"top_n":1}"#,
 ];
 
-/// A template, or an error; a prompt's parts are the prompt, and what the template says of answers can be read.
+/// A parsed template's prompt equals its joined parts, and its reply format can be used.
 fn template(data: &[u8]) {
     let mut limits = Limits::default();
     limits.steps = 50_000;
@@ -179,7 +179,7 @@ const TEMPLATES: [&str; 4] = [
     "{% macro f(x) %}{{ x | tojson }}{% endmacro %}{% set ns = namespace(i=0) %}{{ f(messages[0]) }}{{ raise_exception('a') }}",
 ];
 
-/// The first byte is the kind. A text that keeps it, as far as it goes, or an error.
+/// The first byte selects the kind. The result is a text that satisfies the constraint so far, or an error.
 fn constraint(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else {
         return;

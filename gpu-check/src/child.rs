@@ -1,5 +1,5 @@
-//! This program as a process of its own, so that what llama.cpp or a driver ends is counted and not suffered: CUDA out
-//! of memory in the middle of a graph ends the process (ggml-cuda.cu, `CUDA_CHECK`).
+//! Runs this program as a child process, so that a crash of llama.cpp or a driver is counted instead of ending the
+//! check: CUDA ends the process if memory runs out in the middle of a graph (ggml-cuda.cu, `CUDA_CHECK`).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -13,26 +13,26 @@ use serde::{Deserialize, Serialize};
 use crate::job::{Job, Stage};
 use crate::peer;
 
-/// The first argument of the processes that this program starts of itself.
+/// The first arguments of the child processes.
 pub(crate) const DRIVE: &str = "__drive";
 pub(crate) const HOLD: &str = "__hold";
 pub(crate) const PEER: &str = "__peer";
 
-/// How a job ended.
+/// The outcome of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum End {
     Completed,
-    /// No plan was found, and nothing was tried.
+    /// No plan was found, so nothing was tried.
     Refused(String),
-    /// Memory was lacking where a plan had said that there was enough.
+    /// Memory ran out although a plan had promised enough.
     OutOfMemory(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(String),
 }
 
 impl End {
-    /// Why it failed, if it did. A refusal is no failure: nothing was promised.
+    /// The reason of a failure. A refusal is not a failure, because nothing was promised.
     pub(crate) fn failure(&self) -> Option<&str> {
         match self {
             Self::OutOfMemory(why) | Self::Failed(why) => Some(why),
@@ -41,15 +41,15 @@ impl End {
     }
 }
 
-/// What came of a job.
+/// The results of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) stages: Vec<Stage>,
     pub(crate) end: End,
 }
 
-/// Runs a job to its end. What is learned of devices is kept below `cache`, so that the user's own is neither
-/// read nor changed.
+/// Runs a job to its end. `cache` holds what is learned of devices, so that the user's own cache is neither read nor
+/// changed.
 pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     let (stages, died) = converse(DRIVE, job, cache)?;
     let end = match (died, stages.last()) {
@@ -64,7 +64,7 @@ pub(crate) fn drive(job: &Job, cache: &Path) -> Result<Outcome> {
     Ok(Outcome { stages, end })
 }
 
-/// Asks for a split, ours or llama.cpp's own.
+/// Asks for a split, ours or llama.cpp's.
 pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer::Stage>, End)> {
     let (stages, died) = converse(PEER, question, cache)?;
     let end = match (died, stages.last()) {
@@ -75,8 +75,8 @@ pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer:
     Ok((stages, end))
 }
 
-/// Starts a process, sends it what to do, and reads all that it says. The second is what it has died of, if it did not
-/// end by itself.
+/// Starts a process, sends it a request and reads its answers. The second value is the cause of death if the process
+/// did not end by itself.
 fn converse<Said: DeserializeOwned>(
     verb: &str,
     asked: &impl Serialize,
@@ -85,7 +85,7 @@ fn converse<Said: DeserializeOwned>(
     let mut child = spawn(verb, cache)?;
     let stderr = listen(&mut child)?;
     let mut stdin = child.stdin.take().context("it was piped")?;
-    // One that dies before it has read says so by its status.
+    // The status tells if the process dies before it reads.
     let _ = stdin.write_all(&serde_json::to_vec(asked)?);
     drop(stdin);
     let mut stages = Vec::new();
@@ -98,24 +98,24 @@ fn converse<Said: DeserializeOwned>(
     Ok((stages, died))
 }
 
-/// What a process that did not end by itself has died of.
+/// The cause of death of a process.
 fn died(status: &str, said: &str) -> End {
     let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
     let last = lines[lines.len().saturating_sub(6)..].join("; ");
     let reason = format!("the process ended with {status}: {last}");
-    // CUDA's own words (`cudaGetErrorString`), those of cuBLAS, and ggml's of a pool.
+    // Messages of CUDA (`cudaGetErrorString`), of cuBLAS, and of ggml for a pool.
     let memory = ["out of memory", "ALLOC_FAILED", "failed to allocate"];
     if memory.iter().any(|words| said.contains(words)) { End::OutOfMemory(reason) } else { End::Failed(reason) }
 }
 
-/// Memory of every GPU, held by another process as long as this lives.
+/// Memory of every GPU, held by another process during this value's lifetime.
 #[derive(Debug)]
 pub(crate) struct Ballast {
     child: Child,
 }
 
 impl Ballast {
-    /// Takes of each GPU of the rig so much that `leave` bytes are left.
+    /// Takes memory of each GPU of the rig until `leave` bytes are left.
     pub(crate) fn hold(rig: &crate::rig::Rig, leave: u64, cache: &Path) -> Result<Self> {
         let mut child = spawn(HOLD, cache)?;
         let stderr = listen(&mut child)?;
@@ -137,7 +137,7 @@ impl Ballast {
 
 impl Drop for Ballast {
     fn drop(&mut self) {
-        // It ends when nobody can speak to it any more.
+        // The process ends when its stdin closes.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -157,7 +157,7 @@ fn spawn(verb: &str, cache: &Path) -> Result<Child> {
         .with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// Reads what it says on stderr, lest it wait for somebody who does.
+/// Reads the process's stderr, so that the process does not block on a full pipe.
 fn listen(child: &mut Child) -> Result<JoinHandle<String>> {
     let mut stderr: ChildStderr = child.stderr.take().context("it was piped")?;
     Ok(std::thread::spawn(move || {

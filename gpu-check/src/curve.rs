@@ -1,4 +1,4 @@
-//! Speeds over `n_gpu_layers`, measured beside predicted, as a table of comma-separated values and as a picture.
+//! Measured and predicted speeds over `n_gpu_layers`, as a CSV table and as a picture.
 
 use std::fmt::Write as _;
 
@@ -13,29 +13,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::child::End;
 
-/// A point of the curve. Speeds in tokens per second.
+/// A point of the curve. Speeds are in tokens per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
     pub(crate) n_gpu_layers: u32,
     pub(crate) end: End,
-    /// Of prompts: the median of the rounds.
+    /// Median prompt speed of the rounds.
     pub(crate) prompt: Option<f64>,
-    /// Of generation: the same.
+    /// Median generation speed of the rounds.
     pub(crate) generation: Option<f64>,
-    /// What the plan said of generation.
+    /// The plan's prediction of generation.
     pub(crate) predicted: Option<f64>,
     /// All rounds: prompt, generation.
     pub(crate) rounds: Vec<(f64, f64)>,
 }
 
 impl Point {
-    /// Measured generation by predicted.
+    /// Measured generation speed divided by predicted.
     pub(crate) fn ratio(&self) -> Option<f64> {
         Some(self.generation? / self.predicted?)
     }
 }
 
-/// A line per point.
+/// One line for each point.
 pub(crate) fn csv(points: &[Point]) -> String {
     let mut table = "n_gpu_layers,end,prompt_tokens_per_second,tokens_per_second,predicted_tokens_per_second,measured_by_predicted\n".to_owned();
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
@@ -59,13 +59,14 @@ pub(crate) fn csv(points: &[Point]) -> String {
     table
 }
 
-/// Colours that differ in lightness too (Okabe and Ito, 2008).
+/// Colours that also differ in lightness (Okabe and Ito, 2008).
 const PREDICTED: RGBColor = RGBColor(0, 114, 178);
 const MEASURED: RGBColor = RGBColor(213, 94, 0);
 const INK: RGBColor = RGBColor(34, 34, 34);
 const GRID: RGBColor = RGBColor(233, 233, 233);
 
-/// The predicted curve as a line, what was measured as circles. `predicted` is by `n_gpu_layers`, from 0.
+/// Draws the predicted curve as a line and the measurements as circles. `predicted` is indexed by `n_gpu_layers`, from
+/// 0.
 pub(crate) fn svg(title: &str, points: &[Point], predicted: &[f64]) -> Result<String> {
     let mut picture = String::new();
     draw(&mut picture, title, points, predicted).map_err(|error| anyhow!("the curve cannot be drawn: {error}"))?;

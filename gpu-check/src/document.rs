@@ -1,4 +1,4 @@
-//! `docs/hardware.md`, made of the results that are kept: one section per machine, the newest first.
+//! Makes `docs/hardware.md` from the stored results: one section for each machine, the newest first.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -34,12 +34,12 @@ struct Results {
     has_curve: bool,
 }
 
-/// The whole document, of the folders below `root` that hold a `machine.json`.
+/// The whole document, from the folders below `root` with a `machine.json`.
 pub(crate) fn document(root: &Path) -> Result<String> {
     let entries = std::fs::read_dir(root).with_context(|| format!("cannot list {}", root.display()))?;
     let mut folders: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     folders.retain(|folder| folder.join("machine.json").is_file());
-    // Their names begin with the day.
+    // Folder names begin with the date.
     folders.sort();
     let mut text = HEAD.to_owned();
     let mut real = 0;
@@ -86,12 +86,12 @@ impl Results {
         gpus.filter_map(|gpu| gpu["name"].as_str())
     }
 
-    /// Neither a simulation nor Mesa's driver that computes on the processor.
+    /// Whether the results come from a real card: not a simulation, and not Mesa's driver on the processor.
     fn is_of_a_card(&self) -> bool {
         self.machine["simulated"] == false && !self.gpus().any(|gpu| gpu.contains("llvmpipe"))
     }
 
-    /// The machine, in lines.
+    /// The machine, as lines of text.
     fn described(&self) -> Vec<String> {
         let machine = &self.machine;
         let host = &machine["machine"]["host"];
@@ -101,7 +101,7 @@ impl Results {
             _ if machine["simulated"] != false => {
                 lines.push(format!("simulated cards, by CUDA's rules of allocation; they compute {says_nothing}"));
             }
-            // Its first line names the columns.
+            // The first line names the columns.
             Some(said) => lines.extend(said.lines().skip(1).map(str::to_owned)),
             None if self.is_of_a_card() => lines.extend(self.gpus().map(str::to_owned)),
             None => {
@@ -198,7 +198,7 @@ fn json(path: &Path) -> Result<Value> {
     serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", path.display()))
 }
 
-/// The rows of a check; none where it was not run.
+/// The rows of a check; empty if the check was not run.
 fn rows<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     if !path.is_file() {
         return Ok(Vec::new());

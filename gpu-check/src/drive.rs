@@ -1,4 +1,4 @@
-//! The process that carries a [`Job`] out.
+//! The process that runs a [`Job`].
 
 use anyhow::{Context as _, Result, bail};
 use autoplace::generate::{self, FinishReason, Sampling, Session, Statistics};
@@ -10,10 +10,10 @@ use crate::job::{Job, Stage, Step, say};
 use crate::plain::Plain;
 use crate::rig::Opened;
 
-/// Tokens that a text which fills its context generates at the end of it.
+/// Tokens to generate at the end of a text that fills its context.
 const LAST: usize = 8;
 
-/// Reads a job from stdin and writes its stages to stdout. What fails is a stage too.
+/// Reads a job from stdin and writes its stages to stdout. A failure is a stage too.
 pub(crate) fn main() -> Result<()> {
     let job: Job = serde_json::from_reader(std::io::stdin().lock()).context("no job on stdin")?;
     if let Err(error) = carry_out(&job) {
@@ -66,9 +66,9 @@ struct Driver<'a> {
     job: &'a Job,
     model: &'a Model,
     session: Session,
-    /// Every token that may stand in a prompt: those that end a text are left out.
+    /// Tokens that may occur in a prompt: all but the end-of-text tokens.
     words: Vec<Token>,
-    /// Those that end a text, which no text here may choose.
+    /// End-of-text tokens. No text here may choose them.
     ends: Vec<Token>,
     /// Tokens in the context.
     depth: usize,
@@ -119,7 +119,7 @@ impl<'a> Driver<'a> {
             Step::Beside { prompt, generated, rounds } => {
                 let mut plain = self.plain()?;
                 for round in 0..=rounds {
-                    // Each of them goes first as often as the other.
+                    // The two sides alternate in going first.
                     let (ours, theirs) = if round % 2 == 0 {
                         let ours = self.bench(prompt, generated)?;
                         (ours, bench(&mut plain, prompt, generated)?)
@@ -141,7 +141,7 @@ impl<'a> Driver<'a> {
         Ok(done)
     }
 
-    /// The model once more, where its plan has put it, by llama.cpp's own functions.
+    /// Loads the model a second time with the plan's placement, through llama.cpp's own functions.
     fn plain(&self) -> Result<Plain> {
         let plan = self.model.placement();
         let devices: Vec<String> = plan.gpus().filter_map(|gpu| gpu.device.clone()).collect();
@@ -149,23 +149,22 @@ impl<'a> Driver<'a> {
         Plain::load(&self.job.model, &devices, &plan.split(), &plan.context, threads)
     }
 
-    /// A prompt and a generation, each into an empty context, in tokens per second. Only the likeliest
-    /// token is looked for.
+    /// A prompt and a generation, each in an empty context, in tokens per second. Sampling is greedy.
     fn bench(&mut self, prompt: usize, generated: usize) -> Result<(f64, f64)> {
         let mut run = |prompt: usize, tokens: usize| {
             let generate = greedy(self.model.generate(self.prompt(prompt)));
             self.end_of(generate.max_tokens(tokens))
         };
         let of_prompt = run(prompt, 1)?.statistics.prompt_tokens_per_second();
-        // The first token comes with the prompt, and does not count.
+        // The first token comes with the prompt and does not count.
         let of_text = run(1, generated + 1)?.statistics.tokens_per_second();
         Ok((of_prompt, of_text))
     }
 
-    /// So many tokens, no two prompts alike.
+    /// A prompt of this many tokens. No two prompts are alike.
     fn prompt(&self, tokens: usize) -> generate::Prompt {
         let words = &self.words;
-        // Steps of a prime, so that a mixture's router sees all kinds.
+        // Steps of a prime, so that the router of a mixture of experts sees all kinds of tokens.
         let tokens = (0..tokens).map(|n| words[(n * 7919 + 13) % words.len()]);
         generate::Prompt::tokens(tokens.collect::<Vec<_>>())
     }
@@ -174,7 +173,7 @@ impl<'a> Driver<'a> {
         self.finish(self.model.generate(prompt), tokens)
     }
 
-    /// One text, from the beginning of an empty context to its end.
+    /// Generates one text, from an empty context to its end.
     fn finish(&mut self, generate: generate::Generate, tokens: usize) -> Result<Text> {
         let mut generate = greedy(generate).max_tokens(tokens);
         for &end in &self.ends {
@@ -183,7 +182,7 @@ impl<'a> Driver<'a> {
         self.end_of(generate)
     }
 
-    /// Carries it out to its end.
+    /// Runs a request to its end.
     fn end_of(&mut self, generate: generate::Generate) -> Result<Text> {
         self.session.begin(generate)?;
         let mut text = Vec::new();
@@ -205,18 +204,18 @@ struct Text {
     statistics: Statistics,
 }
 
-/// The likeliest text, with nothing taken over from an earlier one.
+/// Greedy sampling without a cached prompt.
 fn greedy(generate: generate::Generate) -> generate::Generate {
     generate.sampling(Sampling::greedy()).cache_prompt(false)
 }
 
-/// A prompt and a generation by llama.cpp's own loop, in tokens per second.
+/// A prompt and a generation in llama.cpp's own loop, in tokens per second.
 fn bench(plain: &mut Plain, prompt: usize, generated: usize) -> Result<(f64, f64)> {
     Ok((plain.prompt(prompt)?, plain.generation(generated)?))
 }
 
-/// What kind of failure it was. A computation that fails where the load had been verified is taken to lack memory:
-/// llama.cpp does not always say why.
+/// The kind of a failure. A failed computation after a verified load counts as a lack of memory, because llama.cpp does
+/// not always name the reason.
 #[derive(Debug, PartialEq, Eq)]
 struct Failed {
     out_of_memory: bool,
@@ -236,7 +235,7 @@ impl Failed {
     }
 }
 
-/// Whether a load failed for memory at any of its attempts.
+/// Whether any attempt of a load failed for lack of memory.
 fn lacks_memory(error: &load::Error) -> bool {
     match error {
         load::Error::OutOfMemory { .. } | load::Error::Difference { .. } | load::Error::AllAttempts { .. } => true,

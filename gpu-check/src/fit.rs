@@ -1,4 +1,4 @@
-//! llama.cpp's own fit: a file, devices and a margin in, the split that it chooses out.
+//! llama.cpp's own fit: a file, devices and a margin flow in; its chosen split flows out.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
@@ -24,18 +24,18 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What it is asked. It sees these devices and no others.
+/// The input of llama.cpp's fit, which sees only these devices.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) path: &'a Path,
     pub(crate) devices: &'a [String],
     pub(crate) params: &'a ContextParams,
-    /// Bytes that it is to leave free of each device.
+    /// Bytes to leave free on each device.
     pub(crate) margins: &'a [u64],
     pub(crate) threads: u32,
 }
 
-/// What it answers, before that is read.
+/// The raw answer of llama.cpp's fit.
 #[derive(Debug)]
 pub(crate) struct Answer {
     devices: Vec<raw::ggml_backend_dev_t>,
@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 }
 
 impl Asked<'_> {
-    /// Asks it.
+    /// Runs the fit.
     pub(crate) fn fit(&self) -> Result<Answer> {
         let path = CString::new(self.path.to_str().context("a path of UTF-8")?)?;
         let mut devices = handles(self.devices)?;
@@ -93,9 +93,9 @@ impl Asked<'_> {
         Ok(Answer { devices, n_gpu_layers: model.n_gpu_layers, tensor_split, overrides })
     }
 
-    /// Reads an answer.
+    /// Converts an answer to a split.
     pub(crate) fn read(&self, answer: Answer) -> Result<Split> {
-        // Negative: all of them.
+        // A negative number means all layers.
         let layers = match u32::try_from(answer.n_gpu_layers) {
             Ok(layers) => layers,
             Err(_) => models::layers(self.path)?,
@@ -113,7 +113,7 @@ impl Asked<'_> {
     }
 }
 
-/// Whose memory it is.
+/// The place of a buffer type's memory.
 fn place_of(buft: raw::ggml_backend_buffer_type_t, devices: &[raw::ggml_backend_dev_t]) -> Result<Place> {
     // SAFETY: a function without arguments.
     if buft == unsafe { raw::ggml_backend_cpu_buffer_type() } {

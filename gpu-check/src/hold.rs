@@ -1,4 +1,4 @@
-//! The process that holds memory of every GPU, so that others find little of it free.
+//! A process that holds memory of every GPU, so that other processes find little free memory.
 
 use std::io::{BufRead, Read, Write};
 use std::ptr::NonNull;
@@ -10,15 +10,16 @@ use autoplace::memory::estimate::Place;
 use crate::plain::{handles, memory_of};
 use crate::rig::{Opened, Rig};
 
-/// What it says once the memory is taken.
+/// The output line once the memory is taken.
 pub(crate) const HELD: &str = "held";
 
-/// The largest piece taken at once. Where a backend has a largest buffer below that, smaller ones are taken.
+/// The largest piece to allocate at once. A backend with a smaller maximum buffer gets smaller pieces.
 const PIECE: u64 = 4 << 30;
-/// The smallest: what CUDA hands out (`cuMemGetAllocationGranularity`).
+/// The smallest piece, CUDA's allocation granularity (`cuMemGetAllocationGranularity`).
 const GRAIN: u64 = 2 << 20;
 
-/// Reads `[rig, leave]`, takes of each GPU so much that `leave` bytes are left, says so, and holds it until stdin ends.
+/// Reads `[rig, leave]`, takes memory of each GPU until `leave` bytes are left, prints a line, and holds the memory
+/// until stdin closes.
 pub(crate) fn main() -> Result<()> {
     let mut line = String::new();
     let mut stdin = std::io::stdin().lock();
@@ -36,13 +37,13 @@ pub(crate) fn main() -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{HELD}")?;
     out.flush()?;
-    // Until whoever asked for it has gone.
+    // Waits until the parent closes stdin.
     stdin.read_to_end(&mut Vec::new())?;
     drop(held);
     Ok(())
 }
 
-/// Takes memory of one GPU until less than a grain more than `leave` bytes are free.
+/// Takes memory of one GPU until the free memory exceeds `leave` by less than a grain.
 fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Piece>> {
     let device = &opened.devices[index];
     let memory = memory_of(Place::Gpu(index), &handles(&opened.devices)?)?;
@@ -61,7 +62,7 @@ fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Pie
         }
         match Piece::of(memory, surplus.min(most)) {
             Some(piece) => pieces.push(piece),
-            // Memory in pieces that are smaller than this one.
+            // Free memory is fragmented into smaller pieces.
             None => most /= 2,
         }
     }

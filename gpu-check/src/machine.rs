@@ -1,4 +1,4 @@
-//! What the results were measured on: the machine as the library sees it, its drivers, and the build.
+//! A record of the measured machine: the library's view of it, its drivers, and the build.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::setting::{Setting, Size};
 
-/// Writes `machine.json`. Asking a card for its memory opens a context on it: so a process of its own is to do that
-/// where the context itself is to be measured, and this one only asks NVIDIA's driver. Only a backend reports
-/// the cards of other vendors.
+/// Writes `machine.json`. Asking a backend for a card's memory opens a context on the card. If the context itself is to
+/// be measured, another process must do that; this function asks NVIDIA's driver first, and a backend only for cards of
+/// other vendors.
 pub(crate) fn record(setting: &Setting, build: Option<&Path>) -> Result<()> {
     let mut machine = autoplace::machine::Machine::detect();
     if !setting.simulated && machine.gpus.is_empty() {
@@ -43,7 +43,7 @@ pub(crate) fn record(setting: &Setting, build: Option<&Path>) -> Result<()> {
     setting.keep("machine.json", &serde_json::to_vec_pretty(&record)?)
 }
 
-/// What a program prints, where there is such a one.
+/// The output of a program; `None` if it does not exist or fails.
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();

@@ -1,9 +1,8 @@
-//! `gpu-check`: holds the library's promises against the cards of a machine, or, without a card,
-//! against simulated ones.
+//! `gpu-check`: checks the library's promises on the cards of a machine, or without a card on simulated ones.
 //!
-//! In: a machine. Out: a folder with a JSON file per check, the machine described, and a table in a line each; the
-//! exit code is 0 where all of them have passed. Whatever a card, a driver or llama.cpp may end runs in processes of
-//! its own (`child.rs`).
+//! In: a machine. Out: a folder with a JSON file for each check, a description of the machine, and a table with one
+//! line for each check. The exit code is 0 if all checks passed. Computations that a card, a driver or llama.cpp may
+//! crash run in child processes (`child.rs`).
 
 mod checks;
 mod child;
@@ -40,45 +39,45 @@ use checks::{CHECKS, Check};
 use setting::{Setting, Size};
 use summary::Summary;
 
-/// Holds autoplace's promises against the cards of this machine.
+/// Checks autoplace's promises on the cards of this machine.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// The checks to run; all of them unless named.
+    /// The checks to run [default: all].
     #[arg(value_parser = CHECKS.map(|check| check.name))]
     checks: Vec<String>,
-    /// No card: the CPU's backend and simulated GPUs.
+    /// Uses no card: the CPU backend and simulated GPUs.
     #[arg(long)]
     cpu: bool,
-    /// Models of megabytes, seconds in all. Without a card it is always so.
+    /// Uses models of megabytes; takes seconds. Always set without a card.
     #[arg(long)]
     small: bool,
     /// The demo model.
     #[arg(long, value_name = "FILE", required_unless_present = "document")]
     model: Option<PathBuf>,
-    /// Where the results go.
+    /// Folder of the results.
     #[arg(long, value_name = "DIR", default_value = "results")]
     out: PathBuf,
-    /// Where models are written while they are needed: up to 60 GB.
+    /// Folder for temporary models: up to 60 GB.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     scratch: PathBuf,
-    /// Minutes after which no further case is begun, for all checks together; 0 for as long as it takes.
+    /// Minutes after which no further case begins, over all checks; 0 for no limit.
     #[arg(long, default_value_t = 4.0)]
     minutes: f64,
-    /// Cases of each check after which no further one is begun.
+    /// Maximum number of cases for each check.
     #[arg(long, value_name = "N")]
     cases: Option<usize>,
-    /// Threads of the CPU.
+    /// CPU threads.
     #[arg(long)]
     threads: Option<u32>,
-    /// What a simulated card's pools take at the first computation, in KiB: 1024 are left free for them, and with more
-    /// than that the checks must fail.
+    /// KiB that a simulated card's pools take at the first computation. 1024 are left free for them; with more the
+    /// checks must fail.
     #[arg(long, value_name = "KIB", default_value_t = 512, hide = true)]
     sim_growth: u64,
-    /// What is to be reported of the build: a file of JSON that `run.sh` has written.
+    /// A JSON file about the build, written by `run.sh`.
     #[arg(long, value_name = "FILE")]
     build: Option<PathBuf>,
-    /// Runs nothing, and prints docs/hardware.md as the folders of results in this one make it.
+    /// Only prints docs/hardware.md, made from the folders of results in this folder.
     #[arg(long, value_name = "DIR")]
     document: Option<PathBuf>,
 }
@@ -102,7 +101,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all of the checks have passed.
+/// Runs the checks. Returns whether all passed.
 fn run(args: &Args) -> Result<bool> {
     if let Some(results) = &args.document {
         print!("{}", document::document(results)?);

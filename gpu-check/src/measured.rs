@@ -1,4 +1,4 @@
-//! Speeds: the model that they are measured with, and what is made of several rounds.
+//! Speeds: the model to measure, and medians over rounds.
 
 use anyhow::{Result, bail};
 use autoplace::machine::{Machine, gib};
@@ -6,21 +6,20 @@ use autoplace::machine::{Machine, gib};
 use crate::models::{self, Written};
 use crate::setting::{Setting, Size, Verdict};
 
-/// Real sizes, the preferred one first.
+/// Models of real size, the preferred one first.
 const PREFERRED: [&str; 3] = ["8B Q4_K", "1B Q4_K", "0.1 GB Q8_0"];
 
-/// Beside the weights on a card: a context and its buffers, roundly.
+/// Bytes on a card besides the weights, roughly: a context and its buffers.
 const BESIDE: u64 = gib(3);
 
-/// Writes the first of the preferred models that goes so many times onto the emptiest card, and for which there is
-/// room on the disk.
+/// Writes the first preferred model whose `copies` fit on the emptiest card and that fits on the disk.
 pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
     let names = match setting.size {
         Size::Small => vec!["small Q4_K"],
         Size::Real => PREFERRED.to_vec(),
     };
     let sketches = models::of(setting.size);
-    // NVIDIA's driver is asked; where it says nothing, the load says whether there is room.
+    // Asks NVIDIA's driver. Without an answer, the load shows whether there is room.
     let free = || {
         let gpus = Machine::detect().gpus.into_iter();
         gpus.filter_map(|gpu| Some(gpu.nvml?.free)).max()
@@ -48,19 +47,19 @@ pub(crate) fn model(setting: &Setting, copies: u64) -> Result<Written> {
     bail!("no model to measure speeds with: {}", why.join("; "))
 }
 
-/// Where there is no such model.
+/// The verdict if no model can be written.
 pub(crate) fn nothing(error: &anyhow::Error) -> Verdict {
     Verdict { passed: false, line: format!("{error:#}"), json: serde_json::json!({ "wrong": [format!("{error:#}")] }) }
 }
 
-/// The middle of these, or of the two in the middle the upper one; `None` of nothing.
+/// The median; the upper one of two middle values. `None` for no values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// The medians of pairs.
+/// The medians of both members of the pairs.
 pub(crate) fn medians(pairs: &[(f64, f64)]) -> Option<(f64, f64)> {
     Some((median(pairs.iter().map(|pair| pair.0))?, median(pairs.iter().map(|pair| pair.1))?))
 }

@@ -1,4 +1,4 @@
-//! The models of the checks: shapes that people run, which nobody trained.
+//! The models of the checks: real shapes with random weights.
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,13 @@ use crate::synthetic::block::{Better, Block, Feed, QkNorms};
 use crate::synthetic::dims::{self, Dims, Mixture};
 use crate::weights;
 
-/// For a first look: less than many a test picture.
+/// A small model for a first look.
 const TINY: Dims = Dims { n_layer: 8, n_embd: 768, n_ff: 2048, n_head: 12, n_head_kv: 4, head_dim: 64, n_vocab: 32000 };
 
 /// Llama 3.2.
 const LLAMA_3B: Dims = Dims { n_layer: 28, n_embd: 3072, n_ff: 8192, n_head: 24, ..dims::LLAMA_8B };
 
-/// From 0.1 to 60 GB, dense and of experts, the smallest first.
+/// From 0.1 to 60 GB, dense models and mixtures of experts, the smallest first.
 fn of_real_size() -> Vec<Sketch> {
     vec![
         dense("0.1 GB Q8_0", TINY, T::Q8_0),
@@ -33,13 +33,13 @@ fn of_real_size() -> Vec<Sketch> {
     ]
 }
 
-/// 128 experts as wide as gpt-oss-120b's in 34 blocks of Llama's attention: 60 GB in 4.5 bits.
+/// 128 experts as wide as gpt-oss-120b's in 34 blocks with Llama's attention: 60 GB at 4.5 bits.
 const LARGE: Mixture = Mixture {
     dims: Dims { n_layer: 34, n_embd: 2816, n_ff: 2816, ..dims::LLAMA_8B },
     experts: dims::Experts { n: 128, used: 4, ff: 2816 },
 };
 
-/// Those of a size.
+/// The models of a size.
 pub(crate) fn of(size: Size) -> Vec<Sketch> {
     match size {
         Size::Small => small(),
@@ -47,7 +47,7 @@ pub(crate) fn of(size: Size) -> Vec<Sketch> {
     }
 }
 
-/// Writes a model; where no time or no room is left for it, `skipped` says so.
+/// Writes a model. If there is no time or space for it, adds the reason to `skipped`.
 pub(crate) fn written(setting: &Setting, sketch: &Sketch, cases: usize, skipped: &mut Vec<String>) -> Option<Written> {
     let why = match setting.ends(cases) {
         Some(why) => why.to_owned(),
@@ -72,7 +72,7 @@ fn small() -> Vec<Sketch> {
     ]
 }
 
-/// As `llama-quantize` makes it: of 4 bits some matrices are kept in 6.
+/// Types as `llama-quantize` chooses them: a 4-bit model keeps some matrices in 6 bits.
 fn block(ty: T) -> Block {
     let fine = if ty == T::Q4_K { T::Q6_K } else { ty };
     Block { better: Better::Half, ..Block::new(ty, fine) }
@@ -101,23 +101,23 @@ fn mixture(name: &'static str, mixture: Mixture, ty: T) -> Sketch {
     sketch
 }
 
-/// A model's files, which are gone when it is dropped.
+/// A model's files, deleted when dropped.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// Bytes of its weights.
+    /// Bytes of the weights.
     pub(crate) bytes: u64,
     _folder: tempfile::TempDir,
 }
 
 impl Written {
-    /// Writes a model with random weights into a folder of its own below `folder`.
+    /// Writes a model with random weights into its own folder below `folder`.
     pub(crate) fn new(sketch: &Sketch, folder: &Path) -> Result<Self> {
         Self::blank(sketch, folder)?.filled()
     }
 
-    /// Its header alone; the data is a hole.
+    /// Writes only the header; the data is a hole.
     pub(crate) fn blank(sketch: &Sketch, folder: &Path) -> Result<Self> {
         let own =
             tempfile::tempdir_in(folder).with_context(|| format!("cannot make a folder in {}", folder.display()))?;
@@ -126,14 +126,14 @@ impl Written {
         Ok(Self { name: sketch.name.to_owned(), path, bytes, _folder: own })
     }
 
-    /// With random weights.
+    /// Fills the model with random weights.
     pub(crate) fn filled(self) -> Result<Self> {
         weights::fill(&self.path)?;
         Ok(self)
     }
 }
 
-/// Layers of a model's file, the output layer counted.
+/// The layers of a model's file, the output layer included.
 pub(crate) fn layers(path: &Path) -> Result<u32> {
     Ok(ModelProfile::from_header(&Header::open(path)?)?.full_offload())
 }
@@ -160,7 +160,7 @@ mod tests {
         let opened = rig.open().unwrap();
         let mut sizes = Vec::new();
         for sketch in of_real_size() {
-            // Only a header: the data is a hole.
+            // Only a header; the data is a hole.
             let path = sketch.write(folder.path());
             let header = Header::open(&path).unwrap();
             sizes.push(header.tensors().map(Tensor::bytes).sum::<u64>());

@@ -1,7 +1,7 @@
-//! The process that asks for a split, of the library or of llama.cpp's own fit, and computes with it by llama.cpp's own
-//! functions: so both are timed, loaded and measured by the same lines.
+//! A process that determines a split, with the library or with llama.cpp's own fit, and computes with it through
+//! llama.cpp's own functions. Both sides are thus timed, loaded and measured by the same code.
 //!
-//! In: a question, on stdin. Out: a line of JSON for each stage.
+//! In: a question on stdin. Out: a line of JSON for each stage.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::job::say;
 use crate::plain::Plain;
 use crate::rig::{Free, Opened, Rig};
 
-/// Who is asked.
+/// The side that determines the split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
@@ -26,35 +26,35 @@ pub(crate) enum Side {
     Theirs,
 }
 
-/// What is asked.
+/// A question to one side.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) side: Side,
     pub(crate) rig: Rig,
     pub(crate) model: PathBuf,
-    /// Of so many tokens: ours plans by it, and theirs is given its parameters.
+    /// The request: our side plans by it, and their side gets its parameters.
     pub(crate) request: Request,
     pub(crate) n_ctx: u32,
-    /// Bytes that theirs is to leave free of each device. Ours has its headroom.
+    /// Bytes that their side should leave free on each device. Our side has its headroom.
     pub(crate) margin: u64,
     pub(crate) threads: u32,
-    /// How often it is asked again in the same process.
+    /// Number of repetitions in the same process.
     pub(crate) again: usize,
-    /// What is computed with the split; without it, nothing is loaded.
+    /// The work to do with the split; `None` loads nothing.
     pub(crate) work: Option<Work>,
 }
 
-/// What is computed, and how often.
+/// The amount of work, and the number of rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Work {
     /// Tokens of the prompt.
     pub(crate) prompt: usize,
-    /// Tokens that are generated.
+    /// Tokens to generate.
     pub(crate) generated: usize,
     pub(crate) rounds: usize,
 }
 
-/// What a stage leaves behind.
+/// The report of a stage.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
@@ -63,17 +63,17 @@ pub(crate) enum Stage {
         free: Vec<Free>,
     },
     Asked {
-        /// Milliseconds to the split: of the first time, and of those after it.
+        /// Milliseconds to the split: the first time, then the repetitions.
         milliseconds: Vec<f64>,
         split: Split,
-        /// Bytes that are meant to stay free, over all devices.
+        /// Planned free memory over all devices, in bytes.
         headroom: u64,
         context: ContextParams,
     },
     Loaded {
         free: Vec<Free>,
     },
-    /// Tokens per second of prompts, and of generation: a pair for each round.
+    /// Tokens per second of each round: prompt, generation.
     Measured {
         speeds: Vec<(f64, f64)>,
     },
@@ -87,7 +87,7 @@ pub(crate) enum Stage {
     },
 }
 
-/// Reads a question from stdin and writes its stages to stdout. What fails is a stage too.
+/// Reads a question from stdin and writes its stages to stdout. A failure is a stage too.
 pub(crate) fn main() -> Result<()> {
     let question: Question = serde_json::from_reader(std::io::stdin().lock()).context("no question on stdin")?;
     if let Err(error) = answer(&question) {
@@ -115,7 +115,7 @@ fn answer(question: &Question) -> Result<()> {
     };
     let mut plain = Plain::load(&question.model, &chosen.devices, &chosen.split, &chosen.context, question.threads)?;
     say(&Stage::Loaded { free: rig.free()? })?;
-    // Once unmeasured, as llama-bench does.
+    // An unmeasured round first, like llama-bench.
     plain.prompt(work.prompt)?;
     plain.generation(1)?;
     let speeds = (0..work.rounds)
@@ -126,7 +126,7 @@ fn answer(question: &Question) -> Result<()> {
     say(&Stage::Full { free: rig.free()?, depth })
 }
 
-/// What was chosen, and what it was chosen for.
+/// A chosen split, with its devices and context.
 struct Chosen {
     devices: Vec<String>,
     split: Split,
@@ -134,7 +134,7 @@ struct Chosen {
     context: ContextParams,
 }
 
-/// Asks once, and adds how long it took.
+/// Asks once, and appends the duration.
 fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result<Chosen> {
     let mut params = question.request.params.clone();
     params.n_ctx = question.n_ctx;

@@ -1,9 +1,9 @@
-//! llama.cpp's own API and nothing else: what the library is held against.
+//! Uses only llama.cpp's own API, as the reference for the library.
 //!
-//! In: a file, a split over devices and the parameters of a context. Out: the loaded model, and its tokens per second
-//! by the protocol of llama.cpp's llama-bench (tools/llama-bench/llama-bench.cpp, `test_prompt` and `test_gen`), which
-//! the packaged source leaves out: random tokens into an empty memory, a prompt in batches, a generation one token at a
-//! time without looking at the logits, and the devices waited for.
+//! In: a file, a split over devices and context parameters. Out: the loaded model, and its tokens per second by the
+//! protocol of llama.cpp's llama-bench (tools/llama-bench/llama-bench.cpp, `test_prompt` and `test_gen`), which the
+//! packaged source leaves out: random tokens in an empty memory, a prompt in batches, a generation of one token at a
+//! time without reading logits, and synchronization with the devices.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -15,7 +15,7 @@ use autoplace::llama_sys::{attach_threads, raw};
 use autoplace::memory::estimate::Place;
 use autoplace::memory::{ContextParams, FlashAttention, Split};
 
-/// A model with its context, by llama.cpp's own functions.
+/// A model with its context, created by llama.cpp's own functions.
 #[derive(Debug)]
 pub(crate) struct Plain {
     model: NonNull<raw::llama_model>,
@@ -26,7 +26,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Loads it on these devices. The backends are open: a rig is.
+    /// Loads the model on these devices. An open rig has opened the backends.
     pub(crate) fn load(
         path: &Path,
         devices: &[String],
@@ -98,7 +98,7 @@ impl Plain {
         })
     }
 
-    /// A prompt of so many tokens, in tokens per second.
+    /// The speed of a prompt with this many tokens, in tokens per second.
     pub(crate) fn prompt(&mut self, tokens: usize) -> Result<f64> {
         self.clear();
         let begin = Instant::now();
@@ -111,7 +111,7 @@ impl Plain {
         Ok(tokens as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// A generation of so many tokens, in tokens per second.
+    /// The speed of generating this many tokens, in tokens per second.
     pub(crate) fn generation(&mut self, tokens: usize) -> Result<f64> {
         self.clear();
         let begin = Instant::now();
@@ -123,7 +123,7 @@ impl Plain {
         Ok(tokens as f64 / begin.elapsed().as_secs_f64())
     }
 
-    /// A prompt to the last position of the context: how many tokens that was.
+    /// Computes a prompt to the last position of the context. Returns its tokens.
     pub(crate) fn fill(&mut self) -> Result<usize> {
         self.prompt(self.n_ctx)?;
         Ok(self.n_ctx)
@@ -162,18 +162,18 @@ impl Drop for Plain {
     }
 }
 
-/// Tokens by chance, the same in every process.
+/// Random tokens, the same in every process.
 #[derive(Debug)]
 struct Dice {
     state: u64,
     n_vocab: u64,
-    /// What texts of this vocabulary begin with.
+    /// The token at the beginning of a text, if the vocabulary has one.
     first: Option<raw::llama_token>,
 }
 
 impl Dice {
     fn roll(&mut self, begins: bool) -> raw::llama_token {
-        // Knuth's linear congruential generator (MMIX), of which the upper bits are the better ones.
+        // Knuth's linear congruential generator (MMIX). Its upper bits are the better ones.
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let token = (self.state >> 33) % self.n_vocab;
         let first = self.first.filter(|_| begins);
@@ -185,7 +185,7 @@ impl Dice {
 pub(crate) const NO_OVERRIDE: raw::llama_model_tensor_buft_override =
     raw::llama_model_tensor_buft_override { pattern: ptr::null(), buft: ptr::null_mut() };
 
-/// The devices of these names, and the null that ends the list: with none of them everything is on the host.
+/// The devices with these names, and the null that ends the list. An empty list puts everything on the host.
 pub(crate) fn handles(devices: &[String]) -> Result<Vec<raw::ggml_backend_dev_t>> {
     let mut list = Vec::new();
     for name in devices {
@@ -199,7 +199,7 @@ pub(crate) fn handles(devices: &[String]) -> Result<Vec<raw::ggml_backend_dev_t>
     Ok(list)
 }
 
-/// The memory of a place, on a list of devices that ends with a null.
+/// The buffer type of a place, for a null-terminated list of devices.
 pub(crate) fn memory_of(place: Place, devices: &[raw::ggml_backend_dev_t]) -> Result<raw::ggml_backend_buffer_type_t> {
     match place {
         // SAFETY: a function without arguments.
@@ -213,7 +213,7 @@ pub(crate) fn memory_of(place: Place, devices: &[raw::ggml_backend_dev_t]) -> Re
     }
 }
 
-/// The parameters of a context as llama.cpp takes them, its defaults for what a plan says nothing of.
+/// The context parameters for llama.cpp, with its defaults where a plan sets nothing.
 pub(crate) fn native_context(params: &ContextParams, threads: u32) -> raw::llama_context_params {
     // SAFETY: returns a plain struct.
     let mut native = unsafe { raw::llama_context_default_params() };
@@ -238,7 +238,7 @@ pub(crate) fn native_context(params: &ContextParams, threads: u32) -> raw::llama
     native
 }
 
-/// llama.cpp prints dots unless somebody listens.
+/// Without a progress callback, llama.cpp prints dots.
 unsafe extern "C" fn no_dots(_: f32, _: *mut std::ffi::c_void) -> bool {
     true
 }

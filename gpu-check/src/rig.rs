@@ -1,7 +1,8 @@
-//! What a check runs on: the GPUs of this machine, or simulated ones.
+//! The GPUs of a check: this machine's, or simulated ones.
 //!
-//! In: a description that can be handed to another process. Out: the devices, open in this one, and their free bytes.
-//! Simulated cards are shared, so that what one process takes no other has, as on a real card.
+//! In: a description, which can be sent to another process. Out: the devices, open in this process, and their free
+//! bytes. Simulated cards are shared between processes like real cards: memory of one process is missing for the
+//! others.
 
 use std::path::PathBuf;
 
@@ -15,37 +16,37 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Rig {
-    /// Every GPU that a backend of this program drives.
+    /// Every GPU that a backend of this program supports.
     Real,
-    /// These, by CUDA's rules.
+    /// Simulated cards with CUDA's rules.
     Simulated(Vec<SimCard>),
 }
 
-/// A simulated card. Sizes in bytes.
+/// A simulated card. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SimCard {
     pub(crate) name: String,
     pub(crate) total: u64,
-    /// What the first computation takes beside all buffers, as a driver's pools do.
+    /// Memory that the first computation takes besides all buffers, like a driver's pools.
     pub(crate) growth: u64,
-    /// Where all processes count what is taken.
+    /// The file in which all processes count the used memory.
     pub(crate) file: PathBuf,
 }
 
-/// A rig in this process. Dropping it takes simulated cards away.
+/// A rig in this process. Dropping it removes the simulated cards.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Names of the devices: `CUDA0`, `SIM0`.
+    /// Device names: `CUDA0`, `SIM0`.
     pub(crate) devices: Vec<String>,
     _cards: Vec<SimGpu>,
 }
 
-/// What a GPU says is free, in bytes.
+/// The free memory of a GPU in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Free {
-    /// Its backend (`cudaMemGetInfo`).
+    /// According to its backend (`cudaMemGetInfo`).
     pub(crate) ggml: Option<u64>,
-    /// NVIDIA's driver, which also sees what this process's own context takes.
+    /// According to NVIDIA's driver, which also counts this process's own context.
     pub(crate) nvml: Option<u64>,
 }
 
@@ -56,8 +57,7 @@ impl Free {
 }
 
 impl Rig {
-    /// What NVIDIA's driver says is free of each card while no process of ours has opened it; nothing
-    /// of simulated ones.
+    /// NVIDIA's figures for each card before any process of ours opens it; empty for simulated cards.
     pub(crate) fn unopened(&self) -> Vec<Free> {
         match self {
             Self::Real => Machine::detect().gpus.iter().map(Free::of).collect(),
@@ -65,7 +65,7 @@ impl Rig {
         }
     }
 
-    /// Makes its devices devices of this process. On CUDA that opens a context on each card.
+    /// Adds the devices to this process. CUDA opens a context on each card.
     pub(crate) fn open(&self) -> Result<Opened> {
         let cards: Vec<SimGpu> = match self {
             Self::Real => Vec::new(),
@@ -98,7 +98,7 @@ fn register(card: &SimCard) -> Result<SimGpu> {
 }
 
 impl Opened {
-    /// This machine as it is now, with the rig's GPUs and no others.
+    /// This machine now, with only the rig's GPUs.
     pub(crate) fn machine(&self) -> Result<Machine> {
         let mut machine = load::detect()?;
         machine.gpus.retain(|gpu| {
@@ -114,7 +114,7 @@ impl Opened {
         Ok(machine)
     }
 
-    /// What each GPU says is free now.
+    /// The free memory of each GPU now.
     pub(crate) fn free(&self) -> Result<Vec<Free>> {
         Ok(self.machine()?.gpus.iter().map(Free::of).collect())
     }

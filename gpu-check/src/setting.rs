@@ -1,4 +1,4 @@
-//! What all checks are given, and what each gives back.
+//! The input and output of all checks.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -13,16 +13,16 @@ use serde_json::Value;
 use crate::job::{Job, Step};
 use crate::rig::{Rig, SimCard};
 
-/// How large the work is.
+/// The size of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     /// Megabytes on simulated cards, in seconds.
     Small,
-    /// Models of 0.1 to 60 GB, as far as card, disk and time go.
+    /// Models of 0.1 to 60 GB, within the limits of card, disk and time.
     Real,
 }
 
-/// What all checks share.
+/// The input of all checks.
 #[derive(Debug)]
 pub(crate) struct Setting {
     /// Whether the cards are simulated.
@@ -30,32 +30,32 @@ pub(crate) struct Setting {
     pub(crate) size: Size,
     /// The demo model.
     pub(crate) demo: PathBuf,
-    /// Where results go.
+    /// The folder of the results.
     pub(crate) out: PathBuf,
-    /// Where models are written, and what is learned of cards: gone afterwards.
+    /// A temporary folder for models and for what is learned of cards.
     pub(crate) scratch: PathBuf,
-    /// Threads of the CPU; `None` leaves it to the library.
+    /// CPU threads; `None` leaves the number to the library.
     pub(crate) threads: Option<u32>,
-    /// What a simulated card's pools take at the first computation, in bytes.
+    /// Bytes that a simulated card's pools take at the first computation.
     pub(crate) growth: u64,
-    /// Cases of a check after which no further one is begun.
+    /// Maximum number of cases of a check.
     pub(crate) cases: Option<usize>,
-    /// After this no further case of the running check is begun.
+    /// The time after which no further case of the running check begins.
     pub(crate) until: Option<Instant>,
 }
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) passed: bool,
-    /// In a line, for the table.
+    /// A line for the table.
     pub(crate) line: String,
-    /// All of it.
+    /// The full result.
     pub(crate) json: Value,
 }
 
 impl Setting {
-    /// The GPUs of a case: the machine's, or one simulated card of so many bytes, which nobody else uses.
+    /// The GPUs of a case: the machine's, or one simulated card of this size for this case alone.
     pub(crate) fn rig(&self, case: &str, total: u64) -> Rig {
         if !self.simulated {
             return Rig::Real;
@@ -68,7 +68,7 @@ impl Setting {
         }])
     }
 
-    /// What is asked of a plan: on a simulated card of some megabytes, a headroom in proportion.
+    /// The base of all requests. A simulated card of some megabytes gets a headroom in proportion.
     pub(crate) fn request(&self) -> Request {
         let mut request = Request::new();
         if self.simulated {
@@ -77,7 +77,7 @@ impl Setting {
         request
     }
 
-    /// A job that loads as an application would, and then takes these steps.
+    /// A job that loads like an application and then runs these steps.
     pub(crate) fn job(&self, rig: &Rig, model: &Path, request: Request, steps: Vec<Step>) -> Job {
         Job {
             rig: rig.clone(),
@@ -91,12 +91,12 @@ impl Setting {
         }
     }
 
-    /// Where what processes learn of cards is kept meanwhile.
+    /// The temporary cache of what processes learn of cards.
     pub(crate) fn cache(&self) -> PathBuf {
         self.scratch.join("cache")
     }
 
-    /// Why no further case of this check is begun after so many, if none is.
+    /// The reason to begin no further case after this many; `None` to continue.
     pub(crate) fn ends(&self, cases: usize) -> Option<&'static str> {
         if self.cases.is_some_and(|most| cases >= most) {
             return Some("no case left");
@@ -105,18 +105,18 @@ impl Setting {
         is_late.then_some("no time left")
     }
 
-    /// Writes a file among the results.
+    /// Writes a file to the results.
     pub(crate) fn keep(&self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.out.join(name);
         std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-/// The first of what is wrong, to end the line of a table with.
+/// The first fault, as the end of a table's line.
 pub(crate) fn first(wrong: &[String]) -> String {
     let first = wrong.first();
     first.map_or(String::new(), |first| format!("; {first}"))
 }
 
-/// What plans for a simulated card leave free.
+/// The headroom of plans for a simulated card.
 pub(crate) const SIM_HEADROOM: u64 = mib(1);

@@ -1,10 +1,10 @@
-//! The table: a line per check.
+//! The table with one line for each check.
 
 use std::time::Duration;
 
 use crate::setting::Verdict;
 
-/// What the checks have found so far.
+/// The results so far.
 #[derive(Debug)]
 pub(crate) struct Summary {
     rows: Vec<String>,
@@ -22,12 +22,11 @@ impl Summary {
         self.passed &= verdict.passed;
     }
 
-    /// Whether all of them have passed.
     pub(crate) const fn passed(&self) -> bool {
         self.passed
     }
 
-    /// In Markdown.
+    /// The table in Markdown.
     pub(crate) fn table(&self) -> String {
         format!("| check | | found | took |\n|---|---|---|--:|\n{}", self.rows.concat())
     }

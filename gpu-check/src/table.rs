@@ -1,8 +1,8 @@
-//! `fit-table`: our plans beside what llama.cpp's own fit chooses, for models of every kind on cards of every size, by
-//! the seconds that the speed model of plans predicts for either.
+//! `fit-table`: compares our plans with llama.cpp's own fit, for models of every kind on cards of every size, by the
+//! seconds that the planner's speed model predicts for each.
 //!
-//! In: words of names of models, or none. Out: tables in Markdown, and whether no plan is behind. Nothing is computed:
-//! the cards are simulated, and of the models there are headers only.
+//! In: optional words of model names. Out: tables in Markdown, and whether every plan keeps up. Nothing is computed:
+//! the cards are simulated, and the models are headers only.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -20,10 +20,10 @@ use autoplace::profile::ModelProfile;
 use crate::fit::Asked;
 use crate::synthetic::{Sketch, at_size};
 
-/// The verb.
+/// The name of the verb.
 pub(crate) const TABLE: &str = "fit-table";
 
-/// Names of the catalogue, which has sizes and bandwidths.
+/// Card names in the catalogue, which has their sizes and bandwidths.
 const MACHINES: [(&str, &[&str]); 7] = [
     ("8 GiB", &["RTX 4060"]),
     ("12 GiB", &["RTX 3060 12GB"]),
@@ -33,17 +33,18 @@ const MACHINES: [(&str, &[&str]); 7] = [
     ("2 x 12 GiB", &["RTX 3060 12GB", "RTX 3060 12GB"]),
     ("24 + 8 GiB", &["RTX 4090", "RTX 4060"]),
 ];
-/// Tokens.
+/// Context lengths in tokens.
 const CONTEXTS: [u32; 2] = [4096, 32768];
-/// The host: room for the largest model, as the fit takes its memory for unlimited; dual-channel DDR5 on paper.
+/// The host. It has room for the largest model, because the fit assumes unlimited host memory, and the nominal
+/// bandwidth of dual-channel DDR5.
 const HOST: (u64, u64, u32) = (gib(512), 60_000_000_000, 8);
-/// Behind by less is no difference that the speed model knows of.
+/// A smaller difference is within the error of the speed model.
 const NOT_BEHIND: f64 = 0.99;
 
-/// What may stay on the host beside a block, where it is asked for.
+/// The flag that lets parts of blocks stay on the host.
 const AUTO_PARTS: &str = "--host-parts=auto";
 
-/// Compares all models, or those whose names have one of the words, and prints the tables.
+/// Compares all models, or those whose names contain one of the words, and prints the tables.
 pub(crate) fn main() -> Result<bool> {
     let words = std::env::args().skip(2);
     let (flags, words): (Vec<String>, Vec<String>) = words.partition(|word| word.starts_with("--"));
@@ -53,7 +54,7 @@ pub(crate) fn main() -> Result<bool> {
         _ => bail!("{flags:?}: the one option is {AUTO_PARTS}"),
     };
     let folder = tempfile::tempdir()?;
-    // It opens the backends.
+    // Opens the backends.
     load::detect()?;
     let models = at_size();
     let models = models.iter().filter(|sketch| words.is_empty() || words.iter().any(|word| sketch.name.contains(word)));
@@ -98,7 +99,7 @@ fn print_speeds(rows: &[Row]) {
     }
 }
 
-/// Medians over the machines, of one process on this machine.
+/// Prints median times over the machines, measured in one process on this machine.
 fn print_times(rows: &[Row]) {
     println!("\n| model | tokens | our plan, ms: by arithmetic | probed | the fit, ms |");
     println!("|---|--:|--:|--:|--:|");
@@ -130,7 +131,7 @@ fn speeds(score: &Result<Score, String>) -> String {
     }
 }
 
-/// One of the models, as a header.
+/// A model as a header.
 struct Model {
     name: &'static str,
     path: PathBuf,
@@ -138,7 +139,7 @@ struct Model {
     probe: NativeProbe,
 }
 
-/// Both sides of one cell; where there is no placement, why.
+/// Both sides of one cell. An error is the reason for a missing placement.
 struct Cell {
     ours: Result<Score, String>,
     theirs: Result<Score, String>,
@@ -147,10 +148,10 @@ struct Cell {
     fit_ms: f64,
 }
 
-/// A placement, and what it comes to.
+/// A placement and its predicted speed.
 #[derive(Debug)]
 struct Score {
-    /// Of the workload.
+    /// Seconds for the workload.
     seconds: f64,
     /// Tokens per second in the middle of the reply, and of the prompt.
     generation: f64,
@@ -170,7 +171,7 @@ impl Model {
         })
     }
 
-    /// The same tokens and the same bytes left free for both; the fit gets llama.cpp's own defaults otherwise.
+    /// Gives both sides the same tokens and the same free bytes; the fit keeps llama.cpp's other defaults.
     fn compare(&self, cards: &[&str], n_ctx: u32, host_parts: HostParts) -> Result<Cell> {
         let mut machine = Machine::new(host());
         let mut registered = Vec::new();
@@ -180,7 +181,7 @@ impl Model {
                 .backend("CUDA")
                 .rules(Rules::Cuda)
                 .total(gpu.total)
-                // What drivers keep.
+                // The driver's own memory.
                 .taken(gpu.total - gpu.free)
                 .register()?;
             gpu.device = Some(card.device().name());
@@ -205,7 +206,7 @@ impl Model {
     fn theirs(&self, machine: &Machine, mut params: ContextParams, plan: Option<&Plan>) -> Result<Score> {
         let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
         let sizes = params.sizes()?;
-        let workload = memory::Workload::of(&self.profile, &sizes);
+        let workload = memory::PeakSizes::new(&self.profile, &sizes);
         let margins: Vec<u64> = gpus
             .iter()
             .map(|gpu| {
@@ -233,8 +234,8 @@ impl Model {
         let workload = Workload::typical(params.n_ctx);
         let assignment =
             Estimate::new(profile, gpus, params)?.tensor_split(&split.tensor_split)?.assignment(split.n_gpu_layers);
-        let model =
-            SpeedModel::new(profile, params, Rates::of(gpus, &machine.host)).overrides(profile, &split.overrides)?;
+        let model = SpeedModel::new(profile, params, Rates::for_devices(gpus, &machine.host))
+            .overrides(profile, &split.overrides)?;
         let patterns: Vec<&str> = split.overrides.iter().map(|one| one.pattern.as_str()).collect();
         Ok(Score {
             seconds: model.seconds(&assignment, &workload),
@@ -264,7 +265,7 @@ fn used<'m>(plan: &Plan, machine: &'m Machine) -> Result<Vec<&'m Gpu>> {
 }
 
 impl Cell {
-    /// How many times as fast ours is.
+    /// Our speed relative to the fit's.
     fn ratio(&self) -> Option<f64> {
         match (&self.ours, &self.theirs) {
             (Ok(ours), Ok(theirs)) => Some(theirs.seconds / ours.seconds),
@@ -275,7 +276,7 @@ impl Cell {
     fn is_behind(&self) -> bool {
         match self.ratio() {
             Some(ratio) => ratio < NOT_BEHIND,
-            // Where even the fit finds nothing, ours is to find the host alone.
+            // If the fit finds nothing either, our side must at least find the host.
             None => self.ours.is_err(),
         }
     }

@@ -1,5 +1,4 @@
-//! Random weights on the spot, gigabytes of them as fast as a disk takes them: large tensors are filled from one
-//! random tile per type.
+//! Writes gigabytes of random weights at disk speed: large tensors are filled from one random tile for each type.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -11,10 +10,10 @@ use autoplace::gguf::{Header, TensorType};
 
 use crate::random_weights::Random;
 
-/// Elements of a tile: a multiple of every type's block, and some megabytes.
+/// Elements of a tile: a multiple of every type's block size, and some megabytes.
 const TILE: u64 = 1 << 22;
 
-/// A tensor's place in its file.
+/// A tensor's position in its file.
 struct Slot<'a> {
     path: &'a Path,
     name: &'a str,
@@ -24,7 +23,7 @@ struct Slot<'a> {
     bytes: u64,
 }
 
-/// Gives every tensor of a model's files, whose data is a hole, random values that stay finite through its blocks.
+/// Fills every tensor of a model's files, whose data is a hole, with random values that stay finite through the blocks.
 pub(crate) fn fill(first: &Path) -> Result<()> {
     let header = Header::open(first)?;
     let shards: Vec<PathBuf> = header.shards().iter().map(|shard| shard.path().to_owned()).collect();
@@ -67,7 +66,7 @@ pub(crate) fn fill(first: &Path) -> Result<()> {
     })
 }
 
-/// One tensor: numbers of its own, or as much of a tile as it takes.
+/// Writes one tensor: its own numbers, or repeated copies of a tile.
 fn write(slot: &Slot, tile: Option<&[u8]>) -> Result<()> {
     let mut file: File = OpenOptions::new().write(true).open(slot.path)?;
     file.seek(SeekFrom::Start(slot.offset))?;

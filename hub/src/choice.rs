@@ -161,7 +161,8 @@ pub struct Placed {
     /// Whether everything that can be on GPUs is.
     pub full_offload: bool,
     /// Blocks on GPUs with a part on the host.
-    pub parted_blocks: u32,
+    #[serde(rename = "parted_blocks")]
+    pub split_blocks: u32,
     /// Predicted tokens per second of generation in the middle of the workload's reply; `None` for embeddings.
     pub tokens_per_second: Option<f64>,
     /// The basis of the prediction.
@@ -213,7 +214,7 @@ fn placed(profile: &ModelProfile, machine: &Machine, request: &Request) -> Resul
         n_gpu_layers: plan.n_gpu_layers,
         layers: plan.layers(),
         full_offload: plan.full_offload,
-        parted_blocks: plan.parted_blocks,
+        split_blocks: plan.split_blocks,
         tokens_per_second: plan.speed.as_ref().map(|speed| speed.tokens_per_second),
         basis: plan.speed.as_ref().map(|speed| speed.basis),
     })
@@ -364,9 +365,9 @@ mod tests {
     use super::{Outcome, Placed, Row, Wish, decide};
 
     fn row(label: &str, bits_per_weight: f64, tokens_per_second: f64, full_offload: bool) -> Row {
-        let (n_gpu_layers, parted_blocks, basis) = (1, 0, None);
+        let (n_gpu_layers, split_blocks, basis) = (1, 0, None);
         let tokens_per_second = Some(tokens_per_second);
-        let placed = Placed { n_gpu_layers, layers: 33, full_offload, parted_blocks, tokens_per_second, basis };
+        let placed = Placed { n_gpu_layers, layers: 33, full_offload, split_blocks, tokens_per_second, basis };
         let outcome = Outcome::Placed(placed);
         Row { label: label.to_owned(), quant: None, bytes: 1, bits_per_weight, outcome }
     }

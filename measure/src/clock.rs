@@ -1,4 +1,4 @@
-//! The clock by which runs are spread over a time: the computer's, or one that a test scripts.
+//! The clock that spaces out the runs: the computer's, or a test's.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ pub trait Clock {
     /// The time since a fixed moment.
     fn now(&self) -> Duration;
 
-    /// Returns once this much time has passed.
+    /// Returns after this much time.
     fn wait(&self, time: Duration);
 }
 

@@ -1,45 +1,45 @@
-//! Whether one placement is faster than another, or the difference is noise.
+//! Compares two placements: a real difference in speed, or noise.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::measurement::{Measurement, Row};
 
-/// How many times as fast `after` was: the mean over the rounds, each of which is a pair of loads side by side.
+/// The speed of `after` as a multiple of `before`: the mean over rounds, each of which loads both side by side.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Ratio {
-    /// What was computed, as llama-bench calls it: `tg256 @ d2048`.
+    /// The computation, in llama-bench's notation: `tg256 @ d2048`.
     pub name: String,
-    /// Tokens per second of `after` by those of `before`: the geometric mean of the rounds.
+    /// Tokens per second of `after` divided by those of `before`: the geometric mean of the rounds.
     pub ratio: f64,
-    /// The interval that holds the true ratio with 95 % (Student's t over the logarithms of the rounds); `None` of
+    /// The 95 % confidence interval of the true ratio (Student's t over the logarithms of the rounds); `None` with
     /// fewer than two rounds.
     pub interval: Option<(f64, f64)>,
 }
 
 impl Measurement {
-    /// Compares one point with another, pair by pair: for prompts and for generation, at each depth.
+    /// Compares two points pair by pair, for prompts and for generation at each depth.
     ///
-    /// `None` where there are no such points.
+    /// `None` if a point with one of these names is missing.
     pub fn compare(&self, before: &str, after: &str) -> Option<Vec<Ratio>> {
         let (one, other) = (self.point(before)?, self.point(after)?);
-        let same = |row: &Row| other.rows.iter().find(|it| it.name() == row.name());
-        Some(one.rows.iter().filter_map(|row| Ratio::of(row, same(row)?)).collect())
+        let same = |row: &Row| other.rows.iter().find(|candidate| candidate.name() == row.name());
+        Some(one.rows.iter().filter_map(|row| Ratio::between(row, same(row)?)).collect())
     }
 }
 
 impl Ratio {
-    fn of(before: &Row, after: &Row) -> Option<Self> {
+    fn between(before: &Row, after: &Row) -> Option<Self> {
         let rounds: BTreeSet<u32> = before.samples.iter().map(|sample| sample.round).collect();
-        // More time is less speed.
+        // More time means less speed.
         let logs = rounds.into_iter().filter_map(|round| Some(mean_log(before, round)? - mean_log(after, round)?));
         let (mean, error) = mean_and_error(&logs.collect::<Vec<f64>>())?;
         let interval = error.map(|error| ((mean - error).exp(), (mean + error).exp()));
         Some(Self { name: before.name(), ratio: mean.exp(), interval })
     }
 
-    /// Whether the difference is no more than noise: the interval holds 1, or there is none.
+    /// Whether the difference may be noise: the interval contains 1, or there is no interval.
     pub fn is_noise(&self) -> bool {
         self.interval.is_none_or(|(low, high)| low <= 1.0 && high >= 1.0)
     }
@@ -63,9 +63,10 @@ fn mean_log(row: &Row, round: u32) -> Option<f64> {
     mean_and_error(&logs).map(|(mean, _)| mean)
 }
 
-/// The mean, and half of the interval around it that holds the true one with 95 %.
+/// The mean, and half the width of its 95 % confidence interval.
 fn mean_and_error(values: &[f64]) -> Option<(f64, Option<f64>)> {
-    /// Student's t, 97.5 %, for 1 degree of freedom and more; beyond that the normal distribution's is near enough.
+    /// Student's t at 97.5 % for 1, 2, ... degrees of freedom; beyond the table 2.0 approximates the normal
+    /// distribution.
     const T: [f64; 12] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
     let n = values.len();
     if n == 0 {
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
     use crate::{Point, Sample};
 
-    /// A point whose generations took so many milliseconds, a round each.
+    /// A point with one generation of this many milliseconds in each round.
     fn row(ms: &[u64]) -> Row {
         let mut point = Point::default();
         for (round, ms) in (0..).zip(ms) {
@@ -95,7 +96,7 @@ mod tests {
     #[test]
     fn twice_the_speed_is_seen_through_a_machine_that_slows_down() {
         let (before, after) = (row(&[100, 150, 200, 400]), row(&[50, 75, 101, 199]));
-        let ratio = Ratio::of(&before, &after).unwrap();
+        let ratio = Ratio::between(&before, &after).unwrap();
         let (low, high) = ratio.interval.unwrap();
         assert!((ratio.ratio - 2.0).abs() < 0.01 && low > 1.97 && high < 2.03, "{ratio}");
         assert!(!ratio.is_noise());
@@ -103,15 +104,15 @@ mod tests {
 
     #[test]
     fn a_difference_within_the_spread_is_noise() {
-        let ratio = Ratio::of(&row(&[100, 110, 95, 105]), &row(&[104, 100, 99, 108])).unwrap();
+        let ratio = Ratio::between(&row(&[100, 110, 95, 105]), &row(&[104, 100, 99, 108])).unwrap();
         assert!(ratio.is_noise() && ratio.to_string().contains("noise"), "{ratio}");
-        let once = Ratio::of(&row(&[100]), &row(&[50])).unwrap();
+        let once = Ratio::between(&row(&[100]), &row(&[50])).unwrap();
         assert!(once.is_noise() && (once.ratio - 2.0).abs() < 1e-9, "{once}");
     }
 
     #[test]
     fn the_interval_is_students() {
-        // Of 1 to 5: the mean 3, the standard error 0.7071, t 2.776.
+        // For 1 to 5: mean 3, standard error 0.7071, t 2.776.
         let (mean, error) = mean_and_error(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert!((mean - 3.0).abs() < 1e-12 && (error.unwrap() - 1.9629).abs() < 1e-3);
         assert_eq!(mean_and_error(&[]), None);

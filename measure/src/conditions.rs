@@ -12,24 +12,24 @@ use autoplace::machine::{HostSample, Machine, ThrottleReason};
 use autoplace::watch::{DeviceSample, ModelSource, Sample, Source};
 use serde::{Deserialize, Serialize};
 
-/// How the machine was: the worst of what was seen between two computations. `None`: unknown.
+/// The worst state of the machine seen between two computations. `None` means unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Conditions {
-    /// The warmest GPU, in degrees Celsius.
+    /// The highest temperature of a GPU, in degrees Celsius.
     pub temperature: Option<u32>,
-    /// The lowest clock of a GPU's processors, in MHz.
+    /// The lowest clock of a GPU's multiprocessors, in MHz.
     pub clock_mhz: Option<u32>,
-    /// What held clocks down.
+    /// The reasons that held clocks down.
     pub throttle: BTreeSet<ThrottleReason>,
-    /// The least that was free of a GPU, in bytes.
+    /// The fewest free bytes of a GPU.
     pub least_free: Option<u64>,
-    /// The most that a driver held in the host's memory for a GPU, in bytes (Windows).
+    /// The most bytes that a driver kept in the host's memory for a GPU (Windows).
     #[serde(default)]
     pub on_host: Option<u64>,
-    /// The share of ten seconds in which a thread waited for a core, in percent (Linux).
+    /// The percentage of ten seconds in which a thread waited for a core (Linux).
     pub cpu_pressure: Option<f32>,
-    /// The share of ten seconds in which a thread waited for memory, in percent (Linux).
+    /// The percentage of ten seconds in which a thread waited for memory (Linux).
     pub memory_pressure: Option<f32>,
     /// Pages that the system read back from swap meanwhile (Linux).
     pub swapped_in: Option<u64>,
@@ -37,18 +37,18 @@ pub struct Conditions {
     pub swapped_out: Option<u64>,
 }
 
-/// Looks at the machine of a loaded model.
+/// Watches the machine of a loaded model.
 #[derive(Debug)]
 pub(super) struct Observer {
     source: ModelSource,
-    /// The least that was free of each device that the model is on; the source has others behind them.
+    /// The fewest free bytes of each device of the model. The source lists other devices after them.
     least_free: Vec<Option<u64>>,
     proc: PathBuf,
     swapped: Option<[u64; 2]>,
 }
 
 impl Observer {
-    /// Of this model, on the host that `{root}/proc` describes.
+    /// Watches this model, on the host that `{root}/proc` describes.
     pub(super) fn new(model: &Model, root: &Path) -> Self {
         let mut source = ModelSource::new(model);
         source.watched();
@@ -57,12 +57,12 @@ impl Observer {
         Self { source, least_free: vec![None; model.placement().gpus().count()], proc, swapped }
     }
 
-    /// The least that was free of each GPU of the plan; `None` where its driver does not report it.
+    /// The fewest free bytes of each GPU of the plan; `None` if its driver does not report them.
     pub(super) fn least_free(&self) -> &[Option<u64>] {
         &self.least_free
     }
 
-    /// Adds what is seen now, and the pages that were swapped since the last look.
+    /// Adds the current state, and the pages swapped since the last call.
     pub(super) fn look(&mut self, conditions: &mut Conditions) {
         if let Some(mut sample) = self.source.sample(false) {
             sample.devices.truncate(self.least_free.len());
@@ -79,7 +79,7 @@ impl Observer {
 }
 
 impl Conditions {
-    /// Of this machine, within this time.
+    /// The state of this machine during a time of `within`.
     pub(super) fn of_machine(machine: &Machine, within: Duration) -> Self {
         let proc = Path::new("/proc");
         let before = swapped(proc);
@@ -130,7 +130,7 @@ fn most(one: Option<f32>, other: Option<f32>) -> Option<f32> {
     one.into_iter().chain(other).reduce(f32::max)
 }
 
-/// Pages that the system has read from and written to swap since it began (proc(5): `pswpin`, `pswpout`).
+/// Pages that the system has read from and written to swap since boot (proc(5): `pswpin`, `pswpout`).
 fn swapped(proc: &Path) -> Option<[u64; 2]> {
     let text = fs::read_to_string(proc.join("vmstat")).ok()?;
     let count = |name| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());

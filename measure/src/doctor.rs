@@ -1,4 +1,4 @@
-//! The diagnosis: a rule for each cause, each with the evidence that it needs.
+//! The diagnosis: one rule for each cause, with the evidence that it needs.
 
 use autoplace::machine::{Bytes, Gpu, HostLimit, Machine, UnusedReason};
 use autoplace::memory::{KvType, WSL_HEADROOM};
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::{Evidence, ModelEvidence};
 
-/// Something that keeps a model from being as fast as it could be on this machine.
+/// A reason why a model is slower than it could be on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What.
-    pub cause: Cause,
+    /// The cause.
+    pub cause: FindingCause,
     /// The evidence, in a sentence.
     pub evidence: String,
-    /// How to fix it: a command where there is one.
+    /// How to fix it: a command if there is one.
     pub remedy: Option<String>,
 }
 
-/// Why a model is slow, the worst first.
+/// Why a model is slow, the worst cause first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Cause {
-    /// It fits nowhere.
+pub enum FindingCause {
+    /// The model does not fit.
     #[error("the model fits nowhere on this machine")]
     OutOfReach,
-    /// A card that is there cannot be used.
+    /// A card cannot be used.
     #[error("a card is not used")]
     UnusedCard,
-    /// A driver has moved to the host's memory what should be on a GPU.
+    /// A driver has moved memory of a GPU to the host.
     #[error("the driver has moved memory of the GPU to the host")]
     Spilled,
     /// The system reads memory back from swap, or writes it there.
@@ -40,54 +40,54 @@ pub enum Cause {
     /// Weights are read from disk again for every token.
     #[error("weights are read from disk for every token")]
     Paging,
-    /// A limit on the process keeps it from memory, or from time on processors, that the machine has.
+    /// A limit on the process keeps it from memory or processor time of the machine.
     #[error("a limit on this process keeps it from what the machine has")]
     Limited,
-    /// Clocks are held down.
+    /// A GPU's clocks are held down.
     #[error("a GPU runs below its clocks")]
     Throttled,
-    /// A program runs the model with a slower placement than there is room for.
+    /// A program runs the model with a slower placement than would fit.
     #[error("it is run slower than this machine could")]
     RunsSlower,
-    /// Other programs hold memory of a GPU without which more of the model would fit.
+    /// Other programs hold memory of a GPU; without them more of the model would fit.
     #[error("other programs hold the GPU's memory")]
     OtherPrograms,
-    /// The context takes what would hold the rest of the layers.
+    /// The context takes the memory that would hold the remaining layers.
     #[error("the context takes the room of the rest of the layers")]
     LargeContext,
     /// Not everything is on GPUs.
     #[error("not everything is on the GPU")]
     NotOnGpu,
-    /// A card's link has fewer lanes than it can have.
+    /// A card's link uses fewer lanes than it has.
     #[error("a card's link runs with fewer lanes than it has")]
     Link,
     /// Other programs keep the processor busy.
     #[error("other programs keep the processor busy")]
     Processor,
-    /// The processor has instructions that this build does not use.
+    /// This build does not use all of the processor's instructions.
     #[error("this build makes no use of the processor's instructions")]
     Instructions,
-    /// It is slower than predicted, and nothing here explains it.
+    /// The model is slower than predicted, and no other rule explains it.
     #[error("it is slower than predicted, and nothing that is watched explains it")]
     Unexplained,
 }
 
-/// Measured by predicted from which on it is normal: what the predictions are held to (docs/speed-model.md), and the
-/// noise of a few seconds.
-const NORMAL: f64 = 0.75;
-/// What a driver keeps on the host for a card anyway.
+/// The share of the predicted speed that counts as normal: the accuracy of the predictions (docs/speed-model.md), and
+/// the noise of a few seconds.
+const MIN_NORMAL_SHARE: f64 = 0.75;
+/// Bytes that a driver usually keeps on the host for a card.
 const USUAL_ON_HOST: u64 = 256 << 20;
-/// The share of a card that other programs must hold to be reported without a model.
-const NOTABLE: u64 = 10;
-/// Percent of ten seconds in which threads waited for a core.
-const BUSY: f32 = 25.0;
+/// Other programs are reported without a model if they hold more than one part in this many of a card.
+const NOTABLE_PART: u64 = 10;
+/// The percentage of ten seconds in which threads wait for a core, above which the processor counts as busy.
+const BUSY_PRESSURE: f32 = 25.0;
 
-fn mended(cause: Cause, evidence: String, remedy: impl Into<String>) -> Finding {
+fn finding(cause: FindingCause, evidence: String, remedy: impl Into<String>) -> Finding {
     Finding { cause, evidence, remedy: Some(remedy.into()) }
 }
 
 impl Evidence {
-    /// What is wrong, the worst first; empty if nothing is.
+    /// The findings, the worst first; empty if there are none.
     pub fn diagnose(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.unused_cards().chain(self.links()).collect();
         let rules = [
@@ -117,7 +117,7 @@ impl Evidence {
         self.model.as_ref()?.plan.as_ref()
     }
 
-    /// Whether something of the model computes on the host; without a model it might.
+    /// Whether the host computes a part of the model; assumed without a model.
     fn uses_host(&self) -> bool {
         self.plan().is_none_or(|plan| !plan.full_offload)
     }
@@ -125,7 +125,7 @@ impl Evidence {
     fn unused_cards(&self) -> impl Iterator<Item = Finding> {
         self.machine.unused_gpus.iter().filter_map(|unused| {
             let remedy = match &unused.reason {
-                // It is used, by another name; or nobody knows how.
+                // The card is used under another name.
                 UnusedReason::SameAs { .. } => return None,
                 UnusedReason::NoBackend if unused.gpu.backend == "ROCm" => "cargo install autoplace-cli --features hip",
                 UnusedReason::NoBackend => "cargo install autoplace-cli --features cuda",
@@ -135,11 +135,11 @@ impl Evidence {
                 UnusedReason::Hidden | UnusedReason::PerhapsHidden => "unset CUDA_VISIBLE_DEVICES",
                 UnusedReason::NoSlice => "sudo nvidia-smi mig -cgi 0 -C",
                 UnusedReason::Mig => "nvidia-smi -L    # the slices that there are, for CUDA_VISIBLE_DEVICES=MIG-...",
-                // CUDA gives a process one slice whatever is changed.
+                // CUDA gives a process one slice, and no setting changes that.
                 UnusedReason::OtherSlice { .. } => return None,
                 _ => "nvidia-smi    # a driver that is too old for this build's CUDA, or a card that is, is seen there",
             };
-            Some(mended(Cause::UnusedCard, unused.to_string(), remedy))
+            Some(finding(FindingCause::UnusedCard, unused.to_string(), remedy))
         })
     }
 
@@ -147,13 +147,13 @@ impl Evidence {
         let on_host = self.conditions.on_host.unwrap_or(0);
         if on_host > USUAL_ON_HOST {
             let evidence = format!("the driver keeps {} of it in the host's memory", Bytes(on_host));
-            return Some(mended(Cause::Spilled, evidence, self.smaller()));
+            return Some(finding(FindingCause::Spilled, evidence, self.smaller()));
         }
         let free = self.conditions.least_free.filter(|_| self.machine.wsl && self.plan().is_some())?;
         let (now_free, least) = (Bytes(free), Bytes(WSL_HEADROOM));
         let evidence =
             format!("{now_free} are free on the GPU, and Windows begins to move memory to the host below {least}");
-        (free < WSL_HEADROOM).then(|| mended(Cause::Spilled, evidence, self.smaller()))
+        (free < WSL_HEADROOM).then(|| finding(FindingCause::Spilled, evidence, self.smaller()))
     }
 
     fn smaller(&self) -> String {
@@ -166,7 +166,7 @@ impl Evidence {
         let [pages_in, pages_out] = [pages_in.unwrap_or(0), pages_out.unwrap_or(0)];
         let evidence = format!("{pages_in} pages were read back meanwhile, {pages_out} written");
         let remedy = "ps aux --sort=-rss | head    # what holds the memory, to be closed";
-        (pages_in.max(pages_out) > 0).then(|| mended(Cause::Swapping, evidence, remedy))
+        (pages_in.max(pages_out) > 0).then(|| finding(FindingCause::Swapping, evidence, remedy))
     }
 
     fn limited(&self) -> Option<Finding> {
@@ -178,21 +178,21 @@ impl Evidence {
             HostLimit::DataSegment { bytes } => (*bytes, "ulimit -d unlimited"),
             _ => return None,
         };
-        // A limit that leaves nearly all of the memory costs nothing, nor does one where nothing is on the host.
+        // A limit that leaves nearly all of the memory costs nothing, and neither does one if nothing is on the host.
         let is_less = bytes < host.total / 4 * 3;
         let matters = self.model.as_ref().is_none_or(|it| it.refused.is_some() || self.uses_host());
         let evidence = format!("{} of the machine's {}", Bytes(bytes), Bytes(host.total));
-        (is_less && matters).then(|| mended(Cause::Limited, evidence, remedy))
+        (is_less && matters).then(|| finding(FindingCause::Limited, evidence, remedy))
     }
 
-    /// Fewer processors than there are, by a limit on their time or on their number.
+    /// A limit on the time or number of processors.
     fn limited_processors(&self) -> Option<Finding> {
         let host = &self.machine.host;
         let cores = host.usable_cores.or(host.physical_cores)?;
         let limit = host.cpu_limit.as_ref().filter(|limit| limit.cpus() < f64::from(cores))?;
         let evidence = format!("{limit}, of the machine's {cores}");
         let remedy = "docker update --cpus NUMBER CONTAINER";
-        self.uses_host().then(|| mended(Cause::Limited, evidence, remedy))
+        self.uses_host().then(|| finding(FindingCause::Limited, evidence, remedy))
     }
 
     fn throttled(&self) -> Option<Finding> {
@@ -201,61 +201,62 @@ impl Evidence {
         let celsius = self.conditions.temperature.map_or(String::new(), |it| format!(", {it} °C"));
         let evidence = format!("held down by {}{celsius}", held.join(", "));
         let remedy = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER";
-        (!held.is_empty()).then(|| mended(Cause::Throttled, evidence, remedy))
+        (!held.is_empty()).then(|| finding(FindingCause::Throttled, evidence, remedy))
     }
 
     fn other_programs(&self) -> Vec<Finding> {
         if let Some(model) = &self.model {
             let change = model.change(|kind| matches!(kind, ChangeKind::CloseProcess { .. }));
-            let finding = |it: &Change| Finding { cause: Cause::OtherPrograms, evidence: it.to_string(), remedy: None };
+            let finding =
+                |it: &Change| Finding { cause: FindingCause::OtherPrograms, evidence: it.to_string(), remedy: None };
             return change.map(finding).into_iter().collect();
         }
         let gpus = self.machine.gpus.iter().filter_map(|gpu: &Gpu| {
             let programs = gpu.processes.iter().flatten().filter_map(|program| program.bytes);
-            // Where nobody is named, all that is not free.
+            // If no program is known, all bytes that are not free.
             let rest = gpu.total.saturating_sub(gpu.free);
             let bytes = programs.fold(0, u64::saturating_add).max(rest);
             let evidence = format!("{} of {}'s {}", Bytes(bytes), gpu.name, Bytes(gpu.total));
             let remedy = "autoplace devices    # which they are";
-            (bytes > gpu.total / NOTABLE).then(|| mended(Cause::OtherPrograms, evidence, remedy))
+            (bytes > gpu.total / NOTABLE_PART).then(|| finding(FindingCause::OtherPrograms, evidence, remedy))
         });
         gpus.collect()
     }
 
     fn links(&self) -> impl Iterator<Item = Finding> {
-        // One card with all of a model has little to send.
+        // A single card with the whole model sends little over its link.
         let matters = self.machine.gpus.len() > 1 || self.uses_host();
         self.machine.gpus.iter().filter(move |_| matters).filter_map(|gpu| {
             let link = gpu.pcie?;
-            // An idle card takes back its generation, and not its lanes.
+            // An idle card lowers its generation, but not its lanes.
             let now = link.current.filter(|now| now.lanes < link.max.lanes)?;
             let evidence = format!("{} has {} lanes of {}", gpu.name, now.lanes, link.max.lanes);
             let remedy =
                 "sudo lspci -vv | grep -A40 VGA | grep LnkSta    # then another slot, or the card seated again";
-            Some(mended(Cause::Link, evidence, remedy))
+            Some(finding(FindingCause::Link, evidence, remedy))
         })
     }
 
     fn processor(&self) -> Option<Finding> {
-        // Threads that a limit holds wait for a core too, as the kernel counts.
+        // The kernel also counts threads stopped by a limit as waiting for a core.
         if self.limited_processors().is_some() {
             return None;
         }
-        let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY && self.uses_host())?;
+        let pressure = self.conditions.cpu_pressure.filter(|&pressure| pressure > BUSY_PRESSURE && self.uses_host())?;
         let evidence = format!("threads waited for a core in {pressure:.0} % of ten seconds");
-        Some(mended(Cause::Processor, evidence, "top    # what computes beside it"))
+        Some(finding(FindingCause::Processor, evidence, "top    # what computes beside it"))
     }
 
     fn instructions(&self) -> Option<Finding> {
         let unused = &self.unused_instructions;
         let evidence = format!("{} are there and not used", unused.join(", "));
         let remedy = "cargo install autoplace-cli --features native";
-        (!unused.is_empty() && self.uses_host()).then(|| mended(Cause::Instructions, evidence, remedy))
+        (!unused.is_empty() && self.uses_host()).then(|| finding(FindingCause::Instructions, evidence, remedy))
     }
 }
 
 impl ModelEvidence {
-    /// The file as a shell reads it back: it may be called anything.
+    /// The file name, quoted for a shell if necessary.
     fn file(&self) -> String {
         let path = self.path.display().to_string().replace(char::is_control, "?");
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-+=:@%".contains(c);
@@ -265,7 +266,8 @@ impl ModelEvidence {
         format!("'{}'", path.replace('\'', r"'\''"))
     }
 
-    /// A command that plans it with these flags, and in all else as it was; what no flag says is a comment.
+    /// A command that plans the model with these flags and otherwise as before. A comment states settings that no flag
+    /// expresses.
     fn asking(&self, flags: &[String]) -> String {
         let (mut command, mut unsaid) = (format!("autoplace plan {}", self.file()), String::new());
         let is_said = |flag: &str| flags.iter().any(|it| it.starts_with(flag));
@@ -274,7 +276,7 @@ impl ModelEvidence {
             if !is_said("--ctx ") {
                 command += &format!(" --ctx {}", plan.context.n_ctx);
             }
-            // It is the type of both; the default needs no flag.
+            // The flag sets both types; the default needs no flag.
             if !is_said("--kv ") && keys != values {
                 unsaid = format!("    # which takes f16; it was planned with keys as {keys} and values as {values}");
             } else if !is_said("--kv ") && keys != KvType::F16 {
@@ -289,7 +291,7 @@ impl ModelEvidence {
         self.advice.changes.iter().find(|change| change.kinds.iter().all(&is))
     }
 
-    /// As a command, where it is one of this program's.
+    /// The change as a command, if flags of this program express it.
     fn command(&self, change: &Change) -> Option<String> {
         let flags = change.kinds.iter().map(|kind| match kind {
             ChangeKind::KvType(ty) => Some(format!("--kv {}", ty.to_string().to_lowercase())),
@@ -302,8 +304,8 @@ impl ModelEvidence {
         Some(self.asking(&flags))
     }
 
-    /// With the fix: as a command with its result, or in words.
-    fn mended(&self, cause: Cause, evidence: String, change: Option<&Change>) -> Finding {
+    /// A finding with its remedy: a command and its result, or words.
+    fn finding(&self, cause: FindingCause, evidence: String, change: Option<&Change>) -> Finding {
         let remedy = change.map(|change| match self.command(change) {
             Some(command) => format!("{command}    # {change}"),
             None => change.to_string(),
@@ -311,7 +313,7 @@ impl ModelEvidence {
         Finding { cause, evidence, remedy }
     }
 
-    /// The cheapest change that brings everything onto GPUs, or the cheapest at all.
+    /// The cheapest change that brings everything onto GPUs, or else the cheapest change.
     fn best(&self) -> Option<&Change> {
         let changes = &self.advice.changes;
         changes.iter().find(|change| change.effect == Effect::Fits).or(changes.first())
@@ -319,32 +321,32 @@ impl ModelEvidence {
 }
 
 fn out_of_reach(model: &ModelEvidence) -> Option<Finding> {
-    Some(model.mended(Cause::OutOfReach, model.refused.clone()?, model.best()))
+    Some(model.finding(FindingCause::OutOfReach, model.refused.clone()?, model.best()))
 }
 
 fn paging(model: &ModelEvidence) -> Option<Finding> {
     let paging = model.plan.as_ref()?.paging?;
-    Some(model.mended(Cause::Paging, paging.to_string(), model.best()))
+    Some(model.finding(FindingCause::Paging, paging.to_string(), model.best()))
 }
 
-/// Faster by less is noise in the predictions.
-const NOTABLY: f64 = 1.1;
+/// A smaller speed-up is within the error of the predictions.
+const MIN_SPEEDUP: f64 = 1.1;
 
 fn runs_slower(model: &ModelEvidence) -> Option<Finding> {
     let (running, plan) = (model.running.as_ref()?, model.plan.as_ref()?);
     let theirs = running.n_gpu_layers?;
     let planned = plan.speed.as_ref().map(|speed| speed.tokens_per_second);
     let is_slower = match (running.predicted, planned) {
-        (Some(runs), Some(planned)) => runs * NOTABLY < planned,
+        (Some(runs), Some(planned)) => runs * MIN_SPEEDUP < planned,
         _ => theirs < plan.n_gpu_layers,
     };
     let about = running.predicted.map_or(String::new(), |it| format!(", about {it:.1} tok/s"));
     let (program, all) = (&running.program, plan.layers());
     let evidence = format!("{program}: {theirs} of {all} layers on GPUs{about}; there is room for {}", summary(plan));
-    is_slower.then(|| Finding { cause: Cause::RunsSlower, evidence, remedy: running.otherwise.clone() })
+    is_slower.then(|| Finding { cause: FindingCause::RunsSlower, evidence, remedy: running.otherwise.clone() })
 }
 
-/// A smaller cache alone would bring everything onto the GPU.
+/// The finding if a smaller cache alone would bring everything onto the GPU.
 fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
     let is_cache =
@@ -353,19 +355,19 @@ fn large_context(model: &ModelEvidence) -> Option<Finding> {
     let change = changes.find(|it| it.effect == Effect::Fits && it.kinds.iter().all(is_cache))?;
     let kv = plan.placements.iter().fold(0_u64, |sum, it| sum.saturating_add(it.footprint.kv));
     let evidence = format!("its cache of {} tokens takes {}: {}", plan.context.n_ctx, Bytes(kv), summary(plan));
-    Some(model.mended(Cause::LargeContext, evidence, Some(change)))
+    Some(model.finding(FindingCause::LargeContext, evidence, Some(change)))
 }
 
 fn not_on_gpu(model: &ModelEvidence, machine: &Machine) -> Option<Finding> {
     let plan = model.plan.as_ref()?;
     let on_gpus = plan.gpus().next().is_some();
-    // Cards that are slower than the host were left out on purpose.
-    let rates = Rates::of(&machine.gpus.iter().collect::<Vec<_>>(), &machine.host);
+    // Cards slower than the host were left out on purpose.
+    let rates = Rates::for_devices(&machine.gpus.iter().collect::<Vec<_>>(), &machine.host);
     let is_slow = |gpu: &Rate| gpu.bytes_per_second <= rates.host.bytes_per_second;
     let is_worse = !on_gpus && rates.gpus.iter().all(is_slow);
-    // A large context has a finding of its own.
+    // A large context has its own finding.
     let is_said = is_worse || plan.full_offload || large_context(model).is_some();
-    (!is_said).then(|| model.mended(Cause::NotOnGpu, summary(plan), model.best()))
+    (!is_said).then(|| model.finding(FindingCause::NotOnGpu, summary(plan), model.best()))
 }
 
 /// `58 of 81 layers on GPUs, parts of 12 blocks on the host, about 3.9 tok/s, 20.1 if all were`.
@@ -375,7 +377,7 @@ fn summary(plan: &Plan) -> String {
         let all = all.map_or(String::new(), |all| format!(", {all:.1} if all were"));
         format!(", about {:.1} tok/s{all}", speed.tokens_per_second)
     });
-    let parts = match plan.parted_blocks {
+    let parts = match plan.split_blocks {
         0 => String::new(),
         blocks => format!(", parts of {blocks} blocks on the host"),
     };
@@ -389,5 +391,5 @@ fn unexplained(model: &ModelEvidence) -> Option<Finding> {
     };
     let evidence = format!("{measured:.1} tok/s measured, {predicted:.1} predicted");
     let remedy = format!("autoplace measure {}", model.file());
-    (measured < predicted * NORMAL).then(|| mended(Cause::Unexplained, evidence, remedy))
+    (measured < predicted * MIN_NORMAL_SHARE).then(|| finding(FindingCause::Unexplained, evidence, remedy))
 }

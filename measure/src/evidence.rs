@@ -1,4 +1,4 @@
-//! The evidence of a diagnosis: the machine as it is, and a model on it.
+//! The evidence for a diagnosis: the state of the machine, and a model on it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -13,27 +13,27 @@ use serde_json::Value;
 
 use super::conditions::Conditions;
 use super::measurement::{Speed, anonymous, file_of, lossy, masked};
-use super::run::{Arm, Measure};
+use super::run::{Measure, Variant};
 use super::{Error, Protocol};
 
-/// How long a machine without a model is looked at.
-const LOOK: Duration = Duration::from_millis(300);
+/// How long a machine without a model is watched.
+const WATCH_TIME: Duration = Duration::from_millis(300);
 
-/// What is known of a machine, and of a model on it: what [`diagnose`](Self::diagnose) judges. As JSON it is a report
+/// The known facts about a machine and a model on it, which [`diagnose`](Self::diagnose) judges. Its JSON is a report
 /// that can be judged again elsewhere.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Evidence {
-    /// The version of this form: [`Evidence::VERSION`].
+    /// The format version: [`Evidence::VERSION`].
     pub version: u64,
     /// This crate, llama.cpp and its backends, with their versions.
     pub made_by: String,
     /// The machine.
     pub machine: Machine,
-    /// Instructions that the processor has and this build makes no use of.
+    /// Instructions that the processor has and this build does not use.
     #[serde(default)]
     pub unused_instructions: Vec<String>,
-    /// How the machine was while it was looked at.
+    /// The state of the machine while it was watched.
     #[serde(default)]
     pub conditions: Conditions,
     /// The model, if there is one.
@@ -41,64 +41,64 @@ pub struct Evidence {
     pub model: Option<ModelEvidence>,
 }
 
-/// A model, as far as it could be placed and measured.
+/// A model: its plan, and its speed if measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelEvidence {
-    /// Its file; its name alone in a report.
+    /// The file; in a report its name only.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// Where it goes.
+    /// The plan.
     pub plan: Option<Plan>,
-    /// Why it goes nowhere.
+    /// Why there is no plan.
     pub refused: Option<String>,
-    /// What would make more of it fit.
+    /// Changes that would make more of the model fit.
     #[serde(default)]
     pub advice: Advice,
-    /// Tokens per second of generation, where it was measured.
+    /// The measured speed of generation.
     #[serde(default)]
     pub measured: Option<Speed>,
-    /// The same as the plan's model of speed has it.
+    /// The predicted speed of generation, in tokens per second.
     #[serde(default)]
     pub predicted: Option<f64>,
-    /// Another program that runs the model now.
+    /// Another program that currently runs the model.
     #[serde(default)]
     pub running: Option<Running>,
 }
 
-/// Another program that runs the model, as far as it is known. What it holds counts as free in the plan beside it.
+/// Another program that runs the model, as far as it is known. The plan counts its memory as free.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Running {
-    /// `llama-server b11434`.
+    /// The program with its version: `llama-server b11434`.
     pub program: String,
-    /// Its process.
+    /// The process id.
     pub pid: Option<u32>,
-    /// Layers on GPUs: the number that it was given, or as many as take what it holds there.
+    /// Layers on GPUs: the number it was given, or the number that its memory there corresponds to.
     pub n_gpu_layers: Option<u32>,
     /// Bytes that it holds on GPUs.
     pub on_gpus: Option<u64>,
-    /// Tokens per second of generation, if it reports them.
+    /// Tokens per second of generation, if the program reports them.
     pub tokens_per_second: Option<f64>,
-    /// The same as the plan's model of speed has it for its placement.
+    /// The predicted speed for its placement, in tokens per second.
     pub predicted: Option<f64>,
-    /// How it is started to place the model as the plan does.
+    /// The command that starts it with the plan's placement.
     pub otherwise: Option<String>,
-    /// What is unknown, or not taken into account.
+    /// Unknown or ignored settings.
     pub notes: Vec<String>,
 }
 
 /// Seconds of a day.
 const DAY: u64 = 24 * 60 * 60;
-/// Rates are measured again by hand after half a year: drivers, cooling and settings change.
-const STALE: u64 = 180 * DAY;
+/// Rates older than half a year count as stale: drivers, cooling and settings change.
+const STALE_AFTER: u64 = 180 * DAY;
 
 impl Evidence {
-    /// The version that this crate writes.
+    /// The format version that this crate writes.
     pub const VERSION: u64 = 1;
 
-    /// Evidence of a described machine, which is not looked at.
-    pub fn of(machine: Machine) -> Self {
+    /// Evidence of a described machine, without watching it.
+    pub fn new(machine: Machine) -> Self {
         Self {
             version: Self::VERSION,
             made_by: build_name(),
@@ -109,26 +109,26 @@ impl Evidence {
         }
     }
 
-    /// Evidence of this computer, as it is within some tenths of a second.
+    /// Evidence of this computer, watched for some tenths of a second.
     ///
     /// # Errors
     ///
-    /// [`load::Error::Native`] when the native code cannot run on this CPU.
+    /// [`load::Error::Native`] if the native code cannot run on this CPU.
     pub fn of_this_machine() -> Result<Self, load::Error> {
         let machine = load::detect()?;
-        let mut evidence = Self::of(machine);
-        evidence.conditions = Conditions::of_machine(&evidence.machine, LOOK);
+        let mut evidence = Self::new(machine);
+        evidence.conditions = Conditions::of_machine(&evidence.machine, WATCH_TIME);
         let unused = autoplace::llama_sys::build_info().unused_instructions;
         evidence.unused_instructions = unused.into_iter().map(str::to_owned).collect();
         Ok(evidence)
     }
 
-    /// Adds a model: where it goes on this machine by arithmetic, and what would make more of it fit. Loads nothing.
+    /// Adds a model: its estimated plan on this machine, and changes that would make more of it fit. Loads nothing.
     ///
     /// # Errors
     ///
-    /// [`load::Error::Gguf`] and [`load::Error::Profile`] for a file that is no model, and [`load::Error::Plan`] for a
-    /// request that is invalid. A model that does not fit is evidence and no error.
+    /// [`load::Error::Gguf`] and [`load::Error::Profile`] for a file that is not a model, and [`load::Error::Plan`] for
+    /// an invalid request. A model that does not fit is evidence, not an error.
     pub fn with_model(mut self, path: &Path, request: &Request) -> Result<Self, load::Error> {
         let profile = ModelProfile::from_header(&Header::open(path)?)?;
         let planner = Planner::new(&profile, &self.machine).request(request.clone());
@@ -150,11 +150,11 @@ impl Evidence {
         Ok(self)
     }
 
-    /// Adds what the model does: loads it and generates, some seconds in all.
+    /// Adds a measurement: loads the model and generates for some seconds.
     ///
     /// # Errors
     ///
-    /// As [`Measure::run`].
+    /// Those of [`Measure::run`].
     pub fn measured(mut self, measure: Measure<'_>) -> Result<Self, Error> {
         let Some(model) = self.model.as_mut().filter(|model| model.plan.is_some()) else { return Ok(self) };
         let few = |usual: Protocol| {
@@ -162,7 +162,7 @@ impl Evidence {
             usual.n_prompt(n_prompt).n_gen(n_gen).depths([0]).rounds(1).only(3)
         };
         let request = measure.request.clone();
-        let measured = measure.protocol(few).run(&[Arm::asked("doctor", request)])?;
+        let measured = measure.protocol(few).run(&[Variant::asked("doctor", request)])?;
         let [point] = measured.points.as_slice() else { return Err(Error::Stopped) };
         if let Some(failure) = &point.failure {
             return Err(Error::Failed(failure.clone()));
@@ -172,15 +172,15 @@ impl Evidence {
             model.predicted = row.predicted;
         }
         self.conditions = point.conditions.clone();
-        // A load that uses no GPU looks for none.
+        // A load without GPUs does not look for any.
         if measured.machine.gpus.len() >= self.machine.gpus.len() {
             self.machine = measured.machine;
         }
         Ok(self)
     }
 
-    /// Rates of this machine that predictions should not rest on any more: measured beside other work, or long ago. A
-    /// line for each device, with what to do.
+    /// A line for each device whose rates should be measured again, because they were measured beside other work or
+    /// long ago.
     pub fn stale_rates(&self) -> Vec<String> {
         let now = SystemTime::now();
         let host = self.machine.host.rates.as_ref().map(|rates| ("host", rates));
@@ -189,13 +189,13 @@ impl Evidence {
             let all: Vec<_> = rates.all_conditions().collect();
             let known = || all.iter().copied().flatten();
             let disturbed: Vec<_> = known().filter(|it| !it.is_quiet()).collect();
-            let old = |it: &&RateConditions| it.age(now).is_some_and(|seconds| seconds > STALE);
+            let old = |it: &&RateConditions| it.age(now).is_some_and(|seconds| seconds > STALE_AFTER);
             let n_old = known().filter(old).count();
             let worst = disturbed.iter().max_by_key(|it| it.disturbance());
             let why = match (worst, n_old) {
                 (Some(worst), _) => format!("{} of {} were measured {worst}", disturbed.len(), all.len()),
                 (None, 0) => return None,
-                (None, n) => format!("{n} of {} are older than {} days", all.len(), STALE / DAY),
+                (None, n) => format!("{n} of {} are older than {} days", all.len(), STALE_AFTER / DAY),
             };
             let remedy = "`autoplace devices --measure` while nothing else computes";
             Some(format!("{name}: its rates are stale: {why}; {remedy}"))
@@ -203,7 +203,7 @@ impl Evidence {
         host.into_iter().chain(gpus).filter_map(of_device).collect()
     }
 
-    /// The same without what identifies the machine's owner.
+    /// The same evidence without data that identifies the machine's owner.
     #[must_use]
     pub fn anonymous(mut self) -> Self {
         let path = self.model.as_ref().map(|model| model.path.clone()).unwrap_or_default();
@@ -228,16 +228,16 @@ impl Evidence {
         self
     }
 
-    /// As JSON, indented.
+    /// The evidence as indented JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Reads what [`to_json`](Self::to_json) wrote, also within a longer text.
+    /// Reads the output of [`to_json`](Self::to_json), also from within a longer text.
     ///
     /// # Errors
     ///
-    /// A line that names what is wrong, and where.
+    /// A line that names the problem and its position.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let in_json = |error: serde_json::Error| format!("its JSON: {error}");
         let fenced = text.find("```json").unwrap_or(0);
@@ -245,12 +245,12 @@ impl Evidence {
         let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
         let value = values.next().transpose().map_err(in_json)?.unwrap_or_default();
         let end = begin + values.byte_offset();
-        // Of another version other keys may be missing.
+        // Other versions may lack keys.
         let version = &value["version"];
         if *version != Self::VERSION {
             return Err(format!("its version is {version}, and {} is read", Self::VERSION));
         }
-        // From the text, as other JSON is read here: what is read from values too is compiled twice.
+        // Read from the text like other JSON; reading from a tree would compile the code twice.
         let read: Self = serde_json::from_str(&text[begin..end]).map_err(in_json)?;
         read.machine.check().map_err(|error| format!("its machine: {error}"))?;
         Ok(read)

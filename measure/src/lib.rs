@@ -1,12 +1,12 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Every placement is planned as any load is; one that does not fit is a [`Point`] with the reason. They take turns:
-//! each round loads each of them again, every other round in the opposite order. Speeds are those of the library's own
-//! [`generate`], prompt and generation apart as llama-bench has them (docs/measure.md).
+//! Every placement is planned like any load. One that does not fit is a [`Point`] with the reason. The placements take
+//! turns: each round loads each of them again, alternating the order. Speeds are those of the library's own
+//! [`generate`], for prompt and generation separately, as in llama-bench (docs/measure.md).
 
 #![forbid(unsafe_code)]
 
-/// `name(argument: type) field = value;`: setters that are called so.
+/// Defines setters: `name(argument: type) field = value;`.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $field:ident = $value:expr;)*) => {
         $($(#[$doc])* pub fn $name(mut self, $argument: $ty) -> Self {
@@ -31,12 +31,12 @@ mod sweep;
 pub use clock::{Clock, SystemClock};
 pub use compare::Ratio;
 pub use conditions::Conditions;
-pub use doctor::{Cause, Finding};
+pub use doctor::{Finding, FindingCause};
 pub use evidence::{Evidence, ModelEvidence, Running};
 pub use measurement::{Measured, MeasuredDevice, MeasuredModel, Measurement, Point, Row, Sample, Speed};
 pub use protocol::Protocol;
 pub use ready::{Aspect, Check, Readiness, Ready, Trial};
-pub use run::{Arm, Measure, Progress};
+pub use run::{Measure, Progress, Variant};
 pub use submission::{
     Submission, SubmittedBytes, SubmittedConditions, SubmittedGpu, SubmittedMachine, SubmittedModel, SubmittedPoint,
     SubmittedRow,
@@ -49,19 +49,19 @@ use autoplace::{generate, load};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The protocol measures nothing, or what it asks for has no room in the context.
+    /// The protocol measures nothing, or does not fit in the context.
     #[error("{0}")]
     Protocol(String),
-    /// The model was not loaded, or not planned.
+    /// The model could not be planned or loaded.
     #[error(transparent)]
     Load(#[from] load::Error),
-    /// A text was not generated.
+    /// Generation failed.
     #[error(transparent)]
     Generate(#[from] generate::Error),
-    /// The model was loaded, and failed while it computed.
+    /// The model was loaded and failed while computing.
     #[error("the model was loaded and cannot be measured: {0}")]
     Failed(String),
-    /// It was stopped before the first placement was loaded.
+    /// The measurement was stopped before the first load.
     #[error("stopped before anything was measured")]
     Stopped,
 }

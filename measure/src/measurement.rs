@@ -1,4 +1,4 @@
-//! What was measured, as others can read it: docs/measure.md describes its JSON, docs/measurement.schema.json is its
+//! Measurements in their exchange format: docs/measure.md describes the JSON, and docs/measurement.schema.json is its
 //! schema.
 
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::conditions::Conditions;
 use super::protocol::Protocol;
 
-/// Placements of one model on one machine, and how fast each was. Sizes in bytes.
+/// Placements of one model on one machine, with their speeds. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Measurement {
-    /// The version of this form: [`Measurement::VERSION`] when written by this crate.
+    /// The format version; this crate writes [`Measurement::VERSION`].
     pub version: u64,
     /// This crate, llama.cpp and its backends, with their versions.
     pub made_by: String,
@@ -25,22 +25,22 @@ pub struct Measurement {
     pub model: MeasuredModel,
     /// The machine, as the first load found it.
     pub machine: Machine,
-    /// What was computed of each placement.
+    /// The computations made with each placement.
     pub protocol: Protocol,
     /// The placements.
     pub points: Vec<Point>,
-    /// What else there is to say, for people.
+    /// Notes for people.
     pub notes: Vec<String>,
 }
 
-/// The model that was measured.
+/// The measured model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MeasuredModel {
-    /// The file, as it was given; in JSON, what is not Unicode is replaced.
+    /// The file, as given. In JSON, invalid Unicode is replaced.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// Its name, its length and the hash of its header.
+    /// The model's name, lengths and header hash.
     #[serde(flatten)]
     pub identity: ModelIdentity,
     /// Architecture, size and quantisation in llama.cpp's words: `llama 8B Q4_K - Medium`.
@@ -51,37 +51,37 @@ pub struct MeasuredModel {
     pub n_params: u64,
 }
 
-/// One placement, and what was measured of it.
+/// One placement with its measurements.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Point {
-    /// What it was called: `plan`, `ngl 32`, `before`.
+    /// The name: `plan`, `ngl 32`, `before`.
     pub name: String,
-    /// Where the model went; `None` where it was not loaded.
+    /// The placement; `None` if the model was not loaded.
     pub placement: Option<Measured>,
-    /// Why nothing, or nothing more, was measured.
+    /// Why the measurement is missing or incomplete.
     pub failure: Option<String>,
-    /// A row for each length of prompt and for what was generated after it, at each depth.
+    /// One row for each prompt length, and one for the tokens generated after it, at each depth.
     pub rows: Vec<Row>,
-    /// How the machine was meanwhile.
+    /// The state of the machine meanwhile.
     pub conditions: Conditions,
 }
 
-/// Where a model went, what was planned for it and what it took.
+/// The placement of a loaded model, with its planned and actual bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Measured {
-    /// Layers on GPUs, the output layer counted.
+    /// Layers on GPUs, the output layer included.
     pub n_gpu_layers: u32,
-    /// All layers, the output layer counted.
+    /// All layers, the output layer included.
     pub layers: u32,
     /// Layers per GPU, as llama.cpp takes them; empty for one GPU.
     pub tensor_split: Vec<f32>,
-    /// Parts that lie elsewhere than their layer.
+    /// Weights placed apart from their layer.
     pub overrides: Vec<TensorOverride>,
-    /// The settings of context and load, under llama.cpp's names.
+    /// The parameters of context and load, under llama.cpp's names.
     pub settings: ContextParams,
-    /// Threads that generated.
+    /// Threads for generation.
     pub threads: u32,
     /// Threads for prompts.
     pub threads_batch: u32,
@@ -89,50 +89,50 @@ pub struct Measured {
     pub devices: Vec<MeasuredDevice>,
 }
 
-/// What one device held.
+/// The bytes of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MeasuredDevice {
-    /// Its name for people.
+    /// The name for people.
     pub name: String,
-    /// ggml's name of it; `None` for the host.
+    /// The name in ggml; `None` for the host.
     pub device: Option<String>,
-    /// What it is.
+    /// The kind of device.
     pub kind: PlacementKind,
-    /// Layers on it.
+    /// Layers on the device.
     pub layers: u32,
-    /// What the plan takes of it.
+    /// Planned bytes.
     pub planned: Footprint,
-    /// What llama.cpp said before the load that it would allocate; `None` for the host.
+    /// Bytes that llama.cpp announced before the load; `None` for the host.
     pub probed: Option<Footprint>,
-    /// What llama.cpp says it has allocated, where it says so.
+    /// Bytes that llama.cpp reports as allocated, if it does.
     pub allocated: Option<Footprint>,
-    /// By how much its free memory shrank, if it reports that.
+    /// The decrease of the free memory, if the device reports it.
     pub taken: Option<u64>,
-    /// What the plan leaves free on it.
+    /// Bytes that the plan keeps free.
     pub headroom: u64,
-    /// What was free on it when all had been computed, if it reports that.
+    /// Free bytes after all computations, if the device reports them.
     pub free: Option<u64>,
 }
 
-/// Computations of one kind. As in llama-bench either `n_prompt` or `n_gen` is 0.
+/// Computations of one kind. As in llama-bench, either `n_prompt` or `n_gen` is 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Row {
-    /// Tokens of the prompt that was computed.
+    /// Tokens of the prompt.
     pub n_prompt: u32,
-    /// Tokens that were generated.
+    /// Generated tokens.
     pub n_gen: u32,
-    /// Tokens that the context held before.
+    /// Tokens in the context before.
     pub n_depth: u32,
-    /// When the first was begun: `2026-11-24T11:59:33Z`.
+    /// The start of the first computation: `2026-11-24T11:59:33Z`.
     pub time: String,
     /// Tokens per second.
     pub speed: Speed,
-    /// What the plan's model of speed says, from the rates of this machine; `None` where it knows no law for this
-    /// model, or a rate would be a guess.
+    /// The predicted tokens per second, from this machine's rates; `None` if the model's layout is unknown or a rate
+    /// would be a guess.
     pub predicted: Option<f64>,
-    /// Each computation, in the order in which they were made.
+    /// Each computation, in the order of execution.
     pub samples: Vec<Sample>,
 }
 
@@ -140,7 +140,7 @@ pub struct Row {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Speed {
-    /// Half of them were faster.
+    /// The median.
     pub median: f64,
     /// The slowest.
     pub least: f64,
@@ -152,14 +152,14 @@ pub struct Speed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sample {
-    /// The round that it was made in, from 0.
+    /// The round, from 0.
     pub round: u32,
-    /// Its nanoseconds.
+    /// Nanoseconds.
     pub ns: u64,
 }
 
 impl Measurement {
-    /// The version that this crate writes.
+    /// The format version that this crate writes.
     pub const VERSION: u64 = 1;
 
     pub(super) fn new(model: MeasuredModel, machine: Machine, protocol: Protocol) -> Self {
@@ -167,16 +167,16 @@ impl Measurement {
         Self { version, made_by, model, machine, protocol, points: Vec::new(), notes: Vec::new() }
     }
 
-    /// As JSON, indented.
+    /// The measurement as indented JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Reads what [`to_json`](Self::to_json) wrote.
+    /// Reads the output of [`to_json`](Self::to_json).
     ///
     /// # Errors
     ///
-    /// A line that names what is wrong, and where.
+    /// A line that names the problem and its position.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let read: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match read.version {
@@ -185,7 +185,7 @@ impl Measurement {
         }
     }
 
-    /// The point of this name.
+    /// The point with this name.
     pub fn point(&self, name: &str) -> Option<&Point> {
         self.points.iter().find(|point| point.name == name)
     }
@@ -202,15 +202,15 @@ impl Point {
         });
         let row = &mut self.rows[row];
         row.samples.push(sample);
-        row.speed = Speed::of(row.speeds());
+        row.speed = Speed::from_samples(row.speeds());
     }
 
-    /// Generation at the least depth that was measured: what a sweep is drawn by.
+    /// Generation at the least measured depth, which the chart of a sweep shows.
     pub fn generation(&self) -> Option<&Row> {
         self.rows.iter().filter(|row| row.n_gen > 0).min_by_key(|row| row.n_depth)
     }
 
-    /// Prompts at the least depth that was measured.
+    /// Prompts at the least measured depth.
     pub fn prompt(&self) -> Option<&Row> {
         self.rows.iter().filter(|row| row.n_gen == 0).min_by_key(|row| row.n_depth)
     }
@@ -223,7 +223,7 @@ impl Row {
         self.samples.iter().map(move |sample| tokens * 1e9 / sample.ns.max(1) as f64)
     }
 
-    /// As llama-bench calls it: `pp512`, `tg256 @ d2048`.
+    /// The name in llama-bench's notation: `pp512`, `tg256 @ d2048`.
     pub fn name(&self) -> String {
         let (kind, tokens) = if self.n_gen > 0 { ("tg", self.n_gen) } else { ("pp", self.n_prompt) };
         match self.n_depth {
@@ -234,8 +234,8 @@ impl Row {
 }
 
 impl Speed {
-    /// Of the two in the middle the upper one.
-    pub(super) fn of(speeds: impl Iterator<Item = f64>) -> Self {
+    /// The median of an even number of speeds is the upper of the two middle ones.
+    pub(super) fn from_samples(speeds: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = speeds.collect();
         sorted.sort_by(f64::total_cmp);
         let at = |n: usize| rounded(sorted.get(n).copied().unwrap_or_default());
@@ -243,8 +243,8 @@ impl Speed {
     }
 }
 
-/// Leaves out what identifies the machine's owner. Returns what to mask in texts, and as what: the folder of the model,
-/// and the names of devices of other machines, which are their addresses.
+/// Removes data that identifies the machine's owner. Returns the texts to mask, each with its mask: the model's folder,
+/// and the names of devices of other machines, which are addresses.
 pub(super) fn anonymous(machine: &mut Machine, model: &Path) -> Vec<(String, String)> {
     let whole = model.display().to_string();
     let folder = whole.strip_suffix(&*file_of(model).to_string_lossy()).filter(|folder| *folder != "/");
@@ -288,29 +288,29 @@ pub(super) fn masked(text: &mut String, names: &[(String, String)]) {
     }
 }
 
-/// The name of a file alone.
+/// The file name of a path.
 pub(super) fn file_of(path: &Path) -> PathBuf {
     path.file_name().map_or_else(PathBuf::new, PathBuf::from)
 }
 
-/// A path as JSON can hold it.
+/// A path as valid Unicode for JSON.
 pub(super) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// With four decimals: so few are read back from text as they were.
+/// Rounds to four decimals, which survive a round trip through text.
 pub(super) fn rounded(speed: f64) -> f64 {
     (speed * 1e4).round() / 1e4
 }
 
 impl Measured {
-    /// Whether it is the same placement, with the same settings.
+    /// Whether both are the same placement with the same settings.
     pub(super) fn is_where(&self, other: &Self) -> bool {
         (self.n_gpu_layers, &self.tensor_split, &self.overrides, &self.settings)
             == (other.n_gpu_layers, &other.tensor_split, &other.overrides, &other.settings)
     }
 
-    pub(super) fn of(report: &LoadReport) -> Self {
+    pub(super) fn from_report(report: &LoadReport) -> Self {
         let plan = &report.plan;
         let gpus = plan.gpus().zip(report.gpus.iter().map(Some));
         // `None` is the host.
@@ -340,12 +340,12 @@ impl Measured {
 }
 
 impl MeasuredModel {
-    pub(super) fn of(path: &Path, model: &Model) -> Result<Self, super::Error> {
+    pub(super) fn new(path: &Path, model: &Model) -> Result<Self, super::Error> {
         let header = model.header().map_err(autoplace::load::Error::from)?;
         let plan = model.placement();
         let described = match model.native() {
             Ok(native) => native.description(),
-            // It is in another process.
+            // The model is in another process.
             Err(_) => {
                 let kind = plan.model.file_type.as_deref().unwrap_or_default();
                 format!("{} {kind}", plan.model.architecture).trim_end().to_owned()
@@ -353,7 +353,7 @@ impl MeasuredModel {
         };
         Ok(Self {
             path: path.to_owned(),
-            identity: ModelIdentity::of(header).map_err(autoplace::load::Error::from)?,
+            identity: ModelIdentity::from_header(header).map_err(autoplace::load::Error::from)?,
             description: described,
             tensor_bytes: header.tensors().map(autoplace::gguf::Tensor::bytes).sum(),
             n_params: header.tensors().map(autoplace::gguf::Tensor::elements).sum(),

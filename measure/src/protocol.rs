@@ -1,4 +1,4 @@
-//! What each placement computes, and how often.
+//! The computations made with each placement.
 
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::Token;
@@ -7,29 +7,30 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 
-/// Ours, a line each.
+/// The default texts, one per line.
 const PROMPTS: &str = include_str!("prompts.txt");
 
-/// What each placement computes: a prompt and a greedy generation after it, at each depth, once for each prompt.
+/// The computations made with each placement: a prompt and a greedy generation after it, at each depth, once for each
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Protocol {
-    /// Tokens of each prompt: a text is repeated or cut to have as many. 0 takes each text as it is.
+    /// Tokens of each prompt: a text is repeated or cut to this length. 0 takes each text as it is.
     pub n_prompt: u32,
-    /// Tokens that are generated after each, whether or not the text ends before.
+    /// Tokens generated after each prompt, even beyond the end of the text.
     pub n_gen: u32,
-    /// Tokens that the context holds before the prompt.
+    /// Tokens in the context before the prompt.
     pub depths: Vec<u32>,
-    /// Rounds over all placements, each of which loads every placement again. The prompts are shared out over them.
+    /// Rounds over all placements. Each round loads every placement again and takes its share of the prompts.
     pub rounds: u32,
-    /// The texts; only given ones are kept.
+    /// The texts; the default texts are not stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<String>,
 }
 
 impl Protocol {
-    /// Twelve prompts of 512 tokens and 256 tokens after each, in an empty context and in one that is half full, in
-    /// three rounds; of a short context a quarter each.
+    /// Twelve prompts of 512 tokens with 256 tokens after each, in an empty context and in a half-full one, in three
+    /// rounds. A short context gets a quarter of its length for each.
     pub fn new(n_ctx: u32) -> Self {
         let (n_prompt, n_gen) = ((n_ctx / 4).clamp(1, 512), (n_ctx / 4).clamp(1, 256));
         let deepest = n_ctx.saturating_sub(n_prompt + n_gen + 1);
@@ -39,19 +40,19 @@ impl Protocol {
     }
 
     setters! {
-        /// Tokens of each prompt.
+        /// Sets the tokens of each prompt.
         n_prompt(tokens: u32) n_prompt = tokens;
-        /// Tokens that are generated after each.
+        /// Sets the tokens generated after each prompt.
         n_gen(tokens: u32) n_gen = tokens;
-        /// Tokens that the context holds before the prompt.
+        /// Sets the tokens in the context before the prompt.
         depths(depths: impl Into<Vec<u32>>) depths = depths.into();
-        /// Rounds over all placements.
+        /// Sets the rounds over all placements.
         rounds(rounds: u32) rounds = rounds;
-        /// Other texts than ours.
+        /// Replaces the default texts.
         prompts(texts: impl Into<Vec<String>>) prompts = texts.into();
     }
 
-    /// The first texts only.
+    /// Keeps only the first `n` texts.
     pub(super) fn only(mut self, n: usize) -> Self {
         self.prompts = self.texts().into_iter().take(n).map(str::to_owned).collect();
         self
@@ -64,12 +65,12 @@ impl Protocol {
         }
     }
 
-    /// How many texts there are.
+    /// The number of texts.
     pub(super) fn n_texts(&self) -> usize {
         self.texts().len()
     }
 
-    /// Refuses a protocol that measures nothing.
+    /// Rejects a protocol that measures nothing.
     pub(super) fn check(&self) -> Result<(), Error> {
         let (texts, rounds) = (self.n_texts(), self.rounds);
         let wrong = if self.n_gen == 0 {
@@ -84,7 +85,7 @@ impl Protocol {
         Err(Error::Protocol(wrong))
     }
 
-    /// Refuses a prompt of so many tokens, at the greatest depth, that has no room in this context.
+    /// Rejects a longest prompt that does not fit in this context at the greatest depth.
     pub(super) fn fits(&self, longest: usize, n_ctx: u32) -> Result<(), Error> {
         let deepest = self.depths.iter().copied().max().unwrap_or_default();
         let needed = longest as u64 + u64::from(deepest) + u64::from(self.n_gen) + 1;
@@ -97,9 +98,9 @@ impl Protocol {
         )))
     }
 
-    /// The tokens of each prompt, and those that fill the context before it.
+    /// The tokens of each prompt, and the tokens that fill the context before it.
     pub(super) fn tokens(&self, model: &Model, n_ctx: u32) -> Result<Tokens, Error> {
-        // Without BOS, with which all would begin: the context would hold it already.
+        // Without BOS: all prompts would begin with it, and the context would already hold it.
         let texts = self.texts().into_iter().map(|text| Prompt::text(text).add_special(false));
         let own: Vec<Vec<Token>> = texts.map(|text| model.tokenize(text)).collect::<Result<_, _>>()?;
         let before = own.concat();

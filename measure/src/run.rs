@@ -1,4 +1,4 @@
-//! Loading one placement after the other and computing with each.
+//! Loads one placement after the other and computes with each.
 
 use std::path::{Path, PathBuf};
 
@@ -30,42 +30,42 @@ pub struct Measure<'a> {
     pub(super) clock: Box<dyn Clock + 'a>,
 }
 
-/// A placement to be measured.
+/// A placement to measure.
 #[derive(Debug, Clone)]
-pub struct Arm {
+pub struct Variant {
     name: String,
     request: Request,
-    /// Which is followed instead of what is asked.
+    /// The plan to follow instead of the request.
     saved: Option<Box<SavedPlan>>,
 }
 
-/// How far a measurement is.
+/// The progress of a measurement.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Progress<'a> {
-    /// The placement that is measured.
+    /// The current placement.
     pub name: &'a str,
-    /// The share that is done, by predicted time: 0.0 to 1.0.
+    /// The finished share by predicted time: 0.0 to 1.0.
     pub done: f64,
 }
 
-/// Tokens that a load computes before any counts.
-const WARM_UP: usize = 8;
+/// Tokens that each load computes before the measurement starts.
+const WARM_UP_TOKENS: usize = 8;
 
-impl Arm {
-    /// Where a plan for this request puts the model.
+impl Variant {
+    /// The placement planned for a request.
     pub fn asked(name: impl Into<String>, request: Request) -> Self {
         Self { name: name.into(), request, saved: None }
     }
 
-    /// Where a saved plan puts it.
+    /// The placement of a saved plan.
     pub fn saved(name: impl Into<String>, plan: SavedPlan) -> Self {
         Self { name: name.into(), request: Request::new(), saved: Some(Box::new(plan)) }
     }
 }
 
 impl<'a> Measure<'a> {
-    /// Of this model.
+    /// A measurement of this model.
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
@@ -79,91 +79,93 @@ impl<'a> Measure<'a> {
     }
 
     setters! {
-        /// What is asked of the plans of a [`sweep`](Self::sweep): context, types of the cache and so on.
+        /// Sets the request of a [`sweep`](Self::sweep)'s plans: context, cache types and so on.
         request(request: Request) request = request;
-        /// Changes what is computed of each placement, from the default: [`Protocol::new`] of the least of
-        /// their contexts.
+        /// Changes the protocol. The default is [`Protocol::new`] for the smallest of the placements' contexts.
         protocol(change: impl Fn(Protocol) -> Protocol + 'a) protocol = Box::new(change);
-        /// Describes each load further, beside its request: machine, threads, isolation, adapters.
+        /// Configures each load apart from its request: machine, threads, isolation, adapters.
         load_with(prepare: impl Fn(ModelBuilder) -> ModelBuilder + 'a) prepare = Box::new(prepare);
-        /// Called before each computation; `false` ends the measurement with what there is by then.
+        /// Sets a callback before each computation. If it returns `false`, the measurement ends with its results so
+        /// far.
         progress(progress: impl FnMut(&Progress<'_>) -> bool + 'a) progress = Box::new(progress);
-        /// The folder whose `proc` and `sys` describe the host, as
-        /// [`Host::detect_under`](autoplace::machine::Host::detect_under) reads them. Default: `/`. A container may
-        /// have its host's mounted elsewhere.
+        /// Sets the folder whose `proc` and `sys` describe the host, as
+        /// [`Host::detect_under`](autoplace::machine::Host::detect_under) reads them. The default is `/`. A container
+        /// may mount its host's files elsewhere.
         system(root: impl Into<PathBuf>) system = root.into();
-        /// The clock by which [`ready`](Self::ready) spreads its runs. Default: the computer's.
+        /// Sets the clock by which [`ready`](Self::ready) spaces its runs. The default is the computer's.
         clock(clock: impl Clock + 'a) clock = Box::new(clock);
     }
 
-    pub(super) fn builder(&self, arm: &Arm) -> ModelBuilder {
+    pub(super) fn builder(&self, variant: &Variant) -> ModelBuilder {
         let builder = Model::builder(&self.path);
-        (self.prepare)(match &arm.saved {
+        (self.prepare)(match &variant.saved {
             Some(plan) => builder.follow(SavedPlan::clone(plan)),
-            None => builder.request(self.same_context(arm.request.clone())),
+            None => builder.request(self.same_context(variant.request.clone())),
         })
     }
 
-    /// Placements that are compared have one context: one that may grow stays the least.
+    /// Compared placements need the same context, so a context that may grow stays at its minimum.
     pub(super) fn same_context(&self, request: Request) -> Request {
-        let profile = Header::open(&self.path).ok().and_then(|it| ModelProfile::from_header(&it).ok());
+        let profile = Header::open(&self.path).ok().and_then(|header| ModelProfile::from_header(&header).ok());
         profile.iter().fold(request, Request::without_growth)
     }
 
-    /// The plan that a request gets here.
+    /// The plan for a request.
     ///
     /// # Errors
     ///
-    /// As [`ModelBuilder::plan`].
+    /// Those of [`ModelBuilder::plan`].
     pub fn plan(&self, request: Request) -> Result<Plan, load::Error> {
-        self.builder(&Arm::asked("", request)).plan()
+        self.builder(&Variant::asked("", request)).plan()
     }
 
-    /// The placements that a sweep measures: the planner's own choice, and numbers of whole layers on the GPUs, if any.
+    /// The placements of a sweep: the planner's choice, and numbers of whole layers on the GPUs, if any.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan).
-    pub fn arms(&self, steps: Steps) -> Result<Vec<Arm>, Error> {
-        let mut arms = vec![Arm::asked("plan", self.request.clone())];
+    /// Those of [`plan`](Self::plan).
+    pub fn variants(&self, steps: Steps) -> Result<Vec<Variant>, Error> {
+        let mut variants = vec![Variant::asked("plan", self.request.clone())];
         let chosen = self.plan(self.request.clone())?;
         let whole = self.request.clone().host_parts(HostParts::None);
         let most = whole.clone().policy(Policy::MostLayers).n_gpu_layers(GpuLayers::Auto);
         let fit = self.plan(most)?.n_gpu_layers;
         if fit == 0 {
-            // No GPU, or none with room for a layer: a sweep says nothing then.
-            return Ok(arms);
+            // Without a GPU that has room for a layer there is nothing to sweep.
+            return Ok(variants);
         }
-        let is_chosen = |n| n == chosen.n_gpu_layers && chosen.parted_blocks == 0;
+        let is_chosen = |n| n == chosen.n_gpu_layers && chosen.split_blocks == 0;
         let layers = steps.layers(chosen.layers(), fit).into_iter().filter(|&n| !is_chosen(n));
-        arms.extend(layers.map(|n| Arm::asked(format!("ngl {n}"), whole.clone().n_gpu_layers(GpuLayers::Exactly(n)))));
-        Ok(arms)
+        variants.extend(
+            layers.map(|n| Variant::asked(format!("ngl {n}"), whole.clone().n_gpu_layers(GpuLayers::Exactly(n)))),
+        );
+        Ok(variants)
     }
 
-    /// Measures what [`arms`](Self::arms) lists.
+    /// Measures the placements of [`variants`](Self::variants).
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub fn sweep(self, steps: Steps) -> Result<Measurement, Error> {
-        let arms = self.arms(steps)?;
-        self.run(&arms)
+        let variants = self.variants(steps)?;
+        self.run(&variants)
     }
 
-    /// Measures these placements, in turns. One that cannot be planned, loaded or computed with is a point that says
-    /// why.
+    /// Measures these placements, in turns. A placement that cannot be planned, loaded or computed with becomes a point
+    /// with the reason.
     ///
     /// # Errors
     ///
-    /// [`Error::Load`] where no placement has a plan or the first cannot be loaded, [`Error::Protocol`], and
+    /// [`Error::Load`] if no placement has a plan or the first cannot be loaded, [`Error::Protocol`], and
     /// [`Error::Stopped`].
-    pub fn run(mut self, arms: &[Arm]) -> Result<Measurement, Error> {
+    pub fn run(mut self, variants: &[Variant]) -> Result<Measurement, Error> {
         let mut points: Vec<Point> =
-            arms.iter().map(|arm| Point { name: arm.name.clone(), ..Point::default() }).collect();
-        let (protocol, expected) = self.planned(arms, &mut points)?;
+            variants.iter().map(|variant| Point { name: variant.name.clone(), ..Point::default() }).collect();
+        let (protocol, expected) = self.planned(variants, &mut points)?;
         let all: f64 = expected.iter().sum();
         let mut run = Run { protocol: &protocol, done: 0.0, all: all.max(f64::MIN_POSITIVE), measurement: None };
-        let mut order: Vec<usize> = (0..arms.len()).collect();
+        let mut order: Vec<usize> = (0..variants.len()).collect();
         let mut is_stopped = false;
         'rounds: for round in 0..protocol.rounds {
             for &n in &order {
@@ -172,7 +174,7 @@ impl<'a> Measure<'a> {
                     continue;
                 }
                 let share = expected[n] / f64::from(protocol.rounds);
-                match run.visit(&mut self, (&arms[n], share), round, point) {
+                match run.visit(&mut self, (&variants[n], share), round, point) {
                     Ok(goes_on) => is_stopped = !goes_on,
                     Err(error) if run.measurement.is_none() => return Err(error),
                     Err(error) => point.failure = Some(error.to_string()),
@@ -191,26 +193,25 @@ impl<'a> Measure<'a> {
         Ok(measurement)
     }
 
-    /// What is computed of each placement, and the seconds that it is predicted to take. Points that have no plan say
-    /// why.
-    fn planned(&self, arms: &[Arm], points: &mut [Point]) -> Result<(Protocol, Vec<f64>), Error> {
+    /// The protocol, and the predicted seconds of each placement. Points without a plan get the reason.
+    fn planned(&self, variants: &[Variant], points: &mut [Point]) -> Result<(Protocol, Vec<f64>), Error> {
         let mut why = None;
-        let plans = arms.iter().zip(points).map(|(arm, point)| {
-            let planned = self.builder(arm).plan();
+        let plans = variants.iter().zip(points).map(|(variant, point)| {
+            let planned = self.builder(variant).plan();
             planned.map_err(|error| {
                 point.failure = Some(error.to_string());
                 why.get_or_insert(error);
             })
         });
         let plans: Vec<Option<Plan>> = plans.map(Result::ok).collect();
-        // All compute the same, so that it has room in the least context.
+        // All placements compute the same, so the protocol must fit in the smallest context.
         let contexts = plans.iter().flatten().map(|plan| plan.context.n_ctx_seq());
         match (contexts.min(), why) {
             (Some(n_ctx), _) => {
                 let protocol = (self.protocol)(Protocol::new(n_ctx));
                 protocol.check()?;
                 protocol.fits(protocol.n_prompt as usize, n_ctx)?;
-                let expected = |plan: &Option<Plan>| plan.as_ref().map_or(0.0, |it| seconds(it, &protocol));
+                let expected = |plan: &Option<Plan>| plan.as_ref().map_or(0.0, |plan| seconds(plan, &protocol));
                 let expected = plans.iter().map(expected).collect();
                 Ok((protocol, expected))
             }
@@ -222,52 +223,52 @@ impl<'a> Measure<'a> {
 
 struct Run<'p> {
     protocol: &'p Protocol,
-    /// Seconds, as predicted.
+    /// Predicted seconds.
     done: f64,
     all: f64,
-    /// From the first load on.
+    /// `Some` from the first load on.
     measurement: Option<Measurement>,
 }
 
 impl Run<'_> {
-    /// One round of one placement. `false`: stopped.
+    /// One round of one placement; `false` if stopped.
     fn visit(
         &mut self,
         measure: &mut Measure<'_>,
-        (arm, share): (&Arm, f64),
+        (variant, share): (&Variant, f64),
         round: u32,
         point: &mut Point,
     ) -> Result<bool, Error> {
-        if !(measure.progress)(&Progress { name: &arm.name, done: self.done / self.all }) {
+        if !(measure.progress)(&Progress { name: &variant.name, done: self.done / self.all }) {
             return Ok(false);
         }
-        let model = measure.builder(arm).load()?;
+        let model = measure.builder(variant).load()?;
         let plan = model.placement();
-        let placed = Measured::of(&model.report());
+        let placed = Measured::from_report(&model.report());
         if let Some(first) = point.placement.as_ref().filter(|first| !first.is_where(&placed)) {
             let (before, now) = (first.n_gpu_layers, placed.n_gpu_layers);
             return Err(Error::Failed(format!(
-                "it was planned otherwise the next time ({before} layers on GPUs, then {now}): memory was taken or given back, or a load has taught something"
+                "the plan changed between two loads ({before} layers on GPUs, then {now}): free memory changed, or a load measured new figures"
             )));
         }
         point.placement.get_or_insert(placed);
         let tokens = self.protocol.tokens(&model, plan.context.n_ctx_seq())?;
         let profile = ModelProfile::from_header(model.header().map_err(load::Error::from)?);
-        let law = profile.as_ref().ok().and_then(|profile| speed_model(profile, &plan, &model.machine()));
+        let prediction = profile.as_ref().ok().and_then(|profile| speed_model(profile, &plan, &model.machine()));
         let measurement = match &mut self.measurement {
             Some(begun) => begun,
             None => {
-                let measured = MeasuredModel::of(&measure.path, &model)?;
+                let measured = MeasuredModel::new(&measure.path, &model)?;
                 let begun = Measurement::new(measured, (*model.machine()).clone(), self.protocol.clone());
                 self.measurement.insert(begun)
             }
         };
-        // A load that uses no GPU looks for none.
+        // A load without GPUs does not look for any.
         if measurement.machine.gpus.is_empty() {
             measurement.machine = (*model.machine()).clone();
         }
         let predicted = |[n_prompt, n_gen, depth]: [u32; 3]| {
-            let (speeds, assignment) = law.as_ref()?;
+            let (speeds, assignment) = prediction.as_ref()?;
             Some(rounded(match n_gen {
                 0 => {
                     let workload = Workload::new(n_prompt, 0).after(depth);
@@ -277,7 +278,7 @@ impl Run<'_> {
             }))
         };
         let mut observer = Observer::new(&model, &measure.system);
-        compute(&model, tokens.before(WARM_UP as u32), WARM_UP, false)?;
+        compute(&model, tokens.before(WARM_UP_TOKENS as u32), WARM_UP_TOKENS, false)?;
         let rounds = self.protocol.rounds as usize;
         let texts: Vec<usize> = (round as usize..tokens.prompts.len()).step_by(rounds).collect();
         let steps = (texts.len() * self.protocol.depths.len()) as f64;
@@ -296,7 +297,7 @@ impl Run<'_> {
                 }
                 observer.look(&mut point.conditions);
                 self.done += share / steps;
-                if !(measure.progress)(&Progress { name: &arm.name, done: self.done / self.all }) {
+                if !(measure.progress)(&Progress { name: &variant.name, done: self.done / self.all }) {
                     return Ok(false);
                 }
             }
@@ -315,7 +316,7 @@ pub(super) fn text(
     let prompt = &tokens.prompts[which];
     let whole = tokens.before(depth).iter().chain(prompt).copied().collect();
     let statistics = compute(model, whole, n_gen as usize + 1, depth > 0)?;
-    // The context may hold more or less than the depth: the time is that of the tokens that were computed.
+    // The context may hold more or fewer tokens than the depth; the time belongs to the computed tokens.
     let computed = statistics.prompt_tokens - statistics.cached_tokens;
     let generated = statistics.generated_tokens.saturating_sub(1);
     Ok([
@@ -324,7 +325,7 @@ pub(super) fn text(
     ])
 }
 
-/// Computes a prompt and so many tokens after it, the end of the text or not.
+/// Computes a prompt and `n` tokens after it, even beyond the end of the text.
 fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<Statistics, Error> {
     let mut stream = model.generate(prompt).cache_prompt(cached).temp(0.0).max_tokens(n).ignore_eos().stream()?;
     for piece in &mut stream {
@@ -333,16 +334,16 @@ fn compute(model: &Model, prompt: Vec<Token>, n: usize, cached: bool) -> Result<
     Ok(stream.statistics())
 }
 
-/// Nanoseconds of `n` tokens, where so many took so long.
+/// Nanoseconds of `n` tokens, given the time of `tokens` tokens.
 fn per(ns: u128, n: u32, tokens: usize) -> u64 {
     let tokens = u128::try_from(tokens).unwrap_or_default().max(1);
     u64::try_from(ns * u128::from(n) / tokens).unwrap_or(u64::MAX)
 }
 
-/// What a plan says that its part takes.
+/// The predicted seconds of a placement.
 fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
     let texts = (protocol.n_texts() * protocol.depths.len()) as f64;
-    // Without a prediction all count the same.
+    // Without predictions all placements count the same.
     plan.speed.as_ref().map_or(1.0, |speed| {
         let fast = speed.prompt.tokens_per_second;
         let prompt = if fast > 0.0 { f64::from(protocol.n_prompt) / fast } else { 0.0 };
@@ -350,7 +351,7 @@ fn seconds(plan: &Plan, protocol: &Protocol) -> f64 {
     })
 }
 
-/// This second, in UTC: `2026-11-24T11:59:33Z`.
+/// The current second in UTC: `2026-11-24T11:59:33Z`.
 pub(super) fn now() -> String {
     chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }

@@ -1,9 +1,9 @@
-//! What a measurement gives to others: a [`Measurement`] flows in, a [`Submission`] flows out, in which nothing says
-//! whose machine it was.
+//! Measurements for publication. A [`Measurement`] flows in; a [`Submission`], which does not identify its owner, flows
+//! out.
 //!
-//! A submission has fields of its own, and only these: what is not listed here is not given away. Paths, prompts,
-//! messages of errors, other programs, PCI addresses and control groups have no field. Texts that somebody else wrote
-//! (names of models and devices, patterns of overrides) are [cleared](clean) of what identifies a person or a machine.
+//! A submission has its own fields and nothing else, so nothing unlisted is published. Paths, prompts, error messages,
+//! other programs, PCI addresses and control groups have no field. Texts from elsewhere (names of models and devices,
+//! patterns of overrides) are [cleaned](clean) of words that identify a person or a machine.
 
 mod clean;
 
@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use super::measurement::{Measured, Measurement, Point, Row};
 use clean::Clean;
 
-/// A measurement without what identifies a person or a machine. Sizes in bytes.
+/// A measurement without data that identifies a person or a machine. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Submission {
-    /// What this file is: [`Submission::FORM`].
+    /// The kind of file: [`Submission::FORM`].
     pub form: String,
-    /// The version of this form: [`Submission::VERSION`] when written by this crate.
+    /// The format version; this crate writes [`Submission::VERSION`].
     pub version: u64,
     /// This crate, llama.cpp and its backends, with their versions.
     pub made_by: String,
@@ -33,22 +33,22 @@ pub struct Submission {
     pub model: SubmittedModel,
     /// The machine.
     pub machine: SubmittedMachine,
-    /// The placements that were measured.
+    /// The measured placements.
     pub points: Vec<SubmittedPoint>,
-    /// Placements that could not be loaded, or not measured.
+    /// Placements that could not be loaded or measured.
     pub failed: u64,
 }
 
-/// The model that was measured.
+/// The measured model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedModel {
-    /// Its name, as its file says it.
+    /// The name in its file.
     pub name: String,
     /// Architecture, size and quantisation in llama.cpp's words: `llama 8B Q4_K - Medium`.
     pub description: String,
-    /// The hash of its header, by which two files are the same: 32 hexadecimal digits.
+    /// The hash of its header, which identifies the model: 32 hexadecimal digits.
     pub header: String,
     /// Bytes of all tensors.
     pub tensor_bytes: u64,
@@ -56,74 +56,74 @@ pub struct SubmittedModel {
     pub n_params: u64,
 }
 
-/// The machine that was measured.
+/// The measured machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedMachine {
-    /// The operating system and the kind of processor: `linux x86_64`.
+    /// The operating system and the processor architecture: `linux x86_64`.
     pub system: String,
     /// The processor's name.
     pub cpu: Option<String>,
-    /// Its physical cores.
+    /// Physical cores.
     pub cores: Option<u32>,
     /// Bytes of memory.
     pub memory: u64,
-    /// How fast memory is read, where somebody has stated it.
+    /// The memory's read bandwidth, if stated.
     pub bandwidth: Option<Bandwidth>,
     /// The GPUs.
     pub gpus: Vec<SubmittedGpu>,
 }
 
-/// A GPU of that machine.
+/// A GPU of the machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedGpu {
-    /// Its full name.
+    /// The full name.
     pub name: String,
-    /// The ggml backend that drives it.
+    /// The ggml backend.
     pub backend: String,
-    /// Where its memory is.
+    /// Where the GPU's memory is.
     pub kind: GpuKind,
-    /// Bytes that the backend can use of it.
+    /// Usable bytes.
     pub memory: u64,
-    /// The version of its driver.
+    /// The driver's version.
     pub driver: Option<String>,
-    /// How fast its memory is read.
+    /// The memory's read bandwidth.
     pub bandwidth: Option<Bandwidth>,
-    /// Its PCIe link.
+    /// The PCIe link.
     pub link: Option<PcieLink>,
-    /// What the link was measured to carry.
+    /// Measured transfer rates of the link.
     pub measured_link: Option<LinkRate>,
 }
 
-/// A placement that was measured.
+/// A measured placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedPoint {
-    /// What it was called: `plan`, `ngl 32`, `before`.
+    /// The name: `plan`, `ngl 32`, `before`.
     pub name: String,
-    /// Layers on GPUs, the output layer counted.
+    /// Layers on GPUs, the output layer included.
     pub n_gpu_layers: u32,
-    /// All layers, the output layer counted.
+    /// All layers, the output layer included.
     pub layers: u32,
     /// Layers per GPU, as llama.cpp takes them; empty for one GPU.
     pub tensor_split: Vec<f32>,
-    /// Parts that lie elsewhere than their layer.
+    /// Weights placed apart from their layer.
     pub overrides: Vec<TensorOverride>,
-    /// The settings of context and load, under llama.cpp's names.
+    /// The parameters of context and load, under llama.cpp's names.
     pub settings: ContextParams,
-    /// Threads that generated.
+    /// Threads for generation.
     pub threads: u32,
     /// Threads for prompts.
     pub threads_batch: u32,
-    /// What each GPU was planned to hold, and what was taken of it.
+    /// Planned and actual bytes of each GPU.
     pub gpus: Vec<SubmittedBytes>,
-    /// How the machine was meanwhile.
+    /// The state of the machine meanwhile.
     pub conditions: SubmittedConditions,
-    /// What was computed.
+    /// The computations.
     pub rows: Vec<SubmittedRow>,
 }
 
@@ -132,68 +132,68 @@ pub struct SubmittedPoint {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedBytes {
-    /// Layers on it.
+    /// Layers on the GPU.
     pub layers: u32,
-    /// What the plan takes of it.
+    /// Planned bytes.
     pub planned: u64,
-    /// By how much its free memory shrank, if it reports that.
+    /// The decrease of its free memory, if it reports that.
     pub taken: Option<u64>,
 }
 
-/// The worst that was seen of the machine while a placement was measured. `None`: unknown.
+/// The worst state of the machine during a placement's measurement. `None` means unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedConditions {
-    /// The warmest GPU, in degrees Celsius.
+    /// The highest temperature of a GPU, in degrees Celsius.
     pub temperature: Option<u32>,
-    /// The lowest clock of a GPU's processors, in MHz.
+    /// The lowest clock of a GPU's multiprocessors, in MHz.
     pub clock_mhz: Option<u32>,
-    /// What held clocks down.
+    /// The reasons that held clocks down.
     pub throttle: Vec<ThrottleReason>,
-    /// The share of ten seconds in which a thread waited for a core, in percent.
+    /// The percentage of ten seconds in which a thread waited for a core.
     pub cpu_pressure: Option<f32>,
-    /// The same for memory.
+    /// The percentage of ten seconds in which a thread waited for memory.
     pub memory_pressure: Option<f32>,
-    /// Pages that went to swap or came from it.
+    /// Pages read from or written to swap.
     pub swapped: Option<u64>,
 }
 
-/// Computations of one kind. As in llama-bench either `n_prompt` or `n_gen` is 0.
+/// Computations of one kind. As in llama-bench, either `n_prompt` or `n_gen` is 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SubmittedRow {
-    /// Tokens of the prompt that was computed.
+    /// Tokens of the prompt.
     pub n_prompt: u32,
-    /// Tokens that were generated.
+    /// Generated tokens.
     pub n_gen: u32,
-    /// Tokens that the context held before.
+    /// Tokens in the context before.
     pub n_depth: u32,
-    /// Tokens per second that were predicted.
+    /// Predicted tokens per second.
     pub predicted: Option<f64>,
-    /// Nanoseconds of each computation, in the order in which they were made.
+    /// Nanoseconds of each computation, in the order of execution.
     pub ns: Vec<u64>,
 }
 
 impl Measurement {
-    /// The same as a file for others, without what identifies a person or a machine.
+    /// The measurement as a file for publication, without data that identifies a person or a machine.
     pub fn submission(&self) -> Submission {
-        Submission::of(self, &Clean::of_this_user())
+        Submission::new(self, &Clean::for_this_user())
     }
 }
 
 impl Submission {
-    /// What a file of this kind says that it is.
+    /// The value of `form` in such a file.
     pub const FORM: &str = "autoplace measurement for others";
-    /// The version that this crate writes.
+    /// The format version that this crate writes.
     pub const VERSION: u64 = 1;
 
-    fn of(measurement: &Measurement, clean: &Clean) -> Self {
+    fn new(measurement: &Measurement, clean: &Clean) -> Self {
         let rows = || measurement.points.iter().flat_map(|point| &point.rows);
         let times = rows().filter_map(|row| row.time.get(.."2026-11-28".len()));
         let points: Vec<SubmittedPoint> =
-            measurement.points.iter().filter_map(|point| SubmittedPoint::of(point, clean)).collect();
+            measurement.points.iter().filter_map(|point| SubmittedPoint::new(point, clean)).collect();
         let model = &measurement.model;
         Self {
             form: Self::FORM.to_owned(),
@@ -207,18 +207,18 @@ impl Submission {
                 tensor_bytes: model.tensor_bytes,
                 n_params: model.n_params,
             },
-            machine: SubmittedMachine::of(&measurement.machine, clean),
+            machine: SubmittedMachine::new(&measurement.machine, clean),
             failed: (measurement.points.len() - points.len()) as u64,
             points,
         }
     }
 
-    /// As JSON, indented.
+    /// The submission as indented JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// What is left in, for the person who gives it away: a line for each kind of thing.
+    /// The published data in words, for the person who publishes it: one line for each kind.
     pub fn left_in(&self) -> Vec<String> {
         let (model, machine) = (&self.model, &self.machine);
         let gpus: Vec<String> = machine
@@ -251,7 +251,7 @@ impl Submission {
 }
 
 impl SubmittedMachine {
-    fn of(machine: &Machine, clean: &Clean) -> Self {
+    fn new(machine: &Machine, clean: &Clean) -> Self {
         let host = &machine.host;
         Self {
             system: format!("{OS} {ARCH}"),
@@ -259,13 +259,13 @@ impl SubmittedMachine {
             cores: host.physical_cores,
             memory: host.total,
             bandwidth: host.bandwidth,
-            gpus: machine.gpus.iter().map(|gpu| SubmittedGpu::of(gpu, clean)).collect(),
+            gpus: machine.gpus.iter().map(|gpu| SubmittedGpu::new(gpu, clean)).collect(),
         }
     }
 }
 
 impl SubmittedGpu {
-    fn of(gpu: &Gpu, clean: &Clean) -> Self {
+    fn new(gpu: &Gpu, clean: &Clean) -> Self {
         // The name of a device of another machine is an address.
         let name = match gpu.kind {
             GpuKind::Remote => "a GPU of another machine".to_owned(),
@@ -285,8 +285,8 @@ impl SubmittedGpu {
 }
 
 impl SubmittedPoint {
-    /// `None` for a placement of which nothing was measured.
-    fn of(point: &Point, clean: &Clean) -> Option<Self> {
+    /// `None` for a placement without measurements.
+    fn new(point: &Point, clean: &Clean) -> Option<Self> {
         let placement: &Measured = point.placement.as_ref().filter(|_| !point.rows.is_empty())?;
         let mut overrides = placement.overrides.clone();
         overrides.iter_mut().for_each(|rule| rule.pattern = clean.pattern(&rule.pattern));
@@ -317,13 +317,13 @@ impl SubmittedPoint {
                 memory_pressure: conditions.memory_pressure,
                 swapped: swapped.into_iter().flatten().reduce(u64::saturating_add),
             },
-            rows: point.rows.iter().map(SubmittedRow::of).collect(),
+            rows: point.rows.iter().map(SubmittedRow::new).collect(),
         })
     }
 }
 
 impl SubmittedRow {
-    fn of(row: &Row) -> Self {
+    fn new(row: &Row) -> Self {
         Self {
             n_prompt: row.n_prompt,
             n_gen: row.n_gen,
@@ -344,7 +344,7 @@ mod tests {
     /// The file that `cargo xtask ledger` reads in its tests.
     const FILE: &str = include_str!("../../xtask/tests/submission.json");
 
-    /// A measurement of a machine that says in every text whose it is.
+    /// A measurement whose texts all identify the machine's owner.
     fn measurement() -> Measurement {
         let mut card = Gpu::named("RTX 4090").unwrap().pcie(PcieLink::new(PcieRate::new(4, 16).unwrap()));
         card.pci_id = "0000:01:00.0".parse().ok();
@@ -383,7 +383,7 @@ mod tests {
     }
 
     fn submission() -> Submission {
-        Submission::of(&measurement(), &Clean::of(["zoe", "zoespc"]))
+        Submission::new(&measurement(), &Clean::new(["zoe", "zoespc"]))
     }
 
     #[test]
@@ -391,7 +391,7 @@ mod tests {
         let submission = submission();
         let json = submission.to_json();
         for private in ["zoe", "Zoe", "/", "secret", "4242", "0000:01", "busy", "10:11"] {
-            // A pattern of tensors has no slash either.
+            // The pattern of tensors has no slash either.
             assert!(!json.contains(private), "{private}: {json}");
         }
         assert_eq!((submission.model.name.as_str(), submission.date.as_str()), ("Llama 3.1 8B", "2026-11-28"));
@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// `AUTOPLACE_WRITE=1` writes the file anew. The system is this machine's.
+    /// `AUTOPLACE_WRITE=1` rewrites the file. The system is this machine's.
     #[test]
     fn the_ledgers_test_reads_what_is_written() {
         let mut submission = submission();

@@ -1,25 +1,25 @@
-//! Which layers a sweep puts on the GPUs.
+//! The numbers of layers that a sweep puts on the GPUs.
 
-/// Which `n_gpu_layers` a sweep measures, beside what the planner chooses.
+/// The values of `n_gpu_layers` that a sweep measures, beside the planner's choice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Steps {
-    /// None, half of what fits, the most that fits and one, two and four fewer, one more, and all.
+    /// Around the edge: 0, half of the most that fits, that number and one, two and four fewer, one more, and all.
     #[default]
     Edge,
-    /// So many from none to all, as far apart as they can be; at least two.
+    /// This many values from none to all, evenly spaced; at least two.
     Even(u32),
-    /// Every one.
+    /// Every value.
     Full,
 }
 
 impl Steps {
-    /// From the most down. `fit`: how many whole layers fit.
+    /// The values in descending order. `fit` is the number of whole layers that fit.
     pub(super) fn layers(self, all: u32, fit: u32) -> Vec<u32> {
         let mut layers: Vec<u32> = match self {
             Self::Full => (0..=all).collect(),
             Self::Even(n) => {
-                // One more than all there are would only repeat some.
+                // More steps than layers would only repeat values.
                 let last = u64::from(n.clamp(2, all.max(1) + 1) - 1);
                 (0..=last).map(|step| (u64::from(all) * step / last) as u32).collect()
             }

@@ -1,4 +1,4 @@
-//! LoRA adapters by their numbers, as llama-server has them: `lora` of a request, and `/lora-adapters`.
+//! LoRA adapters by number, as in llama-server: `lora` of a request, and `/lora-adapters`.
 
 use autoplace::load::Adapter;
 use serde::Deserialize;
@@ -6,20 +6,20 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 
-/// Entries of a list of adapters at most.
+/// Maximum entries of a list of adapters.
 pub(super) const MOST_ADAPTERS: usize = 256;
 
-/// Adapters by their names in the library, with their scales. All others are off.
+/// Adapters by their names in the library, with scales. All others are off.
 pub(super) type Set = Vec<(String, f32)>;
 
-/// An entry of such a list.
+/// An entry of a list of adapters.
 #[derive(Debug, Deserialize)]
 pub(super) struct Entry {
     id: Id,
     scale: f32,
 }
 
-/// An adapter by its number, in the order of the load, or by its name.
+/// An adapter by number, in the order of the load, or by name.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Id {
@@ -27,8 +27,7 @@ enum Id {
     Name(String),
 }
 
-/// The adapters that these entries name; of an adapter that is named twice, the last scale counts. `place`: where the
-/// list is, for an error.
+/// The adapters that these entries name. The last scale of a repeated adapter counts. Errors name `place`.
 pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Result<Set, ApiError> {
     let named = |(index, Entry { id, scale }): (usize, &Entry)| {
         let (adapter, said) = match id {
@@ -54,7 +53,7 @@ pub(super) fn set(entries: &[Entry], adapters: &[Adapter], place: &str) -> Resul
     entries.iter().enumerate().map(named).collect()
 }
 
-/// The adapters of a model with the scales of this set, or of the load.
+/// The adapters of a model with the scales of this set, or with those of the load.
 pub(super) fn list(adapters: &[Adapter], set: Option<&Set>) -> Value {
     let scale = |adapter: &Adapter| match set {
         Some(set) => set.iter().rev().find(|(name, _)| *name == adapter.name).map_or(0.0, |(_, scale)| *scale),

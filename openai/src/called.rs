@@ -1,5 +1,5 @@
-//! What calls of tools are held to: enforced while they are generated, as far as a grammar can, and checked when they
-//! are whole.
+//! Constraints of tool calls: a grammar enforces them during generation as far as it can, and finished calls are
+//! checked.
 
 use autoplace::chat::{ReplyFormat, Tool, ToolCall, ToolCallFormat};
 use autoplace::generate::{Constraint, ToolChoice};
@@ -8,27 +8,26 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::message::Tools;
 
-/// How an answer that may call tools is generated and read.
+/// How to generate and parse an answer that may call tools.
 pub(super) struct Plan {
-    /// `None`: the model writes what it likes.
+    /// `None` for unconstrained text.
     pub(super) constraint: Option<Constraint>,
     pub(super) format: ReplyFormat,
-    /// Whether the answer is a call or a text of a form: what it is shows in its first character.
+    /// Whether the answer is either a call or a text of a given form. Its first character tells which.
     pub(super) is_either: bool,
-    /// Whether it can be thought before.
+    /// Whether reasoning may come before it.
     pub(super) may_think: bool,
-    /// What a call that is generated is not held to: "tools[0].function.parameters.properties.tags: `uniqueItems` is
-    /// not enforced".
+    /// Keywords that are not enforced during generation: "tools[0].function.parameters.properties.tags: `uniqueItems`
+    /// is not enforced".
     pub(super) unenforced: Vec<String>,
 }
 
-/// Decides what an answer is held to. `form`: what the request says that its text is. `own`: how the model's template
-/// has calls written.
+/// Chooses the constraint of an answer. `form` is the requested form of its text. `own` is the call format of the
+/// model's template.
 ///
 /// # Errors
 ///
-/// Of status 400 for a tool that is to be called and is not there, and for a `strict` one whose schema cannot be
-/// enforced.
+/// Status 400 for a requested tool that does not exist, and for a `strict` tool whose schema cannot be enforced.
 pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is_open: bool) -> Result<Plan, ApiError> {
     for (number, (tool, is_strict)) in tools.typed.iter().zip(&tools.strict).enumerate() {
         if *is_strict && tool.parameters.is_object() {
@@ -73,7 +72,7 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
                 held.check().map_err(|error| {
                     let mut refused = ApiError::of_generation(&error, "messages");
                     if refused.param.as_deref() == Some("response_format") {
-                        // It is about all of them.
+                        // The fault concerns all tools.
                         refused.param = Some("tools".to_owned());
                     }
                     refused
@@ -85,7 +84,7 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
     })
 }
 
-/// What calls of these tools are not held to, by its place in the request.
+/// The keywords that calls of these tools do not enforce, with their places in the request.
 fn unenforced(tools: &Tools) -> Vec<String> {
     let called = tools.typed.iter().enumerate().filter(|(_, tool)| match &tools.choice {
         ToolChoice::Function(name) => tool.name == *name,
@@ -116,12 +115,12 @@ impl CallCheck {
         Self { tools: tools.typed.iter().cloned().zip(tools.strict.iter().copied()).collect() }
     }
 
-    /// Why a call's arguments are not what its tool's schema allows, and whether the tool is `strict`. `None`: they
-    /// are; or there is no such tool, its schema is none, or a limit cut them.
+    /// How a call's arguments violate its tool's schema, and whether the tool is `strict`. `None` if they are valid, if
+    /// the tool does not exist or has no valid schema, or if a limit cut the arguments short.
     pub(super) fn violation(&self, call: &ToolCall) -> Option<(String, bool)> {
         let (tool, is_strict) = self.tools.iter().find(|(tool, _)| tool.name == call.name)?;
         if !call.arguments.is_object() {
-            // As far as they came before a limit.
+            // A limit cut the arguments short.
             return None;
         }
         let schema = match &tool.parameters {
@@ -135,7 +134,7 @@ impl CallCheck {
     }
 }
 
-/// A schema without keywords of `null`, which stand for their absence.
+/// Removes keywords with the value `null`, which count as absent.
 fn without_nulls(schema: &Value) -> Value {
     match schema {
         Value::Object(members) => {

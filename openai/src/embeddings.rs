@@ -1,4 +1,4 @@
-//! A request for the vectors of texts.
+//! Requests for embeddings.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -11,10 +11,10 @@ use super::reading;
 use autoplace::embed::{Embedder, Embedding, Normalization};
 use autoplace::memory::Pooling;
 
-/// Texts of one request at most.
+/// Maximum number of texts in a request.
 const MOST_TEXTS: usize = 2048;
 
-/// The body of `POST /v1/embeddings`, read and checked: `model`, `input` (a text, or up to 2048 of them),
+/// The parsed and checked body of `POST /v1/embeddings`: `model`, `input` (a text, or up to 2048 texts),
 /// `encoding_format` (`float`, `base64`), `dimensions`, `truncate`, `embd_normalize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmbeddingRequest {
@@ -31,12 +31,12 @@ struct Body {
     model: Option<String>,
     encoding_format: Option<Encoding>,
     dimensions: Option<usize>,
-    /// Hugging Face's TEI and Ollama have it.
+    /// Hugging Face's TEI and Ollama have this parameter.
     #[serde(default)]
     truncate: bool,
-    /// vLLM's: -1 is as many as the model takes.
+    /// vLLM's parameter: -1 means the model's maximum.
     truncate_prompt_tokens: Option<i64>,
-    /// llama-server's: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm.
+    /// llama-server's parameter: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm.
     embd_normalize: Option<i64>,
 }
 
@@ -48,11 +48,11 @@ enum Encoding {
 }
 
 impl EmbeddingRequest {
-    /// Reads a request to the model of this name.
+    /// Parses a request to the model with this name.
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, 404 for another model.
+    /// Status 400 for an invalid request, 404 for another model.
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let object = reading::object(&body)?;
@@ -87,12 +87,12 @@ impl EmbeddingRequest {
         Ok(Self { texts, in_base64, dimensions, truncate, normalization, model: name.to_owned() })
     }
 
-    /// Computes the vectors, on this thread, and returns the body of the response.
+    /// Computes the vectors on this thread and returns the response's body.
     ///
     /// # Errors
     ///
-    /// Of status 400 for a text that is too long or empty, or for `dimensions` that the model has not; 500 where a
-    /// computation fails, and for a model that was loaded to give each token a vector or each text a score.
+    /// Status 400 for a text that is too long or empty, or for unsupported `dimensions`; 500 for a failed computation,
+    /// and for a model that was loaded to give a vector for each token or a score for each text.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let pooling = embedder.pooling()?;
         if matches!(pooling, Pooling::None | Pooling::Rank) {
@@ -108,7 +108,7 @@ impl EmbeddingRequest {
         let normalization = self.normalization.unwrap_or(embedder.normalization());
         let vectors = match self.truncate {
             true => {
-                // A tokenizer takes some forty times the size of its text.
+                // A tokenizer needs some forty times the size of its text.
                 let texts: Vec<&str> = self.texts.iter().map(|text| beginning(text, longest)).collect();
                 embedder.embed_with(&texts, true, normalization)?
             }

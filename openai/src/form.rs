@@ -1,5 +1,5 @@
-//! What a text is held to, by whichever parameter says so: OpenAI's `response_format`, vLLM's `structured_outputs` and
-//! `guided_*`, llama-server's `grammar` and `json_schema`.
+//! The requested form of a text, from any of its parameters: OpenAI's `response_format`, vLLM's `structured_outputs`
+//! and `guided_*`, llama-server's `grammar` and `json_schema`.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,10 +9,10 @@ use super::error::ApiError;
 use super::reading::{self, Body, List};
 use autoplace::generate::Constraint;
 
-/// Choices of a list at most.
+/// Maximum number of choices in a list.
 const MOST_CHOICES: usize = 4096;
 
-/// vLLM's parameter of this name.
+/// vLLM's parameter `structured_outputs`.
 #[derive(Debug, Deserialize)]
 struct StructuredOutputs<'a> {
     #[serde(borrow)]
@@ -28,12 +28,11 @@ struct StructuredOutputs<'a> {
     disable_additional_properties: Option<bool>,
 }
 
-/// The constraint of a request, and the parameter that has it.
+/// The constraint of a request, and the parameter that sets it.
 ///
 /// # Errors
 ///
-/// Of status 400 where two parameters ask for different forms, but for llama-server's own two, of which `grammar`
-/// counts.
+/// Status 400 if two parameters request different forms. Of llama-server's own two, `grammar` takes precedence.
 pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
     let mut forms: Vec<(&'static str, Constraint)> = Vec::new();
     forms.extend(response_format(body)?.map(|it| ("response_format", it)));
@@ -49,8 +48,8 @@ pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>
     Ok(forms.pop().map(|(name, form)| (name, if is_open { form.open_objects() } else { form })))
 }
 
-/// Whether objects may have properties that nobody names, as JSON Schema has it: `disable_additional_properties` is
-/// `false`, for the whole request or in `structured_outputs`.
+/// Whether objects may have unnamed properties, as in JSON Schema: `disable_additional_properties` is `false`, for the
+/// whole request or in `structured_outputs`.
 pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
     const NAME: &str = "disable_additional_properties";
     let of_all: Option<bool> = body.get(NAME).map(|it| reading::value(it, NAME)).transpose()?;
@@ -60,7 +59,7 @@ pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
 
 fn response_format(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
     let mut form: Value = body.tree::<Map<_, _>>("response_format")?.unwrap_or_default().into();
-    // llama-cpp-python's clients put it in the second place, with the type `json_object`.
+    // llama-cpp-python's clients use the second place, with the type `json_object`.
     let places = [("/json_schema/schema", "response_format.json_schema.schema"), ("/schema", "response_format.schema")];
     let schema = places.into_iter().find_map(|(at, place)| {
         let schema = form.pointer_mut(at).map(Value::take).filter(|it| !it.is_null())?;
@@ -133,7 +132,7 @@ fn guided(body: &Body<'_>) -> Result<Vec<(&'static str, Constraint)>, ApiError> 
     Ok(forms)
 }
 
-/// llama-server's.
+/// llama-server's parameters.
 fn own(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
     let text = body.get("grammar").map(|text| reading::value::<String>(text, "grammar")).transpose()?;
     if let Some(text) = text.filter(|text| !text.is_empty()) {
@@ -143,7 +142,7 @@ fn own(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> 
     Ok(Some(("json_schema", schema(body, given, "json_schema")?)))
 }
 
-/// A schema, or the text of one.
+/// A schema, or a schema as text.
 fn schema(body: &Body<'_>, given: &RawValue, place: &str) -> Result<Constraint, ApiError> {
     let schema: Value = if reading::is_text(given) {
         let text: String = reading::value(given, place)?;

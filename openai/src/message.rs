@@ -1,4 +1,4 @@
-//! Messages and tools, from the API's shape to the one that templates know.
+//! Converts messages and tools from the API's form to the templates' form.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use super::reading::{self, Body, List};
 use autoplace::chat::{Message, Role, Tool, ToolCall};
 use autoplace::generate::ToolChoice;
 
-/// Messages of a conversation at most.
+/// Maximum number of messages in a conversation.
 const MOST_MESSAGES: usize = 8192;
-/// Parts of a message at most.
+/// Maximum number of parts in a message.
 const MOST_PARTS: usize = 1024;
 
 #[derive(Debug, Deserialize)]
@@ -70,21 +70,21 @@ struct ToolFunction {
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// As the template is shown them.
+    /// The tools in the form for the template.
     pub(super) shown: Vec<Value>,
-    /// As answers are read by them.
+    /// The tools for parsing answers.
     pub(super) typed: Vec<Tool>,
-    /// Whether each is `strict`.
+    /// Whether each tool is `strict`.
     pub(super) strict: Vec<bool>,
-    /// Whether one of them has to be called.
+    /// Whether the model must call a tool.
     pub(super) choice: ToolChoice,
 }
 
-/// Contents in parts with keys of their own, by the number of their message.
+/// Contents in parts with keys of their own, by message index.
 type OwnParts = Vec<(usize, Vec<Value>)>;
 
-/// The messages of a request, and the contents of which a template may want to see more than their texts.
-/// `knows_developers`: whether the template has that role; else it is the system's.
+/// The messages of a request, and the contents of which a template may need more than the text. `knows_developers` says
+/// whether the template has that role; otherwise it becomes the system role.
 pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Vec<Message>, OwnParts), ApiError> {
     let missing = || ApiError::invalid("messages", "`messages` is missing");
     let given = request.get("messages").ok_or_else(missing)?;
@@ -110,7 +110,7 @@ pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Ve
     Ok((messages, parts))
 }
 
-/// Whether a content is a list of parts of which one has a key that the API does not know.
+/// Whether a content is a list with a part that has a key outside of the API.
 fn has_own_keys(content: &RawValue) -> bool {
     const KNOWN: [&str; 5] = ["type", "text", "refusal", "annotations", "cache_control"];
     type Keys = BTreeMap<String, IgnoredAny>;
@@ -136,7 +136,7 @@ impl<'a> MessageBody<'a> {
             name: self.name,
             ..Message::new(self.role, content(self.content, format!("{place}.content"))?)
         };
-        // Templates that show which tool has answered know it by its name, which the API leaves out.
+        // Templates may need the name of the tool that answered, which the API leaves out.
         if message.role == Role::TOOL && message.name.is_none() {
             let mut calls = before.iter().rev().flat_map(|it| &it.tool_calls);
             let called = calls.find(|call| call.id == message.tool_call_id);
@@ -146,7 +146,7 @@ impl<'a> MessageBody<'a> {
     }
 }
 
-/// A text, or a list of parts that are texts, a line each (as llama.cpp's server has it).
+/// A text, or a list of text parts, joined by lines as in llama.cpp's server.
 fn content(content: Option<&RawValue>, place: String) -> Result<String, ApiError> {
     let parts: List<PartBody, MOST_PARTS> = match content {
         None => return Ok(String::new()),
@@ -183,7 +183,7 @@ impl<'a> CallBody<'a> {
             None => json!({}),
             Some(text) if reading::is_text(text) => {
                 let text: String = reading::value(text, &place)?;
-                // As a text it was one value so far.
+                // So far it counted as one value, a text.
                 request.count(&text, &place)?;
                 match text.trim() {
                     "" => json!({}),
@@ -198,7 +198,7 @@ impl<'a> CallBody<'a> {
     }
 }
 
-/// The tools of a request, unless it forbids them.
+/// The tools of a request; none if it forbids tool calls.
 pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
     let choice: Value = body.tree("tool_choice")?.unwrap_or_default();
     let function = choice.pointer("/function/name").and_then(Value::as_str);
@@ -212,13 +212,13 @@ pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
             return Err(ApiError::unsupported("tool_choice", message));
         }
     };
-    // Twice the values, for they become two trees.
+    // The values count twice, because they become two trees.
     let typed: Vec<ToolBody> = body.tree("tools")?.unwrap_or_default();
     let shown = body.tree("tools")?.unwrap_or_default();
     let as_tool = |tool: ToolBody| Tool {
         name: tool.function.name,
         description: tool.function.description.unwrap_or_default(),
-        // As OpenAI has it, none is an empty list of parameters.
+        // As in OpenAI's API, missing parameters are an empty list.
         parameters: tool.function.parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
     };
     let strict = typed.iter().map(|it| it.function.strict == Some(true)).collect();

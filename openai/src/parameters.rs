@@ -1,14 +1,14 @@
-//! Parameters of vLLM and llama-server: their names for ours, and those that are not done here.
+//! Parameters of vLLM and llama-server: aliases of ours, and unsupported ones.
 //!
-//! Nothing that would change the answer is passed over: what is not done is refused by its name, unless its value asks
-//! for nothing. docs/openai.md has the whole list, which `tests/openai/parameters.rs` compares with both servers'.
+//! No parameter that would change the answer is ignored: an unsupported parameter is refused by name, unless its value
+//! has no effect. docs/openai.md has the whole list, which `tests/openai/parameters.rs` compares with both servers'.
 
 use serde_json::Value;
 
 use super::error::ApiError;
 use super::reading::{self, Body};
 
-/// Other names of parameters, which count where the first name is not given.
+/// Aliases of parameters, used if the first name is missing.
 pub(super) const ALIASES: [(&str, &str); 4] = [
     ("repetition_penalty", "repeat_penalty"),
     ("n_predict", "max_tokens"),
@@ -16,15 +16,15 @@ pub(super) const ALIASES: [(&str, &str); 4] = [
     ("n_cmpl", "n"),
 ];
 
-/// What is not done by either endpoint, and values that ask for nothing: JSON, with spaces between.
+/// Parameters that neither endpoint supports, with their values without effect: JSON, separated by spaces.
 const REFUSED: [(&str, &str); 60] = [
-    // OpenAI's, chat.
+    // OpenAI's chat parameters.
     ("audio", "false"),
     ("functions", "false"),
     ("function_call", "false"),
     ("prediction", "false"),
     ("web_search_options", "false"),
-    // vLLM's.
+    // vLLM's parameters.
     ("use_beam_search", "false"),
     ("length_penalty", "1 0"),
     ("include_stop_str_in_output", "false"),
@@ -59,7 +59,7 @@ const REFUSED: [(&str, &str); 60] = [
     ("return_mm_kwargs", "false"),
     ("ec_transfer_params", "{}"),
     ("repetition_detection", "{}"),
-    // llama-server's.
+    // llama-server's parameters.
     ("return_tokens", "false"),
     ("n_indent", "0"),
     ("t_max_predict_ms", "-1 0"),
@@ -82,12 +82,12 @@ const REFUSED: [(&str, &str); 60] = [
     ("chat_parser", "\"\""),
     ("generation_prompt", "\"\""),
 ];
-/// What is not done by `/v1/chat/completions` alone, and by `/v1/completions` alone.
+/// Parameters unsupported by `/v1/chat/completions` only, and by `/v1/completions` only.
 const REFUSED_IN_CHATS: [(&str, &str); 2] = [("echo", "false"), ("add_special_tokens", "false")];
 const REFUSED_IN_TEXTS: [(&str, &str); 4] =
     [("suffix", "\"\""), ("echo", "false"), ("best_of", "1"), ("add_special_tokens", "true")];
 
-/// Refuses what would change the answer and is not done here.
+/// Refuses unsupported parameters that would change the answer.
 pub(super) fn check(body: &Body<'_>, is_chat: bool) -> Result<(), ApiError> {
     let own: &[(&str, &str)] = if is_chat { &REFUSED_IN_CHATS } else { &REFUSED_IN_TEXTS };
     match REFUSED.iter().chain(own).find(|(name, nothing)| asks(body, name, nothing)) {
@@ -96,10 +96,10 @@ pub(super) fn check(body: &Body<'_>, is_chat: bool) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a parameter is given, with a value that asks for something.
+/// Whether a parameter is present with a value that has an effect.
 fn asks(body: &Body<'_>, name: &str, nothing: &str) -> bool {
     let Some(given) = body.get(name) else { return false };
-    // What asks for nothing is short.
+    // Values without effect are short.
     if given.get().len() > 64 {
         return true;
     }

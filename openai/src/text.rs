@@ -1,4 +1,4 @@
-//! A request for texts that go on.
+//! Requests for text completions.
 
 use serde_json::value::RawValue;
 
@@ -9,7 +9,7 @@ use super::reading::{self, Body, List};
 use autoplace::generate::{Generate, Prompt, Sampling};
 use autoplace::load::Model;
 
-/// Tokens of a prompt at most: of the longest contexts.
+/// Maximum tokens of a prompt: the longest contexts have this length.
 const MOST_TOKENS: usize = 1 << 20;
 
 pub(super) struct TextRequest {
@@ -56,7 +56,7 @@ fn prompts(body: &Body<'_>, context: usize) -> Result<Vec<Prompt>, ApiError> {
         true => {
             let text: String = reading::value(given, place)?;
             check_length(text.len(), context, "prompt")?;
-            // The whole prompt is the client's: control tokens too, as for other servers.
+            // The client controls the whole prompt, control tokens included, as with other servers.
             Ok(Prompt::markup(text).add_special(true))
         }
         false => reading::value(given, place).map(|List::<_, MOST_TOKENS>(tokens)| Prompt::tokens(tokens)),

@@ -1,4 +1,4 @@
-//! How long the header of a 70B model takes to read, from a file: the goal is 5 ms.
+//! Time to read the header of a 70B model from a file. The goal is 5 ms.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Files of JSON that people may have written: what is wrong is said with its place.
+//! JSON files that people may have written: errors name the position of the problem.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,66 +9,69 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::de::StrRead;
 
-/// A longer file is no plan and no machine: large ones have some 20 KiB.
-const LONGEST_FILE: u64 = 4 << 20;
+/// The longest accepted file, in bytes: a large plan or machine has about 20 KiB.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// Whether a field need not be written.
+/// Whether a field can be left out.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The text of a file that is not longer than any of ours.
+/// The text of a file of accepted length.
 pub(crate) fn read(file: &Path) -> io::Result<String> {
-    // Before it is opened: that would wait for whoever writes to a pipe.
+    // Checked before opening, because opening a pipe would wait for a writer.
     if !fs::metadata(file)?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
     let mut text = String::new();
-    let read = File::open(file)?.take(LONGEST_FILE + 1).read_to_string(&mut text)?;
-    if read as u64 > LONGEST_FILE {
-        let problem = format!("longer than any plan or machine: more than {LONGEST_FILE} bytes");
+    let read = File::open(file)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if read as u64 > MAX_FILE_BYTES {
+        let problem = format!("longer than any plan or machine: more than {MAX_FILE_BYTES} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
     }
     Ok(text)
 }
 
-/// Writes a file beside its place and moves it there: a reader finds the old file or the new one, whole. Who may read
-/// the old one may read the new one. What is no regular file, such as `/dev/stdout`, is written to.
+/// Writes a temporary file beside its destination and renames it, so that a reader finds the old or the new file
+/// complete. The permissions of an existing file are kept. A destination that is not a regular file, such as
+/// `/dev/stdout`, is written directly.
 pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
-    // What a link leads to, so that it stays a link.
+    // The target of a symbolic link, so that the link survives.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let there = fs::metadata(&file).ok();
     if there.as_ref().is_some_and(|there| !there.is_file()) {
         return fs::write(file, text);
     }
-    // A number that nobody else has: the standard library's only random one.
+    // A unique number, from the only random source of the standard library.
     let beside = file.with_file_name(format!(".autoplace-{:016x}", RandomState::new().build_hasher().finish()));
     let mut written = File::create_new(&beside)?;
-    // Where they are the same the file system may refuse to set any.
+    // Some file systems refuse to set permissions, even unchanged ones.
     let permissions = there.map(|there| there.permissions());
-    let others = permissions.filter(|it| written.metadata().is_ok_and(|new| new.permissions() != *it));
-    let set = others.map_or(Ok(()), |it| written.set_permissions(it));
+    let others = permissions.filter(|old| written.metadata().is_ok_and(|new| new.permissions() != *old));
+    let set = others.map_or(Ok(()), |old| written.set_permissions(old));
     let whole = set.and_then(|()| written.write_all(text.as_bytes())).and_then(|()| written.sync_all());
     drop(written);
     whole.and_then(|()| fs::rename(&beside, file)).inspect_err(|_| drop(fs::remove_file(&beside)))
 }
 
-/// Deserialises a document, or says which field is wrong, that its `version` is a later one than the latest known, or
-/// that a string of it would move a cursor.
+/// Deserialises a document. The error names the wrong field, a `version` above `latest`, or a string with a control
+/// character.
 pub(crate) fn versioned<T>(text: &str, latest: u64, read: fn(&str) -> Result<T, String>) -> Result<T, String> {
-    let document = parse(text, |it| Value::deserialize(it))?;
+    let document = parse(text, |value| Value::deserialize(value))?;
     if has_control_character(&document) {
         return Err("a string holds a control character".to_owned());
     }
     match document.get("version") {
         None | Some(Value::Null) => read(text),
-        Some(Value::Number(number)) if number.as_u64().is_some_and(|it| (1..=latest).contains(&it)) => read(text),
+        Some(Value::Number(number)) if number.as_u64().is_some_and(|version| (1..=latest).contains(&version)) => {
+            read(text)
+        }
         Some(Value::Number(number)) => Err(format!("version is {number}, and this program reads up to {latest}")),
-        Some(_) => Err("version is no number".to_owned()),
+        Some(_) => Err("version is not a number".to_owned()),
     }
 }
 
-/// Whether a string in it, or a key, holds what whoever prints it would obey.
+/// Whether a string or key contains a control character, which a terminal would obey.
 fn has_control_character(value: &Value) -> bool {
     match value {
         Value::String(text) => text.contains(char::is_control),
@@ -80,7 +83,7 @@ fn has_control_character(value: &Value) -> bool {
     }
 }
 
-/// Deserialises all of a text, or says which field is wrong.
+/// Deserialises a whole text. The error names the wrong field.
 pub(crate) fn parse<'a, T>(
     text: &'a str,
     read: impl FnOnce(&mut serde_json::Deserializer<StrRead<'a>>) -> serde_json::Result<T>,
@@ -90,15 +93,16 @@ pub(crate) fn parse<'a, T>(
     value.map_err(|error| {
         let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
         let read = text.as_bytes().get(..before + error.column()).unwrap_or(text.as_bytes());
-        // The byte that is wrong; and what ends an object, where its last value is what is wrong.
+        // A syntax error ends with the wrong byte. The error of an object's last value may end with the object's
+        // closing brace.
         let is_past = error.is_syntax() || read.ends_with(b"}") && !error.to_string().starts_with("missing field");
         let place = place(read.split_last().filter(|_| is_past).map_or(read, |(_, before)| before));
         if place.is_empty() { error.to_string() } else { format!("{place}: {error}") }
     })
 }
 
-/// The path of the value that the beginning of a document ends in: `gpus[0].free`. (With serde_path_to_error each type
-/// is compiled with its readers: a tenth of this crate's time.)
+/// The path of the value that the beginning of a document ends in: `gpus[0].free`. (serde_path_to_error would add a
+/// tenth to this crate's compile time, because it compiles every type with its readers.)
 fn place(read: &[u8]) -> String {
     enum Open {
         Object(String),
@@ -133,9 +137,9 @@ fn place(read: &[u8]) -> String {
     steps.collect::<String>().trim_start_matches('.').to_owned()
 }
 
-/// `Serialize` and `Deserialize` of a type that has derived them for itself (`#[serde(remote = "Self")]`). Other crates
-/// have it in theirs, and serde would compile it there once more for each format. So it is read from JSON alone: from a
-/// tree where the format is for people, from a text elsewhere, and so it is written there.
+/// Implements `Serialize` and `Deserialize` for a type that derives them for itself (`#[serde(remote = "Self")]`).
+/// Otherwise serde would compile the type's code again in each dependent crate and for each format. This code always
+/// goes through JSON: as a tree if the format is human-readable, as text otherwise.
 macro_rules! compiled_here {
     ($type:ident) => {
         impl serde::Serialize for $type {
@@ -150,26 +154,26 @@ macro_rules! compiled_here {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let read = Self::from_text(&$crate::json::taken_over(from)?);
-                // The place is in the text that went over.
+                // The line and column refer to the intermediate text.
                 read.map_err(|problem| serde::de::Error::custom(problem.split(" at line ").next().unwrap_or_default()))
             }
         }
 
         impl $type {
-            // As files are, so that one form of writing is compiled.
+            // Formatted like the files, so that only one formatter is compiled.
             fn to_text(&self) -> serde_json::Result<String> {
                 serde_json::to_string_pretty(self)
             }
 
             fn from_text(text: &str) -> Result<Self, String> {
-                $crate::json::parse(text, |it| Self::deserialize(it))
+                $crate::json::parse(text, |value| Self::deserialize(value))
             }
         }
     };
 }
 pub(crate) use compiled_here;
 
-/// The JSON in which a type comes from another crate.
+/// The JSON text of a value that comes through another crate's format.
 pub(crate) fn taken_over<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     if from.is_human_readable() { Ok(Value::deserialize(from)?.to_string()) } else { String::deserialize(from) }
 }
@@ -180,7 +184,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_never_ends_is_not_read_and_stays_what_it_is_when_written_to() {
+    fn devices_are_not_read_and_stay_devices_when_written_to() {
         for device in ["/dev/zero", "/dev/null", "/"] {
             let error = read(device.as_ref()).unwrap_err().to_string();
             assert_eq!(error, "not a regular file", "{device}");
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_file_open_reads_all_of_it_while_another_takes_its_place() {
+    fn an_open_file_stays_readable_while_another_replaces_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("plan.json");
         for text in ["the old one", "another"] {
@@ -208,11 +212,11 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_link_stays_one_and_a_file_is_for_those_whom_it_was_for_or_the_mask_allows() {
+    fn links_and_permissions_survive_a_write() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
         let folder = tempfile::tempdir().unwrap();
-        let [plain, written, link] = ["plain", "written", "link"].map(|it| folder.path().join(it));
+        let [plain, written, link] = ["plain", "written", "link"].map(|name| folder.path().join(name));
         fs::write(&plain, "").unwrap();
         symlink(&written, &link).unwrap();
         write(&written, "one").unwrap();
@@ -236,13 +240,13 @@ mod tests {
             ("[\"\u{7f}\"]", true),
             ("[\"\\n\"]", true),
         ] {
-            let value = parse(text, |it| Value::deserialize(it)).unwrap();
+            let value = parse(text, |value| Value::deserialize(value)).unwrap();
             assert_eq!(has_control_character(&value), is_refused, "{text:?}");
         }
     }
 
     #[test]
-    fn the_place_of_what_is_wrong_is_its_path() {
+    fn errors_name_the_path_of_the_wrong_value() {
         for (text, place) in [
             (r#"{"a": [[1], {"b\"é": 2, "c": x"#, "a[1].c: "),
             (r#"{"a": [{"b\"\\": {}}, 3, "#, "a[2]: "),
@@ -252,7 +256,7 @@ mod tests {
             (r#"{"a": 1, "#, "EOF"),
             ("", "EOF"),
         ] {
-            let error = parse(text, |it| Value::deserialize(it)).unwrap_err();
+            let error = parse(text, |value| Value::deserialize(value)).unwrap_err();
             assert!(error.starts_with(place), "{text}: {error}");
         }
     }

@@ -1,4 +1,5 @@
-//! Where a local model goes on the GPUs of a machine, and why. Pure Rust: no GPU, no C++ and no llama.cpp is needed.
+//! Plans the placement of a local model on the GPUs of a machine, and explains it. Pure Rust: it needs no GPU, no C++
+//! and no llama.cpp.
 //!
 //! ```no_run
 //! use autoplace_planner::{Planner, gguf::Header, machine::Machine, profile::ModelProfile};
@@ -8,16 +9,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Data moves one way: [`gguf`] reads a file's header, [`profile`] says what its tensors are for, [`machine`] what the
-//! devices have free, [`memory`] what a placement costs, [`plan`] which placement is best. The crate `autoplace` loads
-//! what was planned, and lets llama.cpp itself confirm it first: a [`plan::Probe`].
+//! Data moves one way: [`gguf`] reads a file's header, [`profile`] interprets it, [`machine`] finds the devices and
+//! their free memory, [`memory`] computes the bytes of a placement, and [`plan`] chooses the best one. The crate
+//! `autoplace` loads the plan, after llama.cpp has confirmed it through a [`plan::Probe`].
 
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 extern crate self as autoplace_planner;
 
-/// `name(argument: type, ...) field = value, ...`: setters that are called so.
+/// Defines setters: `name(argument: type, ...) field = value, ...`.
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $ty:ty),*) $($($field:ident).+ = $value:expr),+;)*) => {
         $($(#[$doc])* pub fn $name(mut self, $($argument: $ty),*) -> Self {
@@ -27,7 +28,7 @@ macro_rules! setters {
     };
 }
 
-/// Returns what is wrong, unless this holds.
+/// Returns the problem as an error unless the condition holds.
 macro_rules! ensure {
     ($holds:expr, $($problem:tt)+) => {
         if !$holds {

@@ -1,4 +1,4 @@
-//! Where a program looks for runtimes, and which of several it takes.
+//! Finds runtimes for a program and chooses among them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,36 +9,37 @@ use crate::error::{Error, io};
 use crate::manifest::MANIFEST;
 use crate::set::Set;
 
-/// The environment's variable that names the folder of a runtime. Where it is set, no other is looked at.
+/// The environment variable that names a runtime's folder. If set, no other folder is searched.
 pub const VARIABLE: &str = "AUTOPLACE_RUNTIME";
 
-/// The folder beside a program in which it looks: what an application ships. Where it is there, no other is looked at.
+/// The folder beside a program that an application ships. If it exists, no other folder is searched.
 pub const FOLDER: &str = "autoplace-runtime";
 
-/// The set that a program opens.
+/// The set to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Choice {
-    /// Whole, of this build, and usable on this machine.
+    /// A set that is complete, of this build, and usable on this machine.
     pub set: Set,
-    /// Why none that would be better: one error for each.
+    /// Errors of the better sets that were skipped.
     pub passed_over: Vec<Error>,
 }
 
-/// The user's folder of installed runtimes: `autoplace/runtimes` in the folder for data (`XDG_DATA_HOME`; `AppData`).
+/// The user's folder of installed runtimes: `autoplace/runtimes` in the data folder (`XDG_DATA_HOME`; `AppData`).
 pub fn user_folder() -> Option<PathBuf> {
     let strategy = etcetera::base_strategy::choose_native_strategy().ok()?;
     Some(strategy.data_dir().join("autoplace").join("runtimes"))
 }
 
-/// Looks in the folder that `named` is (or, without it, [`VARIABLE`] names), else in [`FOLDER`] beside the program or
-/// in `../lib` from there, else in the user's; takes the first that fits this program, is whole, and `usable` takes (or
-/// says why not: it may open what the set needs). CUDA, ROCm and Metal come before Vulkan, that before the CPU alone.
+/// Searches the folder `named` (by default the one that [`VARIABLE`] names), else [`FOLDER`] beside the program or in
+/// `../lib` from there, else the user's folder. Takes the best set that fits this program, is complete, and passes
+/// `usable`, which may open the set's requirements and returns the reason if it refuses. CUDA, ROCm and Metal come
+/// before Vulkan, and Vulkan before the CPU alone.
 ///
 /// # Errors
 ///
-/// What is wrong with the set in the first of these folders that is there; [`Error::None`] with what is wrong with each
-/// where there are several, or where there is none.
+/// The error of the only set in the first existing folder; [`Error::None`] with the error of each if there are several
+/// sets or none.
 pub fn find(
     named: Option<&Path>,
     build: &str,
@@ -81,38 +82,38 @@ pub fn find(
     Err(Error::None { wanted: build.to_owned(), looked })
 }
 
-/// The runtimes in a folder: itself, or those right below it; what cannot be read of them among them.
+/// The runtimes in a folder: the folder itself, or its direct subfolders. Unreadable ones are included as errors.
 pub fn installed(folder: &Path) -> Vec<Result<Set, Error>> {
     if folder.join(MANIFEST).exists() || !folder.is_dir() {
         return vec![Set::read(folder)];
     }
     let below = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    // What is just being installed begins with a dot.
+    // The folder of a running installation begins with a dot.
     let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let mut folders: Vec<PathBuf> = below.filter(|path| path.join(MANIFEST).exists() && !is_hidden(path)).collect();
     folders.sort();
     folders.iter().map(|folder| Set::read(folder)).collect()
 }
 
-/// Removes an installed runtime by its name.
+/// Removes an installed runtime by name.
 ///
 /// # Errors
 ///
-/// [`Error::NoManifest`] where the folder has none of that name, [`Error::Io`].
+/// [`Error::NoManifest`] if the folder has no runtime of that name; [`Error::Io`].
 pub fn remove(folder: &Path, name: &str) -> Result<Set, Error> {
     let mut here = installed(folder).into_iter().flatten();
     let Some(set) = here.find(|set| set.manifest.name == name && set.folder != folder) else {
         let reason = format!("none is called `{name}`");
         return Err(Error::NoManifest { folder: folder.to_owned(), reason });
     };
-    // Without its manifest first: what is half removed is no runtime.
+    // Removes the manifest first, so that a half-removed folder is not a runtime.
     let manifest = set.folder.join(MANIFEST);
     fs::remove_file(&manifest).map_err(io(&manifest, "remove"))?;
     fs::remove_dir_all(&set.folder).map_err(io(&set.folder, "remove"))?;
     Ok(set)
 }
 
-/// What the application ships.
+/// The runtime that the application ships.
 fn beside() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;

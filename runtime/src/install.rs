@@ -1,8 +1,8 @@
-//! A runtime from a file, a folder or an address into the user's folder: whole and held against its manifest, or not at
-//! all.
+//! Installs a runtime from a file, a folder or an address into the user's folder: complete and checked against its
+//! manifest, or not at all.
 //!
-//! Everything happens in a folder of its own beside the installed ones. What is there becomes theirs by one rename, so
-//! that no program ever finds half a runtime; what an ended installation has left is removed by the next.
+//! The work happens in a separate folder beside the installed runtimes. A single rename installs the result, so no
+//! program ever finds half a runtime. The next installation removes the remains of an interrupted one.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -15,21 +15,21 @@ use crate::error::{Error, io};
 use crate::manifest::{MANIFEST, files, is_inside};
 use crate::set::Set;
 
-/// Where a runtime comes from.
+/// The source of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// An archive, `.tar.gz`, with the set's folder or its files in it.
+    /// A `.tar.gz` archive that contains the set's folder or its files.
     File(PathBuf),
-    /// A folder that holds a set.
+    /// A folder with a set.
     Folder(PathBuf),
-    /// The address of an archive. Its hash must be known.
+    /// The address of an archive. Requires the archive's hash.
     #[cfg(feature = "fetch")]
     Url(String),
 }
 
 impl Source {
-    /// An address, or the path of a folder or of a file.
+    /// Parses an address, or the path of a folder or file.
     pub fn of(text: &str) -> Self {
         #[cfg(feature = "fetch")]
         if text.starts_with("http://") || text.starts_with("https://") {
@@ -48,28 +48,28 @@ impl Source {
     }
 }
 
-/// How far an installation is.
+/// The progress of an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes that have been read of the source.
+    /// Bytes read from the source so far.
     pub done: u64,
-    /// How many there are, where that is known.
+    /// The total bytes, if known.
     pub total: Option<u64>,
 }
 
-/// The most bytes that a set may unpack to: a CUDA backend for every card has some 600 MB.
+/// Maximum unpacked size of a set. A CUDA backend for every card has some 600 MB.
 const MOST_BYTES: u64 = 8 << 30;
 
-/// Brings a runtime into a folder ([`user_folder`](crate::user_folder)), where it gets its own by its name. One of that
-/// name which is whole already is left as it is, one that is damaged is replaced. `sha256` (64 hexadecimal digits) is
-/// of the archive, and must be given for an address. `progress` returns whether to go on.
+/// Installs a runtime into a folder ([`user_folder`](crate::user_folder)), in a subfolder with the runtime's name. A
+/// complete runtime of that name stays unchanged; a damaged one is replaced. `sha256` (64 hexadecimal digits) is the
+/// archive's hash, required for an address. `progress` returns whether to continue.
 ///
 /// # Errors
 ///
-/// [`Error::Source`] for what is no archive of a runtime, has another hash, or cannot be fetched, also because
-/// `AUTOPLACE_OFFLINE` or `HF_HUB_OFFLINE` is set; as [`Set::check`] for one that is not whole; [`Error::Cancelled`];
-/// [`Error::Io`].
+/// [`Error::Source`] if the source is not a runtime's archive, has another hash, or cannot be fetched, for example
+/// because `AUTOPLACE_OFFLINE` or `HF_HUB_OFFLINE` is set; the errors of [`Set::check`] for an incomplete set;
+/// [`Error::Cancelled`]; [`Error::Io`].
 pub fn install(
     source: &Source,
     sha256: Option<&str>,
@@ -102,7 +102,7 @@ pub fn install(
     installed
 }
 
-/// Puts a set below an empty folder; where it then is.
+/// Copies a set below an empty folder and returns its path.
 fn bring(
     source: &Source,
     sha256: Option<&str>,
@@ -136,14 +136,14 @@ fn bring(
     };
     let mut reader = ProgressReader { reader, hash: Sha256::new(), done: 0, total, progress, cancelled: false };
     let unpacked = unpack(&mut reader, new);
-    // Behind the archive's end there may be more, of which the hash is too.
+    // Bytes may follow the archive's end, and the hash covers them.
     let read_on = unpacked.is_ok() || wanted.is_some();
     let rest = if read_on && !reader.cancelled { io::copy(&mut reader, &mut io::sink()).map(drop) } else { Ok(()) };
     if reader.cancelled {
         return Err(Error::Cancelled { what: source.name(), done: reader.done });
     }
     let found: String = reader.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    // Of what has another hash nobody asks what is wrong with its content.
+    // A wrong hash takes precedence over faults in the content.
     match (&wanted, rest) {
         (Some(wanted), Ok(())) if *wanted != found => {
             return Err(refuse(format!("its SHA-256 is {found}, and {wanted} was said")));
@@ -151,7 +151,7 @@ fn bring(
         (_, Err(error)) => return Err(refuse(error.to_string())),
         (_, Ok(())) => unpacked.map_err(&refuse)?,
     }
-    // The set's own folder, or its files right away.
+    // The set's own folder, or its files directly.
     if new.join(MANIFEST).exists() {
         return Ok(new.to_owned());
     }
@@ -162,7 +162,7 @@ fn bring(
 /// Copies the files that a manifest names.
 fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -> Result<PathBuf, Error> {
     let set = Set::read(folder)?;
-    // What is not of the set is looked at where it lies: it must not go along.
+    // Checks the set in place: unlisted files must not be copied.
     set.check()?;
     let (mut done, total) = (0, Some(set.bytes()));
     for name in files(folder)?.iter().filter(|name| *name == MANIFEST || set.manifest.files.contains_key(*name)) {
@@ -177,7 +177,7 @@ fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -
     Ok(new.to_owned())
 }
 
-/// Unpacks an archive: files and folders below this one, and nothing else that an archive may hold.
+/// Unpacks an archive: only files and folders below `folder`, no other kinds of entries.
 fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     let no_archive = |error: io::Error| format!("it is no whole .tar.gz: {error}");
     let mut archive = tar::Archive::new(GzDecoder::new(reader));
@@ -185,9 +185,9 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     for entry in archive.entries().map_err(no_archive)? {
         let mut entry = entry.map_err(no_archive)?;
         let path = entry.path().map_err(no_archive)?.into_owned();
-        // The folder itself, as `tar .` has it.
+        // The folder itself, as packed by `tar .`.
         let plain: PathBuf = path.components().filter(|part| *part != std::path::Component::CurDir).collect();
-        // As in a manifest: on every system with slashes.
+        // Slashes on every system, as in a manifest.
         let name = plain.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
         if name.is_empty() {
             continue;
@@ -217,7 +217,7 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A source that reports how far it has been read, and keeps the hash of what was.
+/// A reader that reports its progress and hashes the bytes.
 struct ProgressReader<'a> {
     reader: Box<dyn Read>,
     hash: Sha256,
@@ -247,10 +247,10 @@ mod fetch {
 
     use ureq::Agent;
 
-    /// For a connection, and for each next byte.
+    /// The time limit of a connection and of each read.
     const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
 
-    /// What is at an address, and how many bytes that is.
+    /// A reader of an address's content, and its length in bytes.
     pub(super) fn get(url: &str) -> Result<(Box<dyn Read>, Option<u64>), String> {
         for variable in ["AUTOPLACE_OFFLINE", "HF_HUB_OFFLINE"] {
             let value = std::env::var(variable).unwrap_or_default();
@@ -268,7 +268,7 @@ mod fetch {
         let config = config
             .tls_config(ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build());
         let answer = config.build().new_agent().get(url).call().map_err(|error| match error {
-            // Their messages have the address, which may be signed.
+            // These errors' own messages contain the address, which may be signed.
             ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => "no address that can be asked".to_owned(),
             error => error.to_string(),

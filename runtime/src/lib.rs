@@ -1,10 +1,10 @@
-//! A *runtime* is a complete set of shared libraries in one folder, which a program opens instead of linking llama.cpp:
-//! libllama, ggml, its backends, and autoplace's own door to them. `runtime.json` beside them says what they are.
+//! A *runtime* is a complete set of shared libraries in one folder: libllama, ggml, its backends, and autoplace's
+//! interface to them. A program opens it instead of linking llama.cpp. `runtime.json` beside the libraries describes
+//! them.
 //!
-//! A folder flows in; a [`Set`] flows out, every byte of which is what its [`Manifest`] says and which was built for
-//! this program ([`Set::check`]). [`find`] takes the best of the sets that lie where a program looks for them;
-//! `install` (feature of the same name) brings one into the user's folder. Nothing is loaded here, and nothing fetched
-//! unasked.
+//! A folder flows in; a [`Set`] flows out. [`Set::check`] verifies that every byte is as its [`Manifest`] says and that
+//! it was built for this program. [`find`] chooses the best set in the folders that a program searches. `install` (the
+//! feature of that name) copies a set into the user's folder. This crate loads no library, and fetches nothing unasked.
 
 #![forbid(unsafe_code)]
 

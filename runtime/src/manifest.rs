@@ -1,4 +1,4 @@
-//! What a set says of itself: `runtime.json`.
+//! The description of a set: `runtime.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,48 +13,48 @@ use crate::error::{Error, io};
 /// The manifest's name in the folder of its set.
 pub const MANIFEST: &str = "runtime.json";
 
-/// What a set is, what it needs, and every file of it.
+/// A set's description, requirements and files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
-    /// The folder's name where it is installed: version, target and backends.
+    /// The name of the installed folder: version, target and backends.
     pub name: String,
-    /// What it was built from, as [`Set::check`](crate::Set::check) compares it.
+    /// The sources of the build, as compared by [`Set::fits`](crate::Set::fits).
     pub build: String,
     /// Processor, system and C library: `x86_64-linux-gnu`.
     pub target: String,
-    /// The compiler and the oldest C library, for people.
+    /// The compiler and the oldest C library, for display.
     pub compiler: String,
     /// ggml's names of the backends: `CPU`, `CUDA`, `Vulkan`, `RPC`.
     pub backends: Vec<String>,
-    /// Backends are libraries of their own, among them one of the CPU for each instruction set.
+    /// Whether backends are separate libraries, with one CPU library for each instruction set.
     pub loadable: bool,
-    /// CPU code is threaded by OpenMP, else by ggml's own threads.
+    /// Whether OpenMP runs the CPU code's threads; otherwise ggml's own threads do.
     pub openmp: bool,
-    /// Threads that wait for others of their graph sleep after some microseconds.
+    /// Whether threads that wait for others of their graph sleep after some microseconds.
     #[serde(default)]
     pub threads_sleep: bool,
-    /// CPU features without which it does not run, by Rust's names; none where backends are loadable.
+    /// Required CPU features, by Rust's names; empty if backends are loadable.
     pub instructions: Vec<String>,
-    /// The libraries that are opened, those first which others need. (Backends are opened by ggml.)
+    /// The libraries to open, in the order of their dependencies. ggml opens the backends.
     pub libraries: Vec<String>,
-    /// Libraries that are not in the set and that not every system has.
+    /// Required libraries outside of the set that some systems lack.
     pub requires: Vec<Requirement>,
-    /// Every file of the set but this one, by its path in the folder, with `/`.
+    /// Every file of the set except the manifest, by its path in the folder, with `/`.
     #[serde(default)]
     pub files: BTreeMap<String, Entry>,
 }
 
-/// A library that a backend needs of the system.
+/// A system library that a backend requires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requirement {
     /// The backend that needs it.
     pub backend: String,
-    /// The name by which it is opened: `libcublas.so.12`.
+    /// The name for opening it: `libcublas.so.12`.
     pub library: String,
-    /// Where it comes from: `nvidia-cublas-cu12==12.8.4.1 (PyPI), or CUDA 12.8's own`.
+    /// Its origin: `nvidia-cublas-cu12==12.8.4.1 (PyPI), or CUDA 12.8's own`.
     pub source: String,
-    /// Of NVIDIA's driver, the oldest version of CUDA that it must have, in its own form: 13000 for 13.0.
+    /// For NVIDIA's driver: the oldest supported CUDA version in CUDA's own form, 13000 for 13.0.
     #[serde(default)]
     pub cuda: Option<u32>,
 }
@@ -62,9 +62,9 @@ pub struct Requirement {
 /// A file of a set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// XXH3 with 128 bits, in 32 hexadecimal digits.
+    /// XXH3 with 128 bits, as 32 hexadecimal digits.
     pub xxh3: String,
 }
 
@@ -80,11 +80,11 @@ impl Manifest {
         }
     }
 
-    /// Reads the one in a folder.
+    /// Reads the manifest of a folder.
     ///
     /// # Errors
     ///
-    /// [`Error::NoManifest`] where there is none, or it names files outside its folder.
+    /// [`Error::NoManifest`] if there is none, or if it names files outside of its folder.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let wrong = |reason: String| Error::NoManifest { folder: folder.to_owned(), reason };
         let text = fs::read_to_string(folder.join(MANIFEST)).map_err(|error| wrong(format!("{MANIFEST}: {error}")))?;
@@ -99,11 +99,11 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Lists the files that a folder has, and writes the manifest beside them.
+    /// Lists the files of a folder and writes the manifest beside them.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] for what cannot be read or written; [`Error::NoManifest`] as [`Self::read`].
+    /// [`Error::Io`] for a file that cannot be read or written; [`Error::NoManifest`] as for [`Self::read`].
     pub fn write(mut self, folder: &Path) -> Result<Self, Error> {
         self.files.clear();
         for name in files(folder)? {
@@ -119,7 +119,7 @@ impl Manifest {
 }
 
 impl Entry {
-    /// Reads a file.
+    /// Reads and hashes a file.
     pub(crate) fn of(path: &Path) -> Result<Self, Error> {
         let read = || -> io::Result<Self> {
             let mut hash = Xxh3::new();
@@ -130,7 +130,7 @@ impl Entry {
     }
 }
 
-/// Every file below a folder, by its path in it, with `/`. A link is what it leads to.
+/// Every file below a folder, by its path in it, with `/`. Links count as their targets.
 pub(crate) fn files(folder: &Path) -> Result<Vec<String>, Error> {
     let mut all = Vec::new();
     let mut left = vec![String::new()];
@@ -151,7 +151,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<String>, Error> {
     Ok(all)
 }
 
-/// A relative path that does not leave its folder, in words that every system takes.
+/// Whether a relative path stays in its folder and is valid on every system.
 pub(crate) fn is_inside(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     !name.is_empty() && !name.contains(['\\', ':', '\0']) && Path::new(name).components().all(plain)

@@ -1,4 +1,4 @@
-//! A folder that holds a runtime, and whether it is whole and this program's.
+//! A runtime's folder, and checks that it is complete and fits this program.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use crate::manifest::{Entry, Manifest, files};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Set {
-    /// Where it is.
+    /// The folder.
     pub folder: PathBuf,
-    /// What it says of itself.
+    /// Its description.
     pub manifest: Manifest,
 }
 
 impl Set {
-    /// Reads the manifest in a folder, and nothing else of it.
+    /// Reads only the manifest of a folder.
     ///
     /// # Errors
     ///
@@ -25,7 +25,7 @@ impl Set {
         Ok(Self { folder: folder.to_owned(), manifest: Manifest::read(folder)? })
     }
 
-    /// Whether it was built for this program: from the same sources, for the same kind of machine.
+    /// Checks that the set was built for this program: from the same sources, for the same kind of machine.
     ///
     /// # Errors
     ///
@@ -42,10 +42,10 @@ impl Set {
         Ok(())
     }
 
-    /// Whether every file is there to the last byte, and no library beside them.
+    /// Checks that every file is complete and that no other library is in the folder.
     ///
-    /// Reads all of them. It finds what was damaged or copied in part; it is no guard against who can write to the
-    /// folder, and with it to the manifest.
+    /// Reads all files. The check detects damage and partial copies. It does not protect against somebody who can write
+    /// to the folder, and thus to the manifest.
     ///
     /// # Errors
     ///
@@ -74,12 +74,12 @@ impl Set {
         }
     }
 
-    /// Bytes of all its files.
+    /// The total bytes of the files.
     pub fn bytes(&self) -> u64 {
         self.manifest.files.values().map(|entry| entry.bytes).sum()
     }
 
-    /// How far up its best backend stands: NVIDIA's and AMD's own before Vulkan, that before the CPU alone.
+    /// The rank of the best backend: NVIDIA's, AMD's and Apple's own before Vulkan, Vulkan before the CPU alone.
     pub(crate) fn rank(&self) -> usize {
         let ranks = [("CUDA", 3), ("ROCm", 3), ("Metal", 3), ("Vulkan", 2)];
         let has = |name: &str| self.manifest.backends.iter().any(|backend| backend == name);
@@ -87,7 +87,7 @@ impl Set {
     }
 }
 
-/// `libggml-cpu.so`, `libllama.so.0`, `ggml.dll`, `libggml.dylib`.
+/// Matches `libggml-cpu.so`, `libllama.so.0`, `ggml.dll`, `libggml.dylib`.
 fn is_library(name: &str) -> bool {
     let name = name.rsplit('/').next().unwrap_or(name);
     name.contains(".so.") || [".so", ".dll", ".dylib"].iter().any(|end| name.ends_with(end))

@@ -1,4 +1,4 @@
-//! Sets of made-up libraries: what is wrong with one is found before anything of it is opened, and which is taken.
+//! Sets of made-up libraries: faults are found before any library is opened, and the best set is chosen.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::{Choice, Error, MANIFEST, Manifest, Requirement, Set, find, installed
 const BUILD: &str = "autoplace-llama-sys 0.1.0, llama.cpp 0123456789abcdef, shim 0123456789abcdef";
 const TARGET: &str = "x86_64-linux-gnu";
 
-/// A set of this name below a folder, with these backends.
+/// Creates a set with this name and these backends below a folder.
 fn made(folder: &Path, name: &str, backends: &[&str]) -> Set {
     let set = folder.join(name);
     fs::create_dir_all(set.join("licences")).unwrap();
@@ -116,7 +116,7 @@ fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
     cuda.manifest.requires = vec![Requirement { backend, library, source, cuda: None }];
     cuda.manifest.clone().write(&cuda.folder).unwrap();
     fs::create_dir(folder.path().join("no-set")).unwrap();
-    // One that is just being installed is not seen.
+    // A set that is being installed is not seen.
     fs::rename(made(folder.path(), "half", &["CPU", "CUDA"]).folder, folder.path().join(".new")).unwrap();
     assert_eq!(taken(folder.path()).unwrap().set.manifest.name, "cuda");
     let without_cuda = |set: &Set| match set.manifest.requires.first() {
@@ -130,7 +130,7 @@ fn of_several_the_best_is_taken_that_can_be_used_and_why_no_better_one() {
     assert!(reason.contains("libcublas.so.13 is not there"), "{reason}");
     let none = find(Some(folder.path()), BUILD, TARGET, |_| Err("no".to_owned())).unwrap_err();
     assert!(matches!(&none, Error::None { looked, .. } if looked.len() == 4), "{none}");
-    // Of one that is not whole nothing is opened.
+    // No library of an incomplete set is opened.
     fs::write(cuda.folder.join("libggml-cuda.so"), "of somebody's").unwrap();
     let whole = |set: &Set| if set.manifest.name == "cuda" { panic!("opened") } else { Ok(()) };
     assert_eq!(find(Some(folder.path()), BUILD, TARGET, whole).unwrap().set.manifest.name, "vulkan");
@@ -164,14 +164,14 @@ mod install {
     use super::*;
     use crate::{Progress, Source};
 
-    /// An archive of a folder, by the name that the folder then has in it.
+    /// An archive of a folder, which has this name in the archive.
     fn archive(folder: &Path, name: &str) -> Vec<u8> {
         let mut tar = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         tar.append_dir_all(name, folder).unwrap();
         tar.into_inner().unwrap().finish().unwrap()
     }
 
-    /// One that holds this alone. (The crate that writes it would not take such a path.)
+    /// An archive with this single entry. (The crate's own writer refuses such paths.)
     fn hostile(path: &str, kind: EntryType) -> Vec<u8> {
         let mut header = Header::new_gnu();
         header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
@@ -224,7 +224,7 @@ mod install {
             let there = world.install(Some(&sha256(&bytes))).unwrap();
             assert_eq!(there.folder, world.home().join("set-0.1.0"));
             assert_eq!(there.manifest, set.manifest);
-            // One that is damaged is made whole again, one of another version stays beside it.
+            // A damaged set is repaired; a set of another version stays.
             fs::write(there.folder.join("libllama.so.0"), "").unwrap();
             made(&world.home(), "set-0.0.9", &["CPU"]);
             assert_eq!(world.install(None).unwrap(), there);
@@ -288,7 +288,7 @@ mod install {
             let left: Vec<_> = fs::read_dir(world.home()).unwrap().map(|it| it.unwrap().file_name()).collect();
             assert_eq!(left, [".lock"]);
         }
-        // What a kill has left is gone too.
+        // The remains of a kill are removed too.
         fs::create_dir_all(world.home().join(".new/half")).unwrap();
         let (there, seen) = install(&Source::File(world.archive.clone()), u64::MAX);
         there.unwrap();
@@ -322,7 +322,7 @@ mod install {
                 }
             });
             assert_eq!(fetch(Some(&sha256(&bytes))).unwrap().manifest, set.manifest);
-            // A connection that is cut.
+            // The connection is cut.
             remove(&into, "set").unwrap();
             assert!(matches!(fetch(Some(&sha256(&bytes))), Err(Error::Source { .. })));
         });

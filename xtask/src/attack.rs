@@ -1,5 +1,5 @@
-//! `attack`: what hostile clients can take of `autoplace serve`, and whether others are answered meanwhile. A table
-//! in Markdown; `cli/tests/program/serve_hostile.rs` holds the same in small.
+//! `attack`: measures how much memory hostile clients can take from `autoplace serve`, and whether it answers others
+//! meanwhile. Prints a Markdown table. `cli/tests/program/serve_hostile.rs` is a small version of it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,18 +13,18 @@ use anyhow::{Context, Result, bail};
 use crate::setup;
 use crate::workspace::{Workspace, output, run};
 
-/// How long an answer is waited for.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of a body that is just not refused for its size.
+/// Bytes of a body just below the size limit.
 const LARGEST: usize = (16 << 20) - 1000;
 const TEXT: &str = "/v1/completions";
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
 struct Attack {
     name: &'static str,
-    /// MiB of memory that it may take beyond what the server holds while it idles.
+    /// The MiB of memory that the attack may take beyond the idle server's.
     most: u64,
-    /// The statuses of answers that may be.
+    /// The allowed statuses of the answers.
     answers: &'static [&'static str],
     is_isolated: bool,
     run: fn(&Server) -> Vec<String>,
@@ -94,7 +94,7 @@ const ATTACKS: &[Attack] = &[
         answers: &["400"],
         is_isolated: false,
         run: |server| {
-            // The demo model has 1024 tokens: by several names each.
+            // The demo model has 1024 tokens, so each is named several times.
             let biases = (0..160_000).map(|it| format!("\"{}{}\": 1", "0".repeat(it / 1024), it % 1024));
             let biases: Vec<String> = biases.collect();
             let grammar = r#""%llguidance {}\nstart: /[a-z]{100}/""#;
@@ -140,8 +140,8 @@ const ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Attacks our program, or another one that takes its arguments. Fails where a bound is broken: of memory, or of
-/// what is answered. Never of time.
+/// Attacks our program, or another program with the same arguments. Fails if the memory or an answer is out of bounds,
+/// never because of time.
 pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("what a process holds is read from /proc: Linux only");
@@ -160,7 +160,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
     let mut broken = Vec::new();
     for attack in ATTACKS {
         let server = Server::start(&serve, attack.is_isolated)?;
-        // All that the first answer brings with it.
+        // Includes one-time allocations of the first answer.
         server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
         let idle = server.peak()?;
         let begin = Instant::now();
@@ -207,7 +207,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.2} s", time.as_secs_f64())
 }
 
-/// A request with a parameter that is a list of objects, so many bytes in all.
+/// A request of about this many bytes with a parameter that is a list of objects.
 fn objects(name: &str, bytes: usize) -> String {
     let objects = "{\"\":0},".repeat((bytes - 100) / 7);
     format!(r#"{{"prompt": "a", "max_tokens": 1, "{name}": [{objects}0]}}"#)
@@ -222,7 +222,7 @@ fn at_once(count: usize, ask: impl Fn() -> String + Sync) -> Vec<String> {
     })
 }
 
-/// What `/health` says while so many connections have sent this and no more.
+/// The status of `/health` while `count` connections have sent only `bytes`.
 fn held(server: &Server, count: usize, bytes: &str) -> Vec<String> {
     let _held: Vec<_> = (0..count).map(|_| server.connected(bytes)).collect();
     vec![server.sent(&server.health())]
@@ -234,7 +234,7 @@ struct Server {
 }
 
 impl Server {
-    /// On the demo model, with few open files to have.
+    /// Starts the server on the demo model with a low limit of open files.
     fn start(serve: &Path, is_isolated: bool) -> Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(serve);
@@ -274,12 +274,12 @@ impl Server {
     fn connected(&self, bytes: &str) -> Option<TcpStream> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        // What is refused before it has come in full is answered all the same.
+        // The server may answer before it has read the whole request.
         let _ = stream.write_all(bytes.as_bytes());
         Some(stream)
     }
 
-    /// The status of what these bytes are answered with.
+    /// The status of the answer to these bytes.
     fn sent(&self, bytes: &str) -> String {
         let mut status = [0; 12];
         let read = self.connected(bytes).map(|mut it| it.read_exact(&mut status));
@@ -289,7 +289,7 @@ impl Server {
         }
     }
 
-    /// KiB that it has held at most.
+    /// The server's peak memory in KiB.
     fn peak(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

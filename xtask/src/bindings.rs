@@ -1,6 +1,8 @@
-//! `bindings`: the raw bindings are committed, so that users need no libclang. This regenerates them, through the build script
-//! of llama-sys, and compares or replaces the committed file. A line of that has a hash of what it was made from and of its
-//! text: while both are the same, nothing needs to be generated to know that the file is what it should be.
+//! `bindings`: regenerates the raw bindings through llama-sys's build script, and compares or replaces the committed
+//! file.
+//!
+//! The bindings are committed so that users need no libclang. The file's first line holds a hash of its inputs and its
+//! text. While the hash matches, the check needs no generation.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,16 +16,16 @@ use crate::{setup, source, tree};
 
 const COMMITTED: &str = "llama-sys/src/bindings.rs";
 
-/// Before the hash, in a line of its own.
+/// The prefix of the line with the hash.
 const MADE: &str = "// Made from and into: ";
 
-/// Whether the committed bindings have to be generated again to be checked.
+/// Whether the stored hash proves that the committed bindings are current.
 pub(crate) fn are_known(workspace: &Workspace) -> Result<bool> {
     let (committed, made) = committed(workspace)?;
     Ok(made == Some(hash(workspace, &committed)?))
 }
 
-/// Fails when the committed bindings are not what bindgen makes of the pinned llama.cpp's headers.
+/// Fails if the committed bindings differ from bindgen's output for the pinned llama.cpp's headers.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     if are_known(workspace)? {
         println!("{COMMITTED}, and what it is made from, are as `cargo xtask bindings --write` has left them");
@@ -57,7 +59,7 @@ pub(crate) fn write(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The committed bindings without the line that has the hash, and that.
+/// The committed bindings without the hash line, and the hash.
 fn committed(workspace: &Workspace) -> Result<(Vec<String>, Option<String>)> {
     let mut lines = lines_of(workspace.root.join(COMMITTED))?;
     let made = lines.first().and_then(|line| line.strip_prefix(MADE)).map(str::to_owned);
@@ -67,7 +69,7 @@ fn committed(workspace: &Workspace) -> Result<(Vec<String>, Option<String>)> {
     Ok((lines, made))
 }
 
-/// Of llama.cpp's source, of our C++, of bindgen's settings and version, and of what it has made.
+/// A hash of llama.cpp's source, our C++, bindgen's settings and version, and the bindings.
 fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
     let mut hash = DefaultHasher::new();
     let llama_cpp = source::find(workspace)?;
@@ -84,23 +86,24 @@ fn hash(workspace: &Workspace, lines: &[String]) -> Result<String> {
     Ok(format!("{:016x}", hash.finish()))
 }
 
-/// Lets the build script run bindgen, and reads what it wrote.
+/// Runs bindgen through the build script and reads its output.
 fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     setup::native()?;
     setup::libclang()?;
-    // Those of the steps before, so that their native build is found.
+    // The features of the earlier steps, to reuse their native build.
     let features = match workspace.vulkan {
         Some(_) => "--features=bindgen,rpc,vulkan",
         None => "--features=bindgen,rpc",
     };
-    // Bindings that lack what the crate already uses do not compile; the build script has written the new ones by then.
+    // If the new bindings lack an item that the crate uses, the crate does not compile, but the build script has
+    // written them by then.
     let checked = workspace
         .cargo(&["check", "--package=autoplace-llama-sys", features, "--message-format=json"])
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start cargo")?;
     let messages = String::from_utf8_lossy(&checked.stdout);
-    // The build script names its file in an environment variable of the crate, which cargo repeats here.
+    // The build script publishes its file's path in an environment variable of the crate, which cargo prints here.
     let path = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
@@ -113,7 +116,7 @@ fn regenerate(workspace: &Workspace) -> Result<Vec<String>> {
     lines_of(path)
 }
 
-/// Lines without their ends: git may have written the committed file with other newlines.
+/// Lines without their ends: git may have changed the newlines of the committed file.
 fn lines_of(path: PathBuf) -> Result<Vec<String>> {
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(text.lines().map(str::to_owned).collect())

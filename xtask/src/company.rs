@@ -1,8 +1,8 @@
-//! `company`: how long a text takes beside other programs, of autoplace and of a bare llama.cpp loop whose threads wait
-//! in other ways.
+//! `company`: measures how long a text takes beside other programs, for autoplace and for a bare llama.cpp loop whose
+//! threads wait differently.
 //!
-//! In: the pinned source, which is built twice more: with OpenMP, llama.cpp's default, and with ggml's own threads.
-//! Out: the table of `benches/company.rs`.
+//! In: the pinned source, built twice more: with OpenMP, llama.cpp's default, and with ggml's own threads. Out: the
+//! table of `benches/company.rs`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +13,7 @@ use anyhow::Result;
 use crate::workspace::{Workspace, run};
 use crate::{setup, source};
 
-/// Measures with these models, or with the demo's and one of 2 GiB. The word `2GiB` stands for the latter, which the
-/// benchmark writes.
+/// Measures with these models. Default: the demo model and `2GiB`, a model of that size that the benchmark writes.
 pub(crate) fn company(workspace: &Workspace, models: &[String]) -> Result<()> {
     setup::native()?;
     let folder = workspace.target.join("company");
@@ -31,8 +30,8 @@ pub(crate) fn company(workspace: &Workspace, models: &[String]) -> Result<()> {
     run(bench.args(models).env("AUTOPLACE_BENCH_PEERS", folder).env("AUTOPLACE_BENCH_LLAMA_CPP", llama_cpp))
 }
 
-/// The loop in `folder`, with llama.cpp's libraries beside it. All kinds share one build folder: only ggml's code for
-/// the CPU differs.
+/// Builds the loop in `folder`, with llama.cpp's libraries beside it. All kinds share one build folder, because only
+/// ggml's CPU code differs.
 fn build(llama_cpp: &Path, build: &Path, folder: &Path, openmp: &str, program: &Path) -> Result<()> {
     let cmake = env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
     let mut configure = Command::new(&cmake);

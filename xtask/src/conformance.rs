@@ -1,4 +1,4 @@
-//! `conformance`: the estimate against llama.cpp over the large grid, and the table of it in `docs/conformance.md`.
+//! `conformance`: compares the estimate with llama.cpp over the large grid, for the table in `docs/conformance.md`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,11 +11,11 @@ use crate::workspace::Workspace;
 const BEGIN: &str = "<!-- cargo xtask conformance --write: begin -->\n";
 const END: &str = "<!-- cargo xtask conformance --write: end -->\n";
 
-/// Runs the large grid and prints its table: how far every quantity is from llama.cpp's, by architecture. With `write`
-/// it replaces the one in the document.
+/// Runs the large grid and prints its table: the deviation of each quantity from llama.cpp's, by architecture. With
+/// `write` it replaces the table in the document.
 pub(crate) fn conformance(workspace: &Workspace, write: bool) -> Result<()> {
     let path = workspace.root.join("docs/conformance.md");
-    // Looked at before the minutes that the table takes.
+    // Reads the document before spending minutes on the table.
     let (before, after) = document(&path)?;
     let table = table(workspace)?;
     print!("{table}");
@@ -26,7 +26,7 @@ pub(crate) fn conformance(workspace: &Workspace, write: bool) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What stands before and after the table.
+/// The text before and after the table.
 fn document(path: &Path) -> Result<(String, String)> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
@@ -36,11 +36,10 @@ fn document(path: &Path) -> Result<(String, String)> {
     parts.with_context(|| format!("{} has no place for the table", path.display()))
 }
 
-/// The table that the large grid prints, if llama.cpp agrees with all that the estimate claims.
+/// The table of the large grid. Fails if llama.cpp contradicts the estimate.
 fn table(workspace: &Workspace) -> Result<String> {
     setup::native()?;
-    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both
-    // share all they build.
+    // Without `--package`, cargo resolves features as in `cargo test --workspace`, and both share their builds.
     let mut command = workspace.cargo(&["test", "--workspace"]);
     command.args(["--test=load", "--", "--ignored", "--nocapture", "conformance::"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;

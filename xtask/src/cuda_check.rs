@@ -1,9 +1,8 @@
-//! `cuda-check`: whether the CUDA backend of the GPU check's archive compiles, on a machine without a card and
-//! without a toolkit.
+//! `cuda-check`: compiles the CUDA backend of the GPU check's archive, on a machine without a card and a toolkit.
 //!
-//! In: the pinned llama.cpp, and the toolkit that NVIDIA publishes as Python packages. Out: objects of the kernels that
-//! carry a model's time, made by the archive's own build (`gpu-check/bundle/cuda`); with `--all` the whole library,
-//! what it links to, and the CPU time that it took. Nothing of it is run: that needs the card. `runtime --cuda` takes
+//! In: the pinned llama.cpp, and NVIDIA's toolkit from Python packages. Out: objects of the kernels that take most of a
+//! model's time, made by the archive's own build (`gpu-check/bundle/cuda`). With `--all`: the whole library, the
+//! libraries that it links to, and the CPU time of the build. Nothing is run: that needs a card. `runtime --cuda` takes
 //! its library from here.
 
 use std::collections::BTreeSet;
@@ -22,29 +21,28 @@ pub(crate) const REQUIREMENTS: &str = "gpu-check/cuda/requirements.txt";
 const BUILD: &str = "gpu-check/bundle/cuda";
 const GLIBC: &str = "gpu-check/cuda/glibc.c";
 
-/// Hopper: the newest code path but Blackwell's that plain `XX-real` names, tensor cores and asynchronous
-/// copies included.
+/// Hopper: the newest code path of a plain `XX-real` name except Blackwell's, with tensor cores and asynchronous
+/// copies.
 const ARCHITECTURE: &str = "90-real";
 
-/// What ggml itself compiles for by default, with CUDA 13: every card since Turing, some by code that the
-/// driver compiles first.
+/// ggml's own default with CUDA 13: every card since Turing. Virtual architectures are compiled by the driver first.
 const EVERY: &str = "75-virtual;80-virtual;86-real;89-real;90-virtual;120a-real;121a-real";
 
-/// Beside llama-sys's build, so that one word serves both.
+/// The same variable that llama-sys's build reads.
 const ARCHITECTURES: &str = "CMAKE_CUDA_ARCHITECTURES";
 
-/// ggml-cuda's folder below llama.cpp and below the build.
+/// ggml-cuda's folder, in llama.cpp and in the build.
 const BACKEND: &str = "ggml/src/ggml-cuda";
 
-/// One of each kind that a token passes through, and of the template instances the one that most models use.
+/// One source for each kind of kernel that a token passes through. Of the template instances, the most common one.
 const REPRESENTATIVE: &[&str] = &[
-    // Devices, pools of virtual memory (the driver's interface), graphs, cuBLAS.
+    // Devices, virtual memory pools (through the driver's interface), graphs, cuBLAS.
     "ggml-cuda.cu",
-    // Quantised matrices: by vectors and by tiles.
+    // Quantised matrices, by vectors and by tiles.
     "mmvq.cu",
     "mmq.cu",
     "template-instances/mmq-instance-q4_k.cu",
-    // Flash attention: the choice among the kernels, one by tensor cores, one by vectors.
+    // Flash attention: the selection of kernels, one with tensor cores, one with vectors.
     "fattn.cu",
     "template-instances/fattn-mma-f16-instance-ncols1_16-ncols2_4.cu",
     "template-instances/fattn-vec-instance-f16-f16.cu",
@@ -52,7 +50,7 @@ const REPRESENTATIVE: &[&str] = &[
     "rope.cu",
 ];
 
-/// Compiles the representative sources, or everything.
+/// Compiles the representative sources, or with `all` everything.
 pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| ARCHITECTURE.into());
     let build = configure(workspace, &architectures, "", "")?;
@@ -65,7 +63,7 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     }
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), cpu_of_children()? - before);
     if all {
-        // And then where the toolkit is.
+        // The run path then names the toolkit's folder.
         check_library(&build.join("bin"), "[$ORIGIN:")?;
     }
     let made = compiled(&build.join(objects), since)?;
@@ -79,8 +77,8 @@ pub(crate) fn cuda_check(workspace: &Workspace, all: bool) -> Result<()> {
     Ok(())
 }
 
-/// The CUDA backend for a runtime: for every card unless the variable says which, beside the other libraries, with a
-/// C++ library of its own, which asks nothing of the system that an older glibc has not.
+/// The CUDA backend for a runtime. It supports every card, unless the variable names some. It sits beside the other
+/// libraries, and its static C++ library requires nothing that an older glibc lacks.
 pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
     let architectures = env::var(ARCHITECTURES).unwrap_or_else(|_| EVERY.into());
     println!("cuda: llama.cpp's kernels for {architectures}: most of an hour of one core for each kind of card");
@@ -93,7 +91,7 @@ pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
         .arg(&object))?;
     let wrapped = ["once", "key_create", "key_delete", "getspecific", "setspecific"];
     let wrapped = wrapped.map(|name| format!(" -Wl,--wrap=pthread_{name}")).concat();
-    // Its own C++ library is nobody else's: a process may have another.
+    // The C++ library stays private: the process may have another one.
     let linker = format!("-static-libstdc++ -Wl,--exclude-libs,libstdc++.a -s{wrapped} {}", object.display());
     let build = configure(workspace, &architectures, "$ORIGIN", &linker)?;
     make(&build, ["ggml-cuda".to_owned()])?;
@@ -101,8 +99,8 @@ pub(crate) fn library(workspace: &Workspace) -> Result<PathBuf> {
     Ok(build.join("bin/libggml-cuda.so"))
 }
 
-/// Sets the build up for these kinds of cards, with the run path and the linker's flags that are given, and returns its
-/// folder. Between a check and a runtime only the last step differs.
+/// Configures the build for these architectures, with this run path and these linker flags, and returns its folder. A
+/// check and a runtime differ only in the last step.
 fn configure(workspace: &Workspace, architectures: &str, run_path: &str, linker: &str) -> Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!(
@@ -131,7 +129,7 @@ fn configure(workspace: &Workspace, architectures: &str, run_path: &str, linker:
             define("CUDAToolkit_ROOT", &toolkit),
             define("LLAMA_CPP", &llama_cpp),
         ])
-        // A toolkit of this machine's own is not what is pinned.
+        // A toolkit installed on this machine is not the pinned one.
         .env_remove("CUDACXX"))?;
     Ok(build)
 }
@@ -150,19 +148,19 @@ fn make(build: &Path, targets: impl IntoIterator<Item = String>) -> Result<()> {
     run(&mut make)
 }
 
-/// The folder of the toolkit in Python's environment, completed to what cmake and nvcc look for.
+/// The toolkit's folder in Python's environment, completed for cmake and nvcc.
 fn toolkit(python: &Path) -> Result<PathBuf> {
     let libraries =
         output(Command::new(python).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]))?;
-    // The packages of CUDA 13 share this one folder, laid out as a toolkit is.
+    // The packages of CUDA 13 share this folder, which has the layout of a toolkit.
     let toolkit = Path::new(libraries.trim()).join("nvidia/cu13");
     complete(&toolkit)?;
     stand_in(&toolkit)?;
     Ok(toolkit)
 }
 
-/// What an installed toolkit has and the packages lack: programs that may be run (not every installer of packages keeps
-/// that), the folder `lib64`, and libraries by the names that linkers search.
+/// Adds the parts of an installed toolkit that the packages lack: executable bits (some installers drop them), the
+/// folder `lib64`, and the library names that linkers search.
 fn complete(toolkit: &Path) -> Result<()> {
     run(Command::new("chmod").args(["-R", "a+x", "bin", "nvvm/bin"]).current_dir(toolkit))?;
     link("lib", &toolkit.join("lib64"))?;
@@ -180,7 +178,7 @@ fn complete(toolkit: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the path a link to a name beside it.
+/// Links the path to a name beside it.
 fn link(name: &str, path: &Path) -> Result<()> {
     if fs::read_link(path).is_ok_and(|old| old == Path::new(name)) {
         return Ok(());
@@ -188,9 +186,9 @@ fn link(name: &str, path: &Path) -> Result<()> {
     run(Command::new("ln").arg("-sn").arg(name).arg(path))
 }
 
-/// A libcuda to link with, as an installed toolkit's stub: the driver brings the real one, and no package a stub. It
-/// has every function of the header and not merely the name, because most linkers record a library only where it has a
-/// symbol that is asked for.
+/// Makes a libcuda to link with, like an installed toolkit's stub: the driver brings the real library, and no package a
+/// stub. It defines every function of the header, because most linkers record a library only if it defines a needed
+/// symbol.
 fn stand_in(toolkit: &Path) -> Result<()> {
     let header = toolkit.join("include/cuda.h");
     let header = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
@@ -204,11 +202,11 @@ fn stand_in(toolkit: &Path) -> Result<()> {
         .arg(library))
 }
 
-/// C code of functions that have the names of the driver's, and answer what NVIDIA's own stubs do:
-/// `CUDA_ERROR_STUB_LIBRARY` of cuda.h.
+/// C code that defines the driver's functions. Each returns the code of NVIDIA's own stubs, `CUDA_ERROR_STUB_LIBRARY`
+/// of cuda.h.
 fn stub(header: &str) -> String {
-    // Types begin with `CU`, functions of the runtime with `cuda`: only the driver's functions, and their
-    // versions, are written so.
+    // Only the driver's functions, and their versions, match: types begin with `CU`, the runtime's functions with
+    // `cuda`.
     let is_function =
         |word: &&str| word.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
     let names: BTreeSet<&str> =
@@ -216,8 +214,8 @@ fn stub(header: &str) -> String {
     names.into_iter().map(|name| format!("int {name}(void) {{ return 34; }}\n")).collect()
 }
 
-/// The library is put beside programs of another build: it must ask for the driver, the toolkit and ggml-base by the
-/// names that they have there, and look beside itself first, as its run path begins.
+/// Checks the library for use beside programs of another build: it must name the driver, the toolkit and ggml-base by
+/// their names there, and its run path must begin with its own folder.
 fn check_library(folder: &Path, run_path: &str) -> Result<()> {
     let library = folder.join("libggml-cuda.so");
     let dynamic = output(Command::new("readelf").arg("-dW").arg(&library))?;
@@ -248,8 +246,7 @@ fn check_library(folder: &Path, run_path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Of the symbols that a library lacks, those that another defines and that are not C. Each line begins with a name,
-/// perhaps versioned.
+/// The C++ symbols that one library lacks and another defines. Each line begins with a name, perhaps versioned.
 fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
     let names = |list: &'a str| -> BTreeSet<&'a str> {
         list.lines().filter_map(|line| line.split([' ', '@']).next()).filter(|name| name.starts_with("_Z")).collect()
@@ -257,7 +254,7 @@ fn names_of_cpp<'a>(lacking: &'a str, defined: &'a str) -> Vec<&'a str> {
     names(lacking).intersection(&names(defined)).copied().collect()
 }
 
-/// Objects below a folder, and how many of them were written since.
+/// The objects below a folder, and how many of them were written since a time.
 struct Compiled {
     new: usize,
     all: usize,
@@ -274,17 +271,16 @@ fn compiled(folder: &Path, since: SystemTime) -> Result<Compiled> {
     Ok(counted)
 }
 
-/// Seconds that this process's ended children and theirs have computed: `cutime` and `cstime` of proc(5).
+/// CPU seconds of this process's ended children and their descendants: `cutime` and `cstime` of proc(5).
 fn cpu_of_children() -> Result<f64> {
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
     children(&stat).context("/proc/self/stat has no times of children")
 }
 
 fn children(stat: &str) -> Option<f64> {
-    /// Of Linux on x86-64, whatever the kernel's own clock (`USER_HZ`).
+    /// Linux on x86-64 always reports this rate (`USER_HZ`), whatever the kernel's own clock.
     const TICKS_PER_SECOND: f64 = 100.0;
-    // The program's name, in brackets, may hold anything; the third field comes after it, and these are
-    // the 16th and 17th.
+    // The program's name, in brackets, may contain anything. The third field follows it; these are the 16th and 17th.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(13);
     let mut next = || times.next()?.parse::<u64>().ok();
@@ -304,7 +300,7 @@ mod tests {
         }
     }
 
-    /// The bundle enters ggml directly, past llama.cpp's own CMakeLists.txt.
+    /// The bundle builds ggml directly, without llama.cpp's own CMakeLists.txt.
     #[test]
     fn the_bundle_sets_every_default_that_llama_cpp_sets_over_ggmls() {
         let workspace = Workspace::find().unwrap();
@@ -335,7 +331,7 @@ mod tests {
             tree::write(&toolkit.join(path), path.as_bytes()).unwrap();
         }
         complete(&toolkit).unwrap();
-        // Once more changes nothing.
+        // A second call changes nothing.
         complete(&toolkit).unwrap();
         for program in ["bin/nvcc", "nvvm/bin/cicc"] {
             let mode = fs::metadata(toolkit.join(program)).unwrap().permissions();

@@ -14,7 +14,7 @@ pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     if workspace.native_builds().is_empty() {
         println!("demo: llama.cpp is compiled now, once; that takes some minutes");
     }
-    // Without what it does not need: a fifth of the Rust.
+    // Without the default features, which the example does not need: a fifth of the Rust code.
     let example = ["--package=autoplace-examples", "--no-default-features", "--features=native"];
     let mut command = workspace.cargo(&["run", "--example=generate"]);
     command.args(example).arg("--");

@@ -1,5 +1,5 @@
-//! `deny`: licences, duplicates and sources of what the workspace depends on, and advisories against it, by
-//! cargo-deny; `deny.toml` says what may be.
+//! `deny`: runs cargo-deny on the dependencies: licences, duplicates, sources and advisories. `deny.toml` holds the
+//! rules.
 
 use std::process::Command;
 
@@ -10,13 +10,13 @@ use crate::workspace::{Workspace, run};
 
 const VERSION: &str = "0.20.2";
 
-/// Fails for what may not be.
+/// Fails for a violation of `deny.toml`.
 pub(crate) fn deny(workspace: &Workspace) -> Result<()> {
     let tool = setup::tool(workspace, "cargo-deny", VERSION)?;
     let deny =
         |arguments: &[&str]| run(Command::new(&tool).current_dir(&workspace.root).args(["--locked"]).args(arguments));
     deny(&["check", "licenses", "bans", "sources"])?;
-    // The database is a repository of its own, which not every machine reaches.
+    // The database is a separate repository, which some machines cannot reach.
     if let Err(error) = deny(&["fetch", "db"]) {
         eprintln!("warning: nothing was compared with the advisories: {error:#}");
         return Ok(());

@@ -1,9 +1,11 @@
-//! `dist`: the program `autoplace` as a person installs it: an archive in cargo-dist's layout with its hash, and a
-//! Debian package, both without a C++ compiler.
+//! `dist`: makes the installable program `autoplace`: an archive in cargo-dist's layout with its hash, and a Debian
+//! package, both without a C++ compiler.
 //!
-//! 1. The program is built with `prebuilt-runtime`; it writes its manual pages and completions below `target/program`.
-//! 2. cargo-dist packs the archive and cargo-deb the package, as `cli/Cargo.toml` and `dist-workspace.toml` say.
-//! 3. Each is unpacked in a folder of its own, and held against what must be in it; its program is run.
+//! 1. Builds the program with `prebuilt-runtime`. The program writes its manual pages and completions below
+//!    `target/program`.
+//! 2. Packs the archive with cargo-dist and the package with cargo-deb, as configured in `cli/Cargo.toml` and
+//!    `dist-workspace.toml`.
+//! 3. Unpacks each in its own folder, checks its files, and runs its program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,14 +27,14 @@ const DEB: &str = "3.8.0";
 /// Pins cargo-dist, as `dist-workspace.toml` does.
 const DIST: &str = "xtask/dist/requirements.txt";
 
-/// Where generated files lie, relative to the repository's root. Not in cargo's target folder, which may be elsewhere:
-/// `cli/Cargo.toml` names it.
+/// The folder of generated files, relative to the repository's root. It is outside of cargo's target folder, which may
+/// be elsewhere, because `cli/Cargo.toml` names it.
 const PROGRAM: &str = "target/program";
 
-/// The shells that an installed completion is for, and its file.
+/// Shells and the files of their completions.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "autoplace.bash"), ("zsh", "_autoplace"), ("fish", "autoplace.fish")];
 
-/// What lies in the archive's folder, beside the manual's other pages.
+/// Required files of the archive, besides the other pages of the manual.
 const ARCHIVED: [&str; 9] = [
     "CHANGELOG.md",
     "LICENSE-APACHE",
@@ -45,7 +47,7 @@ const ARCHIVED: [&str; 9] = [
     "man/autoplace-plan.1",
 ];
 
-/// What lies in the Debian package.
+/// Required files of the Debian package.
 const PACKAGED: [&str; 9] = [
     "usr/bin/autoplace",
     "usr/share/bash-completion/completions/autoplace",
@@ -83,7 +85,7 @@ pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
         TARGET,
     ]))?;
     archive(workspace)?;
-    // The same build: cargo-deb is given what is there.
+    // cargo-deb packs the existing build.
     let folder = workspace.target.join("debian");
     run(Command::new(deb)
         .current_dir(&workspace.root)
@@ -92,7 +94,7 @@ pub(crate) fn dist(workspace: &Workspace) -> Result<()> {
     debian(workspace, &folder)
 }
 
-/// The program as cargo-dist builds it, which then finds it done.
+/// Builds the program as cargo-dist does. cargo-dist then finds it up to date.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let table = &metadata(workspace)?["dist"];
     let features: Vec<&str> = table["features"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -102,7 +104,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.target.join(TARGET).join("dist/autoplace"))
 }
 
-/// Its manual pages and completions, as it writes them.
+/// Lets the program write its manual pages and completions.
 fn generate(workspace: &Workspace, program: &Path) -> Result<()> {
     let folder = tree::afresh(workspace.root.join(PROGRAM))?;
     fs::create_dir(folder.join("man"))?;
@@ -114,14 +116,14 @@ fn generate(workspace: &Workspace, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `cli`'s `[package.metadata]`.
+/// The `[package.metadata]` of `cli`.
 fn metadata(workspace: &Workspace) -> Result<Value> {
     let mut packages = workspace.packages()?.into_iter();
     let cli = packages.find(|it| it["name"] == PACKAGE).context("the workspace has no package autoplace-cli")?;
     Ok(cli["metadata"].clone())
 }
 
-/// Holds the archive against its hash and its list, and runs the program in it.
+/// Checks the archive's hash and files, and runs its program.
 fn archive(workspace: &Workspace) -> Result<()> {
     let made = workspace.target.join("distrib");
     let name = format!("{PACKAGE}-{TARGET}");
@@ -135,7 +137,7 @@ fn archive(workspace: &Workspace) -> Result<()> {
     complete(&archive, &folder.join(&name), &ARCHIVED, &folder.join(&name).join("autoplace"))
 }
 
-/// The same of the package, which is installed into a root folder of its own.
+/// Checks the package's files in a separate root folder, and runs its program.
 fn debian(workspace: &Workspace, made: &Path) -> Result<()> {
     let package = made.join(format!("autoplace_{VERSION}-1_amd64.deb"));
     print!("{}", output(Command::new("dpkg").arg("--info").arg(&package))?);
@@ -144,7 +146,7 @@ fn debian(workspace: &Workspace, made: &Path) -> Result<()> {
     complete(&package, &root, &PACKAGED, &root.join("usr/bin/autoplace"))
 }
 
-/// That a folder has these files and no empty one, and that its program says the version.
+/// Checks that a folder has these files, none empty, and that its program prints the version.
 fn complete(made: &Path, folder: &Path, wanted: &[&str], program: &Path) -> Result<()> {
     let files = tree::files(folder)?;
     for file in wanted {
@@ -157,7 +159,7 @@ fn complete(made: &Path, folder: &Path, wanted: &[&str], program: &Path) -> Resu
     Ok(())
 }
 
-/// The newest glibc that a program asks for.
+/// The newest glibc version that a program requires.
 fn glibc<'a>(versions: impl IntoIterator<Item = &'a String>) -> String {
     let numbers = |version: &str| version.split('.').map(|it| it.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
     let versions = versions.into_iter().filter_map(|it| it.strip_prefix("GLIBC_"));

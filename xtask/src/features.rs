@@ -1,7 +1,7 @@
-//! `features`: the published crates compile with the oldest compiler that users may have, and the library with each of
-//! its features alone.
+//! `features`: checks that the published crates compile with the oldest supported compiler, and the library with each
+//! of its features alone.
 //!
-//! Rust only: as on docs.rs, no native code is built, so that no feature wants its toolkit.
+//! Checks Rust only: as on docs.rs no native code is built, so that no feature needs a toolkit.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ pub(crate) fn features(workspace: &Workspace) -> Result<()> {
         let mut cargo = Command::new("rustup");
         cargo.args(["run", "--install", OLDEST, "cargo", "check", "--locked"]).args(arguments);
         cargo.current_dir(&workspace.root).env("DOCS_RS", "1");
-        // Beside what other compilers have built.
+        // Keeps the builds of other compilers separate.
         cargo.env("CARGO_TARGET_DIR", workspace.target.join("features"));
         run(&mut cargo)
     };

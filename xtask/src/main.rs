@@ -1,8 +1,7 @@
-//! `cargo xtask <verb>`: what a visitor, a contributor, the CI and a release do with this repository.
-//! One file per verb.
+//! `cargo xtask <verb>`: the tasks of visitors, contributors, the CI and releases. One file for each verb.
 //!
-//! A verb first brings what it needs (`setup`), then runs cargo. It knows nothing that cargo and the build scripts
-//! could be asked, so what it does by hand can be done without it.
+//! A verb first installs its requirements (`setup`), then runs cargo. It has no knowledge beyond cargo and the build
+//! scripts, so everything can also be done without it.
 
 mod attack;
 mod bindings;

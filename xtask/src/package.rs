@@ -1,11 +1,12 @@
-//! `package`: all published crates as crates.io would get them, and a build of just that.
+//! `package`: packs all published crates as for crates.io, and builds the packages.
 //!
-//! 1. A copy of the workspace below the target folder gets llama.cpp's source, which the repository does not hold. (In
-//!    the working tree itself, an interrupted run would leave a source behind that every later build silently prefers.)
-//! 2. `cargo package` packs the copy. Without its own verification: that builds a crate and then, for the crate that
-//!    depends on it, the same crate once more from another folder, which is one native build too many.
-//! 3. The packages are unpacked beside each other and built, the one with the other: with llama.cpp from the package,
-//!    or (as a step of `test`) with the workspace's, every file of which that was read the package must hold.
+//! 1. Copies the workspace below the target folder and adds llama.cpp's source, which the repository does not contain.
+//!    (In the working tree an interrupted run would leave a source behind that every later build silently prefers.)
+//! 2. Packs the copy with `cargo package`, without its verification: that would build each crate again for every crate
+//!    that depends on it, which means one native build too many.
+//! 3. Unpacks the packages beside each other and builds them against each other: with llama.cpp from the package, or
+//!    (as a step of `test`) with the workspace's. In the latter case, the package must contain every file that the
+//!    build read.
 //!
 //! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p
 //! autoplace-hub -p autoplace -p autoplace-measure -p autoplace-openai -p autoplace-cli` in `target/package-source`.
@@ -19,13 +20,13 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace::{Workspace, run};
 use crate::{setup, source, tree};
 
-/// Where links from the packages lead.
+/// The target of links in the packages.
 const REPOSITORY: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 
-/// The limit of crates.io, in bytes.
+/// crates.io's size limit in bytes.
 const LIMIT: u64 = 10_000_000;
 
-/// All that are published.
+/// All published crates.
 pub(crate) const PUBLISHED: [&str; 9] = [
     "autoplace-runtime",
     LLAMA_SYS,
@@ -40,7 +41,7 @@ pub(crate) const PUBLISHED: [&str; 9] = [
 const LLAMA_SYS: &str = "autoplace-llama-sys";
 const PROGRAM: &str = "autoplace-cli";
 
-/// The files without which a crate must not go out.
+/// Files that a crate's package must contain.
 fn required(name: &str) -> Vec<&'static str> {
     let code = if name == PROGRAM { "src/main.rs" } else { "src/lib.rs" };
     let mut files = vec!["LICENSE-APACHE", "LICENSE-MIT", "README.md", code];
@@ -51,25 +52,25 @@ fn required(name: &str) -> Vec<&'static str> {
     files
 }
 
-/// The published crates that others can call.
+/// The published crates with a library.
 pub(crate) fn libraries() -> impl Iterator<Item = &'static str> {
     PUBLISHED.into_iter().filter(|name| *name != PROGRAM)
 }
 
-/// Packs all crates, checks what is in them and how large they are, and builds them as their users do.
+/// Packs all crates, checks their files and sizes, and builds them like a user.
 pub(crate) fn package(workspace: &Workspace) -> Result<()> {
     let unpacked = unpacked(workspace)?;
     let mut command = cargo(workspace, "build", &unpacked)?;
     command.arg("--target-dir").arg(unpacked.join("target"));
-    // The package has its own source, which is what is to be proved.
+    // The packaged source must be used.
     command.env_remove("LLAMA_CPP_DIR");
-    // Users have no shared folder for native builds: this is the one place where OUT_DIR is tried.
+    // Users have no shared folder for native builds. This is the only test of OUT_DIR.
     command.env("AUTOPLACE_LLAMA_BUILD_DIR", "");
     run(&mut command)
 }
 
-/// The same, checked instead of built, and with the workspace's native build, which takes minutes: the package must
-/// hold every file that it read.
+/// Like [`package`], but checks instead of builds, with the workspace's native build, which takes minutes. The package
+/// must contain every file that the build read.
 pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
     let unpacked = unpacked(workspace)?;
     let source = source::find(workspace)?;
@@ -84,12 +85,12 @@ pub(crate) fn package_by_shared_build(workspace: &Workspace) -> Result<()> {
         );
     }
     println!("llama.cpp: all {} files that the native build reads", read.len());
-    // What others wrote is checked already, for the documentation.
+    // Dependencies have already been checked for the documentation.
     let mut command = cargo(workspace, "check", &unpacked)?;
     run(command.arg("--target-dir").arg(&workspace.target).env("LLAMA_CPP_DIR", source))
 }
 
-/// The packages' files, by crate.
+/// Packs all crates and returns the folder of their unpacked files.
 fn unpacked(workspace: &Workspace) -> Result<PathBuf> {
     setup::native()?;
     let stage = stage(workspace)?;
@@ -97,7 +98,7 @@ fn unpacked(workspace: &Workspace) -> Result<PathBuf> {
     unpack(workspace, &crates)
 }
 
-/// The workspace with llama.cpp's source in it, below the target folder.
+/// The workspace with llama.cpp's source, below the target folder.
 fn stage(workspace: &Workspace) -> Result<PathBuf> {
     let stage = workspace.target.join("package-source");
     fs::create_dir_all(&stage)?;
@@ -111,7 +112,7 @@ fn stage(workspace: &Workspace) -> Result<PathBuf> {
             path.file_name().is_none_or(|name| name != "target") && path != Path::new("llama.cpp")
         })?;
     }
-    // The front page of the documentation: what its links name is not in the package.
+    // The documentation's front page links to files that the package lacks.
     let page = stage.join("autoplace/README.md");
     let text = fs::read_to_string(&page)?;
     tree::write(&page, with_absolute_links(&text).as_bytes())?;
@@ -128,7 +129,7 @@ fn with_absolute_links(page: &str) -> String {
     })
 }
 
-/// `cargo package`; the paths of the two packages.
+/// Runs `cargo package` and returns the paths of the packages.
 fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
     let mut command = workspace.cargo(&["package", "--quiet", "--no-verify", "--allow-dirty"]);
     command.args(PUBLISHED.iter().flat_map(|name| ["--package", name]));
@@ -151,8 +152,7 @@ fn pack(workspace: &Workspace, stage: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The packages' files, each crate in a folder whose path stays the same, so that a second run builds
-/// only what changed.
+/// Unpacks the packages. Each crate's path stays the same, so that a second run builds only changes.
 fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
     let check = workspace.target.join("package-check");
     for (name, path) in PUBLISHED.iter().zip(crates) {
@@ -170,10 +170,10 @@ fn unpack(workspace: &Workspace, crates: &[PathBuf]) -> Result<PathBuf> {
     Ok(check)
 }
 
-/// Cargo in a workspace of the packages, in which each takes the others instead of crates.io's.
+/// Cargo in a workspace of the packages, where each package uses the others instead of crates.io's.
 fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
     let patches = PUBLISHED.map(|name| format!("{name} = {{ path = \"{name}\" }}\n"));
-    // And profiles: those of the workspace, so that what it has checked is not checked again.
+    // The workspace's profiles, so that checked dependencies are not checked again.
     let own = fs::read_to_string(workspace.root.join("Cargo.toml"))?;
     let profiles = own.find("[profile.dev]").context("the workspace's Cargo.toml has no profiles")?;
     let manifest = format!(
@@ -182,7 +182,7 @@ fn cargo(workspace: &Workspace, verb: &str, check: &Path) -> Result<Command> {
         &own[profiles..]
     );
     tree::write(&check.join("Cargo.toml"), manifest.as_bytes())?;
-    // The versions that were tested, less what these crates do not use.
+    // The tested versions, without those that these crates do not use.
     fs::copy(workspace.root.join("Cargo.lock"), check.join("Cargo.lock"))?;
     let mut command = workspace.compile(verb, &["--workspace", "--lib", "--bins"]);
     command.arg("--manifest-path").arg(check.join("Cargo.toml"));

@@ -1,5 +1,5 @@
-//! The example `packed` as its users get it: one folder with program, runtime and model, packed, unpacked in a root
-//! folder that holds the C library and nothing else (no compiler, no Rust, no shell), and run there.
+//! Tests the example `packed` as delivered to users: one folder with program, runtime and model is packed, unpacked in
+//! a root folder that contains only the C library (no compiler, no Rust, no shell), and run there.
 
 use std::fs;
 use std::io::Write;
@@ -42,7 +42,7 @@ pub(crate) fn packed(workspace: &Workspace, program: &Path, runtime: &Path) -> R
     Ok(())
 }
 
-/// What the loader would load for a file, beyond what lies beside it.
+/// The libraries that the loader takes from the system for a file.
 fn system_libraries(file: &Path) -> Result<Vec<PathBuf>> {
     let listed = output(Command::new("ldd").arg(file))?;
     let paths = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
@@ -50,8 +50,7 @@ fn system_libraries(file: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths.map(PathBuf::from).filter(|path| !path.starts_with(beside)).collect())
 }
 
-/// What a program answers to the prompt in a root folder of its own, without a network, with nothing of this one's
-/// environment.
+/// The program's answer to the prompt, in its own root folder, without a network and without our environment.
 fn inside(root: &Path, program: &str) -> Result<String> {
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "--net", "--fork", "--pid", "--mount-proc"]);

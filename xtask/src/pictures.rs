@@ -1,7 +1,7 @@
-//! `pictures`: what `plan --picture` and `measure --picture` draw, in a real browser.
+//! `pictures`: opens the pictures of `plan --picture` and `measure --picture` in a real browser.
 //!
-//! In: pages that the program writes, and Chromium. Out: an error where a text leaves its picture or where a page asks
-//! for anything outside, and screenshots in `target/pictures`.
+//! In: pages that the program writes, and Chromium. Out: an error if a text leaves its picture or a page requests an
+//! outside resource, and screenshots in `target/pictures`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,14 +12,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, run};
 
-/// The names of the browser, by system.
+/// The names of the browser on various systems.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// Widths of a window, in pixels: a telephone's, and a desktop's.
+/// Widths of the window in pixels: a telephone's and a desktop's.
 const WIDTHS: [u32; 2] = [400, 1000];
 
-/// Looks at a page: texts that leave their picture, the height of the smallest letters on the screen, whether the page
-/// is wider than its window, and what was loaded.
+/// Inspects a page: texts outside of their picture, the height of the smallest letters on the screen, whether the page
+/// is wider than its window, and the loaded resources.
 const LOOK: &str = r#"
 <script>
 addEventListener('load', () => {
@@ -64,7 +64,7 @@ fn browser() -> Result<PathBuf> {
     found.context("no browser is here: `apt-get install chromium`, or put one of its names on PATH")
 }
 
-/// Pages that the program draws: plans of the demo model on a small card, on two and on none, and a sweep.
+/// Draws pages: plans of the demo model on a small card, on two cards and on none, and a sweep.
 fn pages(workspace: &Workspace, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let demo = workspace.root.join("examples/model/autoplace-demo-q8_0.gguf");
     let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
@@ -89,7 +89,7 @@ fn pages(workspace: &Workspace, folder: &Path) -> Result<Vec<(String, PathBuf)>>
     Ok(pages)
 }
 
-/// Opens a page without a network, takes its screenshot, and returns the colour of its background.
+/// Opens a page without a network, takes a screenshot, and returns the background colour.
 fn look(browser: &Path, folder: &Path, page: &Path, (name, width, dark): (&str, u32, bool)) -> Result<String> {
     let scheme = if dark { "dark" } else { "light" };
     let title = format!("{name}-{width}-{scheme}");
@@ -124,7 +124,7 @@ fn look(browser: &Path, folder: &Path, page: &Path, (name, width, dark): (&str, 
     ensure!(seen["loaded"].as_array().is_some_and(Vec::is_empty), "{title}: the page loads {}", seen["loaded"]);
     ensure!(seen["wide"] == false, "{title}: the page is wider than its window");
     ensure!(seen["texts"].as_u64() > Some(5), "{title}: {} texts", seen["texts"]);
-    // Nobody reads less than ten pixels with ease.
+    // Letters below ten pixels are hard to read.
     ensure!(seen["smallest"].as_f64() >= Some(10.0), "{title}: letters of {} pixels", seen["smallest"]);
     Ok(seen["colour"].as_str().unwrap_or_default().to_owned())
 }

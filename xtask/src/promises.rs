@@ -1,8 +1,8 @@
-//! `promises`: docs/promises.md says which test holds each promise of the documentation, SECURITY.md which holds each
-//! bound; both are true.
+//! `promises`: checks that docs/promises.md names a test for each promise of the documentation, and SECURITY.md one for
+//! each bound.
 //!
-//! In: tables, in docs/promises.md one below the name of each document. Out: rows whose words the document does not
-//! have, and tests that are not there.
+//! In: tables; docs/promises.md has one below the name of each document. Out: rows whose words are not in the document,
+//! and tests that do not exist.
 
 use anyhow::{Result, bail};
 
@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 
 const LIST: &str = "docs/promises.md";
 
-/// Fails for a promise or a bound that no test holds.
+/// Fails for a promise or a bound without a test.
 pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     let read = |file: &str| std::fs::read_to_string(workspace.root.join(file)).unwrap_or_default();
     let (list, bounds) = (read(LIST), read("SECURITY.md"));
@@ -25,8 +25,7 @@ pub(crate) fn promises(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Rows whose words the document does not have, and rows without a test. `read` gives the text of a file below the
-/// root.
+/// Rows whose words are not in the document, and rows without a test. `read` gives the text of a file below the root.
 fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     let (mut document, mut wrong) = (String::new(), Vec::new());
     for line in list.lines() {
@@ -47,13 +46,13 @@ fn unsaid(list: &str, read: &dyn Fn(&str) -> String) -> Vec<String> {
     wrong
 }
 
-/// The tests that a text names: `path.rs::name` between backticks.
+/// The tests that a text names: `path.rs::name` in backticks.
 fn tests(text: &str) -> Vec<&str> {
     text.split('`').filter(|it| it.contains(".rs::") && !it.contains(' ')).collect()
 }
 
-/// Whether it is a function of that file with the attribute of a test, which every run of the tests runs, or named in
-/// the table of a test that has no harness.
+/// Whether the test exists: as a function of the file with the test attribute that is not ignored, or in the table of a
+/// test without a harness.
 fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
     let (file, name) = test.split_once("::").unwrap_or_default();
     let text = read(file);
@@ -63,7 +62,7 @@ fn is_test(test: &str, read: &dyn Fn(&str) -> String) -> bool {
         || text.contains(&format!("(\"{name}\", "))
 }
 
-/// A text on one line.
+/// The text on one line.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

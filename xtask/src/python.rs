@@ -1,4 +1,4 @@
-//! Python with what a check needs of it, in an environment of its own; and pinned packages as files.
+//! Python environments for checks, and downloads of pinned packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
-/// The interpreter of an environment with exactly the packages that a file of requirements pins. It is made once, and
+/// The interpreter of an environment with exactly the packages that a requirements file pins. The environment is made
 /// again when the file changes.
 pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<PathBuf> {
     let pinned = workspace.root.join(requirements);
@@ -20,7 +20,7 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
     let stamp = folder.join("requirements.txt");
     if fs::read(&stamp).ok() != Some(fs::read(&pinned)?) {
         let python = setup::python()?;
-        // What an earlier list has brought must not stay.
+        // Removes the packages of an earlier list.
         run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&folder))?;
         let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--requirement"];
         run(Command::new(&program).args(install).arg(&pinned))?;
@@ -29,8 +29,8 @@ pub(crate) fn environment(workspace: &Workspace, requirements: &str) -> Result<P
     Ok(program)
 }
 
-/// Downloads the packages that a file of requirements pins by checksum, builds nothing of them, and returns an
-/// interpreter that can unpack them. What is there already is checked, and not downloaded again.
+/// Downloads the packages that a requirements file pins by checksum, without building them, and returns an interpreter
+/// that can unpack them. Existing files are checked and not downloaded again.
 pub(crate) fn download(workspace: &Workspace, requirements: &str, options: &[&str], to: &Path) -> Result<PathBuf> {
     let folder = workspace.target.join("python/pip");
     let program = interpreter(&folder);

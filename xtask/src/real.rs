@@ -1,8 +1,8 @@
-//! `real`: two public models beside llama.cpp's own programs, transformers and OpenAI's client.
+//! `real`: compares two public models with llama.cpp's own programs, transformers and OpenAI's client.
 //!
-//! In: the models, which Python packages carry, pinned by checksum; they are assembled below `target/real` and never
-//! committed. Out: the table of `openai/tests/real`, in `target/real/report.md` too. The step of the tests takes the
-//! smaller model and libllama itself, which is compiled already.
+//! In: the models, from Python packages pinned by checksum. They are assembled below `target/real` and never committed.
+//! Out: the table of `openai/tests/real`, also in `target/real/report.md`. The step of the tests uses only the smaller
+//! model and libllama itself, which is compiled already.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,15 +14,15 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace::{Workspace, run};
 use crate::{llama_tools, python, tree};
 
-/// A model as Python packages carry it.
+/// A model inside Python packages.
 struct Model {
     /// The folder of its requirements in `xtask/real`.
     name: &'static str,
-    /// The file that is made of the parts.
+    /// The assembled file.
     file: &'static str,
-    /// Where the file, or its parts in order, lie in the packages.
+    /// The paths of the file, or of its parts in order, in the packages.
     parts: &'static [&'static str],
-    /// Of the whole file.
+    /// The size of the whole file.
     bytes: u64,
 }
 
@@ -47,8 +47,8 @@ const GEMMA3: Model = Model {
 
 const TOOLS: [&str; 5] = ["llama-server", "llama-tokenize", "llama-completion", "llama-perplexity", "llama-bench"];
 
-/// Everything, or the named checks of `openai/tests/real` and `clients`. `--write` records what transformers makes of
-/// the conversations, which the step of the tests compares with.
+/// Runs all checks, or the named checks of `openai/tests/real` and `clients`. `--write` records transformers' output
+/// for the conversations; the step of the tests compares with it.
 pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let (flags, checks): (Vec<&String>, Vec<&String>) = arguments.iter().partition(|it| it.starts_with('-'));
     ensure!(flags.iter().all(|flag| *flag == "--write"), "cargo xtask real [--write] [CHECK...]");
@@ -59,7 +59,7 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let mut failed = Vec::new();
     if checks.is_empty() || !compared.is_empty() {
         let program = ["--package=autoplace-openai", "--test=real"];
-        // Our own llama.cpp first: the programs are compiled as that is.
+        // Builds our own llama.cpp first, because the programs take its options.
         run(workspace.cargo(&["test"]).args(program).arg("--no-run"))?;
         let tools = llama_tools::build(workspace, &TOOLS)?;
         let transformers = python::environment(workspace, "xtask/templates/requirements.txt")?;
@@ -81,7 +81,7 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     failed.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// OpenAI's client at `autoplace serve` with a model.
+/// Runs OpenAI's client against `autoplace serve` with a model.
 fn drive(workspace: &Workspace, model: &Path) -> Result<()> {
     let python = python::environment(workspace, "xtask/clients/requirements.txt")?;
     println!("OpenAI's client at a server of {}", model.display());
@@ -90,20 +90,20 @@ fn drive(workspace: &Workspace, model: &Path) -> Result<()> {
     run(test.env("AUTOPLACE_PYTHON", python).env("AUTOPLACE_CLIENT_MODEL", model))
 }
 
-/// The step of the tests: the smaller model beside libllama. Where the model cannot be had, that is said.
+/// The step of the tests: the smaller model against libllama. Prints a note if the model is unavailable.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if let Err(error) = download(workspace) {
         println!("without a real model, so nothing is compared: {error:#}");
         return Ok(());
     }
     let model = SMOLLM2.fetch(workspace)?;
-    // A test that is named does not have the examples built; so, as the step `test` has built them.
+    // Naming a test does not build the examples, so they are built first, as in the step `test`.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace", "--test=real"]);
     run(cargo.env("AUTOPLACE_REAL_MODELS", model))
 }
 
-/// Brings what the step needs.
+/// Downloads the step's model.
 pub(crate) fn download(workspace: &Workspace) -> Result<()> {
     SMOLLM2.download(workspace)
 }
@@ -134,7 +134,7 @@ impl Model {
         Ok(file)
     }
 
-    /// The packages, unpacked, unless the file is assembled or they are there.
+    /// Downloads and unpacks the packages, unless they are there or the file is assembled.
     fn download(&self, workspace: &Workspace) -> Result<()> {
         let packages = self.packages(workspace);
         if self.is_assembled(workspace)? || packages.is_dir() {
@@ -157,7 +157,7 @@ impl Model {
         folder(workspace).join(self.name)
     }
 
-    /// The list of the packages that the file was assembled from.
+    /// A copy of the package list from which the file was assembled.
     fn stamp(&self, workspace: &Workspace) -> PathBuf {
         folder(workspace).join(format!("{}.txt", self.name))
     }

@@ -1,4 +1,4 @@
-//! `rpc-server` and `demo --remote`: devices of other machines, on this one.
+//! `rpc-server` and `demo --remote`: uses the devices of other machines, simulated on this one.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
-/// Bytes of the example's text after which a server is killed.
+/// Bytes of the example's text before a server is killed.
 const SAID: usize = 150;
 
-/// Builds `autoplace-rpc-server` from the pinned source, and says where it is; with arguments it runs.
+/// Builds `autoplace-rpc-server` from the pinned source and prints its path; with arguments, runs it.
 pub(crate) fn rpc_server(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let program = build(workspace)?;
     if arguments.is_empty() {
@@ -31,7 +31,7 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.target.join("debug/autoplace-rpc-server"))
 }
 
-/// Two servers on loopback, the plan, the text, and one of them killed in the middle of it.
+/// Starts two servers on loopback, shows the plan and the text, and kills one server in the middle of the text.
 pub(crate) fn demo(workspace: &Workspace) -> Result<()> {
     let program = build(workspace)?;
     let servers: Vec<Server> = (0..2).map(|_| Server::start(&program)).collect::<Result<_>>()?;
@@ -55,7 +55,7 @@ pub(crate) fn demo(workspace: &Workspace) -> Result<()> {
         let text = String::from_utf8_lossy(&said);
         let begun = text.find("And the king said").map_or(0, |at| text.len() - at);
         if begun > SAID && !killed {
-            // The plan names those that are used.
+            // The plan names the servers in use.
             let used = servers.iter().find(|server| text.contains(&server.endpoint)).context("a server of the plan")?;
             eprint!("\n[the server {} is killed]\n", used.endpoint);
             used.kill()?;

@@ -1,11 +1,10 @@
-//! `runtime`: a complete set of llama.cpp's shared libraries, which programs open that were built with
-//! `prebuilt-runtime`.
+//! `runtime`: makes a complete set of llama.cpp's shared libraries for programs built with `prebuilt-runtime`.
 //!
-//! 1. The build script of llama-sys links its shim as a library (`llama-sys/build/runtime.rs`): for any x86-64 Linux
-//!    with the GPU bundle's compilers and one library for each kind of CPU, or with `--here` for this machine, in one
+//! 1. llama-sys's build script links its shim as a library (`llama-sys/build/runtime.rs`): for any x86-64 Linux with
+//!    the GPU bundle's compilers and one library for each kind of CPU, or with `--here` for this machine with one
 //!    library.
-//! 2. The libraries are laid out with their licences, and what they ask of a system is held against what every one has.
-//! 3. The manifest is completed by the crate that reads it (`runtime/examples/seal.rs`), and the folder packed.
+//! 2. Lays out the libraries with their licences, and checks that they need only what each system has.
+//! 3. Completes the manifest with the crate that reads it (`runtime/examples/seal.rs`), and packs the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,11 +19,11 @@ use crate::gpu_bundle::{copy, copy_libraries, portable};
 use crate::workspace::{Workspace, output, run};
 use crate::{cuda_check, packed, setup, tree, vulkan};
 
-/// Where llama-sys's build script puts its library; for this machine's own builds `.cargo/config.toml` says it.
+/// The output folder of llama-sys's build script. `.cargo/config.toml` sets it for builds for this machine.
 const LIBRARIES: &str = "AUTOPLACE_RUNTIME_LIBRARIES";
 
-/// A library that not every system has: the backend that needs it, its name, where it comes from, and of a driver the
-/// version of CUDA that it must have.
+/// A library that some systems lack: the backend that needs it, its name, its source, and for a driver the required
+/// CUDA version.
 struct Other {
     backend: &'static str,
     library: &'static str,
@@ -43,20 +42,20 @@ const OTHERS: [Other; 4] = [
         backend: "CUDA",
         library: "libcuda.so.1",
         source: "NVIDIA's driver, 580 or newer",
-        // The toolkit's, of `cuda_check::REQUIREMENTS`: minor versions are compatible.
+        // The toolkit's version in `cuda_check::REQUIREMENTS`. Minor versions are compatible.
         cuda: Some(13_000),
     },
     Other { backend: "CUDA", library: "libcudart.so.13", source: "nvidia-cuda-runtime", cuda: None },
     Other { backend: "CUDA", library: "libcublas.so.13", source: "nvidia-cublas", cuda: None },
 ];
 
-/// What the build script says of backends.
+/// The build script's variable with the backends.
 const BACKENDS: &str = "LLAMA_SYS_BACKENDS";
 
-/// What a program opens last; see `llama-sys/build/runtime.rs`.
+/// The library that a program opens last; see `llama-sys/build/runtime.rs`.
 const SHIM: &str = "libautoplace-llama.so";
 
-/// llama.cpp's libraries, those first that others need.
+/// llama.cpp's libraries in the order of their dependencies.
 const LLAMA_CPP: [&str; 3] = ["libggml-base.so.0", "libggml.so.0", "libllama.so.0"];
 
 pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result<()> {
@@ -89,7 +88,7 @@ pub(crate) fn runtime(workspace: &mut Workspace, arguments: &[String]) -> Result
     archive(workspace, &folder)
 }
 
-/// A runtime of this workspace's own native build, which is there or `build` makes.
+/// A runtime from this workspace's own native build. `build` makes the build if it is missing.
 pub(crate) fn here(workspace: &Workspace, build: &mut Command) -> Result<PathBuf> {
     let built = variables(&output(build.arg("--message-format=json-render-diagnostics"))?)?;
     let folder = tree::afresh(workspace.target.join("runtime/here"))?;
@@ -101,7 +100,7 @@ pub(crate) fn here(workspace: &Workspace, build: &mut Command) -> Result<PathBuf
     Ok(folder)
 }
 
-/// A runtime for any x86-64 Linux, with loadable backends, and this one of CUDA.
+/// A runtime for any x86-64 Linux, with loadable backends and an optional CUDA backend.
 fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Option<&Path>) -> Result<PathBuf> {
     let root = workspace.target.join(name);
     let mut build = toolchain.cargo(workspace)?;
@@ -136,15 +135,15 @@ fn for_any(workspace: &Workspace, toolchain: &Toolchain, name: &str, cuda: Optio
     Ok(folder)
 }
 
-/// The tests of the native layer once more, with libraries that are opened, and the example `packed`.
+/// Runs the tests of the native layer with opened libraries, and the example `packed`.
 pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     if !cfg!(target_os = "linux") {
         println!("runtimes are made on Linux: nothing is tested of them here");
         return Ok(());
     }
-    // As the step before has built it.
+    // Reuses the build of the step before.
     let set = here(workspace, &mut workspace.compile("test", &["--workspace", "--no-run"]))?;
-    // Of the whole workspace, as before: what does not differ is not compiled again.
+    // Selects the whole workspace, as before, so that unchanged parts are not compiled again.
     let opened = ["test", "--workspace", "--features=autoplace/prebuilt-runtime", "--test=sys"];
     let build = ["--example=packed", "--no-run", "--message-format=json-render-diagnostics"];
     let messages = output(workspace.cargo(&opened).args(build))?;
@@ -155,7 +154,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
     run(workspace.cargo(&opened).env("AUTOPLACE_RUNTIME", &set))
 }
 
-/// What llama-sys's build script passes to its crate.
+/// The variables that llama-sys's build script passes to its crate.
 fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let of_build = messages.filter(|message| message["reason"] == "build-script-executed");
@@ -166,7 +165,7 @@ fn variables(messages: &str) -> Result<BTreeMap<String, String>> {
     Ok(known)
 }
 
-/// What a program checks for before it opens a runtime, of what its libraries need.
+/// The needed libraries that a program checks before it opens a runtime.
 fn required(workspace: &Workspace, needs: &BTreeSet<String>) -> Result<Vec<Value>> {
     let pinned = fs::read_to_string(workspace.root.join(cuda_check::REQUIREMENTS))?;
     let needed = OTHERS.iter().filter(|other| needs.contains(other.library));
@@ -202,7 +201,7 @@ fn seal(
     let loadable = built.contains_key("LLAMA_SYS_BACKEND_DIR");
     let place = if loadable { String::new() } else { "-here".to_owned() };
     let kinds = backends.join("-").to_lowercase();
-    // Of llama.cpp and of the shim: a set of another build is installed beside this one, not in its place.
+    // Hashes of llama.cpp and of the shim, so that sets of different builds can be installed beside each other.
     let build = &built["LLAMA_SYS_BUILD"];
     let hashes = build.split([' ', ',']).filter(|word| word.len() == 16).map(|hash| &hash[..8]);
     let made_from = hashes.collect::<Vec<_>>().join("-");
@@ -224,7 +223,7 @@ fn seal(
     run(workspace.cargo(&seal).arg(folder))
 }
 
-/// Says whether two builds are the same, file by file.
+/// Compares two builds file by file and prints the result.
 fn compare(one: &Path, other: &Path) -> Result<()> {
     let read =
         |folder: &Path| -> Result<Value> { Ok(serde_json::from_slice(&fs::read(folder.join("runtime.json"))?)?) };
@@ -237,7 +236,7 @@ fn compare(one: &Path, other: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The archive that people install, by the set's own name.
+/// Makes the installable archive, named after the set.
 fn archive(workspace: &Workspace, folder: &Path) -> Result<()> {
     let manifest: Value = serde_json::from_slice(&fs::read(folder.join("runtime.json"))?)?;
     let name = manifest["name"].as_str().context("a manifest has a name")?;

@@ -1,11 +1,10 @@
-//! `sanitize`: the native code, the layer over it and the probe under AddressSanitizer, leaks included.
+//! `sanitize`: runs the native code, the layer over it and the probe under AddressSanitizer, with leak detection.
 //!
-//! Both sides are instrumented: llama.cpp and the shim by the C++ compiler's flags, Rust by rustc's, which stable
-//! compilers take with `RUSTC_BOOTSTRAP`. That needs a build of llama.cpp of its own (in `target/sanitize`, minutes on
-//! first use), so it is no step of `test`. Not instrumented: Rust's standard library and the C library.
+//! Both sides are instrumented: llama.cpp and the shim by C++ compiler flags, Rust by rustc's, which stable compilers
+//! accept with `RUSTC_BOOTSTRAP`. That needs a separate build of llama.cpp (in `target/sanitize`, minutes on first
+//! use), so `sanitize` is not a step of `test`. Rust's standard library and the C library are not instrumented.
 //!
-//! Nothing is suppressed: what llama.cpp itself does is clean in everything that these tests run. Should that change,
-//! the place for a suppression and its reason is here.
+//! No report is suppressed: llama.cpp is clean in all these tests. A future suppression and its reason belong here.
 
 use std::process::Command;
 
@@ -14,11 +13,11 @@ use anyhow::{Context, Result, bail};
 use crate::setup;
 use crate::workspace::{Workspace, output, run};
 
-/// Packages, what is built of their tests, and which of those are run: all, where none is named.
+/// Packages, the selection of test targets, and the tests to run (all if empty).
 const RUNS: &[(&str, &[&str], &[&str])] = &[
     // Simulated GPUs, refusals, threads, and a short generation of the demo model.
     ("--package=autoplace-llama-sys", &["--no-default-features", "--tests"], &[]),
-    // The probe beside real loads, and hundreds of it, good and bad; loads and generation on simulated GPUs.
+    // The probe beside real loads, and hundreds of probes, good and bad; loads and generation on simulated GPUs.
     (
         "--package=autoplace",
         &["--no-default-features", "--features=constraints", "--test=load", "--test=generate"],
@@ -26,19 +25,18 @@ const RUNS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// Tests that cannot hold here: this one bounds the memory that the process grows by, and the sanitizer
-/// keeps what is freed.
+/// A test that cannot pass here: it bounds the growth of memory, and the sanitizer retains freed memory.
 const SKIPPED: &[&str] = &["coming_and_going_a_thousand_times_costs_nothing"];
 
-/// Frames stay so that reports have whole stacks.
+/// Frame pointers give reports whole stacks.
 const NATIVE_FLAGS: &str = "-fsanitize=address -fno-omit-frame-pointer -g1";
 const RUST_FLAGS: &str = "-Zsanitizer=address -Cforce-frame-pointers=yes";
 
-/// Asking for more than there is, is what some tests do: that is answered as usual and not with a report.
+/// Some tests request more memory than exists. The allocator must then return null instead of a report.
 const OPTIONS: &str =
     "detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1:strict_string_checks=1";
 
-/// Builds and runs the tests; the first report ends it.
+/// Builds and runs the tests. The first report ends the run.
 pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
     if !cfg!(target_os = "linux") {
         bail!("the sanitizer is set up for Linux only");
@@ -47,7 +45,7 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
     let host = host()?;
     let folder = workspace.target.join("sanitize");
     for (package, selection, tests) in RUNS {
-        // A target makes cargo leave build scripts and procedural macros without the flags.
+        // With a target, cargo builds build scripts and procedural macros without the flags.
         let target = format!("--target={host}");
         let mut arguments = vec!["test", package, &target, "--no-fail-fast"];
         arguments.extend(*selection);
@@ -63,7 +61,7 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
             .env("CFLAGS", NATIVE_FLAGS)
             .env("CXXFLAGS", NATIVE_FLAGS)
             .env("ASAN_OPTIONS", OPTIONS)
-            // Tests that count memory leave that to the sanitizer.
+            // Tests that count memory skip the count under the sanitizer.
             .env("AUTOPLACE_SANITIZED", "1");
         run(&mut command)?;
     }
@@ -71,7 +69,7 @@ pub(crate) fn sanitize(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The triple of this machine.
+/// The target triple of this machine.
 pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let version = output(Command::new(rustc).arg("-vV"))?;

@@ -1,8 +1,8 @@
-//! `schemas`: the JSON-Schema-Test-Suite, drafts 7 and 2020-12 with formats, token by token with the vocabulary of a
-//! model.
+//! `schemas`: runs the JSON-Schema-Test-Suite, drafts 7 and 2020-12 with formats, token by token with a model's
+//! vocabulary.
 //!
-//! In: a GGUF file, of which the vocabulary is used, and a Python package whose source has the suite. Out: the ignored
-//! test of `autoplace/src/generate/constraint/suite.rs`, and its table in docs/constrained-output.md.
+//! In: a GGUF file for its vocabulary, and a Python package whose source contains the suite. Out: the ignored test of
+//! `autoplace/src/generate/constraint/suite.rs`, and its table in docs/constrained-output.md.
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::setup;
 use crate::workspace::{Workspace, run};
 
 const REQUIREMENTS: &str = "xtask/schemas/requirements.txt";
-/// The package of that list, whose folder `json` is the suite.
+/// The package whose folder `json` is the suite.
 const ARCHIVE: &str = "jsonschema-4.26.0";
 const DOCUMENT: &str = "docs/constrained-output.md";
-/// What stands around the table in the document.
+/// The marks around the table in the document.
 const MARKS: [&str; 2] = ["<!-- the table of `cargo xtask schemas` -->\n", "<!-- the end of the table -->"];
 
 pub(crate) fn schemas(workspace: &Workspace, model: &Path, write: bool) -> Result<()> {

@@ -1,7 +1,7 @@
-//! `semver`: the public interface of the published libraries beside that of the last release, by cargo-semver-checks.
+//! `semver`: compares the public interface of the published libraries with the last release's, by cargo-semver-checks.
 //!
-//! In: the newest tag `vX.Y.Z` below HEAD. Out: nothing, or every item that changed more than the version numbers in
-//! the Cargo.tomls allow. Before the first tag there is nothing to compare with.
+//! In: the newest tag `vX.Y.Z` below HEAD. Out: every item whose change needs a larger version step than the
+//! Cargo.tomls make. Before the first tag nothing is compared.
 
 use std::process::Command;
 
@@ -10,15 +10,15 @@ use anyhow::{Result, ensure};
 use crate::workspace::{Workspace, run};
 use crate::{package, setup};
 
-/// Reads the rustdoc JSON of Rust 1.93 and newer; a stable Rust that writes another format wants a newer one.
+/// This version reads the rustdoc JSON of Rust 1.93 and newer. A stable Rust with another format needs a newer version.
 const VERSION: &str = "0.51.0";
 
-/// Beside the default features, as on docs.rs. The others choose how llama.cpp is built.
+/// Added to the default features, as on docs.rs. The other features choose how llama.cpp is built.
 const FEATURES: [(&str, &str); 1] = [("autoplace", "--features=async,hub,schemars")];
 
-/// Fails where a library breaks what its last release promised.
+/// Fails if a library breaks the promise of its last release.
 pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
-    // An archive of the source, which somebody unpacked: it has no history, and nobody releases from it.
+    // An unpacked archive of the source has no history, and nobody releases from it.
     if !workspace.root.join(".git").exists() {
         println!("this is no clone of the repository: there are no tags to compare with");
         return Ok(());
@@ -45,9 +45,9 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     }
 
     let tool = setup::tool(workspace, "cargo-semver-checks", VERSION)?;
-    // Both sides of all crates share what they depend on.
+    // Both sides of all crates share their dependencies.
     let target = workspace.target.join("semver");
-    // Both sides' JSON has one path: cargo must not take what an earlier run left there for up to date.
+    // Both sides' JSON has the same path, so cargo must not reuse the output of an earlier run.
     let mut clean = workspace.cargo(&["clean", "--quiet", "--target-dir"]);
     clean.arg(&target).args(released.iter().flat_map(|name| ["--package", name]));
     run(&mut clean)?;
@@ -56,7 +56,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
         check.args(["semver-checks", "--default-features", "--baseline-rev", tag, "--package", name]);
         check.args(FEATURES.iter().filter(|(of, _)| of == name).map(|(_, features)| features));
         check.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &target);
-        // Documentation needs no native code, and the release's llama.cpp may be another (llama-sys/build.rs).
+        // Documentation needs no native code, and the release may have another llama.cpp (llama-sys/build.rs).
         check.env("DOCS_RS", "1");
         run(&mut check).inspect_err(|error| eprintln!("{error:#}")).is_err()
     };
@@ -70,20 +70,19 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The newest release's tag that this commit descends from. There is none before the first release, and none in a
-/// shallow clone.
+/// The newest release tag among this commit's ancestors. `None` before the first release and in a shallow clone.
 pub(crate) fn last_release(workspace: &Workspace) -> Result<Option<String>> {
     let tags = workspace.git(&["tag", "--list", "v*", "--merged", "HEAD"])?;
     Ok(newest(&tags).map(str::to_owned))
 }
 
-/// The release of the highest version among these tags, one a line. Pre-releases are none.
+/// The highest release among these tags, one on each line. Pre-releases do not count.
 fn newest(tags: &str) -> Option<&str> {
     let releases = tags.lines().filter_map(|tag| Some((version(tag.strip_prefix('v')?)?, tag)));
     releases.max().map(|(_, tag)| tag)
 }
 
-/// Whether a change log has a section of a release, `## [X.Y.Z] - DATE`.
+/// Whether a change log has the section of a release, `## [X.Y.Z] - DATE`.
 fn has_release(changelog: &str) -> bool {
     let titles = changelog.lines().filter_map(|line| line.strip_prefix("## [")?.split_once(']'));
     titles.map(|(title, _)| title).any(|title| version(title).is_some())

@@ -1,5 +1,5 @@
-//! What a verb needs on this machine besides Rust. On Debian and Ubuntu it is installed if that is allowed without a
-//! question (root, or sudo without a password); elsewhere one paragraph says what to run.
+//! Installs the requirements of a verb besides Rust. On Debian and Ubuntu, packages are installed if no question is
+//! needed (root, or sudo without a password). Elsewhere a paragraph says what to run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,17 +8,16 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::{Workspace, run, succeeds};
 
-/// Something that may be missing, and its package where we can install it.
+/// A missing requirement, and the package that provides it.
 struct Missing {
     what: &'static str,
     package: &'static str,
 }
 
-/// What a C++ compiler is called.
+/// The usual names of a C++ compiler.
 const COMPILERS: [&str; 3] = ["c++", "g++", "clang++"];
 
-/// This machine's C++ compiler: the one that CXX names, else the first of the usual names. [`native`] has seen to it
-/// that there is one.
+/// This machine's C++ compiler: CXX, or the first of the usual names that starts. Call [`native`] first to install one.
 pub(crate) fn cxx() -> Result<String> {
     let found = || {
         let name = COMPILERS.into_iter().find(|name| succeeds(name, &["--version"]));
@@ -27,7 +26,7 @@ pub(crate) fn cxx() -> Result<String> {
     chosen("CXX").or_else(found).context("there is no C++ compiler")
 }
 
-/// cmake, a C++ compiler, and make or ninja: what `llama-sys/build/require.rs` asks for.
+/// Requires cmake, a C++ compiler, and make or ninja, like `llama-sys/build/require.rs`.
 pub(crate) fn native() -> Result<()> {
     if let Some(cmake) = chosen("CMAKE")
         && !succeeds(&cmake, &["--version"])
@@ -43,7 +42,7 @@ pub(crate) fn native() -> Result<()> {
     if chosen("CMAKE").is_none() && !succeeds("cmake", &["--version"]) {
         missing.push(Missing { what: "cmake", package: "cmake" });
     }
-    // On Windows the cc crate finds Visual Studio's compiler, which is not in PATH: the build script checks it.
+    // On Windows the cc crate finds Visual Studio's compiler outside of PATH; the build script checks for it.
     if cfg!(unix) {
         if chosen("CXX").is_none() && !any_starts(&COMPILERS) {
             missing.push(Missing { what: "a C++ compiler", package: "g++" });
@@ -61,7 +60,7 @@ pub(crate) fn native() -> Result<()> {
     )
 }
 
-/// libclang with its headers, which bindgen needs. Users of the crates never do.
+/// Requires libclang with its headers, for bindgen. Users of the crates do not need it.
 pub(crate) fn libclang() -> Result<()> {
     let missing = if has_libclang() { Vec::new() } else { vec![Missing { what: "libclang", package: "libclang-dev" }] };
     install(
@@ -72,7 +71,7 @@ pub(crate) fn libclang() -> Result<()> {
     )
 }
 
-/// ggml's shader compiler, the loader and Mesa's software driver.
+/// Requires ggml's shader compiler, the Vulkan loader and Mesa's software driver.
 pub(crate) fn vulkan() -> Result<()> {
     let lies = |path: &str| Path::new(path).exists();
     let mut missing = Vec::new();
@@ -88,9 +87,9 @@ pub(crate) fn vulkan() -> Result<()> {
     install(&missing, "Install it: `apt install glslc mesa-vulkan-drivers libvulkan1`.")
 }
 
-/// A Python that can make environments.
+/// Requires a Python that can make environments.
 pub(crate) fn python() -> Result<&'static str> {
-    // Debian's own has the module `venv`, but not what that needs.
+    // Debian's own Python has the module `venv` without the packages that it needs.
     let is_whole = |python: &&str| succeeds(python, &["-c", "import venv, ensurepip"]);
     let programs = ["python3", "python"];
     if let Some(python) = programs.into_iter().find(is_whole) {
@@ -105,7 +104,7 @@ pub(crate) fn python() -> Result<&'static str> {
     Ok("python3")
 }
 
-/// rustfmt and clippy, which rustup's minimal profile leaves out.
+/// Requires rustfmt and clippy, which rustup's minimal profile leaves out.
 pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
     for (verb, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
         let mut ask = workspace.cargo(&[verb, "--version"]);
@@ -122,7 +121,7 @@ pub(crate) fn rust_components(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// A tool of cargo's (`cargo-deny`) of this version: the one in PATH, or ours, which is compiled where it is missing.
+/// A cargo tool (`cargo-deny`) of this version: from PATH, or our own copy, which is compiled if missing.
 pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<PathBuf> {
     let root = workspace.target.join("tools");
     let ours = root.join("bin").join(name);
@@ -139,10 +138,10 @@ pub(crate) fn tool(workspace: &Workspace, name: &str, version: &str) -> Result<P
     println!("setup: compiling {name} {version}, some minutes");
     let mut install = workspace.cargo(&["install", "--quiet", "--locked", "--version", version]);
     install.arg("--root").arg(&root).arg(name);
-    // Unoptimised it compiles in less than half the time, which its checks do not earn back.
+    // An unoptimised build takes less than half the time, and the checks would not regain it.
     install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off");
     install.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    // Else it leaves what it is made of among our builds.
+    // Otherwise the tool's build would fill our target folder.
     run(install.env_remove("CARGO_TARGET_DIR")).with_context(|| format!("{name} is missing"))?;
     Ok(ours)
 }
@@ -172,7 +171,7 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
         command.args(&become_root[1..]).args(arguments).stdin(std::process::Stdio::null());
         run(&mut command)
     };
-    // A source that does not answer is no reason to stop: the others may have what we need.
+    // One unreachable source is not fatal: the others may have the packages.
     if let Err(error) = apt_get(&["update"]) {
         eprintln!("setup: {error:#}; trying to install all the same");
     }
@@ -181,8 +180,7 @@ fn install(missing: &[Missing], otherwise: &str) -> Result<()> {
     apt_get(&arguments).map_err(|error| error.context(format!("this machine lacks {names}. {otherwise}")))
 }
 
-/// How to become root for apt-get without being asked anything; `None` where that is not possible, or
-/// there is no apt-get.
+/// The command prefix for running apt-get as root without a question; `None` if impossible, or without apt-get.
 fn apt() -> Option<Vec<&'static str>> {
     if !succeeds("apt-get", &["--version"]) {
         return None;
@@ -194,7 +192,7 @@ fn apt() -> Option<Vec<&'static str>> {
     succeeds("sudo", &["-n", "true"]).then(|| vec!["sudo", "-n"])
 }
 
-/// On Linux, looks where distributions put it. Elsewhere bindgen's own search decides, and says what it did not find.
+/// Looks in the distributions' folders on Linux. Elsewhere bindgen's own search decides and reports failures.
 fn has_libclang() -> bool {
     if !cfg!(target_os = "linux") || chosen("LIBCLANG_PATH").is_some() {
         return true;
@@ -211,7 +209,7 @@ fn has_libclang() -> bool {
         name.starts_with("libclang.so")
             || (name.starts_with("libclang-") && !name.starts_with("libclang-cpp") && name.contains(".so"))
     };
-    // The library alone cannot parse `#include <stddef.h>`: distributions package its headers apart.
+    // The library alone cannot parse `#include <stddef.h>`; distributions package its headers separately.
     let has_headers =
         |dir: &Path| children(&dir.join("clang")).iter().any(|version| version.join("include/stddef.h").is_file());
     let library = dirs.iter().any(|dir| children(dir).iter().any(is_library));

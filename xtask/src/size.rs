@@ -1,5 +1,5 @@
-//! `size`: how many lines of Rust each crate has, beside the last release. The numbers are for information: they fail
-//! nothing. Only a comment that is too wide to read fails.
+//! `size`: prints the lines of Rust in each crate, beside the last release's. The numbers are information only. The
+//! verb fails only for a comment that is too wide.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
     ("tests", &TESTS),
 ];
 
-/// Columns of a comment; rustfmt sees to code.
+/// Maximum columns of a comment. rustfmt limits the code.
 const WIDEST: usize = 120;
 
 const TESTS: [&str; 9] = [
@@ -39,7 +39,7 @@ const TESTS: [&str; 9] = [
     "gpu-check/tests",
 ];
 
-/// Prints the table. Fails where a comment is too wide.
+/// Prints the table. Fails for a comment that is too wide.
 pub(crate) fn size(workspace: &Workspace) -> Result<()> {
     // An unpacked archive of the source has no history.
     let has_history = workspace.root.join(".git").exists();
@@ -74,7 +74,7 @@ pub(crate) fn size(workspace: &Workspace) -> Result<()> {
     bail!("comments of more than {WIDEST} columns:\n{}", wide.join("\n"));
 }
 
-/// Lines of Rust under `folders` in the commit `tag`.
+/// Lines of Rust in `folders` at the commit `tag`.
 fn lines_at(workspace: &Workspace, tag: &str, folders: &[&str]) -> Result<usize> {
     let list = [&["ls-tree", "-r", "--name-only", tag, "--"], folders].concat();
     let mut lines = 0;
@@ -84,13 +84,12 @@ fn lines_at(workspace: &Workspace, tag: &str, folders: &[&str]) -> Result<usize>
     Ok(lines)
 }
 
-/// Rust that people wrote; not the generated bindings.
+/// Whether the file is hand-written Rust, not generated bindings.
 fn is_ours(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "rs") && !file.ends_with("bindings.rs")
 }
 
-/// Whether it is a comment of more columns than a reader should need; rows of tables and code in examples may have
-/// them.
+/// Whether the line is a comment that is too wide. Table rows and code in examples are exempt.
 fn is_wide(line: &str) -> bool {
     let text = line.trim_start();
     let prose = text.starts_with("//") && !text.contains(['|', '{']);

@@ -1,11 +1,11 @@
-//! `soak`: tokens without end, and a table of what the process holds meanwhile; `docs/soak.md` has one.
+//! `soak`: generates tokens for hours and prints the process's resources meanwhile; `docs/soak.md` has a table.
 
 use anyhow::{Context, Result, bail};
 
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
-/// Generates so many tokens (a million) on the demo model; fails if memory, open files or threads grow.
+/// Generates this many tokens (default: a million) on the demo model. Fails if memory, open files or threads grow.
 pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let tokens = match arguments {
         [] => 1_000_000,
@@ -20,8 +20,8 @@ pub(crate) fn soak(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         bail!("what a process holds is read from /proc: Linux only");
     }
     setup::native()?;
-    // No `--package`: cargo then resolves features as it does for `cargo test --workspace`, and both share all they
-    // build. The native code is optimised in every profile.
+    // Without `--package`, cargo resolves features as in `cargo test --workspace`, and both share their builds. The
+    // native code is optimised in every profile.
     let mut command = workspace.cargo(&["test", "--workspace", "--test=generate"]);
     command.args(["--", "--ignored", "--nocapture", "soak::"]).env("AUTOPLACE_SOAK_TOKENS", tokens.to_string());
     run(&mut command)

@@ -1,5 +1,4 @@
-//! Where llama.cpp's source is: as `llama-sys/build/source.rs` finds it in the repository, and which of
-//! it is published.
+//! Finds llama.cpp's source, in the repository as `llama-sys/build/source.rs` does, and selects its published part.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,9 +9,8 @@ use anyhow::{Context, Result, ensure};
 use crate::tree;
 use crate::workspace::{Workspace, output};
 
-/// What the build needs of llama.cpp. `vendor/` is configured by llama.cpp's CMakeLists.txt whatever is built:
-/// its folders are header libraries of which only the CMakeLists.txt is read, but for `hash`, whose files
-/// cmake wants to see.
+/// The parts of llama.cpp that the build needs. llama.cpp's CMakeLists.txt always configures `vendor/`. Its folders are
+/// header libraries, of which only the CMakeLists.txt is read, except for `hash`, whose files cmake checks.
 const NEEDED: [&str; 13] = [
     "CMakeLists.txt",
     "LICENSE",
@@ -29,7 +27,7 @@ const NEEDED: [&str; 13] = [
     "vendor/cpp-httplib/CMakeLists.txt",
 ];
 
-/// Backends that no feature of ours builds. cmake enters a backend's folder only when its option is on.
+/// Backends that no feature of ours builds. cmake enters a backend's folder only if its option is on.
 const UNUSED: [&str; 11] = [
     "ggml/src/ggml-cann",
     "ggml/src/ggml-et",
@@ -65,12 +63,12 @@ pub(crate) fn find(workspace: &Workspace) -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("llama.cpp"))
 }
 
-/// The files below `source` that the workspace's native builds have read, relative to it: by cmake's list of its
-/// inputs, by the compilers' dependency files, and the sources of targets that are not built, which cmake wants to see.
+/// The files below `source` that the workspace's native builds have read, as relative paths: from cmake's list of
+/// inputs, the compilers' dependency files, and the sources of unbuilt targets, which cmake checks.
 pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut read = BTreeSet::new();
     let builds = workspace.native_builds().into_iter().map(|build| build.join("build"));
-    // Others are half configured.
+    // Other builds are only partly configured.
     for build in builds.filter(|build| build.join("CMakeFiles/Makefile.cmake").is_file()) {
         let mut lists = vec![build.join("CMakeFiles/Makefile.cmake"), build.join("compile_commands.json")];
         let objects = tree::files(&build)?.into_iter();
@@ -94,10 +92,10 @@ pub(crate) fn read_by(workspace: &Workspace, source: &Path) -> Result<BTreeSet<P
     Ok(read)
 }
 
-/// Makes `to` hold what is published of the source tree `from`, and nothing else.
+/// Makes `to` contain exactly the published part of the source tree `from`.
 pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
     for path in NEEDED.iter().chain(&UNUSED) {
-        // Else a move in llama.cpp would go unnoticed: a file missing from the package, or a backend creeping in.
+        // Otherwise a move in llama.cpp would go unnoticed: a missing file in the package, or a new backend.
         ensure!(from.join(path).exists(), "{} has no {path}: correct the lists in xtask/src/source.rs", from.display());
     }
     tree::mirror(from, to, &|path| {

@@ -1,10 +1,10 @@
-//! `templates`: whether chat templates render here as Hugging Face's transformers renders them.
+//! `templates`: checks that chat templates render as in Hugging Face's transformers.
 //!
-//! Every template of a folder x every history of `chat/tests/chat_templates/histories.json` goes through transformers
-//! (`render.py`, in a virtual environment that this makes), and an ignored test of `chat/tests/chat/chat_templates.rs`
-//! holds what comes of it against our own. It fails where texts differ, or where we refuse what transformers renders;
-//! what we render and transformers refuses is counted (docs/chat-templates.md says which). `--fixtures` writes what
-//! transformers makes of the tests' own templates, so that the tests need neither Python nor a network.
+//! transformers renders every template of a folder with every history of `chat/tests/chat_templates/histories.json`
+//! (`render.py`, in a virtual environment). An ignored test of `chat/tests/chat/chat_templates.rs` compares the results
+//! with ours. It fails if texts differ, or if we refuse a template that transformers renders. Templates that only
+//! transformers refuses are counted (listed in docs/chat-templates.md). `--fixtures` records transformers' results for
+//! the tests' own templates, so that the tests need neither Python nor a network.
 
 use std::fs;
 use std::io::Write;
@@ -36,10 +36,10 @@ pub(crate) fn compare(workspace: &Workspace, folder: &Path) -> Result<()> {
     run(test.env("AUTOPLACE_TEMPLATES", folder).env("AUTOPLACE_TEMPLATES_RENDERED", rendered))
 }
 
-/// The package that has published templates, which stay where they are: their licences are their models'.
+/// A package of published templates. They are not committed, because their licences are their models'.
 const PUBLISHED: &str = "@huggingface/ollama-utils@0.0.18";
 
-/// Compares the templates of a published package, each once.
+/// Compares the distinct templates of a published package.
 pub(crate) fn published(workspace: &Workspace) -> Result<()> {
     let folder = workspace.target.join("templates");
     if folder.exists() {
@@ -65,7 +65,7 @@ pub(crate) fn published(workspace: &Workspace) -> Result<()> {
     compare(workspace, &folder)
 }
 
-/// The text that a literal of JavaScript's is, with which `source` begins.
+/// The value of the JavaScript literal at the start of `source`.
 fn literal(source: &str) -> Option<String> {
     let mut chars = source.chars();
     let quote = chars.next().filter(|quote| "\"'`".contains(*quote))?;
@@ -88,7 +88,7 @@ fn literal(source: &str) -> Option<String> {
     }
 }
 
-/// Writes what the tests compare with.
+/// Records the tests' expected results.
 pub(crate) fn fixtures(workspace: &Workspace) -> Result<()> {
     let root = workspace.root.join(FIXTURES);
     for set in ["families", "language"] {
@@ -97,13 +97,13 @@ pub(crate) fn fixtures(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// What transformers makes of a folder's templates, by template and history, as JSON.
+/// transformers' results for a folder's templates, by template and history, as JSON.
 fn rendered_there(workspace: &Workspace, folder: &Path) -> Result<String> {
     let cases = cases(workspace, folder)?;
     let requests: Vec<&Value> = cases.iter().map(|case| &case.request).collect();
     let mut rendered = Map::new();
     for (case, mut answer) in cases.iter().zip(transformers(workspace, &requests)?) {
-        // What Python says of a failure is its own.
+        // Python's error messages are not compared.
         if let Some(error) = answer.get_mut("error") {
             *error = true.into();
         }
@@ -154,14 +154,14 @@ fn cases(workspace: &Workspace, folder: &Path) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// What transformers makes of these requests.
+/// transformers' results for these requests.
 fn transformers(workspace: &Workspace, requests: &[&Value]) -> Result<Vec<Value>> {
     let program = python::environment(workspace, "xtask/templates/requirements.txt")?;
     let script = workspace.root.join("xtask/templates/render.py");
     answers(Command::new(program).arg(script), requests)
 }
 
-/// One answer per request, each a line.
+/// One answer for each request, one on each line.
 fn answers(command: &mut Command, requests: &[&Value]) -> Result<Vec<Value>> {
     let mut child = command
         .stdin(Stdio::piped())

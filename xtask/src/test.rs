@@ -1,4 +1,4 @@
-//! `test`: every check, in the order in which a mistake shows itself soonest. `.ci/run` runs just this.
+//! `test`: runs every check, the quickest to show mistakes first. `.ci/run` runs only this.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,8 +16,7 @@ pub(crate) struct Step {
     run: fn(&Workspace) -> Result<()>,
 }
 
-/// All of them. The selections of packages and features are few on purpose: each further one compiles the
-/// dependencies again.
+/// All steps. They use few selections of packages and features, because each selection compiles the dependencies again.
 pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "format",
@@ -39,7 +38,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step {
         name: "lint",
         what: "clippy compiles everything, warnings denied (and llama.cpp, if nothing has before)",
-        // Not `--all-targets`: that makes test harnesses of the examples, whose own tests want the programs.
+        // Not `--all-targets`: that would make test harnesses of the examples, whose own tests need the example
+        // programs.
         run: |workspace| {
             run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
             run(&mut workspace.compile("test", &["--workspace", "--bench=*", "--no-run"]))
@@ -71,7 +71,7 @@ pub(crate) const STEPS: &[Step] = &[
         what: "the documentation builds without a warning",
         run: |workspace| {
             let mut cargo = workspace.compile("doc", &["--workspace", "--no-deps"]);
-            // As docs.rs: without what is native.
+            // As on docs.rs, without native code.
             run(cargo.env("RUSTDOCFLAGS", "-Dwarnings").env("DOCS_RS", "1"))
         },
     },
@@ -88,7 +88,8 @@ pub(crate) const STEPS: &[Step] = &[
     },
 ];
 
-/// Runs all steps, or the named ones. The first failure ends it. All steps meet a driver too, where one can be had.
+/// Runs all steps, or the named ones, up to the first failure. If all steps run, Vulkan's software driver is used where
+/// available.
 pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     for name in names {
         ensure!(STEPS.iter().any(|step| step.name == name), "there is no step `{name}`; `cargo xtask help` lists them");
@@ -96,7 +97,7 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let steps: Vec<&Step> =
         STEPS.iter().filter(|step| names.is_empty() || names.iter().any(|name| name == step.name)).collect();
     workspace.clippy = true;
-    // All that can be missing is missing now rather than in half an hour.
+    // Installs all requirements now instead of half an hour later.
     setup::native()?;
     setup::rust_components(workspace)?;
     if steps.iter().any(|step| step.name == "bindings") && !bindings::are_known(workspace)? {
@@ -117,7 +118,8 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     let builds = workspace.native_builds();
     let workspace = &*workspace;
     std::thread::scope(|scope| {
-        // Waits for a network more than for a core. What went wrong the step says, which tries again.
+        // The downloads wait for the network more than for a core. Errors are ignored here: the step tries again and
+        // reports them.
         let bring = || {
             let models = real::download(workspace).is_ok();
             clients::of_few(workspace).is_ok() && python::environment(workspace, clients::OPENAI).is_ok() && models
@@ -140,17 +142,17 @@ pub(crate) fn test(workspace: &mut Workspace, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The random cases of property tests are the same in every run of this test, so that it says something of the change
-/// at hand, and 100 where a test does not say how many; a plain `cargo test` draws 256 new ones.
+/// Property tests draw the same cases in every run, so that a failure points to the current change; 100 cases unless a
+/// test sets a number. A plain `cargo test` draws 256 new ones.
 const RANDOM_CASES: [(&str, &str); 2] = [("PROPTEST_RNG_SEED", "20261121"), ("PROPTEST_CASES", "100")];
 
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
-/// With the clients' environment, which the tests cannot make.
+/// Sets the clients' environment, which the tests cannot make.
 fn clients_step(workspace: &Workspace) -> Result<()> {
     let python = python::environment(workspace, clients::OPENAI)?;
     let programs = clients::list(&clients::of_few(workspace)?)?;
-    // A test that is named does not have the examples built; so, as the step `test` has built them.
+    // Naming a test does not build the examples, so they are built first, as in the step `test`.
     run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=program", "--test=hub", "--", "--ignored", "client::"]);
@@ -165,17 +167,17 @@ fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
         }
     }
     if std::env::var_os(TEST_THREADS).is_none() {
-        // One more than there are cores: some tests wait for a worker or a clock.
+        // One thread more than cores: some tests wait for a worker or a clock.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         cargo.env(TEST_THREADS, (cores + 1).to_string());
     }
     run(&mut cargo)
 }
 
-/// Folders outside the workspace that have a Cargo.lock of their own.
+/// Folders outside the workspace with their own Cargo.lock.
 const LOCKED: [&str; 4] = ["benches/clip-buffers", "examples/with-llama-cpp-2", "fuzz", "vendor"];
 
-/// The workspace's own is the alias's affair: `cargo xtask` runs `--locked`.
+/// The alias `cargo xtask` checks the workspace's own lock file with `--locked`.
 fn locked(workspace: &Workspace) -> Result<()> {
     for folder in LOCKED {
         let mut cargo = workspace.cargo(&["update", "--quiet", "--workspace", "--locked"]);
@@ -184,7 +186,7 @@ fn locked(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// The planner must build where no C++ compiler is.
+/// The planner must build without a C++ compiler.
 fn pure(workspace: &Workspace) -> Result<()> {
     let tree = output(&mut workspace.cargo(&[
         "tree",
@@ -204,8 +206,8 @@ fn pure(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// llama.cpp takes minutes to compile: once, whatever the steps select. In the CI more is a failure; elsewhere it may
-/// be somebody else's build in the same tree.
+/// Checks that llama.cpp, which takes minutes, was compiled at most once. More is a failure in the CI. Elsewhere,
+/// another build in the same tree may be the cause.
 fn once(before: &BTreeSet<PathBuf>, after: &BTreeSet<PathBuf>) -> Result<()> {
     let new = after.difference(before).count();
     if new <= 1 {

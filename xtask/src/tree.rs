@@ -1,5 +1,5 @@
-//! Folders: lists of them, archives unpacked into them, and copies that touch only what differs, so that whatever was
-//! built from the copy stays up to date.
+//! Folders: listing them, unpacking archives into them, and copying only changed files, so that builds of the copy stay
+//! up to date.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,15 +10,15 @@ use anyhow::{Context, Result};
 
 use crate::workspace::{Workspace, output, run};
 
-/// Makes the folder `to` hold the files of `from` whose path (relative to `from`) is wanted, and no others. A folder
-/// that is not wanted is not entered. Links are followed: what is copied is what they lead to.
+/// Makes `to` contain exactly the files of `from` whose relative path is wanted. Unwanted folders are not entered.
+/// Links are followed, and their targets copied.
 pub(crate) fn mirror(from: &Path, to: &Path, wanted: &dyn Fn(&Path) -> bool) -> Result<()> {
     let mut keep = BTreeSet::new();
     copy(from, to, Path::new(""), wanted, &mut keep)?;
     prune(to, Path::new(""), &keep)
 }
 
-/// Makes the folder, empty.
+/// Makes an empty folder.
 pub(crate) fn afresh(folder: PathBuf) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
@@ -27,7 +27,7 @@ pub(crate) fn afresh(folder: PathBuf) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Unpacks an archive of tar and gzip into a folder that is there.
+/// Unpacks a gzipped tar archive into an existing folder.
 pub(crate) fn unpack(archive: &Path, folder: &Path) -> Result<()> {
     run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder))
 }
@@ -52,7 +52,7 @@ pub(crate) fn pack(workspace: &Workspace, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// All files below a folder, relative to it, sorted.
+/// All files below a folder, as sorted relative paths.
 pub(crate) fn files(dir: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
     walk(dir, Path::new(""), &mut |path| {
@@ -86,7 +86,7 @@ fn copy(
     Ok(())
 }
 
-/// Writes a file and the folders above it, unless it holds just that already.
+/// Writes a file and its parent folders, unless the content is the same.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());
@@ -128,7 +128,7 @@ fn names(dir: &Path) -> Result<Vec<std::ffi::OsString>> {
 mod tests {
     use super::*;
 
-    /// A folder of this test's own below the build folder.
+    /// A temporary folder for this test.
     fn folder(name: &str) -> PathBuf {
         afresh(std::env::temp_dir().join(format!("autoplace-xtask-{name}-{}", std::process::id()))).unwrap()
     }

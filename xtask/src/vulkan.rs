@@ -1,7 +1,7 @@
-//! `vulkan`: a driver where there is no card: Vulkan on Mesa's software device, for tests and the GPU check.
+//! `vulkan`: a Vulkan driver without a card: Mesa's software device, for tests and the GPU check.
 //!
-//! In: ggml-vulkan's shader compiler (`glslc`), Mesa's driver, and headers of Vulkan 1.4, which are newer than many
-//! systems'. Out: a folder with the headers; `gpu-check` on the device, its results below `target/vulkan/results`.
+//! In: ggml-vulkan's shader compiler (`glslc`), Mesa's driver, and headers of Vulkan 1.4, which many systems lack. Out:
+//! a folder with the headers; `gpu-check` on the device, with results below `target/vulkan/results`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use anyhow::{Result, bail, ensure};
 use crate::setup;
 use crate::workspace::{Workspace, output, run};
 
-/// Debian 13's, which need nothing of the system that they are unpacked on: path in the archive, and SHA-256.
+/// Debian 13's packages, which work on any system: path in the archive, and SHA-256.
 const HEADERS: [(&str, &str); 2] = [
     (
         "pool/main/v/vulkan-loader/libvulkan-dev_1.4.309.0-1_amd64.deb",
@@ -24,11 +24,11 @@ const HEADERS: [(&str, &str); 2] = [
     ),
 ];
 
-/// Where Debian's loader lies.
+/// The loader's path on Debian.
 #[cfg(unix)]
 const LOADER: &str = "/usr/lib/x86_64-linux-gnu/libvulkan.so.1";
 
-/// The shader compiler without ggml's `-O`: Mesa optimises what it is given, and a fifth of the time is saved.
+/// A shader compiler without ggml's `-O`: Mesa optimises shaders itself, and this saves a fifth of the time.
 #[cfg(unix)]
 const GLSLC: &str = r#"#!/bin/sh
 for argument; do
@@ -38,9 +38,10 @@ done
 exec glslc "$@"
 "#;
 
-/// The same for the demo model alone, which is all that tests load: shaders of quantized types other than Q8_0, and
-/// those of an extension that Mesa has not, are no SPIR-V, and more than half of the time is saved. Where one is asked
-/// for all the same, the driver refuses it and ggml names it. (Of each source one writes what it depends on: `-MD`.)
+/// A shader compiler for the demo model, the only model of the tests. Shaders of quantized types other than Q8_0, and
+/// of an extension that Mesa lacks, are replaced by invalid SPIR-V, which saves more than half of the time. If such a
+/// shader is requested, the driver refuses it and ggml names it. One shader of each source also writes its
+/// dependencies: `-MD`.
 #[cfg(unix)]
 const GLSLC_FOR_TESTS: &str = r#"#!/bin/sh
 unset output depends
@@ -57,8 +58,8 @@ case ${depends-${output##*/}} in
 esac
 "#;
 
-/// What starts the C++ compiler: the backend's host code takes 112 s of one core with `-O3` and 28 s without, and
-/// Mesa's device computes for far longer than that runs.
+/// The C++ compiler's launcher: the backend's host code takes 112 s of one core with `-O3` and 28 s without, and Mesa's
+/// device computes for far longer than the host code runs.
 #[cfg(unix)]
 const LAUNCHER: &str = r#"#!/bin/sh
 case $* in
@@ -67,8 +68,8 @@ case $* in
 esac
 "#;
 
-/// The same for tests, whose models are small: what of llama.cpp takes long to compile, and is not what a token waits
-/// for, is optimised less, and what they hardly run not at all. Of 188 s of one core 58 are saved.
+/// A launcher for tests with small models: slow-to-compile parts of llama.cpp that do not decide the speed of a token
+/// are optimised less, and parts that tests hardly run not at all. It saves 58 of 188 s of one core.
 #[cfg(unix)]
 const LAUNCHER_FOR_TESTS: &str = r#"#!/bin/sh
 case $* in
@@ -79,10 +80,10 @@ case $* in
 esac
 "#;
 
-/// ggml leaves a device that computes on the CPU out unless it is named.
+/// ggml skips devices that compute on the CPU unless they are named.
 const DEVICE: (&str, &str) = ("GGML_VK_VISIBLE_DEVICES", "0");
 
-/// The GPU check, however long it takes.
+/// Runs the GPU check, however long it takes.
 pub(crate) fn vulkan(workspace: &mut Workspace, checks: &[String]) -> Result<()> {
     setup::native()?;
     workspace.vulkan = Some(for_mesa(workspace, "mesa", [GLSLC, LAUNCHER])?);
@@ -96,23 +97,23 @@ pub(crate) fn vulkan(workspace: &mut Workspace, checks: &[String]) -> Result<()>
     run(check.current_dir(&workspace.root))
 }
 
-/// For Mesa's driver and the demo model alone.
+/// The kit for Mesa's driver and the demo model only.
 pub(crate) fn for_tests(workspace: &Workspace) -> Result<PathBuf> {
     for_mesa(workspace, "tests", [GLSLC_FOR_TESTS, LAUNCHER_FOR_TESTS])
 }
 
-/// The same with a shader compiler for Mesa's driver, and what starts the C++ compiler.
+/// The kit with a shader compiler for Mesa's driver, and a launcher of the C++ compiler.
 #[cfg_attr(not(unix), allow(unused_variables))]
 fn for_mesa(workspace: &Workspace, name: &str, [compiler, launcher]: [&str; 2]) -> Result<PathBuf> {
     let sdk = sdk(workspace)?;
     let mesa = workspace.target.join("vulkan").join(name);
-    // Where CMake's FindVulkan looks first.
+    // CMake's FindVulkan looks here first.
     #[cfg(unix)]
     let programs = [(mesa.join("bin/glslc"), compiler), (mesa.join("bin/launch-c++"), launcher)];
     #[cfg(unix)]
     if programs.iter().any(|(path, text)| fs::read_to_string(path).ok().as_deref() != Some(text)) {
         use std::os::unix::fs::{PermissionsExt as _, symlink};
-        // What an interrupted run has left.
+        // Remains of an interrupted run.
         let _ = fs::remove_dir_all(&mesa);
         fs::create_dir_all(mesa.join("bin"))?;
         for part in ["include", "lib", "share"] {
@@ -126,7 +127,7 @@ fn for_mesa(workspace: &Workspace, name: &str, [compiler, launcher]: [&str; 2]) 
     Ok(mesa)
 }
 
-/// Brings the driver, and the headers in a folder of their own, as Vulkan's kit for developers has them.
+/// Installs the driver, and puts the headers in a folder with the layout of Vulkan's SDK.
 pub(crate) fn sdk(workspace: &Workspace) -> Result<PathBuf> {
     ensure!(
         cfg!(all(target_os = "linux", target_arch = "x86_64")),

@@ -1,4 +1,4 @@
-//! Where the repository is, and how cargo is run in it.
+//! The repository's location, and running cargo in it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// Cargo's target folder.
     pub(crate) target: PathBuf,
-    /// Vulkan's headers and loader, where they are compiled with.
+    /// Vulkan's headers and loader, if the build uses them.
     pub(crate) vulkan: Option<PathBuf>,
-    /// Whatever `cargo test` compiles, clippy compiles, and its warnings are errors.
+    /// Makes clippy compile whatever `cargo test` compiles, with warnings as errors.
     pub(crate) clippy: bool,
 }
 
 impl Workspace {
-    /// Finds it from the variables that cargo sets for the programs that it runs.
+    /// Finds the workspace from the variables that cargo sets for the programs that it runs.
     pub(crate) fn find() -> Result<Self> {
         let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let root = Path::new(&here).parent().context("xtask lies in the workspace")?.to_owned();
@@ -31,15 +31,15 @@ impl Workspace {
         Ok(Self { root, target, vulkan: None, clippy: false })
     }
 
-    /// Cargo in the root folder; the cargo that runs this program.
+    /// A command that runs the same cargo as this program, in the root folder.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let cargo = PathBuf::from(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         let mut command = Command::new(&cargo);
-        // Where this program lies is no affair of what is compiled: build scripts ask, and are run again for it.
+        // Build scripts read this variable, and a change of it would run them again.
         command.current_dir(&self.root).args(arguments).env_remove("CARGO_MANIFEST_DIR");
         if self.clippy && arguments.first() == Some(&"test") {
-            // As `cargo clippy` itself has it: a rustc that lints. But `cargo clippy` only checks, and the tests would
-            // be compiled beside it.
+            // Like `cargo clippy`: a rustc that lints. `cargo clippy` itself only checks, so the tests would be
+            // compiled a second time.
             command.env("RUSTC_WORKSPACE_WRAPPER", cargo.with_file_name("clippy-driver"));
             command.env("CLIPPY_ARGS", "-Dwarnings");
         }
@@ -53,12 +53,12 @@ impl Workspace {
         command
     }
 
-    /// What git prints in the root folder.
+    /// Git's output in the root folder.
     pub(crate) fn git(&self, arguments: &[&str]) -> Result<String> {
         output(Command::new("git").current_dir(&self.root).args(arguments))
     }
 
-    /// Cargo with a verb that compiles llama.cpp, always with the same features of it.
+    /// Cargo with a verb that compiles llama.cpp, always with the same features.
     pub(crate) fn compile(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = self.cargo(&[verb]);
         command.arg(match self.vulkan {
@@ -69,14 +69,14 @@ impl Workspace {
         command
     }
 
-    /// The workspace's own packages, as `cargo metadata` has them.
+    /// The workspace's packages, from `cargo metadata`.
     pub(crate) fn packages(&self) -> Result<Vec<Value>> {
         let metadata = output(&mut self.cargo(&["metadata", "--no-deps", "--offline", "--format-version=1"]))?;
         let mut metadata: Value = serde_json::from_str(&metadata)?;
         serde_json::from_value(metadata["packages"].take()).context("cargo metadata lists packages")
     }
 
-    /// The folders below which llama-sys keeps its native builds, one per source and options: see
+    /// The folders of llama-sys's native builds, one for each source and set of options: see
     /// `llama-sys/build/compile.rs`.
     pub(crate) fn native_builds(&self) -> BTreeSet<PathBuf> {
         let Some(dir) = std::env::var_os("AUTOPLACE_LLAMA_BUILD_DIR") else {
@@ -87,7 +87,7 @@ impl Workspace {
     }
 }
 
-/// Runs to the end with our own output; a failure names the command.
+/// Runs a command with our own output. A failure names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
     if !status.success() {
@@ -96,7 +96,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs to the end and returns what it printed to stdout; stderr stays ours.
+/// Runs a command and returns its stdout; its stderr is ours.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stderr(std::process::Stdio::inherit())
@@ -108,14 +108,14 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{}` printed something that is not text", line(command)))
 }
 
-/// True when the program can be started with these arguments and succeeds. Its output is thrown away.
+/// Whether the program starts with these arguments and succeeds. Its output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(std::process::Stdio::null());
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// The command as one would type it.
+/// The command as typed in a shell.
 fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_stem().unwrap_or_default();
     let mut line = program.to_string_lossy().into_owned();

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::Prefix;
 use crate::load::Checkpoint;
 use crate::machine::Host;
-use crate::memory::{Headroom, Workload};
+use crate::memory::{Headroom, PeakSizes};
 
 /// Distance of a checkpoint from the end of a prompt, in tokens. The next prompt may differ near this end, because some
 /// templates open the reasoning in the prompt and leave it out of the history. The last token is computed again in any
@@ -128,7 +128,7 @@ impl Checkpoints {
 /// Free bytes of the host beyond the margin that a plan leaves.
 fn free() -> u64 {
     let host = Host::detect_memory();
-    let margin = Headroom::of_host(&host, &Workload::default(), false, 0).margin;
+    let margin = Headroom::of_host(&host, &PeakSizes::default(), false, 0).margin;
     host.available.saturating_sub(margin)
 }
 

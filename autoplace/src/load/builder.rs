@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::recipe::{OnDifference, Recipe, Verify};
 use super::{Error, Model, remote};
 use crate::machine::Machine;
-use crate::memory::companion::Role;
+use crate::memory::companion::CompanionRole;
 use crate::memory::{FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
@@ -263,7 +263,7 @@ impl ModelBuilder {
         let is_late = |plan: &Plan| {
             recipe.request != Request::new()
                 || (recipe.mtp && !plan.context.mtp)
-                || (recipe.draft.is_some() && !plan.companions.iter().any(|one| one.role == Role::Draft))
+                || (recipe.draft.is_some() && !plan.companions.iter().any(|one| one.role == CompanionRole::Draft))
         };
         let is_late = recipe.saved.as_ref().is_some_and(|saved| is_late(&saved.plan));
         if let Some(late) = self.conflict.or(is_late.then_some("follow")) {

@@ -19,7 +19,7 @@ use super::warm_up::warm_up;
 use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::{Bytes, GpuKind};
-use crate::memory::companion::Role;
+use crate::memory::companion::CompanionRole;
 use crate::memory::{self, Companion, Footprint};
 use crate::plan::{self, Plan, PlannedCompanion};
 
@@ -33,7 +33,7 @@ impl Recipe {
     ) -> Result<Loaded, Box<Failure>> {
         let Some(path) = &self.draft else { return Ok(loaded) };
         let plan = &prepared.plan;
-        let Some(planned) = plan.companions.iter().find(|one| one.role == Role::Draft) else {
+        let Some(planned) = plan.companions.iter().find(|one| one.role == CompanionRole::Draft) else {
             tracing::warn!("the plan leaves no room for the draft, which is not loaded");
             return Ok(loaded);
         };

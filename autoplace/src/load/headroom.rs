@@ -14,7 +14,7 @@ use super::report::{Doubt, GpuReport};
 use super::warm_up::WarmedUp;
 use crate::lock;
 use crate::machine::{Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
-use crate::memory::{ContextSizes, Footprint, Headroom, Workload};
+use crate::memory::{ContextSizes, Footprint, Headroom, PeakSizes};
 use crate::profile::ModelProfile;
 
 /// The reports of the plan's GPUs, in order. The bytes of driver and pools are kept in `learn`.
@@ -70,7 +70,7 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
 }
 
 /// The bytes of driver and pools on a GPU with this workload, from its [readings](of_readings).
-fn learned(gpu: &Gpu, work: &Workload, wsl: bool, readings: [Option<u64>; 5]) -> Result<LearnedHeadroom, Doubt> {
+fn learned(gpu: &Gpu, work: &PeakSizes, wsl: bool, readings: [Option<u64>; 5]) -> Result<LearnedHeadroom, Doubt> {
     let mut unknown = gpu.clone();
     unknown.learned = None;
     let table = Headroom::Tight.of_gpu(&unknown, work, 0, wsl);
@@ -116,15 +116,15 @@ impl Reading {
 /// The workload of a model's blocks, and of blocks with the output layer, for the last GPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
-    pub(super) blocks: Workload,
-    pub(super) with_output: Workload,
+    pub(super) blocks: PeakSizes,
+    pub(super) with_output: PeakSizes,
 }
 
 impl Work {
     pub(super) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let mut without_output = *sizes;
         without_output.n_outputs = 0;
-        Self { blocks: Workload::of(profile, &without_output), with_output: Workload::of(profile, sizes) }
+        Self { blocks: PeakSizes::new(profile, &without_output), with_output: PeakSizes::new(profile, sizes) }
     }
 }
 
@@ -154,7 +154,7 @@ fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
 /// The bytes of driver and pools, unless something else has changed the readings. The readings are: free before the
 /// load, free after all was reserved, free after the warm-up, allocated at the second point, allocated at the third.
 /// `table` is the most that drivers and pools are known to take.
-fn of_readings(readings: [Option<u64>; 5], work: &Workload, table: u64) -> Result<LearnedHeadroom, Doubt> {
+fn of_readings(readings: [Option<u64>; 5], work: &PeakSizes, table: u64) -> Result<LearnedHeadroom, Doubt> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
         return Err(Doubt::NotReported);
     };
@@ -176,7 +176,7 @@ mod tests {
     use super::{doubt, of_readings};
     use crate::load::Doubt;
     use crate::machine::{Gpu, GpuKind, GpuProcess, mib};
-    use crate::memory::Workload;
+    use crate::memory::PeakSizes;
 
     /// Most bytes that drivers and pools are known to take.
     const TABLE: u64 = mib(100);
@@ -207,7 +207,7 @@ mod tests {
         ];
         for (readings, expected) in cases {
             let reported = readings.map(|reading| (reading != MISSING).then(|| mib(reading)));
-            let learned = of_readings(reported, &Workload::default(), TABLE);
+            let learned = of_readings(reported, &PeakSizes::default(), TABLE);
             let parts = learned.map(|learned| (learned.driver, learned.growth));
             let expected = expected.map(|(driver, growth)| (mib(driver), mib(growth)));
             assert_eq!(parts, expected, "{readings:?}");

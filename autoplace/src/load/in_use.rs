@@ -32,7 +32,7 @@ const WRONG: f64 = 0.15;
 /// `None` if a rate would be a guess.
 pub fn speed_model(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<(SpeedModel, Assignment)> {
     let gpus: Option<Vec<&Gpu>> = plan.gpus().map(|gpu| gpu_of(machine, gpu)).collect();
-    let rates = Rates::of(&gpus?, &machine.host);
+    let rates = Rates::for_devices(&gpus?, &machine.host);
     let is_guess = |rate: &Rate| rate.basis == Basis::Guess;
     if rates.gpus.iter().any(is_guess) || is_guess(&rates.host) {
         return None;
@@ -226,7 +226,7 @@ impl UseMeter {
         }
         // Further measurements are compared with the corrected rates.
         let gpus: Vec<&Gpu> = self.machine.gpus.iter().collect();
-        self.model = self.model.clone().with_rates(Rates::of(&gpus, &self.machine.host));
+        self.model = self.model.clone().with_rates(Rates::for_devices(&gpus, &self.machine.host));
         let [generation, prompt] = factors;
         (factors != [1.0, 1.0]).then_some(Refuted { generation, prompt })
     }

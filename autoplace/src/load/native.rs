@@ -74,9 +74,9 @@ pub(crate) fn load_mode<'a>(
     header: &Header,
     mut backends: impl Iterator<Item = &'a str>,
 ) -> LoadMode {
-    let file = FileFacts::of_header(header);
-    let is_mapped = params.mmap && NotMapped::of_file(file).is_none();
-    if is_mapped && !backends.any(|backend| Family::of(backend) == Family::Metal) {
+    let file = FileFacts::from_header(header);
+    let is_mapped = params.mmap && NotMapped::check_file(file).is_none();
+    if is_mapped && !backends.any(|backend| Family::from_backend(backend) == Family::Metal) {
         LoadMode::Auto
     } else {
         LoadMode::None

@@ -14,7 +14,7 @@ use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
-use crate::memory::companion::Role;
+use crate::memory::companion::CompanionRole;
 use crate::plan::{self, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
 
@@ -100,7 +100,7 @@ impl Recipe {
     /// Whether the request of a saved plan may be planned again. Not if the plan leaves room for a companion whose file
     /// is unknown here.
     pub(super) fn may_replan(&self) -> bool {
-        let is_known = |one: &PlannedCompanion| one.role == Role::Draft && self.draft.is_some();
+        let is_known = |one: &PlannedCompanion| one.role == CompanionRole::Draft && self.draft.is_some();
         self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
     }
 

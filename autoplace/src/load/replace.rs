@@ -19,7 +19,7 @@ use super::{Error, LentWorker};
 use crate::gguf::{self, Header};
 use crate::machine::{GpuKind, Machine};
 use crate::memory::Footprint;
-use crate::memory::companion::Role;
+use crate::memory::companion::CompanionRole;
 use crate::plan::Plan;
 use crate::profile::ModelProfile;
 use crate::{lock, worker};
@@ -98,7 +98,7 @@ impl Model {
         }
         let (plan, allocated) = (self.placement(), self.allocated());
         let is_loaded = self.recipe().draft.is_some();
-        let draft = plan.companions.iter().find(|one| is_loaded && one.role == Role::Draft);
+        let draft = plan.companions.iter().find(|one| is_loaded && one.role == CompanionRole::Draft);
         let on_gpus = plan.gpus().zip(&allocated.gpus).map(|(placement, held)| (&placement.device, held.total()));
         let on_gpus: Vec<_> = on_gpus.chain(draft.map(|it| (&it.device, it.bytes.gpu.total()))).collect();
         // A mapped file lies in the page cache, which counts as available already.

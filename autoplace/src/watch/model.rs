@@ -179,7 +179,7 @@ fn spare<'m>(plan: &Plan, machine: &'m Machine) -> Vec<&'m Gpu> {
 fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     let name = gpu.device.as_deref().unwrap_or(&gpu.name);
     // A block with a part on the host counts as a GPU layer.
-    let layers = |on_host: u32| u64::from(on_host.saturating_add(plan.parted_blocks).max(1));
+    let layers = |on_host: u32| u64::from(on_host.saturating_add(plan.split_blocks).max(1));
     let layer = plan.host().map_or(0, |host| host.footprint.total() / layers(host.layers));
     let (room, left, notable) = (Some(layer), Some(gpu.free), u64::MAX);
     WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_block_of_which_the_host_has_a_part_counts_as_a_layer_there() {
         let mut plan = crate::load::test_plan::host_plan();
-        (plan.placements[0].layers, plan.parted_blocks) = (1, 32);
+        (plan.placements[0].layers, plan.split_blocks) = (1, 32);
         let room = super::watched_for_room(&super::Gpu::new("card"), &plan).room;
         assert_eq!(room, Some(plan.placements[0].footprint.total() / 33));
     }

@@ -12,7 +12,7 @@ use autoplace::generate::{DraftsOff, Generate, Speculation, Statistics};
 use autoplace::load::Error;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
-use autoplace::memory::companion::{self, Role};
+use autoplace::memory::companion::{self, CompanionRole};
 use autoplace::plan::{self, GpuLayers, Request};
 use autoplace::profile::MtpError;
 use autoplace::{Isolation, Model, WorkerProcess};
@@ -217,7 +217,7 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
         let card = card(mib(size));
         let model = with_draft(request.clone()).load().unwrap();
         let plan = model.placement();
-        let planned = plan.companions.iter().find(|one| one.role == Role::Draft);
+        let planned = plan.companions.iter().find(|one| one.role == CompanionRole::Draft);
         on_card += usize::from(planned.unwrap().gpu.is_some());
         let notes = &model.report().notes;
         assert!(notes.iter().any(|note| note.contains("draft")), "{notes:?}");

@@ -11,7 +11,7 @@ use std::path::Path;
 use autoplace::gguf::Header;
 use autoplace::llama_sys::{self, sim::Rules};
 use autoplace::memory::{ContextParams, Estimate, Split};
-use autoplace::profile::{ModelProfile, StateLaw};
+use autoplace::profile::{KvLayout, ModelProfile};
 
 use crate::blueprints::Blueprint;
 use crate::rig::grid::settings;
@@ -120,7 +120,7 @@ impl Survey<'_> {
                 continue;
             }
             let probed = load(cards, n_gpu_layers).map_err(|error| error.to_string())?;
-            if let StateLaw::Unknown { reason } = &profile.state {
+            if let KvLayout::Unknown { reason } = &profile.state {
                 self.unknown.insert(blueprint.title(), reason.clone());
                 return Ok(());
             }

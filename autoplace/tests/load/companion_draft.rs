@@ -4,7 +4,7 @@
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, gib};
-use autoplace::memory::{Companion, ContextParams, Footprint, KvType, Split, Workload};
+use autoplace::memory::{Companion, ContextParams, Footprint, KvType, PeakSizes, Split};
 use autoplace::profile::ModelProfile;
 
 use crate::rig::{Card, Kind, Loaded};
@@ -35,7 +35,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         let context = draft.draft_context(&main).unwrap().unwrap();
         assert_eq!((context.n_ctx, context.n_outputs_max), (5120, 1));
         assert_eq!(context.type_k, KvType::F16);
-        assert_eq!(draft.workload(&main).unwrap(), Workload::of(&profile, &context.sizes().unwrap()));
+        assert_eq!(draft.peak_sizes(&main).unwrap(), PeakSizes::new(&profile, &context.sizes().unwrap()));
 
         let bytes = draft.bytes(Some(&gpu), &main).unwrap();
         // llama.cpp's account of a load without allocations.

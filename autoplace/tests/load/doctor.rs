@@ -9,7 +9,7 @@ use autoplace::machine::{
 };
 use autoplace::memory::KvType;
 use autoplace::plan::Request;
-use autoplace_measure::{Cause, Evidence, Running, Speed};
+use autoplace_measure::{Evidence, FindingCause, Running, Speed};
 
 use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 
@@ -23,7 +23,7 @@ fn with_model(machine: Machine, shape: &Shape, request: &Request) -> Evidence {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("model.gguf");
     shape.builder().write_sparse(&file).unwrap();
-    Evidence::of(machine).with_model(&file, request).unwrap()
+    Evidence::new(machine).with_model(&file, request).unwrap()
 }
 
 /// The whole model on the card.
@@ -37,9 +37,10 @@ fn parted() -> Evidence {
 }
 
 #[track_caller]
-fn finds(cause: Cause, case: &Evidence, near_miss: &Evidence) {
-    let causes =
-        |evidence: &Evidence| -> Vec<Cause> { evidence.diagnose().iter().map(|finding| finding.cause).collect() };
+fn finds(cause: FindingCause, case: &Evidence, near_miss: &Evidence) {
+    let causes = |evidence: &Evidence| -> Vec<FindingCause> {
+        evidence.diagnose().iter().map(|finding| finding.cause).collect()
+    };
     let (found, missed) = (causes(case), causes(near_miss));
     assert!(found.contains(&cause) && found.is_sorted(), "{cause:?} is not in {found:?}");
     assert!(!missed.contains(&cause), "{cause:?} is in {missed:?}");
@@ -66,7 +67,7 @@ fn a_model_that_fits_nowhere_is_out_of_reach_until_there_is_room() {
         machine.host = Host::new(gib(ram)).bandwidth(60_000_000_000);
         with_model(machine, &LLAMA_70B, &Request::new())
     };
-    finds(Cause::OutOfReach, &small(16), &small(64));
+    finds(FindingCause::OutOfReach, &small(16), &small(64));
 }
 
 #[test]
@@ -75,19 +76,19 @@ fn a_model_beyond_all_memory_is_read_from_disk_where_that_is_allowed() {
         let host = Host::new(gib(ram)).bandwidth(60_000_000_000).disk(3_000_000_000);
         with_model(Machine::new(host), &LLAMA_70B, &Request::new().allow_paging(true))
     };
-    finds(Cause::Paging, &ram(32), &ram(64));
+    finds(FindingCause::Paging, &ram(32), &ram(64));
 }
 
 #[test]
 fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
     let unused = |reason| {
         let card = not_used(Gpu::named("RTX 3090").unwrap(), reason);
-        but(Evidence::of(machine("RTX 4090")), |it| it.machine.unused_gpus = vec![card])
+        but(Evidence::new(machine("RTX 4090")), |it| it.machine.unused_gpus = vec![card])
     };
     let same = UnusedReason::SameAs { device: "Vulkan0".to_owned() };
-    finds(Cause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same.clone()));
+    finds(FindingCause::UnusedCard, &unused(UnusedReason::NoBackend), &unused(same.clone()));
     let missing = UnusedReason::NoDriver { library: "libnvidia-ml.so.1".to_owned() };
-    finds(Cause::UnusedCard, &unused(missing), &unused(same));
+    finds(FindingCause::UnusedCard, &unused(missing), &unused(same));
     let remedy = unused(UnusedReason::NoBackend).diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.contains("--features cuda"), "{remedy}");
 }
@@ -105,9 +106,9 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
     };
     let plan = whole().model.unwrap().plan.unwrap();
     let (all, speed) = (plan.layers(), plan.speed.unwrap().tokens_per_second);
-    finds(Cause::RunsSlower, &runs(3, Some(speed / 2.0)), &runs(3, Some(speed / 1.05)));
+    finds(FindingCause::RunsSlower, &runs(3, Some(speed / 2.0)), &runs(3, Some(speed / 1.05)));
     // If no speed is known, the layers are compared.
-    finds(Cause::RunsSlower, &runs(all - 1, None), &runs(all, None));
+    finds(FindingCause::RunsSlower, &runs(all - 1, None), &runs(all, None));
     assert_eq!(runs(3, None).diagnose()[0].remedy.clone().as_deref(), Some("llama-server -ngl 33"));
     // A program that is slower than its own placement should be.
     let slow = |factor: f64| {
@@ -115,7 +116,7 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
             it.model.as_mut().unwrap().running.as_mut().unwrap().tokens_per_second = Some(speed * factor);
         })
     };
-    finds(Cause::Unexplained, &slow(0.5), &slow(0.9));
+    finds(FindingCause::Unexplained, &slow(0.5), &slow(0.9));
 }
 
 #[test]
@@ -128,18 +129,18 @@ fn another_program_matters_where_the_model_needs_its_room() {
         machine
     };
     let model = |bytes| with_model(held(bytes), &LLAMA_8B, &Request::new());
-    finds(Cause::OtherPrograms, &model(gib(21)), &model(gib(6)));
+    finds(FindingCause::OtherPrograms, &model(gib(21)), &model(gib(6)));
     let evidence = &model(gib(21)).diagnose()[0].evidence.clone();
     assert!(evidence.contains("game"), "{evidence}");
-    finds(Cause::OtherPrograms, &Evidence::of(held(gib(6))), &Evidence::of(held(gib(1))));
-    let unnamed = but(Evidence::of(held(gib(6))), |it| it.machine.gpus[0].processes = None);
-    finds(Cause::OtherPrograms, &unnamed, &Evidence::of(machine("RTX 4090")));
+    finds(FindingCause::OtherPrograms, &Evidence::new(held(gib(6))), &Evidence::new(held(gib(1))));
+    let unnamed = but(Evidence::new(held(gib(6))), |it| it.machine.gpus[0].processes = None);
+    finds(FindingCause::OtherPrograms, &unnamed, &Evidence::new(machine("RTX 4090")));
 }
 
 #[test]
 fn a_cache_is_too_large_where_a_smaller_one_brings_everything_onto_the_card() {
     let at = |n_ctx| with_model(machine("RTX 3060 12GB"), &LLAMA_8B, &Request::new().n_ctx(n_ctx));
-    finds(Cause::LargeContext, &at(65_536), &at(8192));
+    finds(FindingCause::LargeContext, &at(65_536), &at(8192));
     let remedy = at(65_536).diagnose()[0].remedy.clone().unwrap();
     assert!(remedy.starts_with("autoplace plan ") && remedy.contains(" --"), "{remedy}");
     // Unchanged arguments appear in the advice again.
@@ -154,15 +155,15 @@ fn a_cache_is_too_large_where_a_smaller_one_brings_everything_onto_the_card() {
     let remedy = but(spilled, |it| it.conditions.on_host = Some(gib(1))).diagnose()[0].remedy.clone().unwrap();
     assert!(!remedy.contains("--kv") && remedy.contains("keys as Q8_0 and values as F16"), "{remedy}");
     // No smaller cache would help here.
-    finds(Cause::LargeContext, &at(65_536), &parted());
+    finds(FindingCause::LargeContext, &at(65_536), &parted());
 }
 
 #[test]
 fn what_is_planned_for_the_host_is_not_on_the_card() {
-    finds(Cause::NotOnGpu, &parted(), &whole());
+    finds(FindingCause::NotOnGpu, &parted(), &whole());
     let mut alone = machine("RTX 4090");
     alone.gpus.clear();
-    finds(Cause::NotOnGpu, &parted(), &with_model(alone, &LLAMA_70B, &Request::new()));
+    finds(FindingCause::NotOnGpu, &parted(), &with_model(alone, &LLAMA_70B, &Request::new()));
     // A card without room for a single layer counts too.
     let mut full = machine("RTX 4090");
     full.gpus[0].free = mib(100);
@@ -170,7 +171,7 @@ fn what_is_planned_for_the_host_is_not_on_the_card() {
     let mut slow = machine("RTX 4090");
     slow.gpus[0] = slow.gpus[0].clone().bandwidth(10_000_000_000);
     let slow = with_model(slow, &LLAMA_8B, &Request::new());
-    finds(Cause::NotOnGpu, &with_model(full, &LLAMA_8B, &Request::new()), &slow);
+    finds(FindingCause::NotOnGpu, &with_model(full, &LLAMA_8B, &Request::new()), &slow);
 }
 
 #[test]
@@ -195,31 +196,31 @@ fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usua
     };
     let unused = |evidence| but(evidence, |it: &mut Evidence| it.unused_instructions = vec!["avx512f".to_owned()]);
     for (cause, case, near_miss) in [
-        (Cause::Spilled, on_host(gib(1)), on_host(mib(100))),
-        (Cause::Spilled, full(true, mib(90)), full(true, gib(2))),
+        (FindingCause::Spilled, on_host(gib(1)), on_host(mib(100))),
+        (FindingCause::Spilled, full(true, mib(90)), full(true, gib(2))),
         // Outside of WSL, a full card does not spill.
-        (Cause::Spilled, full(true, mib(90)), full(false, mib(90))),
-        (Cause::Swapping, pages(1), pages(0)),
-        (Cause::Limited, limited(parted(), gib(40)), limited(parted(), gib(60))),
-        (Cause::Limited, limited(parted(), gib(40)), limited(whole(), gib(40))),
-        (Cause::Limited, cores(parted(), 50_000), cores(parted(), 800_000)),
-        (Cause::Limited, cores(parted(), 50_000), cores(whole(), 50_000)),
+        (FindingCause::Spilled, full(true, mib(90)), full(false, mib(90))),
+        (FindingCause::Swapping, pages(1), pages(0)),
+        (FindingCause::Limited, limited(parted(), gib(40)), limited(parted(), gib(60))),
+        (FindingCause::Limited, limited(parted(), gib(40)), limited(whole(), gib(40))),
+        (FindingCause::Limited, cores(parted(), 50_000), cores(parted(), 800_000)),
+        (FindingCause::Limited, cores(parted(), 50_000), cores(whole(), 50_000)),
         // Threads under a CPU quota wait for a core without any other program.
-        (Cause::Limited, busy(cores(parted(), 150_000), 60.0), busy(cores(parted(), 800_000), 5.0)),
+        (FindingCause::Limited, busy(cores(parted(), 150_000), 60.0), busy(cores(parted(), 800_000), 5.0)),
         // Busy cards normally run at their power limit.
-        (Cause::Throttled, held(ThrottleReason::Heat), held(ThrottleReason::PowerLimit)),
+        (FindingCause::Throttled, held(ThrottleReason::Heat), held(ThrottleReason::PowerLimit)),
         // An idle card lowers its link generation.
-        (Cause::Link, link(parted(), 4, 4), link(parted(), 1, 16)),
-        (Cause::Link, link(parted(), 4, 4), link(whole(), 4, 4)),
-        (Cause::Processor, busy(parted(), 60.0), busy(parted(), 5.0)),
-        (Cause::Processor, busy(parted(), 60.0), busy(whole(), 60.0)),
-        (Cause::Instructions, unused(parted()), parted()),
-        (Cause::Instructions, unused(parted()), unused(whole())),
+        (FindingCause::Link, link(parted(), 4, 4), link(parted(), 1, 16)),
+        (FindingCause::Link, link(parted(), 4, 4), link(whole(), 4, 4)),
+        (FindingCause::Processor, busy(parted(), 60.0), busy(parted(), 5.0)),
+        (FindingCause::Processor, busy(parted(), 60.0), busy(whole(), 60.0)),
+        (FindingCause::Instructions, unused(parted()), parted()),
+        (FindingCause::Instructions, unused(parted()), unused(whole())),
     ] {
         finds(cause, &case, &near_miss);
     }
     let blamed = busy(cores(parted(), 150_000), 60.0).diagnose();
-    assert!(!blamed.iter().any(|finding| finding.cause == Cause::Processor), "{blamed:?}");
+    assert!(!blamed.iter().any(|finding| finding.cause == FindingCause::Processor), "{blamed:?}");
 }
 
 #[test]
@@ -232,11 +233,11 @@ fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
             model.measured = Some(speed);
         })
     };
-    finds(Cause::Unexplained, &measured(0.4), &measured(0.9));
+    finds(FindingCause::Unexplained, &measured(0.4), &measured(0.9));
     assert_eq!(measured(0.9).diagnose(), []);
     // A known cause takes precedence.
     let explained = but(measured(0.4), |it| it.conditions.swapped_out = Some(9));
-    finds(Cause::Unexplained, &measured(0.4), &explained);
+    finds(FindingCause::Unexplained, &measured(0.4), &explained);
 }
 
 #[test]
@@ -267,7 +268,7 @@ fn rates_that_were_measured_beside_other_work_or_long_ago_are_called_stale_and_a
                 {{"type": "Q6_K", "bytes_per_second": 1}}]}}"#
         );
         machine.host.rates = serde_json::from_str(&text).unwrap();
-        Evidence::of(machine)
+        Evidence::new(machine)
     };
     let taken = |at: u64, others: u32| format!(r#", "conditions": {{"at": {at}, "others": {others}}}"#);
     const DAY: u64 = 24 * 60 * 60;

@@ -48,7 +48,7 @@ fn fleets(cases: u64) {
             n > 0 && !plan.full_offload,
             n == 0,
             n == 0 && case.has_gpus(),
-            plan.parted_blocks > 0,
+            plan.split_blocks > 0,
             plan.overrides.iter().any(|rule| rule.pattern == "^$"),
             n > 0 && !params.offload_kqv,
             params.type_k != KvType::F16,

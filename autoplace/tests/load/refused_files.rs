@@ -146,7 +146,7 @@ fn a_file_whose_data_is_aligned_to_less_than_ggml_maps_is_read_and_the_plan_says
         let model = load(&tiny_llama().u32("general.alignment", alignment)).unwrap();
         let plan = model.placement();
         assert!(!plan.context.mmap, "{alignment}");
-        let said = format!("its data is aligned to {alignment} bytes, and ggml maps from 32 on");
+        let said = format!("its data is aligned to {alignment} bytes, and ggml needs 32");
         assert!(plan.notes.iter().any(|note| note.contains(&said)), "{plan}");
         model.generate("word1").max_tokens(3).temp(0.0).text().unwrap();
     }

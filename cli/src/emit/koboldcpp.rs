@@ -1,4 +1,4 @@
-//! `KoboldCpp`: the flags of its koboldcpp.py.
+//! `KoboldCpp`: the flags of koboldcpp.py.
 
 use autoplace::memory::backend::Family;
 use autoplace::memory::{FlashAttention, KvType};
@@ -6,13 +6,13 @@ use autoplace::plan::Plan;
 
 use super::{applying, cannot, comment, devices, mapped, n_ubatch, override_tensor, said};
 
-/// What `--contextsize` takes.
+/// The range of `--contextsize`.
 const CONTEXT: std::ops::RangeInclusive<u32> = 256..=262_144;
 
-/// What `--batchsize` takes.
+/// The values of `--batchsize`.
 const BATCHES: [u32; 9] = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// The GPUs that `--usecuda` takes one of.
+/// The number of GPUs that `--usecuda` can select one of.
 const CUDA_IDS: u32 = 4;
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
@@ -77,9 +77,9 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     }
 }
 
-/// Which backend, and which of its GPUs.
+/// The flags for the backend and its GPUs.
 fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
-    let mut families = plan.gpus().map(|gpu| Family::of(&gpu.backend));
+    let mut families = plan.gpus().map(|gpu| Family::from_backend(&gpu.backend));
     let Some(family) = families.next() else { return Ok(vec!["--usecpu".to_owned()]) };
     if families.any(|other| other != family) {
         return cannot("GPUs of several backends");
@@ -106,7 +106,7 @@ fn gpus(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<String>, String> {
             Ok(said)
         }
         Family::Vulkan => Ok(["--usevulkan".to_owned()].into_iter().chain(words).collect()),
-        // Its builds for macOS use Metal without a flag.
+        // Builds for macOS use Metal without a flag.
         Family::Metal => Ok(Vec::new()),
         _ => cannot("GPUs of this backend"),
     }

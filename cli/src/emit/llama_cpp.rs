@@ -1,4 +1,4 @@
-//! `llama-server`: the flags of llama.cpp's common/arg.cpp, as of the version that this crate builds.
+//! `llama-server`: flags of llama.cpp's common/arg.cpp, in the version that this crate builds.
 
 use autoplace::memory::{FlashAttention, Pooling};
 use autoplace::plan::Plan;
@@ -18,9 +18,9 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     };
     let (several, predicts) = (context.n_seq_max > 1, context.mtp);
     let drafted = (context.n_outputs_max / context.n_seq_max.max(1)).saturating_sub(1).max(1);
-    // What is said, and its value; a switch has none.
+    // Flags and their values. A switch has an empty value.
     let flags = [
-        // Its own fit is not to change what is given here.
+        // llama.cpp's own fit must not change these values.
         ("-fit", said(true, "off")),
         ("-ngl", said(true, plan.n_gpu_layers)),
         ("--device", devices.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(",") })),
@@ -29,7 +29,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
         ("-c", said(true, context.n_ctx)),
         ("-b", said(true, context.n_batch)),
         ("-ub", said(true, context.n_ubatch)),
-        // Given, so that it is not chosen by the server, which would share one cache between its four slots.
+        // Set explicitly: by default the server shares one cache between four slots.
         ("-np", said(true, context.n_seq_max)),
         ("--kv-unified", said(several && context.kv_unified, "")),
         ("--no-kv-unified", said(several && !context.kv_unified, "")),

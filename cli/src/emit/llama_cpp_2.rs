@@ -1,5 +1,5 @@
-//! The crate llama-cpp-2, as of 0.1.160: Rust that builds its parameters, loads the model and makes those of the
-//! context. examples/with-llama-cpp-2 compiles what comes out.
+//! The crate llama-cpp-2, version 0.1.160: Rust code that builds the model parameters, loads the model and builds the
+//! context parameters. examples/with-llama-cpp-2 compiles the output.
 
 use autoplace::memory::{FlashAttention, Place};
 use autoplace::plan::Plan;
@@ -105,7 +105,7 @@ const FIND_DEVICES: &str = "    let all = list_llama_ggml_backend_devices();
     let devices = devices.ok_or(\"a GPU of the plan is not here\")?;
 ";
 
-/// A line for each pattern whose weights stay on the CPU.
+/// A line for each pattern of weights that stay on the CPU.
 fn overrides(plan: &Plan) -> Result<String, String> {
     let lines = plan.overrides.iter().map(|rule| {
         let refused = |why: &str| cannot(format_args!("the tensor override `{}`: {why}", rule.pattern));

@@ -50,17 +50,17 @@ pub(super) fn emit(plan: &Plan) -> Result<String, String> {
     Ok(format!("{}{config:#}\n", comment("#", plan, &notes)))
 }
 
-/// A type, or `false` for 16-bit floats.
+/// A cache type, or `false` for 16-bit floats.
 fn cache(ty: KvType) -> Result<Value, String> {
     match ty {
         KvType::F16 => Ok(false.into()),
-        // Not among its types (llmLlamaCacheQuantizationTypes).
+        // LM Studio lacks this type (llmLlamaCacheQuantizationTypes).
         KvType::BF16 => cannot("a cache of bf16"),
         ty => Ok(kv_type(ty).into()),
     }
 }
 
-/// The share of the layers, rounded up to four digits: by too little to become a layer more.
+/// The share of layers on the GPU, rounded up to four digits. The rounding is too small to add a layer.
 fn ratio(plan: &Plan) -> f64 {
     let layers = u64::from(plan.layers().max(1));
     let parts = (u64::from(plan.n_gpu_layers) * 10_000).div_ceil(layers).min(10_000);
@@ -79,7 +79,8 @@ mod tests {
             for n in 0..=layers {
                 (plan.model.blocks, plan.n_gpu_layers) = (layers - 1, n);
                 let share = ratio(&plan) * f64::from(layers);
-                // To the nearest it is the planned number; cut off it may be one less, and is never one more.
+                // Rounding the share gives the planned number. Truncating gives the planned number or one less, never
+                // one more.
                 assert_eq!(share.round(), f64::from(n));
                 assert!(share < f64::from(n) + 1.0);
             }

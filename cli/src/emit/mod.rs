@@ -1,7 +1,7 @@
-//! A plan in the words of another tool: flags, settings or code that place the model as the plan does.
+//! Translates a plan for another tool: flags, settings or code that place the model in the same way.
 //!
-//! What a tool has no setting for is never left out in silence. Where the result would be another placement it is an
-//! error; where it is a detail, a comment in the output says so.
+//! A setting that a tool lacks is never dropped silently. If the placement would change, the result is an error; for a
+//! detail, a comment in the output names it.
 
 mod koboldcpp;
 mod llama_cpp;
@@ -27,7 +27,7 @@ pub(crate) enum Tool {
     LlamaCpp,
     // A Modelfile.
     Ollama,
-    // The load configuration of its SDKs and REST interface, as JSON.
+    // The load configuration of the SDKs and the REST interface, as JSON.
     LmStudio,
     // A command line.
     #[value(name = "koboldcpp")]
@@ -41,29 +41,29 @@ pub(crate) enum Tool {
 }
 
 impl Tool {
-    /// Whether it makes room for the logits of every token of a batch, as llama.cpp does by default, and not of one per
-    /// sequence. A plan for it has `n_outputs_max` 0.
+    /// Whether the tool allocates logits for every token of a batch, as llama.cpp does by default, instead of one for
+    /// each sequence. A plan for such a tool has `n_outputs_max` 0.
     pub(crate) const fn keeps_all_logits(self) -> bool {
-        // llama-server, which Ollama runs too, asks for one per sequence (server_output_limits).
+        // llama-server, which Ollama runs too, requests one for each sequence (server_output_limits).
         !matches!(self, Self::LlamaCpp | Self::Ollama)
     }
 }
 
-/// Why a plan cannot be said to vLLM.
+/// The reason why a plan cannot be translated for vLLM.
 const VLLM: &str = "takes no placement: it has no number of layers for a GPU or the host, divides the memory itself \
     (--gpu-memory-utilization, --cpu-offload-gb), and reads GGUF files only experimentally. `--emit llama.cpp` is a \
     command line of llama-server";
 
-/// Its name on the command line.
+/// Writes the tool's name on the command line.
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.to_possible_value().as_ref().map_or("", PossibleValue::get_name))
     }
 }
 
-/// The plan in a tool's words, in whole lines.
-/// Fails with a line that names the tool and what it cannot take: a model of no file, a path that is no text, or
-/// what would place the model otherwise.
+/// Translates a plan for a tool, in whole lines.
+/// Fails with a line that names the tool and the obstacle: a model without a file, a path that is not valid text, or a
+/// setting that would change the placement.
 pub(crate) fn emit(plan: &Plan, tool: Tool) -> Result<String, String> {
     in_words(plan, tool).map_err(|why| format!("{tool} {why}"))
 }
@@ -98,28 +98,28 @@ fn in_words(plan: &Plan, tool: Tool) -> Result<String, String> {
     }
 }
 
-/// What a tool has no setting for.
+/// An error for a setting that the tool lacks.
 fn cannot<T>(what: impl fmt::Display) -> Result<T, String> {
     Err(format!("has no setting for {what}"))
 }
 
-/// The texts of those rows that apply.
+/// The texts of the rows that apply.
 fn applying<'a>(rows: &[(bool, &'a str)]) -> impl Iterator<Item = &'a str> {
     rows.iter().filter(|(applies, _)| *applies).map(|&(_, text)| text)
 }
 
-/// A value where it is to be said.
+/// The value as text if it applies.
 fn said(applies: bool, value: impl ToString) -> Option<String> {
     applies.then(|| value.to_string())
 }
 
-/// The names of the plan's GPUs in ggml, in the plan's order; `None` where one is hypothetical.
+/// ggml's names of the plan's GPUs, in the plan's order; `None` if a GPU is hypothetical.
 fn devices(plan: &Plan) -> Option<Vec<&str>> {
     plan.gpus().map(|gpu| gpu.device.as_deref()).collect()
 }
 
-/// What to say of a tool that takes all the GPUs that it sees, where the plan has one: `how` to hide the others, by
-/// the GPU's name in ggml.
+/// A note on a tool that uses all visible GPUs although the plan has only one. `how` describes how to hide the others,
+/// given the GPU's name in ggml.
 fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String> {
     let mut gpus = plan.gpus();
     let (Some(gpu), None) = (gpus.next(), gpus.next()) else { return None };
@@ -127,16 +127,17 @@ fn alone(plan: &Plan, tool: &str, how: impl Fn(&str) -> String) -> Option<String
     Some(format!("{tool} puts layers on every GPU that it sees, and the plan has one: with others beside it, {how}"))
 }
 
-/// Whether the file is mapped, as the load does it. Plans of earlier versions say it of Metal, too.
+/// Whether the load maps the file. Plans of earlier versions also claim this for Metal.
 fn mapped(plan: &Plan) -> bool {
-    plan.context.mmap && !plan.gpus().any(|gpu| Family::of(&gpu.backend) == Family::Metal)
+    plan.context.mmap && !plan.gpus().any(|gpu| Family::from_backend(&gpu.backend) == Family::Metal)
 }
 
-/// `-ot` of llama.cpp's programs: `pattern=buffer type`, several with commas between. `None` where the plan has none.
+/// The value of llama.cpp's `-ot`: `pattern=buffer type`, separated by commas. `None` if the plan has no overrides.
 fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
     let one = |rule: &TensorOverride| {
         let refused = |reason: &str| cannot(format_args!("the tensor override `{}`: {reason}", rule.pattern));
-        // The value is cut at commas and then at its first equals sign (common/arg.cpp, parse_tensor_buffer_overrides).
+        // llama.cpp splits the value at commas, and each part at its first equals sign (common/arg.cpp,
+        // parse_tensor_buffer_overrides).
         if rule.pattern.contains([',', '=']) {
             return refused("its flag ends a pattern at `,` and `=`");
         }
@@ -144,9 +145,9 @@ fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
             Place::Host => "CPU",
             Place::Gpu(index) => match plan.gpus().nth(index) {
                 None => return refused("the plan has no such GPU"),
-                // Metal's is not named after its device alone (ggml-metal.cpp, "_Private" and "_Mapped").
+                // Metal's buffer type has a suffix after the device name (ggml-metal.cpp, "_Private" and "_Mapped").
                 Some(gpu) => match &gpu.device {
-                    Some(device) if Family::of(&gpu.backend) != Family::Metal => device,
+                    Some(device) if Family::from_backend(&gpu.backend) != Family::Metal => device,
                     _ => return refused("the buffer type of its GPU is not known"),
                 },
             },
@@ -157,13 +158,13 @@ fn override_tensor(plan: &Plan) -> Result<Option<String>, String> {
     Ok((!all.is_empty()).then(|| all.join(",")))
 }
 
-/// The proportions of layers per GPU.
+/// The value of llama.cpp's `-ts`; `None` without proportions.
 fn tensor_split(plan: &Plan) -> Option<String> {
     let all: Vec<String> = plan.tensor_split.iter().map(f32::to_string).collect();
     (!all.is_empty()).then(|| all.join(","))
 }
 
-/// The tokens that are computed at once, where 0 stands for a whole batch (llama-context.cpp, `n_ubatch`).
+/// Tokens of one ubatch; 0 means a whole batch (llama-context.cpp, `n_ubatch`).
 fn n_ubatch(plan: &Plan) -> u32 {
     match plan.context.n_ubatch {
         0 => plan.context.n_batch,
@@ -176,8 +177,7 @@ pub(crate) fn kv_type(ty: KvType) -> String {
     ty.to_string().to_ascii_lowercase()
 }
 
-/// What comes before the settings, a line each behind this mark: the model, the GPUs and what was planned, then the
-/// notes.
+/// Comment lines before the settings, each behind `mark`: the model, the GPUs, the plan, and the notes.
 fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
     let place = match gpus.as_slice() {
@@ -186,6 +186,6 @@ fn comment(mark: &str, plan: &Plan, notes: &[String]) -> String {
     };
     let first = format!("{}: {place}, as autoplace planned it", plan.model.name);
     let lines = [&first].into_iter().chain(notes);
-    // Names come from files and drivers: one with a line break must not become a setting.
+    // Names come from files and drivers. A line break in a name must not create a setting.
     lines.map(|line| format!("{mark} {}\n", line.replace(char::is_control, " "))).collect()
 }

@@ -1,9 +1,9 @@
-//! Ollama: a Modelfile, and the environment of `ollama serve` for what a Modelfile has no parameter for.
+//! Ollama: a Modelfile, and environment variables of `ollama serve` for settings that a Modelfile lacks.
 //!
-//! Since 2026 Ollama runs `llama-server` and hands it `num_gpu` as `-ngl`, the output layer counted, `num_ctx` times
-//! the number of sequences as `-c`, `num_batch` as both `-b` and `-ub`, and its own environment (ollama,
-//! llm/llama_server.go, startLlamaServer, appendBatchArgs and SetupLlamaServerCommandEnv). So flags without a parameter
-//! can be given as llama.cpp's variables.
+//! Since 2026 Ollama runs `llama-server`. It passes `num_gpu` as `-ngl` (output layer included), `num_ctx` times the
+//! number of sequences as `-c`, `num_batch` as both `-b` and `-ub`, and its own environment (ollama,
+//! llm/llama_server.go, startLlamaServer, appendBatchArgs and SetupLlamaServerCommandEnv). So other flags can be passed
+//! as llama.cpp's variables.
 
 use std::path::Path;
 
@@ -14,12 +14,12 @@ use super::{alone, applying, comment, devices, kv_type, mapped, n_ubatch, overri
 
 pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     let context = &plan.context;
-    // A line of a Modelfile ends the path, is trimmed, and may be quoted.
+    // In a Modelfile, a path ends with its line, is trimmed, and may be quoted.
     if path.is_empty() || path.contains(char::is_control) || path.trim() != path || path.starts_with('"') {
         return Err(format!("cannot be given the path {path:?}: a line of a Modelfile cannot hold it"));
     }
-    // Without a sign of a path it could be the name of a model.
-    // On Windows `/m.gguf` is relative too, to a drive.
+    // A bare name could be a model's name, so it gets a path prefix.
+    // On Windows `/m.gguf` is relative to a drive, so `has_root` is asked.
     let here = if !Path::new(path).has_root() && !path.starts_with('.') { "./" } else { "" };
     let one_size = format!(
         "Ollama has one size for both kinds of batches: it is the plan's n_ubatch, and n_batch is not {}",
@@ -52,7 +52,7 @@ pub(super) fn emit(plan: &Plan, path: &str) -> Result<String, String> {
     ))
 }
 
-/// The variables of the server, quoted for a POSIX shell.
+/// The server's variables, quoted for a POSIX shell.
 fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     let context = &plan.context;
     let flash_attn = match context.flash_attn {
@@ -62,7 +62,7 @@ fn variables(plan: &Plan) -> Result<Vec<String>, String> {
     };
     let (of_both, of_keys, of_values) = match (context.type_k, context.type_v) {
         (KvType::F16, KvType::F16) => (None, None, None),
-        // Those that its documentation names.
+        // The types in Ollama's documentation.
         (keys @ (KvType::Q8_0 | KvType::Q4_0), values) if keys == values => (Some(kv_type(keys)), None, None),
         (keys, values) => (None, Some(kv_type(keys)), Some(kv_type(values))),
     };

@@ -1,5 +1,5 @@
-//! What each tool is given for plans that differ, and that llama.cpp's words are llama.cpp's: they are looked up in the
-//! source that this workspace builds.
+//! The output of each tool for different plans. llama.cpp's flags are looked up in the source that this workspace
+//! builds.
 
 use autoplace::memory::{FlashAttention, KvType, Place, Pooling, TensorOverride};
 use autoplace::plan::Plan;
@@ -15,7 +15,7 @@ fn changed(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> Plan {
     plan
 }
 
-/// On one GPU, with this pattern.
+/// A plan on one GPU with this override.
 fn overridden(pattern: &str, place: Place) -> Plan {
     changed(plan(), |it| it.overrides = vec![TensorOverride::new(pattern, place)])
 }
@@ -24,7 +24,7 @@ fn of_file(path: &str) -> Plan {
     changed(plan(), |it| it.model.path = Some(path.into()))
 }
 
-/// One that differs from every default, on one GPU.
+/// A plan on one GPU that differs from every default.
 fn unusual() -> Plan {
     let mut plan = overridden(r"blk\.1\.ffn", Place::Host);
     let context = &mut plan.context;
@@ -37,7 +37,7 @@ fn unusual() -> Plan {
     plan
 }
 
-/// What it prints has all of these, and none of those.
+/// Asserts that the output contains all of `all` and none of `none`.
 #[track_caller]
 fn says(tool: Tool, plan: &Plan, all: &[&str], none: &[&str]) {
     let text = emit(plan, tool).unwrap();
@@ -90,7 +90,7 @@ fn ollama_has_a_modelfile_and_variables_for_the_rest() {
     says(Ollama, &plan(), &[usual, "serve` with LLAMA_ARG_DEVICE=CUDA0\n"], &["use_mmap", "#   LLAMA", "OLLAMA_"]);
     says(Ollama, &host_plan(), &["\nPARAMETER num_gpu 0\n"], &[]);
     let differs = [
-        // That of one sequence.
+        // The context of one sequence.
         "\nPARAMETER num_ctx 2048\n",
         "\nPARAMETER use_mmap false\n",
         "#   OLLAMA_NUM_PARALLEL=4\n",
@@ -184,7 +184,7 @@ fn llama_cpp_2_is_rust_with_its_setters() {
     says(LlamaCpp2, &of_file("a\"b\\c\n.gguf"), &[r#"backend, "a\"b\\c\n.gguf", "#], &[]);
 }
 
-/// What `cargo xtask interop` compiles with llama-cpp-2 is what is printed for plans of each kind.
+/// `cargo xtask interop` compiles this output for plans of each kind with llama-cpp-2.
 #[test]
 fn what_is_printed_for_llama_cpp_2_is_what_its_example_compiles() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/with-llama-cpp-2/tests/emitted.rs");
@@ -205,7 +205,7 @@ fn what_is_printed_for_llama_cpp_2_is_what_its_example_compiles() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), expected, "AUTOPLACE_WRITE=1 writes it");
 }
 
-/// Those that take a plan.
+/// The tools that accept a plan.
 fn placing() -> Vec<Tool> {
     Tool::value_variants().iter().copied().filter(|tool| *tool != Vllm).collect()
 }
@@ -236,7 +236,7 @@ fn what_a_tool_cannot_place_is_refused_by_name() {
     refuses(&[LlamaCpp2], &changed(plan(), |it| it.context.repack = false), "use_extra_bufts");
     refuses(&[LlamaCpp2], &overridden("a", Place::Gpu(0)), "CPU only");
     refuses(&[LlamaCpp2], &overridden("\u{e9}", Place::Host), "ASCII");
-    // What a line of a Modelfile would be read as otherwise.
+    // Paths that a Modelfile would read differently.
     for path in ["a\nPARAMETER num_gpu 99", " a.gguf", "a.gguf ", "\"a\".gguf", ""] {
         refuses(&[Ollama], &of_file(path), "Modelfile");
     }
@@ -249,7 +249,7 @@ fn a_path_is_read_back_as_it_is() {
         let command = text.split_inclusive('\n').skip_while(|line| line.starts_with('#'));
         assert_eq!(shlex::split(&command.collect::<String>()).unwrap()[2], path);
     }
-    // A relative path is no name of a model.
+    // A relative path must not look like a model's name.
     for (path, from) in [("m.gguf", "./m.gguf"), ("../m.gguf", "../m.gguf"), ("/m.gguf", "/m.gguf")] {
         says(Ollama, &of_file(path), &[&format!("\nFROM {from}\n")], &[]);
     }

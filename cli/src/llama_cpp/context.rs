@@ -1,4 +1,4 @@
-//! Flags of a context and of the threads that compute.
+//! Flags of the context and of threads.
 
 use super::{Here, Row, Value};
 

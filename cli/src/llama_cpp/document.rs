@@ -1,4 +1,4 @@
-//! docs/flags.md, made of the table; and the table held against the pinned source.
+//! Generates docs/flags.md from the table, and checks the table against the pinned source.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -25,7 +25,7 @@ This file is written by a test from the program's own table (`cli/src/llama_cpp`
 Methods of the builder are those of `Model::builder(path)`; of a request, those of `model.generate(prompt)`; of a chat, those of `model.chat()?`.
 ";
 
-/// The document.
+/// The text of docs/flags.md.
 fn document() -> String {
     let program = Args::command();
     let mut text = HEAD.to_owned();
@@ -40,7 +40,7 @@ fn document() -> String {
     text
 }
 
-/// What becomes of a flag in the program, with the verbs that take it.
+/// The program's treatment of a flag, with the verbs that accept it.
 fn here(row: &Row, program: &clap::Command) -> String {
     let verbs = |flag: &str| {
         let verbs: Vec<&str> = verbs_with(program, flag).into_iter().filter(|verb| VERBS.contains(verb)).collect();
@@ -85,28 +85,28 @@ fn docs_flags_md_is_made_of_the_table() {
     assert!(std::fs::read_to_string(PLACE).unwrap() == text, "AUTOPLACE_WRITE=1 writes docs/flags.md anew");
 }
 
-/// What stands between quotes and begins with a dash.
+/// Texts in quotes that begin with a dash.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('"').skip(1).step_by(2).filter(|part| part.starts_with('-'))
 }
 
-/// The flags of common/arg.cpp as they are registered, `add_opt(common_arg({"-m", "--model"}, "FNAME", ...`: their
-/// spellings, and how many words follow each.
+/// The flags registered in common/arg.cpp, `add_opt(common_arg({"-m", "--model"}, "FNAME", ...`: their spellings, and
+/// the number of values.
 fn registered() -> Vec<(Vec<String>, usize)> {
     let source = read("common/arg.cpp");
     let options = source.split("add_opt(common_arg(").skip(1).map(|option| {
         let (names, rest) = option.split_once('}').expect("a list of names");
-        // In a second list are the spellings that say the opposite.
+        // A second list contains the negated spellings.
         let rest = rest.trim_start_matches([',', ' ', '\n']);
         let (opposites, rest) = match rest.starts_with('{') {
             true => rest.split_once('}').expect("a list of names"),
             false => ("", rest),
         };
         let spellings = quoted(names).chain(quoted(opposites)).map(str::to_owned).collect();
-        // The handler's parameters behind the first.
+        // The handler's parameters after the first.
         let handler = rest.split_once("[](common_params &").map_or("", |(_, handler)| handler);
         let parameters = handler.split_once(')').map_or("", |(parameters, _)| parameters);
-        // A `bool` says which spelling it was.
+        // A `bool` parameter tells which spelling was used.
         (spellings, parameters.split(',').skip(1).filter(|it| !it.trim_start().starts_with("bool ")).count())
     });
     options.collect()
@@ -134,7 +134,7 @@ fn every_flag_of_llama_cpp_is_in_the_table_once_with_as_many_values() {
                 Value::Optional(given) if given == ON_OFF || given.len() == 2 => 0,
                 Value::Optional(_) => 1,
             };
-            // A flag that llama.cpp has removed, or that ends the program, has a handler without its value.
+            // The handler of a removed flag, or of a flag that ends the program, ignores its value.
             let is_removed = matches!(row.here, Here::Refused(reason) if reason.contains("removed"));
             let is_lambda = spellings.iter().any(|name| name == "--log-file");
             assert!(taken == *values || is_removed || is_lambda, "{spelling} has {values} values");
@@ -149,7 +149,7 @@ fn every_flag_of_llama_bench_is_in_the_table() {
     let usage = readme.split("usage: llama-bench").nth(1).and_then(|it| it.split("```").next()).expect("its usage");
     let mut flags = 0;
     for line in usage.lines().filter(|line| line.trim_start().starts_with('-')) {
-        // Spellings come first, and behind two spaces, or a `<`, what the flag is.
+        // A line has the spellings first, then two spaces or a `<`, then the description.
         let spellings = line.trim_start().split("  ").next().and_then(|it| it.split('<').next()).unwrap_or_default();
         for spelling in spellings.split([',', ' ']).filter(|word| word.starts_with('-')) {
             assert!(find(spelling).is_some(), "the table says nothing of llama-bench's {spelling}");
@@ -159,7 +159,7 @@ fn every_flag_of_llama_bench_is_in_the_table() {
     assert!(flags > 60, "{flags}");
 }
 
-/// What a command line becomes.
+/// Translates a command line.
 fn words(line: &str) -> Result<(String, Vec<String>), String> {
     let words = shlex::split(&format!("autoplace {line}")).unwrap();
     let read = Words::read(words.into_iter().map(Into::into).collect(), &Args::command())?;
@@ -197,7 +197,7 @@ fn llama_cpps_command_lines_become_ours() {
             "run a --control-vector-layer-range 1 5 --control-vector-scaled c:0.5,d:1 x",
             "run a --control-vector-layer-range=1,5 --control-vector-scaled=c:0.5 --control-vector-scaled=d:1 x",
         ),
-        // Ours, as clap has them.
+        // Our own flags, in clap's syntax.
         ("plan a -c4096 --with mmproj=m --headroom -5", "plan a --ctx=4096 --with mmproj=m --headroom=-5"),
         ("run a -y -n12 -- -sys", "run a -y --max-tokens=12 -- -sys"),
         ("plan a --kv --json", "plan a --kv --json"),
@@ -230,14 +230,14 @@ fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
         let refused = words(line).unwrap_err();
         parts.iter().for_each(|part| assert!(refused.contains(part), "{line}: {refused}"));
     }
-    // A plan takes what places a model, and says of the rest that it is left out.
+    // `plan` accepts flags that affect placement and reports the others as left out.
     let (ours, left_out) = words("plan a -ngl 5 --temp 0.7 -t 8 --port 80 -p x").unwrap();
     assert_eq!(ours, "plan a --ngl=5");
     assert_eq!(left_out.len(), 4, "{left_out:?}");
     assert!(left_out[0].starts_with("--temp places nothing"));
 }
 
-/// Each flag, alone: clap is given nothing that it does not know, and nothing vanishes in silence.
+/// Each flag alone: clap gets no unknown flags, and no flag is dropped silently.
 #[test]
 fn each_spelling_is_taken_or_refused_by_each_verb() {
     let program = Args::command();
@@ -273,7 +273,7 @@ fn each_spelling_is_taken_or_refused_by_each_verb() {
     for verb in VERBS {
         for row in TABLE.iter().flat_map(|(_, rows)| *rows) {
             for spelling in row.spellings().filter(|spelling| !matches!(*spelling, "-h" | "--help" | "--usage")) {
-                // These name the model themselves.
+                // These flags name the model themselves.
                 let model: &[&str] =
                     if row.names.iter().any(|name| ["-m", "-hf"].contains(name)) { &[] } else { &["model.gguf"] };
                 let mut problems = Vec::new();

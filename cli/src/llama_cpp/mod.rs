@@ -1,8 +1,8 @@
-//! Every flag of llama.cpp's programs, and what becomes of it here: the one table that the command line
-//! ([`words`]), what a server was started with ([`crate::flags`]) and docs/flags.md ([`document`]) come from.
+//! A table of every flag of llama.cpp's programs and its treatment here. The command line ([`words`]), the inspection
+//! of running servers ([`crate::flags`]) and docs/flags.md ([`document`]) use it.
 //!
-//! A test reads the flags of the pinned source (common/arg.cpp, and llama-bench's README): a flag that a later
-//! version adds fails it by name.
+//! A test reads the flags of the pinned source (common/arg.cpp, and llama-bench's README). A flag that a later version
+//! adds fails the test by name.
 
 mod context;
 #[cfg(test)]
@@ -17,17 +17,17 @@ mod words;
 
 pub(crate) use words::Words;
 
-/// One flag: its spellings, its value, and what becomes of it.
+/// One flag: spellings, value, and treatment.
 pub(crate) struct Row {
-    /// The spellings; the first is what messages call it.
+    /// The spellings. Messages use the first.
     pub(crate) names: &'static [&'static str],
-    /// Of a switch: the spellings that turn it off.
+    /// The spellings that turn a switch off.
     pub(crate) off: &'static [&'static str],
     pub(crate) value: Value,
     here: Here,
-    /// Values that ask for what is so anyway, where a verb has no flag for others.
+    /// Values that match our behaviour anyway, for verbs without such a flag.
     usual: &'static [&'static str],
-    /// What it is in the library, for docs/flags.md. Empty: as in the program.
+    /// The library's equivalent, for docs/flags.md. Empty if it is the same as in the program.
     #[cfg_attr(not(test), allow(dead_code, reason = "docs/flags.md is written by a test"))]
     library: &'static str,
 }
@@ -35,38 +35,38 @@ pub(crate) struct Row {
 /// The words behind a flag that belong to it.
 #[derive(Clone, Copy)]
 pub(crate) enum Value {
-    /// None: a switch.
+    /// No words: a switch.
     None,
-    /// The next word, whatever it is.
+    /// The next word in any case.
     One,
     /// The next two words, joined by a comma.
     Two,
-    /// The next word where it is one of these: llama-bench gives switches a value, and `-fa` once had none. Of `-fa`
-    /// any word that is no flag.
+    /// The next word if it is one of these: llama-bench gives switches a value, and older versions of `-fa` had none.
+    /// For `-fa`, any word that is not a flag.
     Optional(&'static [&'static str]),
 }
 
-/// What becomes of a flag on our command line.
+/// The treatment of a flag on our command line.
 #[derive(Clone, Copy)]
 enum Here {
-    /// The first of these flags of ours that the verb has, with the same value. One that ends with `=` is put before
-    /// the value as it is.
+    /// Our equivalent flag: the first of these that the verb has, with the same value. A flag that ends with `=` is put
+    /// directly before the value.
     Flag(&'static [&'static str]),
-    /// A switch: the flag of ours that turns it on, and the one that turns it off. Empty: that is so anyway.
+    /// A switch: our flags that turn it on and off. Empty if that is our behaviour anyway.
     Switch(&'static str, &'static str),
-    /// Words of ours for a value, and in words which; a word without a dash is the model.
+    /// Translates a value to words of ours, and a description of them. A word without a dash is the model.
     Reads(
         fn(&str) -> Result<Vec<String>, String>,
         #[cfg_attr(not(test), expect(dead_code, reason = "docs/flags.md says it, and a test writes that"))]
         &'static str,
     ),
-    /// These values ask for what is so anyway. Others are refused for this reason.
+    /// These values match our behaviour anyway. Others are refused for this reason.
     Only(&'static [&'static str], &'static str),
     /// Refused for this reason.
     Refused(&'static str),
 }
 
-/// Values of a switch that llama-bench gives it.
+/// llama-bench's values of a switch.
 const ON_OFF: &[&str] = &["on", "off", "0", "1"];
 
 impl Row {
@@ -74,23 +74,23 @@ impl Row {
         Self { names, off: &[], value, here, usual: &[], library: "" }
     }
 
-    /// A flag with a value, which is this one of ours.
+    /// A flag with a value, equivalent to one of ours.
     const fn flag(names: &'static [&'static str], ours: &'static [&'static str]) -> Self {
         Self::new(names, Value::One, Here::Flag(ours))
     }
 
-    /// A switch, which is this one of ours.
+    /// A switch, equivalent to one of ours.
     const fn switch(names: &'static [&'static str], on: &'static str) -> Self {
         Self::new(names, Value::None, Here::Switch(on, ""))
     }
 
-    /// A switch that can be turned off, and what both are here.
+    /// A switch that can be turned off, and our two equivalents.
     const fn on_off([names, off]: [&'static [&'static str]; 2], [on_here, off_here]: [&'static str; 2]) -> Self {
         let row = Self::new(names, Value::Optional(ON_OFF), Here::Switch(on_here, off_here));
         Self { off, ..row }
     }
 
-    /// A flag whose value is read into words of ours.
+    /// A flag whose value is translated.
     const fn reads(
         names: &'static [&'static str],
         read: fn(&str) -> Result<Vec<String>, String>,
@@ -99,17 +99,17 @@ impl Row {
         Self::new(names, Value::One, Here::Reads(read, what))
     }
 
-    /// A flag of which these values change nothing.
+    /// A flag whose listed values change nothing.
     const fn only(names: &'static [&'static str], values: &'static [&'static str], reason: &'static str) -> Self {
         Self::new(names, Value::One, Here::Only(values, reason))
     }
 
-    /// A switch that says what is so anyway; turned off, it is refused.
+    /// A switch for our fixed behaviour. Turning it off is refused.
     const fn always([names, off]: [&'static [&'static str]; 2], reason: &'static str) -> Self {
         Self { off, ..Self::new(names, Value::Optional(ON_OFF), Here::Only(&["on"], reason)) }
     }
 
-    /// A switch that is refused; turned off, it says what is so anyway.
+    /// A switch that is refused. Turning it off matches our behaviour.
     const fn never([names, off]: [&'static [&'static str]; 2], reason: &'static str) -> Self {
         Self { off, ..Self::new(names, Value::Optional(ON_OFF), Here::Only(&["off"], reason)) }
     }
@@ -136,25 +136,25 @@ impl Row {
         Self { library: text, ..self }
     }
 
-    /// Whether this word behind it is its value.
+    /// Whether the next word is the flag's value.
     pub(crate) fn takes(&self, next: &str) -> bool {
         match self.value {
             Value::None => false,
             Value::One | Value::Two => true,
-            // `-fa maybe` has a wrong value; `-fa -ngl 5` is the form of earlier versions, which had none.
+            // In `-fa maybe` the value is wrong; `-fa -ngl 5` is the older form without a value.
             Value::Optional(values) => {
                 values.contains(&next) || (matches!(self.here, Here::Flag(_)) && !next.starts_with('-'))
             }
         }
     }
 
-    /// All spellings, those that turn it off last.
+    /// All spellings, the negated ones last.
     pub(crate) fn spellings(&self) -> impl Iterator<Item = &'static str> {
         self.names.iter().chain(self.off).copied()
     }
 }
 
-/// The table by sections of docs/flags.md.
+/// The table, by sections of docs/flags.md.
 const TABLE: [(&str, &[Row]); 8] = [
     ("The model and where it goes", placing::ROWS),
     ("The context, threads and loading", context::ROWS),
@@ -166,7 +166,7 @@ const TABLE: [(&str, &[Row]); 8] = [
     ("Other tools", tools::ROWS),
 ];
 
-/// The flag of this spelling. As in common/arg.cpp, `_` may stand for `-` in a long one.
+/// The flag with this spelling. As in common/arg.cpp, `_` may replace `-` in a long flag.
 pub(crate) fn find(word: &str) -> Option<&'static Row> {
     let name = match word.strip_prefix("--") {
         Some(name) => format!("--{}", name.replace('_', "-")),
@@ -180,7 +180,7 @@ pub(crate) fn is_yes(value: &str) -> bool {
     ["on", "enabled", "true", "1"].contains(&value)
 }
 
-/// The same, `is_falsey`.
+/// common/arg.cpp, `is_falsey`.
 pub(crate) fn is_no(value: &str) -> bool {
     ["off", "disabled", "false", "0"].contains(&value)
 }

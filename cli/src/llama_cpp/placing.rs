@@ -1,4 +1,4 @@
-//! Flags that say which model it is, and where it goes.
+//! Flags of the model and its placement.
 
 use std::path::Path;
 
@@ -61,13 +61,13 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["--gpt-oss-20b-default", "--gpt-oss-120b-default", "--embd-gemma-default", "--fim-qwen-1.5b-default", "--fim-qwen-3b-default", "--fim-qwen-7b-default", "--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--fim-qwen-30b-default"], "the model is named: hf:OWNER/NAME, whose best file for this machine is chosen"),
 ];
 
-/// A flag of ours for each entry of a list; a file that is called so is one entry.
+/// Repeats a flag of ours for each entry of a list. If a file has the whole list as its name, it is one entry.
 fn each(flag: &str, list: &str) -> Vec<String> {
     let entries: Vec<&str> = if Path::new(list).exists() { vec![list] } else { list.split(',').collect() };
     entries.into_iter().map(|entry| format!("{flag}={entry}")).collect()
 }
 
-/// MiB that stay free on each GPU, of which there is one number here.
+/// MiB to leave free on each GPU. We support a single number only.
 fn fit_target(list: &str) -> Result<Vec<String>, String> {
     let mut targets: Vec<&str> = list.split([',', '/']).collect();
     targets.dedup();

@@ -1,4 +1,4 @@
-//! Flags that say how a token is chosen.
+//! Flags of sampling.
 
 use super::Row;
 
@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::refused_switch(&["-bs", "--backend-sampling"], "samplers on a device take memory that no plan counts"),
 ];
 
-/// A letter for each sampler (common/sampling.cpp, `common_sampler_type_to_chr`).
+/// The letter of each sampler (common/sampling.cpp, `common_sampler_type_to_chr`).
 fn sampler_seq(letters: &str) -> Result<Vec<String>, String> {
     let name = |letter| match letter {
         'd' => Ok("dry"),

@@ -1,4 +1,4 @@
-//! Flags of prompts, conversations and answers; and of what a program shows beside them.
+//! Flags of prompts, conversations, answers and output.
 
 use serde_json::json;
 

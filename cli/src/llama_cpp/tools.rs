@@ -1,4 +1,4 @@
-//! Flags of llama.cpp's other tools, whose work is not done here.
+//! Flags of llama.cpp's other tools, which have no equivalent here.
 
 use super::{Here, Row, Value};
 

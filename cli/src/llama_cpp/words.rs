@@ -1,8 +1,7 @@
-//! A command line with llama.cpp's flags flows in; the same in flags of ours flows out, or every flag that cannot be
-//! taken with its reason.
+//! Translates a command line with llama.cpp's flags to our flags, or reports every unsupported flag with the reason.
 //!
-//! clap reads `-sys` as `-s ys` and `-ngl` as a cluster of three switches. So nothing with a single dash and several
-//! letters reaches clap: it is a flag of the table, or refused.
+//! clap reads `-sys` as `-s ys` and `-ngl` as a cluster of three switches. So words with a single dash and several
+//! letters never reach clap: they are flags of the table, or refused.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,19 +10,19 @@ use clap::{Arg, Command};
 
 use super::{Here, Row, Value, find};
 
-/// What a command line says in flags of ours.
+/// A translated command line.
 #[derive(Debug, Default)]
 pub(crate) struct Words {
-    /// For clap.
+    /// The words for clap.
     pub(crate) words: Vec<OsString>,
     /// Flags of llama.cpp that have no meaning for the verb, and are left out.
     pub(crate) left_out: Vec<String>,
     refused: Vec<String>,
-    /// The model, where a flag names it.
+    /// The model, if a flag names it.
     model: Option<String>,
 }
 
-/// The flags of one verb by every spelling.
+/// The flags of one verb, by every spelling.
 struct Own<'c>(BTreeMap<String, &'c Arg>);
 
 impl<'c> Own<'c> {
@@ -38,13 +37,13 @@ impl<'c> Own<'c> {
         Self(own)
     }
 
-    /// Whether the verb has the flag that a word begins with.
+    /// Whether the verb has the flag at the start of the word.
     fn has(&self, word: &str) -> bool {
         let name = word.split('=').next().unwrap_or(word);
         matches!(name, "--help" | "-h") || self.0.contains_key(name)
     }
 
-    /// Whether the word behind this flag is its value.
+    /// Whether the word after this flag is its value.
     fn takes_next(&self, word: &str) -> bool {
         let arg = self.0.get(word);
         arg.is_some_and(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
@@ -52,11 +51,11 @@ impl<'c> Own<'c> {
 }
 
 impl Words {
-    /// Reads a command line of this program, which begins with the program's name.
+    /// Translates a command line, which begins with the program's name.
     ///
     /// # Errors
     ///
-    /// Names every flag that cannot be taken, with its reason.
+    /// Names every unsupported flag, with the reason.
     pub(crate) fn read(said: Vec<OsString>, program: &Command) -> Result<Self, String> {
         let verb = said.get(1).and_then(|verb| verb.to_str()).and_then(|verb| program.find_subcommand(verb));
         let Some(verb) = verb else { return Ok(Self { words: said, ..Self::default() }) };
@@ -88,7 +87,7 @@ impl Words {
         Ok(read)
     }
 
-    /// Reads a word that begins with a dash, and gives what is behind it and its values.
+    /// Translates a word that begins with a dash, and returns the words after it and its values.
     fn flag<'w>(
         &mut self,
         text: &str,
@@ -101,9 +100,9 @@ impl Words {
             None => (text, None),
         };
         let is_ours = |row: &Row| match (row.here, row.value) {
-            // Another flag of this spelling: `measure -n`.
+            // Our flag has the same spelling but another meaning: `measure -n`.
             (Here::Flag(flags), _) => own.has(name) && !flags.iter().any(|flag| own.has(flag)),
-            // `--mtp=3` and `--embeddings=mean`: llama.cpp's have no value.
+            // `--mtp=3` and `--embeddings=mean`: llama.cpp's flags have no value.
             (_, Value::None) => own.has(name) && joined.is_some(),
             _ => false,
         };
@@ -112,14 +111,15 @@ impl Words {
         }
         if own.has(text) {
             self.words.push(text.into());
-            // Behind a flag of ours stands its value, whatever llama.cpp's flags are called; a flag of ours does not.
+            // The word after our flag is its value, even if llama.cpp has a flag of that name, but not if the word is a
+            // flag of ours.
             let next = behind.first().and_then(|next| next.to_str());
             let is_flag = next.is_some_and(|next| next.len() > 1 && next.starts_with('-') && own.has(next));
             let ([next, after @ ..], None, true, false) = (behind, joined, own.takes_next(name), is_flag) else {
                 return behind;
             };
             match next.to_str().filter(|next| next.starts_with('-')) {
-                // clap takes it for a flag where it stands alone.
+                // clap would read a separate word as a flag.
                 Some(value) => {
                     self.words.pop();
                     self.words.push(format!("{text}={value}").into());
@@ -131,11 +131,11 @@ impl Words {
         let is_number = |text: &str| text.parse::<f64>().is_ok();
         let letters = text.trim_start_matches('-');
         if text.starts_with("--") || letters.chars().count() == 1 || is_number(text) {
-            // What it is, or that it is nothing, is for clap to say.
+            // clap decides what the word is.
             self.words.push(text.into());
             return behind;
         }
-        // `-c4096`: one letter, and a number.
+        // `-c4096`: one letter and a number.
         let (letter, value) = letters.split_at(letters.chars().next().map_or(0, char::len_utf8));
         if is_number(value) {
             return self.flag(&format!("-{letter}={value}"), behind, own, verb);
@@ -144,7 +144,7 @@ impl Words {
         behind
     }
 
-    /// Puts what a flag of the table says into flags of ours.
+    /// Translates a flag of the table to our flags.
     fn row<'w>(
         &mut self,
         row: &Row,
@@ -180,7 +180,7 @@ impl Words {
         }
         let words = match row.here {
             Here::Refused(reason) => Err(reason.to_owned()),
-            // A switch of the table is `on` whatever it was given to say so.
+            // All values that turn a switch on count as `on`.
             Here::Only(values, _) if values.contains(&switched(row, &value)) => Ok(Vec::new()),
             Here::Only(values, reason) => Err(match values {
                 [] | ["on" | "off", ..] => reason.to_owned(),
@@ -207,7 +207,7 @@ impl Words {
         behind
     }
 
-    /// Puts a word of ours, which a flag stands for.
+    /// Adds the translated word of a flag.
     fn put(&mut self, name: &str, word: String, own: &Own<'_>, (verb, program): (&str, &Command)) {
         if !word.starts_with('-') {
             if let Some(other) = self.model.replace(word) {
@@ -216,7 +216,7 @@ impl Words {
         } else if own.has(&word) {
             self.words.push(word.into());
         } else if word == "--yes" {
-            // A verb that fetches nothing.
+            // A verb that fetches nothing needs no confirmation.
         } else {
             let verbs = verbs_with(program, &word);
             match verbs.is_empty() {
@@ -230,7 +230,7 @@ impl Words {
     }
 }
 
-/// `on` or `off` of a switch, whatever word says so; of a flag with a value the value.
+/// The value of a switch as `on` or `off`; any other value unchanged.
 fn switched<'v>(row: &Row, value: &'v str) -> &'v str {
     match row.value {
         Value::Optional(_) if super::is_yes(value) && row.here_is_switch() => "on",
@@ -240,19 +240,19 @@ fn switched<'v>(row: &Row, value: &'v str) -> &'v str {
 }
 
 impl Row {
-    /// Whether its values are those of a switch.
+    /// Whether the values are those of a switch.
     fn here_is_switch(&self) -> bool {
         matches!(self.here, Here::Only(["on" | "off", ..], _))
     }
 }
 
-/// The verbs that have the flag that a word begins with.
+/// The verbs that have the flag at the start of the word.
 pub(super) fn verbs_with<'c>(program: &'c Command, word: &str) -> Vec<&'c str> {
     let has = |verb: &&Command| Own::of(verb).has(word);
     program.get_subcommands().filter(has).map(Command::get_name).collect()
 }
 
-/// Flags of the table that begin alike, for a message.
+/// Flags of the table with the same beginning, for a message.
 fn near(name: &str) -> String {
     let begin: String = name.chars().take(3).collect();
     let rows = super::TABLE.iter().flat_map(|(_, rows)| *rows).flat_map(Row::spellings);

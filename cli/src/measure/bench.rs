@@ -1,5 +1,5 @@
-//! A measurement in llama-bench's words: a JSON object a line, with its keys in its order (tools/llama-bench, `-o
-//! jsonl`).
+//! A measurement in llama-bench's format: one JSON object on each line, with its keys in its order (tools/llama-bench,
+//! `-o jsonl`).
 
 use std::borrow::Borrow;
 
@@ -18,7 +18,7 @@ pub(super) fn jsonl(measurement: &Measurement) -> String {
     lines.map(|line| line.to_string()).collect::<Vec<_>>().join("\n")
 }
 
-/// One row, in the order of llama-bench's keys; what autoplace has no such setting for is its default.
+/// One row in the order of llama-bench's keys. Settings that autoplace lacks have llama-bench's defaults.
 fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     let (machine, model) = (&measurement.machine, &measurement.model);
     let settings = &placement.settings;
@@ -44,7 +44,7 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
         FlashAttention::Auto => -1,
     };
     let keys = [
-        // Of the llama.cpp inside: `llama.cpp 0.6.0-dev`.
+        // The version of llama.cpp inside: `llama.cpp 0.6.0-dev`.
         ("build_commit", json!(measurement.made_by)),
         ("build_number", json!(0)),
         ("cpu_info", json!(machine.host.cpu.as_deref().unwrap_or_default())),
@@ -93,12 +93,12 @@ fn line(measurement: &Measurement, placement: &Measured, row: &Row) -> Value {
     keys.map(|(key, value)| (key.to_owned(), value)).into_iter().collect()
 }
 
-/// As it prints a list: `20.00/13.00`, or a word for none.
+/// A list in llama-bench's format: `20.00/13.00`, or a word for an empty list.
 fn joined<T: Borrow<str>>(all: &[T], mark: &str, none: &str) -> String {
     if all.is_empty() { none.to_owned() } else { all.join(mark) }
 }
 
-/// The mean, and the deviation of a sample (of one: 0).
+/// The mean and the sample's standard deviation (0 for one value).
 fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n.max(1.0);

@@ -1,5 +1,5 @@
-//! The verb `measure`: a model and what is to be measured of it flow in, what was measured flows out, for people or for
-//! another tool.
+//! The verb `measure`: a model and the measurement's settings flow in; the results flow out, for people or another
+//! tool.
 
 mod bench;
 mod ready;
@@ -17,7 +17,7 @@ use autoplace::load::{self, RatesRequest, measure_rates};
 use autoplace::machine::Gpu;
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
-use autoplace_measure::{Arm, Measure, Measurement, Protocol, Steps};
+use autoplace_measure::{Measure, Measurement, Protocol, Steps, Variant};
 use clap::{ValueEnum, value_parser};
 
 use crate::args::AskArgs;
@@ -32,63 +32,62 @@ use crate::{in_file, print, read};
 /// The arguments of `measure`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MeasureArgs {
-    /// GGUF file, or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched; or what `--write` wrote (`.json`), to be shown
-    /// again
+    /// GGUF file, or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched; or a file of `--write` (`.json`) to show again
     model: PathBuf,
     #[command(flatten)]
     ask: AskArgs,
-    /// So many values of `n_gpu_layers` from none to all [default: both ends, and around the most that fit]
+    /// Number of values of `n_gpu_layers`, from none to all [default: both ends, and around the most that fit]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(2..), conflicts_with_all = ["full", "before"])]
     steps: Option<u32>,
-    /// Every value of `n_gpu_layers`
+    /// Measures every value of `n_gpu_layers`
     #[arg(long, conflicts_with = "before")]
     full: bool,
-    /// Instead of a sweep one placement against another: a plan that `plan --save` wrote, or flags of llama.cpp's
-    /// programs, `'-ngl 58 -ctk q8_0'`
+    /// Compares a placement with `--after` instead of a sweep: a plan of `plan --save`, or flags of llama.cpp's
+    /// programs such as `'-ngl 58 -ctk q8_0'`
     #[arg(long, value_name = "PLAN|FLAGS", allow_hyphen_values = true, value_parser = placement)]
     before: Option<String>,
-    /// What `--before` is held against [default: what is planned]
+    /// The placement to compare `--before` with [default: the plan]
     #[arg(long, value_name = "PLAN|FLAGS", allow_hyphen_values = true, value_parser = placement, requires = "before")]
     after: Option<String>,
     #[command(flatten)]
     ready: ready::ReadyArgs,
-    /// Tokens of each prompt; 0 takes each as long as it is [default: 512, or a quarter of the context]
+    /// Tokens of each prompt; 0 for each prompt's own length [default: 512, or a quarter of the context]
     #[arg(long, value_name = "N")]
     prompt_tokens: Option<u32>,
-    /// Tokens that are generated after each [default: 256, or a quarter of the context]
+    /// Tokens to generate after each prompt [default: 256, or a quarter of the context]
     #[arg(short = 'n', long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     tokens: Option<u32>,
     /// Tokens in the context before each prompt [default: none, and half of the context]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     at: Vec<u32>,
-    /// Rounds over all placements, which share the prompts out [default: 3, of two placements 6]
+    /// Rounds over all placements, which share the prompts [default: 3; 6 for two placements]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Prompts instead of autoplace's twelve: a line each, or a JSON list of texts
+    /// Prompts instead of autoplace's twelve: one on each line, or a JSON list of texts
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
-    /// Threads for what the CPU computes [default: as a load chooses them]
+    /// CPU threads [default: as chosen by a load]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// A simulated GPU instead of the machine's own, whose memory is a number and which computes as fast as the CPU;
-    /// several times for several
+    /// Uses a simulated GPU with this memory instead of the machine's own; it computes as fast as the CPU; repeat for
+    /// several
     #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
     pub(crate) gpu: Vec<Gpu>,
-    /// What is printed
+    /// Output format
     #[arg(long, value_name = "table|markdown|json|llama-bench", value_enum, default_value_t = Format::Table, hide_possible_values = true)]
     format: Format,
     /// Prints JSON, as `--format json`
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// Draws the measurement into a file: measured beside predicted speeds with their spread, beside a published sweep,
-    /// and what each placement took. `.svg` is the picture, `.html` a page with it that needs no other file
+    /// Draws the measurement to a file: measured and predicted speeds with their spread, a published sweep, and the
+    /// memory of each placement. `.svg` is the picture, `.html` a self-contained page with the picture
     #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = picture::file)]
     picture: Option<PathBuf>,
-    /// Draws another sweep beside it: what `--write` wrote, llama-bench's JSON, or a table of n_gpu_layers and tokens
-    /// per second; several times for several
+    /// Draws another sweep beside it: a file of `--write`, llama-bench's JSON, or a table of n_gpu_layers and tokens
+    /// per second; repeat for several
     #[arg(long, value_name = "FILE", requires = "picture")]
     beside: Vec<PathBuf>,
-    /// Writes a file to give to others, in which nothing says whose machine it was, and shows what it leaves in
+    /// Writes a file to give to others, without data that identifies the machine, and shows its content
     #[arg(long, value_name = "FILE")]
     submission: Option<PathBuf>,
     /// Writes the JSON to a file too
@@ -96,7 +95,7 @@ pub(crate) struct MeasureArgs {
     write: Option<PathBuf>,
 }
 
-/// What is printed of a measurement.
+/// The output format of a measurement.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Format {
     Table,
@@ -105,7 +104,7 @@ enum Format {
     LlamaBench,
 }
 
-/// Measures, or reads what was measured, and says so; what Ctrl-C has left of it too.
+/// Measures, or reads a measurement, and prints it, even after Ctrl-C.
 pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     let is_read = args.model.extension().is_some_and(|it| it == "json");
     if is_read && args.asks_to_measure() {
@@ -144,7 +143,7 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     Ok(if is_stopped { ExitCode::from(130) } else { printed })
 }
 
-/// Shows what a submission leaves in, and writes it.
+/// Shows a submission's content and writes it.
 fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> {
     let submission = measurement.submission();
     if submission.points.is_empty() {
@@ -157,15 +156,15 @@ fn submit(measurement: &Measurement, file: &Path) -> Result<(), Box<dyn Error>> 
     fs::write(file, submission.to_json()).map_err(|error| in_file(file, error).into())
 }
 
-/// Measures what takes turns. Whether Ctrl-C ended it.
+/// Measures the placements in turns. Also returns whether Ctrl-C ended it.
 fn measured(args: &MeasureArgs) -> Result<(Measurement, bool), Box<dyn Error>> {
     with_measure(args, |measure, profile, request| {
-        let arms = arms(args, &measure, profile, request)?;
-        Ok(measure.run(&arms)?)
+        let variants = variants(args, &measure, profile, request)?;
+        Ok(measure.run(&variants)?)
     })
 }
 
-/// Describes what is measured, and shows how far it is. Whether Ctrl-C ended it.
+/// Sets up the measurement with a progress bar. Also returns whether Ctrl-C ended it.
 fn with_measure<T>(
     args: &MeasureArgs,
     run: impl FnOnce(Measure<'_>, &ModelProfile, &Request) -> Result<T, Box<dyn Error>>,
@@ -175,7 +174,7 @@ fn with_measure<T>(
     let header = Header::open(&model)?;
     let profile = ModelProfile::from_header(&header)?;
     let texts = args.prompts.as_deref().map(texts).transpose()?.unwrap_or_default();
-    // Its cards stay registered as long as it lives.
+    // The cards stay registered during this value's lifetime.
     let simulated = taught(args, &header, &profile, &request)?;
     let stopped = Stop::listen()?.flag();
     let bar = bar(STEPS, "measuring {msg} {wide_bar} {percent} %, {eta} left");
@@ -196,39 +195,39 @@ fn with_measure<T>(
     Ok((measured?, stopped.load(Relaxed)))
 }
 
-/// What takes turns.
-fn arms(
+/// The placements to compare.
+fn variants(
     args: &MeasureArgs,
     measure: &Measure<'_>,
     profile: &ModelProfile,
     request: &Request,
-) -> Result<Vec<Arm>, Box<dyn Error>> {
+) -> Result<Vec<Variant>, Box<dyn Error>> {
     let Some(before) = &args.before else {
         let steps = match args.steps {
             _ if args.full => Steps::Full,
             Some(steps) => Steps::Even(steps),
             None => Steps::Edge,
         };
-        return Ok(measure.arms(steps)?);
+        return Ok(measure.variants(steps)?);
     };
-    let arm = |name, said: &str| -> Result<Arm, Box<dyn Error>> {
+    let variant = |name, said: &str| -> Result<Variant, Box<dyn Error>> {
         if is_plan(said) {
-            return Ok(Arm::saved(name, SavedPlan::read(said)?));
+            return Ok(Variant::saved(name, SavedPlan::read(said)?));
         }
-        Ok(Arm::asked(name, Flags::of_script(said)?.request(request, profile.full_offload())?))
+        Ok(Variant::asked(name, Flags::of_script(said)?.request(request, profile.full_offload())?))
     };
     let after = match &args.after {
-        Some(after) => arm("after", after)?,
-        None => Arm::asked("after", request.clone()),
+        Some(after) => variant("after", after)?,
+        None => Variant::asked("after", request.clone()),
     };
-    Ok(vec![arm("before", before)?, after])
+    Ok(vec![variant("before", before)?, after])
 }
 
 fn is_plan(said: &str) -> bool {
     Path::new(said).extension().is_some_and(|it| it == "json")
 }
 
-/// Refuses flags that are not known before anything is computed.
+/// Checks a placement's flags before any computation.
 fn placement(said: &str) -> Result<String, String> {
     if !is_plan(said) {
         let _ = Flags::of_script(said)?.request(&Request::new(), 0)?;
@@ -236,15 +235,15 @@ fn placement(said: &str) -> Result<String, String> {
     Ok(said.to_owned())
 }
 
-/// What a load would measure of the devices for this model, measured now, so that the first prediction knows it: the
-/// machine where it is not this one.
+/// Measures the simulated devices for this model as a load would, so that the first prediction knows their rates.
+/// Returns the simulated machine, if there is one.
 fn taught(
     args: &MeasureArgs,
     header: &Header,
     profile: &ModelProfile,
     request: &Request,
 ) -> Result<Option<Simulated>, Box<dyn Error>> {
-    // A load keeps what it measures of real devices.
+    // A load measures and stores the rates of real devices.
     if args.gpu.is_empty() {
         return Ok(None);
     }
@@ -261,7 +260,7 @@ impl MeasureArgs {
         if self.json { Format::Json } else { self.format }
     }
 
-    /// Whether anything is said that only a measurement heeds.
+    /// Whether an argument is given that only a measurement uses.
     fn asks_to_measure(&self) -> bool {
         let numbers = [self.steps, self.prompt_tokens, self.tokens, self.rounds, self.threads];
         let is_one_said = numbers.iter().any(Option::is_some) || self.ask.ctx.is_some() || self.prompts.is_some();
@@ -279,14 +278,14 @@ impl MeasureArgs {
             protocol.depths.clone_from(&self.at);
         }
         let usual = if self.before.is_some() { 6 } else { protocol.rounds };
-        // Fewer texts than rounds are as many rounds.
+        // With fewer texts than rounds, there is one round for each text.
         let most = if texts.is_empty() { usual } else { texts.len() as u32 };
         protocol.rounds = self.rounds.unwrap_or(usual.min(most));
         protocol.prompts(texts)
     }
 }
 
-/// A text a line, or a JSON list of them.
+/// Texts from a file: one on each line, or a JSON list.
 fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     let text = read(file)?;
     let texts: Vec<String> = match text.trim_start().starts_with('[') {
@@ -299,5 +298,5 @@ fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(texts)
 }
 
-/// Steps of the bar.
+/// Steps of the progress bar.
 const STEPS: u64 = 10_000;

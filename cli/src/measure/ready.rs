@@ -1,5 +1,5 @@
-//! `measure --ready`: whether a placement lasts. A model flows in; what passed and what failed of each placement flows
-//! out, and the plan that passed.
+//! `measure --ready`: tests whether a placement lasts. A model flows in; the judgements of each placement and the plan
+//! that passed flow out.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -12,31 +12,31 @@ use clap::value_parser;
 use super::{Format, MeasureArgs, with_measure};
 use crate::{args, print};
 
-/// The exit code where no placement lasts.
+/// The exit code if no placement lasts.
 const NOT_READY: u8 = 3;
 
-/// Arguments of a sweep, which have no place beside those of `--ready`. clap does not miss `--ready` itself where one
-/// of them excludes it.
+/// Arguments of a sweep, which exclude the arguments of `--ready`. If one of them excludes `--ready`, clap does not
+/// report `--ready` as missing.
 const OF_A_SWEEP: [&str; 9] = ["steps", "full", "before", "write", "picture", "beside", "submission", "at", "rounds"];
 
 /// The arguments of `--ready`.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReadyArgs {
-    /// Instead of a sweep, the same work RUNS times at the end of the context while the machine is watched: drift,
-    /// headroom, clocks, swap, memory, processor, quota and heat pass or fail, and where one fails a smaller placement
-    /// is tried [default: 10]
+    /// Instead of a sweep, repeats the same work RUNS times at the end of the context and watches the machine: drift,
+    /// headroom, clocks, swap, memory, processor, quota and heat pass or fail. After a failure it tries a smaller
+    /// placement [default: 10]
     #[arg(long, value_name = "RUNS", num_args = 0..=1, require_equals = true, value_parser = value_parser!(u32).range(2..), conflicts_with_all = OF_A_SWEEP)]
     ready: Option<Option<u32>>,
     /// Two minutes for each placement instead of ten: six short runs
     #[arg(long, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
     quick: bool,
-    /// The seconds that the runs are spread over [default: 600, with --quick 120]
+    /// Seconds over which the runs are spread [default: 600, with --quick 120]
     #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
     over: Option<Duration>,
-    /// By how much the last runs may be slower or faster than the first, in percent [default: 5]
+    /// Allowed difference between the last and the first runs in percent [default: 5]
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
     drift: Option<f64>,
-    /// Saves the plan that passed, which `--plan` of `run`, `chat` and `serve` follows
+    /// Saves the plan that passed, for `--plan` of `run`, `chat` and `serve`
     #[arg(long, value_name = "FILE", requires = "ready", conflicts_with_all = OF_A_SWEEP)]
     save: Option<PathBuf>,
 }
@@ -61,13 +61,13 @@ impl ReadyArgs {
     }
 }
 
-/// A share of the first runs, not negative.
+/// A percentage, not negative.
 fn percent(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent: &f64| *percent >= 0.0);
     percent.ok_or_else(|| "percent are a number such as 5 or 2.5".to_owned())
 }
 
-/// Says what passed and what failed. The exit code is 0 where a placement passed, 3 where none did, 130 after Ctrl-C.
+/// Prints the judgements. The exit code is 0 if a placement passed, 3 if none did, 130 after Ctrl-C.
 pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     if !matches!(args.format(), Format::Table | Format::Json) {
         return Err("--ready prints a table or JSON (--json), and no other format".into());
@@ -88,7 +88,7 @@ pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-/// Each placement that was tried, with a line for each thing that was judged, and the verdict.
+/// Each tried placement with a line for each judgement, and the verdict.
 fn text(readiness: &Readiness) -> String {
     let mut lines = Vec::new();
     for trial in &readiness.trials {

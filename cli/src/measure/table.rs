@@ -1,4 +1,4 @@
-//! A measurement as a table: of text for a terminal, of Markdown for an issue.
+//! A measurement as a table: text for a terminal, or Markdown for an issue.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 
 use crate::devices::columns;
 
-/// Cells by rows, the heading first. All that differs between its forms is what lies between cells.
+/// Cells by rows, the heading first. The output formats differ only in the separators.
 pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     let mut kinds: Vec<String> = Vec::new();
     for row in measurement.points.iter().flat_map(|point| &point.rows) {
@@ -27,7 +27,7 @@ pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {
     rows
 }
 
-/// Layers, and bytes of all GPUs.
+/// Layers, and bytes on all GPUs.
 fn placed(point: &Point) -> [String; 3] {
     let Some(placement) = &point.placement else {
         return ["-"; 3].map(str::to_owned);
@@ -41,7 +41,7 @@ fn placed(point: &Point) -> [String; 3] {
     [layers, sum(&|gpu| Some(gpu.planned.total())), sum(&|gpu| gpu.taken)]
 }
 
-/// The median, how far the others are from it, and what was predicted.
+/// The median, the spread and the prediction.
 fn speed(row: &Row) -> String {
     let speed = row.speed;
     let spread = (speed.most - speed.least) / 2.0 / speed.median.max(f64::MIN_POSITIVE) * 100.0;
@@ -49,7 +49,7 @@ fn speed(row: &Row) -> String {
     format!("{} ±{spread:.0} %{predicted}", number(speed.median))
 }
 
-/// With as many digits as say something.
+/// A speed with its significant digits.
 fn number(speed: f64) -> String {
     match speed {
         100.0.. => format!("{speed:.0}"),
@@ -58,7 +58,7 @@ fn number(speed: f64) -> String {
     }
 }
 
-/// What is above and below the table, a line each.
+/// The lines above the table.
 fn head(measurement: &Measurement) -> Vec<String> {
     let machine = &measurement.machine;
     let gpus = machine.gpus.iter().map(|gpu| gpu.name.clone());
@@ -103,7 +103,7 @@ pub(super) fn markdown(measurement: &Measurement) -> String {
     let mut text = head(measurement).join("  \n");
     text.push('\n');
     for (index, row) in rows.iter().enumerate() {
-        // A bar would begin a cell, and a model's name may hold anything.
+        // A bar would begin a cell, and a model's name may contain control characters.
         let cells: Vec<String> =
             row.iter().map(|cell| cell.replace('|', "\\|").replace(char::is_control, " ")).collect();
         let _ = write!(text, "\n| {} |", cells.join(" | "));

@@ -1,4 +1,4 @@
-//! What pictures are made of: a document, lines of text, bars of parts, legends, charts.
+//! Elements of pictures: a document, lines of text, stacked bars, legends, charts.
 
 use plotters::backend::SVGBackend;
 use plotters::chart::ChartBuilder;
@@ -15,22 +15,22 @@ type Plot<'a> = DrawingArea<SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCo
 type Failed = DrawingAreaErrorKind<std::io::Error>;
 pub(super) type Drawn<T = ()> = Result<T, Failed>;
 
-/// Units of the picture's width.
+/// Width of the picture, in units.
 pub(super) const WIDTH: u32 = 440;
 pub(super) const MARGIN: i32 = 12;
-/// From one line of text to the next.
+/// Height of a line of text.
 pub(super) const LINE: i32 = 19;
-/// The height of letters as the library counts it, and what of that the SVG backend writes as their size: 12.9 units,
-/// nearly 12 of 400 pixels.
+/// Height of letters for the library, and the factor to the font size that the SVG backend writes: 12.9 units, nearly
+/// 12 pixels in a picture of 400.
 const LETTERS: u32 = 16;
 const HEADING: u32 = 19;
 const WRITTEN: f64 = 1.0 / 1.24;
-/// Units of a letter's width, of its height: of wide letters in common fonts without serifs.
+/// Width of a letter relative to its height, for wide letters of common sans-serif fonts.
 const LETTER_WIDTH: f64 = 0.6;
-/// Of a chart, with its heading and its axes.
+/// Height of a chart with its heading and axes.
 pub(super) const CHART: u32 = 230;
 
-/// A colour on white and its counterpart on black.
+/// A colour on white, and its counterpart on black.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ink(RGBColor, &'static str);
 
@@ -50,7 +50,7 @@ const BACK: Ink = Ink(RGBColor(0xff, 0xff, 0xff), "#0d1117");
 const INKS: [Ink; 12] = [TEXT, QUIET, GRID, WEIGHTS, KV, COMPUTE, BESIDE, HEADROOM, FREE, TAKEN, CHOSEN, BACK];
 
 impl Ink {
-    /// As the SVG backend writes it.
+    /// The colour as the SVG backend writes it.
     fn attribute(self) -> String {
         let RGBColor(red, green, blue) = self.0;
         format!("#{red:02X}{green:02X}{blue:02X}")
@@ -65,7 +65,7 @@ impl Ink {
     }
 }
 
-/// The rules that replace each colour where the reader prefers dark. A rule wins over the attribute that it names.
+/// CSS rules that replace each colour if the reader prefers dark. A rule overrides the attribute of the same name.
 fn dark() -> String {
     let rule = |ink: &Ink| {
         let (light, dark) = (ink.attribute(), ink.1);
@@ -75,7 +75,7 @@ fn dark() -> String {
     format!("<style>@media (prefers-color-scheme:dark){{{rules}}}</style>")
 }
 
-/// A document of this height, with a title that is read aloud.
+/// A document of this height, with a title for screen readers.
 pub(super) fn document(title: &str, height: u32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, String> {
     let mut svg = String::new();
     let drawn = (|| {
@@ -87,13 +87,13 @@ pub(super) fn document(title: &str, height: u32, draw: impl FnOnce(&Area<'_>) ->
     drawn.map_err(|error: Failed| format!("the picture could not be drawn: {error}"))?;
     let title = printable(title).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let head = format!("<title>{title}</title>{}", dark());
-    // Behind the opening tag of the only element of this name.
+    // Directly behind the opening tag of the only `svg` element.
     let end = svg.find("<svg").and_then(|begin| Some(begin + svg[begin..].find('>')? + 1));
     svg.insert_str(end.ok_or("the picture has no beginning")?, &head);
     Ok(svg.replacen("<svg ", "<svg role=\"img\" ", 1))
 }
 
-/// A line of text that begins at the left edge, or behind `x`.
+/// A line of text that begins at the left edge, or at `x`.
 pub(super) fn line(area: &Area<'_>, text: &str, (x, y): (i32, i32), ink: Ink) -> Drawn {
     let width = WIDTH as i32 - MARGIN - x;
     area.draw(&Text::new(cut(text, width, LETTERS), (x, y), style(LETTERS, HPos::Left, ink)))
@@ -105,7 +105,7 @@ pub(super) fn heading(area: &Area<'_>, text: &str, y: i32) -> Drawn {
     area.draw(&Text::new(text, (MARGIN, y), style(HEADING, HPos::Left, TEXT)))
 }
 
-/// Names with their colours, in as many lines as they need; where the next line begins.
+/// Draws names with their colours in as many lines as needed. Returns the position of the next line.
 pub(super) fn legend(area: &Area<'_>, names: &[(String, Ink)], mut y: i32) -> Drawn<i32> {
     let mut x = MARGIN;
     for (name, ink) in names {
@@ -121,7 +121,7 @@ pub(super) fn legend(area: &Area<'_>, names: &[(String, Ink)], mut y: i32) -> Dr
     Ok(y + LINE)
 }
 
-/// How many lines [`legend`] takes.
+/// The number of lines of [`legend`].
 pub(super) fn legend_lines(names: &[(String, Ink)]) -> i32 {
     let (mut x, mut lines) = (MARGIN, 1);
     for (name, _) in names {
@@ -134,7 +134,7 @@ pub(super) fn legend_lines(names: &[(String, Ink)]) -> i32 {
     lines
 }
 
-/// A bar of `height` over the whole width, which stands for `whole` bytes, of these parts.
+/// A bar of full width and this height for `whole` bytes, divided into parts.
 pub(super) fn bar(area: &Area<'_>, parts: &[(u64, Ink)], whole: u64, (y, height): (i32, i32)) -> Drawn {
     let mut end = 0_u64;
     for &(bytes, ink) in parts {
@@ -148,13 +148,13 @@ pub(super) fn bar(area: &Area<'_>, parts: &[(u64, Ink)], whole: u64, (y, height)
     Ok(())
 }
 
-/// A mark at so many of a bar's bytes.
+/// A mark at this number of a bar's bytes.
 pub(super) fn mark(area: &Area<'_>, bytes: u64, whole: u64, (y, height): (i32, i32)) -> Drawn {
     let x = at(bytes, whole);
     area.draw(&PathElement::new([(x, y - 2), (x, y + height + 2)], CHOSEN.line(2)))
 }
 
-/// Where so many bytes of a bar end.
+/// The horizontal position of this number of bytes in a bar.
 fn at(bytes: u64, whole: u64) -> i32 {
     let share = (bytes as f64 / whole.max(1) as f64).clamp(0.0, 1.0);
     MARGIN + (share * f64::from(WIDTH as i32 - 2 * MARGIN)).round() as i32
@@ -169,9 +169,9 @@ fn fill(area: &Area<'_>, (x, y): (i32, i32), (width, height): (i32, i32), ink: I
 pub(super) struct Curve {
     pub(super) name: String,
     pub(super) ink: Ink,
-    /// Points by rising `x`, with the least and the most of each.
+    /// Points by rising `x`, with their spreads.
     pub(super) points: Vec<Mark>,
-    /// Whether a line joins them, and whether each is drawn as a dot.
+    /// Whether a line joins the points (`is_line`), and whether each point is a dot (`has_dots`).
     pub(super) is_line: bool,
     pub(super) has_dots: bool,
 }
@@ -181,7 +181,7 @@ pub(super) struct Curve {
 pub(super) struct Mark {
     pub(super) x: f64,
     pub(super) y: f64,
-    /// The least and the most, where there are several measurements.
+    /// The minimum and the maximum of several measurements.
     pub(super) spread: Option<(f64, f64)>,
 }
 
@@ -190,7 +190,7 @@ impl Mark {
         Self { x, y, spread: None }
     }
 
-    /// Whether axes can hold it: numbers may come from anybody's file.
+    /// Whether the axes can show the point. The numbers may come from anybody's file.
     pub(super) fn can_be_drawn(&self) -> bool {
         const MOST: f64 = 1e9;
         let (least, most) = self.spread.unwrap_or((self.y, self.y));
@@ -198,7 +198,7 @@ impl Mark {
     }
 }
 
-/// Curves over two axes that begin at 0, below a heading; an area of [`CHART`] units is enough beside its legend.
+/// Draws curves over two axes from 0, below a heading. The area has [`CHART`] units plus the legend.
 pub(super) fn chart(area: &Area<'_>, title: &str, x_name: &str, curves: &[Curve]) -> Drawn {
     let names: Vec<(String, Ink)> = curves.iter().map(|curve| (curve.name.clone(), curve.ink)).collect();
     heading(area, title, 8)?;
@@ -247,7 +247,7 @@ fn draw(plot: &Plot<'_>, curve: &Curve) -> Drawn {
     Ok(())
 }
 
-/// A number with as many digits as say something.
+/// A number with its significant digits.
 pub(super) fn number(number: f64) -> String {
     match number {
         10.0.. => format!("{number:.0}"),
@@ -263,13 +263,13 @@ fn style(size: u32, side: HPos, ink: Ink) -> TextStyle<'static> {
     style
 }
 
-/// Units that a text takes at most: letters of Chinese, Japanese and Korean are twice as wide.
+/// Upper bound of a text's width in units. Letters of Chinese, Japanese and Korean are twice as wide.
 fn width(text: &str, size: u32) -> i32 {
     let letters: f64 = text.chars().map(|c| if c < '\u{1100}' { LETTER_WIDTH } else { 1.1 }).sum();
     (letters * f64::from(size) * WRITTEN).ceil() as i32
 }
 
-/// As much of a text as finds room.
+/// The part of a text that fits.
 fn cut(text: &str, room: i32, size: u32) -> String {
     let mut text = printable(text);
     if width(&text, size) <= room {
@@ -282,8 +282,8 @@ fn cut(text: &str, room: i32, size: u32) -> String {
     text
 }
 
-/// A text that XML 1.0 can hold. The backend escapes what has a meaning in XML; control characters have no escape
-/// there.
+/// Removes characters that XML 1.0 cannot contain: control characters have no escape there. The backend escapes XML's
+/// own characters.
 pub(super) fn printable(text: &str) -> String {
     let cannot = |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{fffe}' | '\u{ffff}');
     text.replace(cannot, "\u{fffd}")
@@ -293,8 +293,8 @@ pub(super) fn printable(text: &str) -> String {
 pub(super) mod tests {
     use super::{INKS, LETTER_WIDTH, WIDTH};
 
-    /// All texts of a picture. Checks that it is well-formed, that every text lies within it, that nothing in it points
-    /// anywhere else, and that each of its colours has one for the dark.
+    /// All texts of a picture. Asserts that it is well-formed, that every text lies inside, that nothing refers to
+    /// anything outside, and that each colour has a dark counterpart.
     #[track_caller]
     pub(in crate::picture) fn texts(svg: &str) -> Vec<String> {
         let document = roxmltree::Document::parse(svg).unwrap();

@@ -1,5 +1,5 @@
-//! A measurement as a picture: measured speeds with their spread beside predicted ones, beside published sweeps, and
-//! the memory that each placement took beside what was planned.
+//! A measurement as a picture: measured speeds with their spread, predictions, published sweeps, and the memory of each
+//! placement beside its plan.
 
 use autoplace::machine::Bytes;
 use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
@@ -12,10 +12,10 @@ use super::plan::curve;
 use super::series::{self, Series, published};
 
 const HEAD: i32 = 2 * LINE + 16;
-/// A bar's height, and that with its line of text.
+/// A bar's height, and the height of a bar with its line of text.
 const BAR: i32 = 14;
 const DEVICE: i32 = LINE + BAR + 10;
-/// Of the curves of other files; more of them begin again.
+/// Colours of other files' curves, reused in turn.
 const OTHERS: [Ink; 3] = [BESIDE, COMPUTE, HEADROOM];
 
 /// A title, the name of the horizontal axis and curves.
@@ -56,7 +56,7 @@ fn at(x: f64, row: &Row) -> Mark {
     Mark { x, y: row.speed.median, spread: Some((row.speed.least, row.speed.most)) }
 }
 
-/// Placements of whole layers, by their number on GPUs.
+/// Placements of whole layers, by the number of layers on GPUs.
 fn whole(measurement: &Measurement) -> Vec<(u32, &Row)> {
     let of = |point: &'_ Point| {
         let placement = point.placement.as_ref().filter(|it| it.overrides.is_empty())?;
@@ -68,7 +68,7 @@ fn whole(measurement: &Measurement) -> Vec<(u32, &Row)> {
     all
 }
 
-/// Measured beside predicted, by layers on GPUs.
+/// Measured and predicted speed, by layers on GPUs.
 fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
     let whole = whole(measurement);
     let predicted = whole.iter().filter_map(|(n, row)| Some(Mark::new((*n).into(), row.predicted?))).collect();
@@ -82,7 +82,7 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
     curves.extend(plan.map(|it| curve("the plan", CHOSEN, vec![it], false, true)));
     let layers = measurement.points.iter().filter_map(|it| Some(it.placement.as_ref()?.layers)).max();
     for (series, ink) in others.iter().zip(OTHERS.into_iter().cycle()) {
-        // 99 is what people write for all.
+        // People write 99 for all layers.
         let x = |n: u32| f64::from(layers.map_or(n, |layers| n.min(layers)));
         let points = series.points.iter().map(|&(n, speed)| Mark::new(x(n), speed)).collect();
         curves.push(curve(&series.name, ink, points, true, true));
@@ -90,10 +90,10 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
     ("Generation, tok/s".to_owned(), "layers on GPUs".to_owned(), curves)
 }
 
-/// The share of the fastest speed by the share of layers on GPUs: so machines and models can be held side by side.
+/// The share of the top speed by the share of layers on GPUs, comparable between machines and models.
 fn shares(measurement: &Measurement, others: &[Series]) -> Option<Chart> {
     let ours = series::of(measurement, "measured here".to_owned());
-    // A point alone has no shape.
+    // A single point has no shape.
     if ours.points.len() < 2 {
         return None;
     }
@@ -112,7 +112,7 @@ fn shares(measurement: &Measurement, others: &[Series]) -> Option<Chart> {
     Some((title, "% of the layers on GPUs".to_owned(), curves.collect()))
 }
 
-/// Generation by depth, of the plan or else of the placement with the most depths.
+/// Generation speed by depth, for the plan or else the placement with the most depths.
 fn by_depth(measurement: &Measurement) -> Option<Chart> {
     let depths = |point: &&Point| point.rows.iter().filter(|row| row.n_gen > 0).count();
     let plan = measurement.point("plan").filter(|point| depths(point) > 1);
@@ -168,7 +168,7 @@ mod tests {
     use crate::picture::canvas::tests::texts;
     use crate::picture::series::Series;
 
-    /// A sweep of three placements of a model of 33 layers, as `measure --write` writes it.
+    /// A sweep of three placements of a model with 33 layers, in the format of `measure --write`.
     fn sweep() -> Value {
         let row = |n_gen: u32, depth: u32, speed: f64| {
             json!({"n_prompt": if n_gen > 0 { 0 } else { 512 }, "n_gen": n_gen, "n_depth": depth, "time": "2026-11-28T10:00:00Z",
@@ -211,7 +211,7 @@ mod tests {
         ] {
             has(part);
         }
-        // Three with their spread and the plan's; three and seven in shares; two depths.
+        // Three points with their spread and the plan's; three and seven points in shares; two depths.
         assert_eq!(picture.matches("<circle").count(), 3 + 1 + 3 + 7 + 2);
     }
 

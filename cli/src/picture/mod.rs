@@ -1,8 +1,7 @@
-//! Pictures: a plan ([`plan`]) or a measurement ([`measured`]) flows in, an SVG document or a page that holds it flows
-//! out.
+//! Pictures: a plan ([`plan`]) or a measurement ([`measured`]) flows in; an SVG document, or a page with it, flows out.
 //!
-//! A picture needs no other file and no font of its own: texts are texts. It has a light and a dark form, between which
-//! `prefers-color-scheme` chooses, and can be read at a width of 400 pixels. The same input gives the same picture.
+//! A picture needs no other file and no font of its own: its texts are text elements. It has a light and a dark form,
+//! selected by `prefers-color-scheme`, and is readable at a width of 400 pixels. The same input gives the same picture.
 
 mod canvas;
 mod measured;
@@ -21,21 +20,21 @@ pub(crate) use series::{Series, read};
 
 use crate::in_file;
 
-/// A file for a picture: its name says the form.
+/// Checks the name of a picture's file. Its ending selects the format.
 pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     let is_known = path.extension().is_some_and(|it| it == "svg" || it == "html");
     is_known.then_some(path).ok_or_else(|| "a picture is a file that ends in .svg or .html".to_owned())
 }
 
-/// Draws a plan, with `report` as the page's text.
+/// Draws a plan. On a page, `report` is the text below.
 pub(crate) fn write_plan(file: &Path, plan: &Plan, report: &str) -> Result<(), Box<dyn Error>> {
     let svg = plan::svg(plan)?;
     let title = format!("Where {} goes", plan.model.name);
     written(file, &title, svg, &page::text(report))
 }
 
-/// Draws a measurement beside others, with its `table` below it on a page.
+/// Draws a measurement and other series. On a page, `table` is below.
 pub(crate) fn write_measured(
     file: &Path,
     measurement: &Measurement,

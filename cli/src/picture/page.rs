@@ -1,6 +1,6 @@
-//! A page around a picture, which needs no other file.
+//! A self-contained page around a picture.
 
-/// Colours and widths of the page; those of the picture are its own.
+/// Colours and widths of the page. The picture has its own.
 const STYLE: &str = "\
 :root { color-scheme: light dark }
 body { font-family: sans-serif; line-height: 1.4; max-width: 46rem; margin: 0 auto; padding: .5rem; color: #1f2328; background: #fff }
@@ -15,7 +15,7 @@ th:first-child, td:first-child { text-align: left }
 }
 ";
 
-/// The page of a picture, with what stands below it.
+/// The page of a picture, with the content below it.
 pub(super) fn html(title: &str, svg: &str, below: &str) -> String {
     let title = escaped(title);
     format!(
@@ -23,7 +23,7 @@ pub(super) fn html(title: &str, svg: &str, below: &str) -> String {
     )
 }
 
-/// A text as it is printed in a terminal.
+/// Preformatted text, as in a terminal.
 pub(super) fn text(text: &str) -> String {
     format!("<pre>{}</pre>\n", escaped(text))
 }
@@ -39,7 +39,7 @@ pub(super) fn table(rows: &[Vec<String>]) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    // Names of models and devices may hold anything.
+    // Names of models and devices may contain any characters.
     let text = super::canvas::printable(text);
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -9,7 +9,7 @@ use super::canvas::{
     TEXT, WEIGHTS, bar, chart, document, heading, legend, legend_lines, line, number,
 };
 
-/// A bar's height, and that of a device with its lines of text.
+/// A bar's height, and the height of a device with its lines of text.
 const BAR: i32 = 20;
 const DEVICE: i32 = 2 * LINE + BAR + 12;
 /// Lines above the bars.
@@ -33,13 +33,13 @@ pub(super) fn svg(plan: &Plan) -> Result<String, String> {
     })
 }
 
-/// Units that a chart of these curves takes.
+/// Height of a chart with these curves.
 fn height(curves: &[Curve]) -> u32 {
     let names: Vec<(String, Ink)> = curves.iter().map(|curve| (curve.name.clone(), curve.ink)).collect();
     CHART + (LINE * legend_lines(&names)) as u32
 }
 
-/// The parts of a device's memory, in the order in which they are drawn.
+/// The parts of a device's memory in drawing order.
 fn parts(placement: &Placement) -> [(&'static str, u64, Ink); 7] {
     let footprint = &placement.footprint;
     let used = [footprint.total(), placement.companions, placement.headroom.total()];
@@ -55,7 +55,7 @@ fn parts(placement: &Placement) -> [(&'static str, u64, Ink); 7] {
     ]
 }
 
-/// The parts that some device has.
+/// The parts that occur on any device.
 fn legend_of(plan: &Plan) -> Vec<(String, Ink)> {
     let is_somewhere = |index: usize| plan.placements.iter().any(|placement| parts(placement)[index].1 > 0);
     let names = plan.placements.first().map(parts).into_iter().flatten().enumerate();
@@ -84,10 +84,10 @@ fn draw_bars(area: &Area<'_>, plan: &Plan, names: &[(String, Ink)]) -> Drawn {
     Ok(())
 }
 
-/// What of the model is on a device, in words.
+/// The model's parts on a device, as text.
 fn holds(plan: &Plan, placement: &Placement) -> String {
     let (layers, all) = (placement.layers, plan.layers());
-    let parts = match (placement.kind, plan.parted_blocks) {
+    let parts = match (placement.kind, plan.split_blocks) {
         (PlacementKind::Host, blocks @ 1..) => Some(format!("parts of {blocks} blocks")),
         _ => None,
     };
@@ -110,7 +110,7 @@ fn charts(plan: &Plan) -> Vec<Chart> {
     [cliff(plan, speed), by_depth(speed)].into_iter().flatten().collect()
 }
 
-/// The predicted speed by layers on GPUs, with the plan's own.
+/// The predicted speed by layers on GPUs, with the plan's point.
 fn cliff(plan: &Plan, speed: &Speed) -> Option<Chart> {
     let points: Vec<Mark> = (0_u32..).zip(&speed.curve).map(|(n, &speed)| Mark::new(n.into(), speed)).collect();
     let chosen = Mark::new(plan.n_gpu_layers.into(), speed.tokens_per_second);
@@ -129,7 +129,7 @@ fn cliff(plan: &Plan, speed: &Speed) -> Option<Chart> {
 fn by_depth(speed: &Speed) -> Option<Chart> {
     let points = speed.generation.iter().map(|at| Mark::new(at.depth.into(), at.tokens_per_second));
     let points: Vec<Mark> = points.filter(Mark::can_be_drawn).collect();
-    // One point is no curve.
+    // A single point is not a curve.
     (points.len() > 1).then(|| {
         let curves = vec![curve("this plan, predicted", CHOSEN, points, true, true)];
         ("Generation, tok/s by depth".to_owned(), "tokens in the context".to_owned(), curves)

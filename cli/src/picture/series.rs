@@ -1,4 +1,4 @@
-//! Speeds of another measurement, to be drawn beside: layers on GPUs and tokens per second of generation.
+//! Speeds of another measurement for comparison: layers on GPUs, and tokens per second of generation.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +10,13 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// Layers of the model, the output layer counted; `None` where nothing says so.
+    /// Layers of the model, the output layer included; `None` if unknown.
     pub(crate) layers: Option<u32>,
     pub(crate) points: Vec<(u32, f64)>,
 }
 
-/// The sweep that people know: Qwen2.5-Coder-14B (Q4_K_M, 48 blocks) on an RTX 5060 Ti of 16 GB in a PCIe 3.0 x8 slot
-/// beside a Core i7-8700 with two channels of DDR4-2400, llama.cpp (CUDA 12.4), a context of 4096 tokens.
+/// A widely known sweep: Qwen2.5-Coder-14B (Q4_K_M, 48 blocks) on an RTX 5060 Ti with 16 GB in a PCIe 3.0 x8 slot, with
+/// a Core i7-8700 and two channels of DDR4-2400, llama.cpp (CUDA 12.4), a context of 4096 tokens.
 ///
 /// InventiveHQ, local-llm-benchmarks, experiment vram-offload-cliff (CC BY 4.0).
 pub(crate) fn published() -> Series {
@@ -24,8 +24,8 @@ pub(crate) fn published() -> Series {
     Series { name: "published: RTX 5060 Ti, 14B (InventiveHQ)".to_owned(), layers: Some(49), points }
 }
 
-/// Reads what `measure --write` wrote, what llama-bench printed (`-o json`, `-o jsonl`), or a table whose first column
-/// is `n_gpu_layers` and whose second is tokens per second, as in the published sweeps (Markdown or comma-separated).
+/// Reads a file of `measure --write`, output of llama-bench (`-o json`, `-o jsonl`), or a table with `n_gpu_layers` in
+/// the first column and tokens per second in the second, like the published sweeps (Markdown or comma-separated).
 pub(crate) fn read(file: &Path) -> Result<Series, String> {
     let text = crate::read(file)?;
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -43,7 +43,8 @@ pub(crate) fn read(file: &Path) -> Result<Series, String> {
     Ok(series)
 }
 
-/// Generation at the least depth, of whole layers: another placement of as many layers is another curve.
+/// Generation speed at the smallest depth, for placements of whole layers only: other placements with the same number
+/// of layers would be another curve.
 pub(super) fn of(measurement: &Measurement, name: String) -> Series {
     let placements = || measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
     let points = placements().filter(|(_, placement)| placement.overrides.is_empty());
@@ -52,7 +53,7 @@ pub(super) fn of(measurement: &Measurement, name: String) -> Series {
 }
 
 fn sorted(points: impl Iterator<Item = (u32, f64)>) -> Vec<(u32, f64)> {
-    // Layers in order, each once.
+    // Sorted by layers, without duplicates.
     let points: BTreeMap<u32, f64> = points.filter(|(_, speed)| (0.0..1e9).contains(speed)).collect();
     points.into_iter().collect()
 }
@@ -68,7 +69,7 @@ fn bench(text: &str) -> Option<Vec<(u32, f64)>> {
     Some(sorted(points))
 }
 
-/// Lines whose first two cells begin with numbers; all else is words.
+/// Lines whose first two cells begin with numbers. Other lines are text.
 fn table(text: &str) -> Option<Vec<(u32, f64)>> {
     let rows = text.lines().filter_map(|line| {
         let mut cells = line.trim().trim_matches('|').split(['|', ',', '\t']);
@@ -80,7 +81,7 @@ fn table(text: &str) -> Option<Vec<(u32, f64)>> {
     (!points.is_empty()).then_some(points)
 }
 
-/// What a cell begins with: `43.18 tok/s`, `0 (all CPU)`.
+/// The first word of a cell: `43.18 tok/s`, `0 (all CPU)`.
 fn first_word(cell: &str) -> Option<&str> {
     cell.split_whitespace().next()
 }

@@ -1,5 +1,5 @@
-//! What a program runs beside what autoplace would do with the same card: the program as it was found flows in, the
-//! evidence of both placements flows out.
+//! Compares a running program's placement with autoplace's plan for the same card: the program flows in; evidence of
+//! both placements flows out.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::{Found, Program, Seen};
 use crate::args::AskArgs;
 use crate::emit::{Tool, emit};
 
-/// Adds the model that the program runs, as it places it and as it would be planned, to a machine on which the program
-/// runs. What is not asked for here is as the program has it.
-/// Fails with a line that says what is missing: the file, or a setting that cannot be read.
+/// Adds the program's model to the evidence: its current placement, and autoplace's plan on the same machine. Settings
+/// that `ask` leaves open are the program's.
+/// Fails with a line that names the missing file or the unreadable setting.
 pub(crate) fn compare(
     mut evidence: Evidence,
     found: &Found,
@@ -63,7 +63,7 @@ pub(crate) fn compare(
     let mut evidence = evidence.with_model(model, &ours)?;
     let added = evidence.model.get_or_insert_default();
     if let Some(mut plan) = added.plan.clone().filter(|_| is_room_known) {
-        // As the program means it, in a container too.
+        // The path as the program sees it, in a container too.
         let root = format!("/proc/{}/root", found.pid);
         let inside = model.strip_prefix(root).map(|path| Path::new("/").join(path));
         plan.model.path = Some(inside.unwrap_or_else(|_| model.to_owned()));
@@ -74,7 +74,7 @@ pub(crate) fn compare(
             Program::KoboldCpp => Tool::KoboldCpp,
         };
         match emit(&plan, tool) {
-            // Without what `plan --emit` says of it beside, but for the variables of Ollama's server.
+            // Without the comments of `plan --emit`, except for the variables of Ollama's server.
             Ok(text) => {
                 let said = |line: &&str| !line.starts_with('#') || line.starts_with("#   ");
                 let lines = text.lines().filter(said);
@@ -95,7 +95,7 @@ pub(crate) fn compare(
 
 const NOTHING_HELD: &str = "it was started with layers on GPUs and holds no GPU memory: its build has no backend for them, or its container no GPU";
 
-/// What the program was asked to do with the model.
+/// The program's request for the model.
 fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Result<Request, String> {
     let mut usual = Request::new();
     usual.max_ubatch = None;
@@ -110,26 +110,26 @@ fn requested(seen: &Seen, profile: &ModelProfile, notes: &mut Vec<String>) -> Re
     Ok(request)
 }
 
-/// Takes what the program holds for free: bytes on GPUs, `None` where that is unknown.
+/// Counts the program's memory as free. Returns its bytes on GPUs; `None` if unknown.
 fn held(found: &Found, machine: &mut Machine) -> Option<u64> {
     let held = found.given_back(machine);
     let Some((on_gpus, _)) = found.seen.on_gpus.filter(|(on_gpus, _)| held.unwrap_or(0) == 0 && *on_gpus > 0) else {
         return held;
     };
-    // Drivers on some systems name no bytes.
+    // Drivers of some systems report no bytes.
     let [gpu] = machine.gpus.as_mut_slice() else { return None };
     gpu.free = gpu.free.saturating_add(on_gpus).min(gpu.total);
     Some(on_gpus)
 }
 
-/// A model as the program was asked to place it.
+/// The program's model with its requested placement.
 struct Theirs<'a> {
     profile: &'a ModelProfile,
     request: Request,
 }
 
 impl Theirs<'_> {
-    /// The layers that it was asked to have on GPUs.
+    /// The requested number of layers on GPUs.
     fn stated(&self) -> Option<u32> {
         match self.request.gpu_layers {
             GpuLayers::Exactly(layers) => Some(layers),
@@ -138,7 +138,7 @@ impl Theirs<'_> {
         }
     }
 
-    /// The layers that it has there, as far as that is known.
+    /// The current number of layers on GPUs, if known.
     fn layers(
         &self,
         found: &Found,
@@ -155,7 +155,7 @@ impl Theirs<'_> {
             (Some(layers), ..) => Some(layers),
             (_, Some((on_gpus, bytes)), _) if on_gpus >= bytes => Some(self.profile.full_offload()),
             (_, Some((0, _)), _) => Some(0),
-            // llama.cpp's fit takes experts off a GPU before it takes layers.
+            // llama.cpp's fit moves experts off a GPU before layers.
             (_, _, Some(bytes)) if found.program != Program::LlamaServer || self.profile.hparams.experts.is_none() => {
                 self.layers_in(bytes, machine)
             }
@@ -173,7 +173,7 @@ impl Theirs<'_> {
         Planner::new(self.profile, machine).request(request).plan()
     }
 
-    /// The layers that take as many bytes of GPUs as the program holds.
+    /// The number of layers that takes as many bytes on GPUs as the program holds.
     fn layers_in(&self, held: u64, machine: &Machine) -> Option<u32> {
         let bytes = |layers| {
             let plan = self.plan(machine, layers).ok()?;
@@ -181,11 +181,11 @@ impl Theirs<'_> {
             Some(gpus.map(taken).fold(0, u64::saturating_add))
         };
         let plans = (0..=self.profile.full_offload()).filter_map(|layers| Some((layers, bytes(layers)?)));
-        // The nearest, as the program may count its buffers otherwise.
+        // The closest number, because the program may count its buffers differently.
         plans.min_by_key(|(_, bytes)| bytes.abs_diff(held)).map(|(layers, _)| layers)
     }
 
-    /// Takes for free what so many layers take of each GPU; `false`: that is unknown.
+    /// Counts the memory of these layers on each GPU as free. Returns false if it is unknown.
     fn give_back(&self, machine: &mut Machine, layers: u32) -> bool {
         let mut empty = machine.clone();
         empty.gpus.iter_mut().for_each(|gpu| gpu.free = gpu.total);
@@ -198,7 +198,7 @@ impl Theirs<'_> {
     }
 }
 
-/// Bytes on a GPU, with what the driver takes.
+/// Bytes on a GPU, including the driver's.
 fn taken(gpu: &Placement) -> u64 {
     gpu.footprint.total().saturating_add(gpu.headroom.driver)
 }
@@ -208,7 +208,7 @@ mod tests {
     use std::path::Path;
 
     use autoplace::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
-    use autoplace_measure::{Cause, Evidence};
+    use autoplace_measure::{Evidence, FindingCause};
     use clap::Parser;
 
     use super::super::{Found, Program, Seen};
@@ -216,7 +216,7 @@ mod tests {
     use crate::args::{Args, AskArgs, Verb};
     use crate::flags::Flags;
 
-    /// No process has it.
+    /// A process id that is not in use.
     const PID: u32 = u32::MAX;
 
     fn ask() -> AskArgs {
@@ -225,7 +225,7 @@ mod tests {
         args.ask
     }
 
-    /// What is found of a server that was started so, on a card of 4 GiB.
+    /// The evidence of a server with these flags, on a card of 4 GiB.
     fn watched(flags: &str, free: u64, processes: Option<Vec<GpuProcess>>) -> Evidence {
         let mut gpu = Gpu::new("A card").total(gib(4)).free(free).bandwidth(1 << 40);
         (gpu.device, gpu.processes) = (Some("CUDA0".to_owned()), processes);
@@ -234,15 +234,15 @@ mod tests {
         let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
         let mut machine = Machine::new(Host::new(gib(8)));
         machine.gpus.push(gpu);
-        compare(Evidence::of(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
+        compare(Evidence::new(machine), &found, Some(Path::new(demo)), &ask()).unwrap()
     }
 
-    /// Layers that it has and that there is room for, and whether a finding says that it could be faster.
+    /// The program's layers, the plan's layers, and whether a finding says that it could be faster.
     fn layers(evidence: &Evidence) -> (Option<u32>, Option<u32>, bool) {
         let model = evidence.model.as_ref().unwrap();
         let running = model.running.as_ref().unwrap();
         let plan = model.plan.as_ref().map(|plan| plan.n_gpu_layers);
-        let is_slower = evidence.diagnose().iter().any(|it| it.cause == Cause::RunsSlower);
+        let is_slower = evidence.diagnose().iter().any(|it| it.cause == FindingCause::RunsSlower);
         (running.n_gpu_layers, plan, is_slower)
     }
 
@@ -250,11 +250,11 @@ mod tests {
     fn what_it_holds_is_room_for_it() {
         let own = || Some(vec![GpuProcess::new(PID).bytes(gib(3))]);
         assert_eq!(layers(&watched("-ngl 2 -c 512", mib(4), own())), (Some(2), Some(7), true));
-        // No driver reports whose bytes they are, and how many layers it has is known.
+        // No driver reports the owner of the bytes, but the number of layers is known.
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, None)), (Some(7), Some(7), false));
         let of_nobody = Some(vec![GpuProcess::new(PID)]);
         assert_eq!(layers(&watched("-ngl 7 -c 512", 0, of_nobody)), (Some(7), Some(7), false));
-        // Neither is known: nothing is said of it.
+        // Neither is known, so there is no finding.
         let unknown = watched("-c 512", 0, None);
         assert_eq!((layers(&unknown), unknown.diagnose().len()), ((None, None, false), 0));
     }

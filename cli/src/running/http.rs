@@ -1,4 +1,4 @@
-//! What a program on this computer says over HTTP, as JSON.
+//! JSON over HTTP from a program on this computer.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) struct Http {
     key: Option<String>,
 }
 
-/// A server that computes answers between two tokens.
+/// A busy server answers between two tokens.
 const WAIT: Duration = Duration::from_secs(5);
 const MOST: u64 = 4 << 20;
 
@@ -22,7 +22,7 @@ impl Http {
         Self { agent: config.build().into(), url: url.to_owned(), key }
     }
 
-    /// Fails with a line that names the path and what came instead.
+    /// Fails with a line that names the path and the unexpected answer.
     pub(super) fn get(&self, path: &str) -> Result<Value, String> {
         let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(key) = &self.key {
@@ -31,7 +31,7 @@ impl Http {
         self.read(path, request.call())
     }
 
-    /// Fails as [`Self::get`].
+    /// Fails like [`Self::get`].
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, String> {
         self.read(path, self.agent.post(format!("{}{path}", self.url)).send_json(body))
     }

@@ -1,5 +1,5 @@
-//! What another program runs now. Its process id flows in; what it was started with and what it says over HTTP flow out
-//! ([`Seen`]). Nothing is asked of it that it would compute.
+//! Inspects another program that runs a model. Its process id flows in; its arguments and its answers over HTTP flow
+//! out ([`Seen`]). No request makes the program compute.
 
 mod compare;
 mod http;
@@ -17,7 +17,7 @@ pub(crate) use compare::compare;
 use http::Http;
 use process::Process;
 
-/// A program that runs models and says how.
+/// A known program that runs models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     LlamaServer,
@@ -26,7 +26,7 @@ pub(crate) enum Program {
     KoboldCpp,
 }
 
-/// As people call it.
+/// Writes the program's common name.
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -38,40 +38,40 @@ impl fmt::Display for Program {
     }
 }
 
-/// A program that runs a model, as far as it is known.
+/// The facts about a program that runs a model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Seen {
-    /// What it calls the model, where it does not report the file.
+    /// The program's name of the model, if it does not report the file.
     pub(crate) name: Option<String>,
-    /// Its version, where it says one.
+    /// The program's version, if it reports one.
     pub(crate) version: Option<String>,
     /// The model's file.
     pub(crate) model: Option<PathBuf>,
-    /// What places it.
+    /// The flags that affect placement.
     pub(crate) flags: Flags,
-    /// Sequences at once, where it holds several, and whether each may take all of the context.
+    /// The number of sequences, if there are several, and whether each may use the whole context.
     pub(crate) sequences: Option<(u32, bool)>,
-    /// Bytes on GPUs, of all that the model takes.
+    /// Bytes of the model on GPUs, and in total.
     pub(crate) on_gpus: Option<(u64, u64)>,
-    /// Tokens per second, now or of the last answer.
+    /// Tokens per second, now or in the last answer.
     pub(crate) speed: Option<f64>,
-    /// Why its placement is not held against a plan: what places it otherwise than a plan would.
+    /// Reasons not to compare its placement with a plan: settings that a plan would not make.
     pub(crate) unlike: Vec<String>,
-    /// What could not be found out.
+    /// Facts that could not be found out.
     pub(crate) notes: Vec<String>,
 }
 
-/// The program, what it runs, and the processes that hold its memory.
+/// The program, its model, and the processes that hold its memory.
 pub(crate) struct Found {
     pub(crate) program: Program,
     pub(crate) pid: u32,
-    /// Itself, and what it has started.
+    /// The process and its descendants.
     pub(crate) family: Vec<u32>,
     pub(crate) seen: Seen,
 }
 
-/// Looks at the program of this process, or at the one that there is.
-/// Fails with a line that says what is not there, or why it could not be found out.
+/// Inspects the program of this process, or the only known program that runs.
+/// Fails with a line that says what is missing, or why it could not be found out.
 pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     let processes = Process::all();
     let (process, program) = match pid {
@@ -93,7 +93,8 @@ pub(crate) fn find(pid: Option<u32>) -> Result<Found, String> {
     Ok(Found { program, pid: process.pid, family: process.family(&processes), seen })
 }
 
-/// The address at which it answers: of several the first where a server of its kind does, else where anybody listens.
+/// The server's address. Of several candidates, the first with a server of this kind, otherwise the first with any
+/// listener.
 fn address(process: &Process, program: Program) -> (String, Http) {
     answering(process.urls(program), process)
 }
@@ -105,7 +106,7 @@ fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
         1 => 0,
         _ => {
             let answers = urls.iter().position(|url| tools::is_llama_server(process, &http(url)));
-            // One that loads its model answers with an error.
+            // A server that is loading its model answers with an error.
             answers.or_else(|| urls.iter().position(listens)).unwrap_or(0)
         }
     };
@@ -114,12 +115,13 @@ fn answering(mut urls: Vec<String>, process: &Process) -> (String, Http) {
     (url, http)
 }
 
-/// Memory that a driver uses of a card for itself, at most: what is taken beyond the programs' bytes is somebody's.
+/// Maximum memory of a card that a driver uses itself. More used memory beyond the programs' bytes has an unknown
+/// owner.
 const DRIVERS_OWN: u64 = gib(1);
 
 impl Found {
-    /// Takes what it holds of the host's memory and of the machine's GPUs for free, as it would be were it started
-    /// again: bytes on GPUs, `None` where no driver reports them.
+    /// Counts the program's memory on the host and on GPUs as free, as if the program were restarted. Returns its bytes
+    /// on GPUs; `None` if no driver reports them.
     pub(crate) fn given_back(&self, machine: &mut Machine) -> Option<u64> {
         let host = &mut machine.host;
         let bytes = process::on_host(&self.family);
@@ -134,7 +136,7 @@ impl Found {
             };
             let known = processes.iter().filter_map(|process| process.bytes);
             let known = known.fold(DRIVERS_OWN, u64::saturating_add);
-            // In a container a driver may report the ids that processes have outside, and no names.
+            // In a container a driver may report outside process ids, without names.
             all_report &=
                 known >= gpu.total.saturating_sub(gpu.free) && processes.iter().all(|process| process.name.is_some());
             let own = processes.extract_if(.., |process| self.family.contains(&process.pid));
@@ -154,7 +156,7 @@ mod tests {
     use super::answering;
     use super::process::Process;
 
-    /// The address of a server that answers everything so.
+    /// Starts a server that gives the same answer to everything, and returns its address.
     fn server(answer: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -173,7 +175,7 @@ mod tests {
         let own = server(r#"{"build_info": "b1", "model_path": "/models/a.gguf"}"#);
         let others = server(r#"{"build_info": "b1", "model_path": "/models/b.gguf"}"#);
         let another_program = server(r#"{"hello": true}"#);
-        // A port that nobody listens at.
+        // A port without a listener.
         let closed = TcpListener::bind("127.0.0.1:0").unwrap();
         let nobody = format!("http://{}", closed.local_addr().unwrap());
         drop(closed);
@@ -183,7 +185,7 @@ mod tests {
             ([&own, &nobody], &own),
             ([&others, &own], &own),
             ([&another_program, &own], &own),
-            // Nothing that answers is this server: one that loads its model may be.
+            // None of them answers as this server, but the one that answers may be loading its model.
             ([&nobody, &another_program], &another_program),
         ] {
             assert_eq!(&answering(urls.map(Clone::clone).into(), &process).0, expected, "{urls:?}");

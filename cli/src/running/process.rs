@@ -1,4 +1,4 @@
-//! Processes of this computer: which one runs models, and what it was started with.
+//! Processes of this computer: finds the one that runs models, and its arguments.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,30 +10,31 @@ use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 use super::Program;
 use super::tools::file_name;
 
-/// The default ports of llama-server: it announces 9931 for 8080 (ggml-org/llama.cpp#26508), and no version says which
-/// of them it has.
+/// The default ports of llama-server. It announces 9931 as the successor of 8080 (ggml-org/llama.cpp#26508), and no
+/// version number tells which of them it uses.
 const LLAMA_SERVER_PORTS: [&str; 2] = ["9931", "8080"];
 
-/// A process, as far as this user may see it: of another user's, neither its environment nor its folder.
+/// A process, as far as this user may see it. Another user's environment and folder are hidden.
 pub(super) struct Process {
     pub(super) pid: u32,
     parent: Option<u32>,
-    /// Its command line.
+    /// The command line.
     pub(super) words: Vec<String>,
-    /// Its environment, `NAME=VALUE`.
+    /// The environment, `NAME=VALUE`.
     pub(super) environment: Vec<String>,
-    /// The folder that its paths begin at.
+    /// The working folder.
     folder: Option<PathBuf>,
 }
 
-/// The program that this process is or belongs to: drivers name the one that computes, which its server started.
-/// Fails with a line that says what it is instead.
+/// The known program that this process is or belongs to: drivers name the computing process, which a server may have
+/// started.
+/// Fails with a line that says what the process is instead.
 pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), String> {
     let found = all.iter().find(|process| process.pid == pid);
     let found = found.ok_or_else(|| format!("there is no process {pid}"))?;
     let ancestry = found.ancestry(all).into_iter();
     let programs: Vec<_> = ancestry.filter_map(|process| Some((process, process.program()?))).collect();
-    // Ollama starts a llama-server, and its own settings place the model.
+    // Ollama starts a llama-server, but Ollama's own settings decide the placement.
     let ollama = programs.iter().find(|(_, program)| *program == Program::Ollama);
     ollama.or(programs.first()).copied().ok_or_else(|| {
         let name = found.name();
@@ -41,11 +42,11 @@ pub(super) fn program(all: &[Process], pid: u32) -> Result<(&Process, Program), 
     })
 }
 
-/// The one program that runs models here.
-/// Fails with a line that says that there is none, or that names several.
+/// The only known program that runs models here.
+/// Fails with a line if there is none, or names several.
 pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     let programs = all.iter().filter_map(|process| Some((process, process.program()?)));
-    // What a server started is a part of it.
+    // A process that a server started is a part of that server.
     let is_started = |process: &Process| process.ancestry(all).iter().skip(1).any(|it| it.program().is_some());
     let found: Vec<_> = programs.filter(|(process, _)| !is_started(process)).collect();
     match found.as_slice() {
@@ -59,7 +60,7 @@ pub(super) fn only(all: &[Process]) -> Result<(&Process, Program), String> {
     }
 }
 
-/// Bytes of the host's memory that these hold and that no file holds too: what would be free without them.
+/// Bytes of host memory that these processes hold and no file backs: memory that would be free without them.
 pub(super) fn on_host(pids: &[u32]) -> u64 {
     let status = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/status")).ok();
     let held = pids.iter().filter_map(status).map(|status| {
@@ -93,21 +94,21 @@ impl Process {
         processes.collect()
     }
 
-    /// One that was started so, for tests.
+    /// A process with this command line, for tests.
     #[cfg(test)]
     pub(super) fn started(line: &str) -> Self {
         Self { pid: 7, parent: None, words: shlex::split(line).unwrap(), environment: Vec::new(), folder: None }
     }
 
-    /// What it is called, without control characters: `llama-server` of `C:\llama\llama-server.exe`.
+    /// The program's file name without control characters: `llama-server` from `C:\llama\llama-server.exe`.
     pub(super) fn name(&self) -> String {
         let file = file_name(self.words.first().map_or("", String::as_str));
         file.strip_suffix(".exe").unwrap_or(file).replace(char::is_control, "?")
     }
 
-    /// The program, by the name of its file.
+    /// The known program with this file name.
     pub(super) fn program(&self) -> Option<Program> {
-        // Others with the same name ask a server for something.
+        // Other uses of the same name are clients of a server.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
         match self.name().to_lowercase().as_str() {
             "llama-server" => Some(Program::LlamaServer),
@@ -124,14 +125,14 @@ impl Process {
         }
     }
 
-    /// Itself and those that it was started by, the nearest first.
+    /// The process and its ancestors, the nearest first.
     fn ancestry<'a>(&'a self, all: &'a [Self]) -> Vec<&'a Self> {
         let parent = |process: &&'a Self| all.iter().find(|it| Some(it.pid) == process.parent);
-        // No process is its own ancestor, but they come and go while they are listed.
+        // No process is its own ancestor, but processes come and go during the listing.
         std::iter::successors(Some(self), parent).take(64).collect()
     }
 
-    /// The value behind one of these flags; the last counts.
+    /// The value of one of these flags. The last occurrence counts.
     pub(super) fn value(&self, names: &[&str]) -> Option<&str> {
         let is_named = |word: &str| names.contains(&word.replace('_', "-").as_str());
         (0..self.words.len()).rev().find_map(|index| match self.words[index].split_once('=') {
@@ -146,7 +147,7 @@ impl Process {
         variables.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
-    /// Where it serves: at one of these addresses, of which there are several where nothing says its port.
+    /// The possible addresses of its server; several if the port is unknown.
     pub(super) fn urls(&self, program: Program) -> Vec<String> {
         let (host, port) = if matches!(program, Program::LmStudio | Program::KoboldCpp) {
             let usual = if program == Program::LmStudio { "1234" } else { "5001" };
@@ -154,7 +155,7 @@ impl Process {
             (host, Some(self.value(&["--port"]).unwrap_or(usual)))
         } else if program == Program::Ollama {
             let usual = "11434";
-            // As Ollama reads it (envconfig.Host); what serves has no TLS, whatever the scheme.
+            // Parsed like Ollama's envconfig.Host. Ollama's server never uses TLS, whatever the scheme.
             let said = self.variable("OLLAMA_HOST").unwrap_or_default().trim();
             let (usual, said) = match said.split_once("://") {
                 Some(("http", said)) => ("80", said),
@@ -174,7 +175,7 @@ impl Process {
             (host, said("--port", "LLAMA_ARG_PORT"))
         };
         let host = match host.trim_matches(['[', ']']) {
-            // One that listens everywhere listens here.
+            // A server that listens on all addresses also listens here.
             "" | "0.0.0.0" | "::" => "127.0.0.1".to_owned(),
             host if host.contains(':') => format!("[{host}]"),
             host => host.to_owned(),
@@ -183,7 +184,7 @@ impl Process {
         ports.into_iter().map(|port| format!("http://{host}:{port}")).collect()
     }
 
-    /// What llama-server asks of who reads its slots.
+    /// The key that llama-server requires for reading its slots.
     pub(super) fn key(&self) -> Option<String> {
         if self.program() != Some(Program::LlamaServer) {
             return None;
@@ -197,7 +198,7 @@ impl Process {
         keys.next().map(str::to_owned)
     }
 
-    /// A path as the program means it: from its folder, and in a container from what that has as root.
+    /// A path as the program sees it: relative to its folder, and in a container to the container's root.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         let path = match &self.folder {
             Some(folder) => folder.join(path),
@@ -211,7 +212,7 @@ impl Process {
         }
     }
 
-    /// Itself, and what it has started.
+    /// The process and its descendants.
     pub(super) fn family(&self, all: &[Self]) -> Vec<u32> {
         let is_started = |it: &&Self| it.pid != self.pid && it.ancestry(all).iter().any(|it| it.pid == self.pid);
         [self.pid].into_iter().chain(all.iter().filter(is_started).map(|it| it.pid)).collect()
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(family[0].family(&family), [7, 8, 9], "memory is held by children too");
         let mut all = vec![process("ollama serve", &[]), child(8, 7, "llama-server -m a.gguf"), child(9, 7, "x")];
         assert_eq!(only(&all).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
-        // What a driver names is what the server started.
+        // Drivers name the process that the server started.
         for pid in [8, 9] {
             assert_eq!(program(&all, pid).map(|(process, program)| (process.pid, program)), Ok((7, Program::Ollama)));
         }

@@ -1,4 +1,4 @@
-//! What each program says of the model that it runs: its answers flow in, in one form they flow out.
+//! Asks each kind of program about its model, and returns the answers in one form.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -11,10 +11,10 @@ use super::http::Http;
 use super::process::Process;
 use crate::flags::Flags;
 
-/// How long llama-server's slot is watched for tokens.
+/// The time during which llama-server's slot is watched for tokens.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What it runs.
+/// The model and settings of a llama-server.
 pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, String> {
     let mut seen = Seen { flags: Flags::of_server(&process.words, |it| process.variable(it)), ..Seen::default() };
     let props = http.get("/props").and_then(|props| match is_same(&props, &seen.flags) {
@@ -34,11 +34,11 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
         seen.unlike.push("an mmproj is loaded beside it".to_owned());
     }
     let slots = number(&props["total_slots"]);
-    // Slots whose number nobody said share all of the context.
+    // Without an explicit number of slots, all slots share the whole context.
     let is_said = seen.flags.get("-np").is_some_and(|slots| !slots.starts_with('-'));
     let is_unified = seen.flags.get("-kvu").map_or(!is_said, |it| it != "off");
     seen.sequences = slots.filter(|&slots| slots > 1).map(|slots| (slots, is_unified));
-    // One that is longer than the model was trained for is said shorter, and takes its memory all the same.
+    // llama-server reports a context above the training length as shorter, but it still takes its memory.
     let is_stated = seen.flags.get("-c").is_some_and(|tokens| tokens != "0");
     let each = number(&props["default_generation_settings"]["n_ctx"]);
     if let Some(each) = each.filter(|_| !is_stated) {
@@ -47,7 +47,7 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     }
     let model = text(&props["model_path"]).or_else(|| seen.flags.get("-m").map(str::to_owned));
     seen.model = model.map(|model| process.path(&model));
-    // Asked for its slots, one that sleeps loads the model again.
+    // A sleeping server would load its model again if asked for its slots.
     if !props.is_null() && props["is_sleeping"] != true && props["endpoint_slots"] != false {
         match generated(http) {
             Ok(speed) => seen.speed = speed,
@@ -57,15 +57,15 @@ pub(super) fn llama_server(process: &Process, http: &Http) -> Result<Seen, Strin
     Ok(seen)
 }
 
-/// Whether a llama-server answers, and runs the model that this one was started with.
+/// Whether a llama-server answers that runs the model from this process's arguments.
 pub(super) fn is_llama_server(process: &Process, http: &Http) -> bool {
     let flags = Flags::of_server(&process.words, |it| process.variable(it));
     let is_one = |props: &Value| ["build_info", "default_generation_settings"].iter().any(|key| !props[key].is_null());
     http.get("/props").is_ok_and(|props| is_one(&props) && is_same(&props, &flags))
 }
 
-/// Whether this is said by the server that was started so: a container has ports of its own, and another server may
-/// have the same here.
+/// Whether the answer comes from the server with these flags: a container has its own ports, and another server may
+/// have the same port here.
 fn is_same(props: &Value, flags: &Flags) -> bool {
     match (props["model_path"].as_str(), flags.get("-m")) {
         (Some(answered), Some(started)) => file_name(answered) == file_name(started),
@@ -73,7 +73,7 @@ fn is_same(props: &Value, flags: &Flags) -> bool {
     }
 }
 
-/// Tokens per second of the one slot that generates, if just one does.
+/// Tokens per second of the only slot that generates; `None` if there is not exactly one.
 fn generated(http: &Http) -> Result<Option<f64>, String> {
     let look = || -> Result<Option<(Value, u64)>, String> {
         let slots = http.get("/slots")?;
@@ -81,7 +81,7 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
         let mut busy = slots.iter().filter(|slot| slot["is_processing"] == true);
         let (Some(slot), None) = (busy.next(), busy.next()) else { return Ok(None) };
         let next = &slot["next_token"];
-        // A list of late.
+        // Newer versions give a list.
         let decoded = next.get(0).unwrap_or(next)["n_decoded"].as_u64();
         Ok(decoded.filter(|&decoded| decoded > 0).map(|it| (slot["id_task"].clone(), it)))
     };
@@ -93,8 +93,8 @@ fn generated(http: &Http) -> Result<Option<f64>, String> {
     Ok((new > 0).then(|| new as f64 / begin.elapsed().as_secs_f64()))
 }
 
-/// What it runs.
-/// Fails with a line that says which answer is missing.
+/// The model and settings of Ollama.
+/// Fails with a line that names the missing answer.
 pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     let running = http.get("/api/ps")?;
     let mut models: Vec<&Value> = running["models"].as_array().into_iter().flatten().collect();
@@ -119,7 +119,7 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     if file.lines().any(|line| line.starts_with("ADAPTER ")) {
         seen.unlike.push("an adapter is loaded beside it".to_owned());
     }
-    // Its runner is a llama-server of late, and heeds its variables.
+    // In newer versions its runner is a llama-server and reads llama.cpp's variables.
     let variable = |name: &str| process.variable(name).filter(|value| !value.is_empty());
     seen.flags = Flags::of_server(&[], variable);
     seen.unlike.extend(seen.flags.others.iter().map(|flag| format!("the variable of {flag} places it too")));
@@ -141,10 +141,11 @@ pub(super) fn ollama(process: &Process, http: &Http) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// What it runs, by its REST API (lmstudio.ai/docs, `GET /api/v1/models`; before 0.4 `GET /api/v0/models`).
-/// Fails with a line that says which answer is missing.
+/// The model and settings of LM Studio, from its REST API (lmstudio.ai/docs, `GET /api/v1/models`; before 0.4 `GET
+/// /api/v0/models`).
+/// Fails with a line that names the missing answer.
 pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
-    // Each loaded model, with the settings that it was loaded with, where they are reported.
+    // Each loaded model, with its load settings if they are reported.
     let mut loaded: Vec<(Value, Value)> = Vec::new();
     if let Ok(models) = http.get("/api/v1/models") {
         for model in models["models"].as_array().into_iter().flatten() {
@@ -156,7 +157,7 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
         let all = models["data"].as_array().into_iter().flatten();
         loaded.extend(all.filter(|it| it["state"] == "loaded").map(|it| (it.clone(), Value::Null)));
     }
-    // Generating ones first, the largest of them.
+    // Generating models first, the largest first.
     let is_other = |model: &Value| model["type"].as_str().is_some_and(|it| it.starts_with("embed"));
     loaded.sort_by_key(|(model, _)| (is_other(model), std::cmp::Reverse(model["size_bytes"].as_u64())));
     let [(model, config), rest @ ..] = loaded.as_slice() else {
@@ -180,14 +181,14 @@ pub(super) fn lm_studio(http: &Http) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Flags of KoboldCpp that place a model, in llama.cpp's words. A file of settings has the same names.
+/// KoboldCpp's flags that affect placement, as llama.cpp's flags. Its settings file uses the same names.
 const KOBOLDCPP: [(&str, &str); 4] =
     [("gpulayers", "-ngl"), ("contextsize", "-c"), ("blasbatchsize", "-ub"), ("batchsize", "-ub")];
-/// Those that no request says.
+/// Placement flags that no request can express.
 const KOBOLDCPP_OTHERS: [&str; 9] =
     ["tensor_split", "maingpu", "overridetensors", "moecpu", "mmproj", "draftmodel", "lora", "lowvram", "usecpu"];
 
-/// What it runs: by its arguments or its file of settings, and what its API reports of the context and the speed.
+/// The model and settings of KoboldCpp: from its arguments or settings file, and the context and speed from its API.
 /// Fails with a line that says what cannot be read.
 pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> {
     let version = http.get("/api/extra/version").ok().and_then(|it| text(&it["version"]));
@@ -196,21 +197,21 @@ pub(super) fn koboldcpp(process: &Process, http: &Http) -> Result<Seen, String> 
         Some(file) => settings(&process.path(file))?,
         None => Value::Null,
     };
-    // Its names are written with underscores and without.
+    // Its names are spelled with underscores or dashes.
     let flag = |name: &str| format!("--{}", name.replace('_', "-"));
     let said = |name: &str| {
         let said = process.value(&[&flag(name)]).map(str::to_owned);
         said.or_else(|| number_or_text(&settings[name]))
     };
     for (name, flag) in KOBOLDCPP {
-        // -1 is what it chooses itself.
+        // -1 lets KoboldCpp choose.
         if let Some(value) = said(name).filter(|value| value != "-1") {
             seen.flags.set(flag, value);
         }
     }
     for name in KOBOLDCPP_OTHERS {
         let is_there = |word: &String| word.replace('_', "-").split('=').next() == Some(&flag(name));
-        // A file of settings has values for those that nobody set.
+        // A settings file also contains unset values.
         let is_set = |value: &Value| {
             let is_nothing = matches!(value, Value::Null | Value::Bool(false));
             let is_empty = *value == "" || *value == json!([]);
@@ -252,12 +253,12 @@ fn number_or_text(value: &Value) -> Option<String> {
     text(value).or_else(|| value.as_i64().map(|number| number.to_string()))
 }
 
-/// Of a path of any system.
+/// The file name in a path of any system.
 pub(super) fn file_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
-/// A text with something in it.
+/// A non-empty text.
 fn text(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! What drafts tokens for the model.
+//! The source of draft tokens.
 
 use std::path::PathBuf;
 
@@ -6,24 +6,24 @@ use autoplace::ModelBuilder;
 use autoplace::generate::{Generate, Speculation};
 use clap::value_parser;
 
-/// Speculative decoding; at most one of its kinds.
+/// Speculative decoding, with at most one source.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Draft tokens")]
 pub(super) struct DraftArgs {
-    /// GGUF file of a small model of the same vocabulary, which drafts
+    /// GGUF file of a small draft model with the same vocabulary
     #[arg(long, value_name = "FILE", conflicts_with_all = ["mtp", "prompt_lookup"])]
     draft_model: Option<PathBuf>,
-    /// The model's own block that predicts further tokens drafts
+    /// Drafts with the model's own block for predicting further tokens (MTP)
     #[arg(long, conflicts_with = "prompt_lookup")]
     mtp: bool,
-    /// What followed the same tokens before, in the prompt or in the answer, is the draft
+    /// Drafts with the text that followed the same tokens before, in the prompt or the answer
     #[arg(long)]
     prompt_lookup: bool,
-    /// Tokens that are drafted at once, at most [default: 8 of a draft model, 3 of the model's own block, 10 of the
+    /// Maximum number of draft tokens at once [default: 8 for a draft model, 3 for the model's own block, 10 for the
     /// text]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=64))]
     draft_max: Option<u32>,
-    /// How likely the next draft token has to be
+    /// Minimum probability of the next draft token
     #[arg(long, value_name = "P")]
     draft_p_min: Option<f32>,
 }

@@ -1,5 +1,5 @@
-//! The line that a person writes: keys flow in, a message flows out. Messages are remembered from one chat to the
-//! next, in a file that only the user can read.
+//! The line editor: keys flow in, a message flows out. Messages are kept between chats, in a file that only the user
+//! can read.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use rustyline::{Config, DefaultEditor, Result};
 
 use super::screen::note;
 
-/// Messages that are remembered.
+/// Maximum number of stored messages.
 const REMEMBERED: usize = 1000;
 
 pub(super) struct Editor {
     lines: DefaultEditor,
-    /// Where messages are remembered, if they are.
+    /// The file of stored messages, if they are stored.
     history: Option<PathBuf>,
 }
 
@@ -31,7 +31,7 @@ impl Editor {
         Ok(editor)
     }
 
-    /// The next message: a line, and the next one where it ends with a backslash.
+    /// Reads the next message: a line, continued on the next line after a backslash.
     pub(super) fn message(&mut self) -> Result<String> {
         let mut message = self.lines.readline("> ")?;
         while message.ends_with('\\') {
@@ -47,7 +47,7 @@ impl Editor {
         Ok(message)
     }
 
-    /// What cannot be remembered is said once.
+    /// Reports a failure to store messages once.
     fn check(&mut self, kept: Result<()>) {
         if let (Err(error), Some(file)) = (kept, &self.history) {
             note(format!("messages are not remembered: {}: {error}", file.display()));

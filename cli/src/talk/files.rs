@@ -1,4 +1,4 @@
-//! The files that a message names with an `@`: a message flows in, the same with their texts flows out.
+//! Files named with `@` in a message: a message flows in; the message with the files' texts flows out.
 
 use std::env::home_dir;
 use std::fs;
@@ -8,7 +8,7 @@ use autoplace::machine::Bytes;
 
 use crate::in_file;
 
-/// The message with the text of the files that it names, each of so many bytes at most.
+/// The message with the texts of its files. `most` limits each file's bytes.
 pub(super) fn with_files(message: &str, most: u64) -> Result<String, String> {
     let (mut text, mut files, mut rest) = (String::new(), String::new(), message);
     while let Some((before, after)) = rest.split_once('@') {
@@ -30,13 +30,13 @@ pub(super) fn with_files(message: &str, most: u64) -> Result<String, String> {
     Ok(text + rest + &files)
 }
 
-/// The name that follows an `@`, and what comes behind it.
+/// The name after an `@`, and the text behind it.
 fn name(text: &str) -> (&str, &str) {
     if let Some(quoted) = text.strip_prefix('"').and_then(|text| text.split_once('"')) {
         return quoted;
     }
     let word = text.split(char::is_whitespace).next().unwrap_or_default();
-    // A comma or a full stop is the sentence's, unless a file is called so.
+    // Trailing punctuation belongs to the sentence, unless a file has that name.
     let name = match path(word).exists() {
         true => word,
         false => word.trim_end_matches(['.', ',', ';', ':', '?', '!', ')']),
@@ -44,7 +44,7 @@ fn name(text: &str) -> (&str, &str) {
     text.split_at(name.len())
 }
 
-/// No shell has read it.
+/// Expands `~`, because no shell has done so.
 fn path(name: &str) -> PathBuf {
     match (name.strip_prefix("~/"), home_dir()) {
         (Some(name), Some(home)) => home.join(name),
@@ -55,7 +55,7 @@ fn path(name: &str) -> PathBuf {
 fn read(name: &str, most: u64) -> Result<String, String> {
     let path = path(name);
     let found = fs::metadata(&path).map_err(|error| in_file(Path::new(name), error))?;
-    // A pipe or a device may have no end.
+    // A pipe or a device may be endless.
     let wrong = match (found.is_file(), found.len() > most) {
         (false, _) => "is no file with a text".to_owned(),
         (true, true) => format!("{} are more than the context holds", Bytes(found.len())),
@@ -68,7 +68,7 @@ fn read(name: &str, most: u64) -> Result<String, String> {
     Err(in_file(Path::new(name), wrong))
 }
 
-/// Between more backticks than the text has in a row.
+/// A text between more backticks than it contains in a row.
 fn quoted(name: &str, text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);

@@ -1,4 +1,4 @@
-//! How a model is loaded to talk with or to serve: its source, what is asked of its plan, and where it may go.
+//! Loads a model for a chat or a server: its source, its plan's request, and its devices.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::rates::bar;
 use crate::settings::{DeviceArgs, SettingArgs};
 use crate::stop::Stop;
 
-/// A model, and where it is to go.
+/// A model and its placement.
 #[derive(Debug, clap::Args)]
 pub(super) struct LoadArgs {
     #[command(flatten)]
@@ -32,34 +32,34 @@ pub(super) struct LoadArgs {
     /// Follows a plan that `plan --save` wrote, instead of making one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["AskArgs", "SettingArgs", "DeviceArgs"])]
     plan: Option<PathBuf>,
-    /// Where the machine has changed since, plans again what was asked then, and says what has changed
+    /// If the machine has changed, plans the stored request again and says what has changed
     #[arg(long, requires = "plan")]
     replan: bool,
     /// Threads to compute with [default: as many as the CPU has cores]
     #[arg(short, long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     threads: Option<u32>,
-    /// Threads for prompts [default: as many]
+    /// Threads for prompts [default: the same]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     threads_batch: Option<u32>,
     #[command(flatten)]
     adapters: AdapterArgs,
-    /// Devices of another machine too, whose rpc-server listens there; several times for several
+    /// Also uses a device of another machine, whose rpc-server listens at this address; repeat for several
     #[arg(long, value_name = "HOST:PORT")]
     rpc: Vec<String>,
-    /// Lets --rpc reach other machines than this one: there is no authentication
+    /// Lets --rpc connect to other machines than this one: there is no authentication
     #[arg(long, requires = "rpc")]
     rpc_trusted_network: bool,
 }
 
 impl LoadArgs {
-    /// What a plan is asked for, but for what depends on the machine's devices.
+    /// The plan's request, without settings that depend on the machine's devices.
     pub(super) fn request(&self) -> Request {
         let mut request = self.ask.request();
         self.settings.set(&mut request.params);
         request
     }
 
-    /// Loads the model as `more` has it too, and says where it went; `None` where Ctrl-C came before.
+    /// Loads the model, with `more` applied to the load, and prints its placement; `None` if Ctrl-C came first.
     pub(super) fn load(
         &self,
         path: &Path,
@@ -81,7 +81,7 @@ impl LoadArgs {
                 return Ok(None);
             }
             match loaded {
-                // As llama.cpp's programs do it: a command line that was written for a GPU runs without one.
+                // Like llama.cpp's programs: a command line for a GPU also runs without one.
                 Err(LoadError::Plan(plan::Error::NoGpu { .. })) if request.gpu_layers != GpuLayers::Auto => {
                     note("no usable GPU found: --ngl is left out");
                     request.gpu_layers = GpuLayers::Auto;
@@ -90,7 +90,7 @@ impl LoadArgs {
                 Ok(model) => {
                     let plan = model.placement();
                     note(summary(&plan));
-                    // The first one is why it is this placement, which `/placement` says.
+                    // The first note is the reason for the placement, which `/placement` shows.
                     plan.notes.iter().skip(1).for_each(note);
                     return Ok(Some(model));
                 }
@@ -112,7 +112,7 @@ impl LoadArgs {
     }
 }
 
-/// Where the model is, in a line.
+/// The placement in one line.
 pub(super) fn summary(plan: &Plan) -> String {
     let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.name.as_str()).collect();
     let layers = match gpus.is_empty() {

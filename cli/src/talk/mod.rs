@@ -1,9 +1,8 @@
-//! The verbs `run`, `chat` and [`serve`](serve()): a model and what is said to it flow in, its answers flow out as they
-//! come.
+//! The verbs `run`, `chat` and [`serve`](serve()): a model and messages flow in; its answers flow out as they arrive.
 //!
-//! [`source`] is where the model comes from, [`load`] how it is loaded, [`texts`], [`sampling`] and [`drafts`] what is
-//! generated and how, [`session`] the chat at a terminal, [`editor`] where its messages are
-//! written, [`files`] what they name, [`screen`] what is shown.
+//! [`source`] finds the model and [`load`] loads it. [`texts`], [`sampling`] and [`drafts`] hold the settings of a
+//! generation. [`session`] is the chat at a terminal, [`editor`] its line editor, [`files`] reads the files in a
+//! message, and [`screen`] prints.
 
 mod drafts;
 mod editor;
@@ -38,18 +37,18 @@ use session::Session;
 pub(crate) use source::here;
 use texts::{TextArgs, without_byte_order_mark};
 
-/// A model to talk with.
+/// A model for a conversation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TalkArgs {
     #[command(flatten)]
     load: LoadArgs,
-    /// System message: what the model reads before all else
+    /// System message, which the model reads first
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Family of the chat template, or a file with one [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     template: Option<String>,
-    /// Tokens of an answer at most; -1 and -2 are no limit but the context [default: -1]
+    /// Maximum number of tokens in an answer; -1 and -2 mean no limit but the context [default: -1]
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = value_parser!(i64).range(-2..))]
     max_tokens: Option<i64>,
     #[command(flatten)]
@@ -65,23 +64,23 @@ pub(crate) struct TalkArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     talk: TalkArgs,
-    /// What is to be answered; what comes through a pipe follows it
+    /// The prompt to answer; text from a pipe is appended
     #[arg(conflicts_with_all = ["said", "file"])]
     prompt: Option<String>,
 }
 
-/// Answers one prompt, or chats where there is none.
+/// Answers one prompt, or chats without one.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     let said = args.talk.texts.prompt()?;
     talk(&args.talk, prompt(args.prompt.as_deref().or(said.as_deref()))?, None)
 }
 
-/// Chats, with a first message where one is said.
+/// Chats, beginning with a first message if one is given.
 pub(crate) fn chat(args: &TalkArgs) -> Result<ExitCode, Box<dyn Error>> {
     talk(args, None, args.texts.prompt()?)
 }
 
-/// What is said, and what a pipe brings; `None` where a person can say it still.
+/// The prompt and the text of a pipe; `None` if a person can still type one.
 fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     let mut prompt = said.unwrap_or_default().to_owned();
     if stdin().is_terminal() {
@@ -99,7 +98,7 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
     Ok(Some(prompt))
 }
 
-/// Answers the prompt; without one, chats with a person, or answers every line of a pipe, after the first message.
+/// Answers the prompt. Without one, chats with a person, or answers every line of a pipe, after the first message.
 fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
     let stop = Stop::listen()?;
     let request = args.load.request();
@@ -121,11 +120,11 @@ fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Resul
             None => go_on(args, &model, &prompt.unwrap_or_default(), &stop)?,
         },
     };
-    // 130 is what shells have of a program that Ctrl-C has ended.
+    // Shells report 130 for a program that Ctrl-C ended.
     Ok(if is_stopped { ExitCode::from(130) } else { ExitCode::SUCCESS })
 }
 
-/// The template that is asked for, or the model's own; `None` where it ships none.
+/// The requested template, or the model's own; `None` if the model ships none.
 fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dyn Error>> {
     let header = Header::open(path)?;
     match &args.template {
@@ -137,7 +136,7 @@ fn template(args: &TalkArgs, path: &Path) -> Result<Option<ChatTemplate>, Box<dy
     }
 }
 
-/// Answers the prompt, or a person's messages, or the lines of a pipe. Whether Ctrl-C ended it.
+/// Answers the prompt, a person's messages, or the lines of a pipe. Returns whether Ctrl-C ended it.
 fn converse(
     args: &TalkArgs,
     (model, template): (Model, ChatTemplate),
@@ -179,7 +178,7 @@ fn converse(
     Ok(false)
 }
 
-/// Writes what follows the prompt, for a model that was trained on texts and no conversations. Whether Ctrl-C ended it.
+/// Continues the prompt, for a model without a chat template. Returns whether Ctrl-C ended it.
 fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bool, Box<dyn Error>> {
     let why = if args.texts.raw { "without a template" } else { "the model has no chat template" };
     note(format!("{why}: it goes on with the prompt"));
@@ -190,14 +189,14 @@ fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bo
     outcome
 }
 
-/// Says that an answer has no end.
+/// Notes an incomplete answer.
 fn note_full(reason: Option<FinishReason>) {
     if reason == Some(FinishReason::ContextFull) {
         note(format!("the context is full, and the answer ends here: {MORE}"));
     }
 }
 
-/// An error, and what keeps a prompt from it.
+/// Adds advice to the error of a prompt that is too long.
 fn more_context(error: generate::Error) -> Box<dyn Error> {
     match error {
         generate::Error::PromptTooLong { .. } => format!("{error}: {MORE}").into(),
@@ -208,7 +207,7 @@ fn more_context(error: generate::Error) -> Box<dyn Error> {
 const MORE: &str = "--ctx N or --ctx auto gives more";
 
 impl TalkArgs {
-    /// The system message, said or in a file.
+    /// The system message, from the argument or a file.
     fn system(&self) -> Result<Option<String>, Box<dyn Error>> {
         match (&self.system, self.texts.system()?) {
             (Some(_), Some(_)) => Err("both --system and --system-file have a system message: one can be".into()),

@@ -1,16 +1,16 @@
-//! How tokens are chosen, under llama.cpp's names.
+//! Sampling parameters under llama.cpp's names.
 
 use autoplace::generate::{Mirostat, SamplerKind, Sampling};
 use clap::value_parser;
 
-/// Parameters of sampling; what is not said is the model's own, or llama.cpp's default.
+/// Sampling parameters. Unset ones are the model's own, or llama.cpp's defaults.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingArgs {
-    /// Divides what decides about a token; 0 always takes the likeliest [default: the model's own, or 0.8]
+    /// Temperature, which divides the logits; 0 always takes the likeliest token [default: the model's own, or 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temp: Option<f32>,
-    /// Seed of the random choice: the same seed gives the same text [default: another one each time]
+    /// Seed of the random choice: the same seed gives the same text [default: a new one every time]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..i64::from(u32::MAX)))]
     seed: Option<u32>,
     /// Keeps the K likeliest tokens; 0 keeps all
@@ -22,70 +22,70 @@ pub(super) struct SamplingArgs {
     /// Keeps tokens at least P times as likely as the likeliest
     #[arg(long, value_name = "P")]
     min_p: Option<f32>,
-    /// Keeps the tokens that are about as surprising as is to be expected, up to P
+    /// Keeps tokens of typical surprise, up to a total probability of P
     #[arg(long, value_name = "P")]
     typical_p: Option<f32>,
     /// Keeps tokens at most N standard deviations below the likeliest
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     top_n_sigma: Option<f32>,
-    /// How far the temperature goes below and above
+    /// Range of the dynamic temperature around the temperature
     #[arg(long, value_name = "T")]
     dynatemp_range: Option<f32>,
-    /// The power of the entropy that decides how far
+    /// Exponent of the entropy in the dynamic temperature
     #[arg(long, value_name = "F")]
     dynatemp_exp: Option<f32>,
-    /// How often the likeliest tokens are dropped (XTC)
+    /// Probability of dropping the likeliest tokens (XTC)
     #[arg(long, value_name = "P")]
     xtc_probability: Option<f32>,
-    /// From which probability on XTC drops a token
+    /// Minimum probability of a token that XTC drops
     #[arg(long, value_name = "P")]
     xtc_threshold: Option<f32>,
     /// Divides the logits of recent tokens; 1 is off
     #[arg(long, value_name = "F")]
     repeat_penalty: Option<f32>,
-    /// How many recent tokens the penalties look at; -1 is the whole context
+    /// Number of recent tokens for the penalties; -1 for the whole context
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = last_n)]
     repeat_last_n: Option<u32>,
-    /// Is subtracted once from the logit of a recent token
+    /// Subtracted once from the logit of a recent token
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     presence_penalty: Option<f32>,
-    /// Is subtracted from the logit of a recent token for each time that it came
+    /// Subtracted from the logit of a recent token for each occurrence
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     frequency_penalty: Option<f32>,
-    /// Punishes tokens that go on with a repetition (DRY); 0 is off
+    /// Penalises tokens that continue a repetition (DRY); 0 is off
     #[arg(long, value_name = "F")]
     dry_multiplier: Option<f32>,
-    /// How much more for each token that a repetition is longer
+    /// Factor of the DRY penalty for each further token of a repetition
     #[arg(long, value_name = "F")]
     dry_base: Option<f32>,
-    /// Repetitions of so many tokens cost nothing
+    /// Length of repetitions without a DRY penalty
     #[arg(long, value_name = "N")]
     dry_allowed_length: Option<u32>,
-    /// Among how many recent tokens repetitions are looked for; -1 is the whole context
+    /// Number of recent tokens for DRY; -1 for the whole context
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = last_n)]
     dry_penalty_last_n: Option<u32>,
-    /// What repetitions do not reach over, instead of llama.cpp's list; `none` is nothing; several times for several
+    /// Texts that interrupt a repetition, instead of llama.cpp's list; `none` for no texts; repeat for several
     #[arg(long, value_name = "TEXT")]
     dry_sequence_breaker: Vec<String>,
-    /// Keeps the surprise of a text at a level: 0 is off, 1 and 2 are the versions of Mirostat
+    /// Keeps the surprise of a text at a target: 0 is off, 1 and 2 are the versions of Mirostat
     #[arg(long, value_name = "0|1|2", value_parser = mirostat)]
     mirostat: Option<Mirostat>,
-    /// The level, in bits per token
+    /// Mirostat's target, in bits per token
     #[arg(long, value_name = "F")]
     mirostat_ent: Option<f32>,
-    /// How fast Mirostat learns
+    /// Mirostat's learning rate
     #[arg(long, value_name = "F")]
     mirostat_lr: Option<f32>,
-    /// The probability of tokens that is preferred (adaptive-p); below 0 none is
+    /// Preferred probability of tokens (adaptive-p); off below 0
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     adaptive_target: Option<f32>,
-    /// How long adaptive-p remembers, 0 to 0.99
+    /// Memory of adaptive-p, 0 to 0.99
     #[arg(long, value_name = "F")]
     adaptive_decay: Option<f32>,
-    /// Which samplers apply, in this order: `top_k;top_p;temperature`
+    /// The samplers in their order: `top_k;top_p;temperature`
     #[arg(long, value_name = "NAME;...", value_parser = samplers)]
     samplers: Option<Samplers>,
-    /// Is added to the logit of a token: `15043+1`, `15043-1`; several times for several
+    /// Added to the logit of a token: `15043+1`, `15043-1`; repeat for several
     #[arg(long, value_name = "TOKEN+BIAS", allow_hyphen_values = true, value_parser = logit_bias)]
     logit_bias: Vec<(i32, f32)>,
 }
@@ -94,7 +94,7 @@ pub(super) struct SamplingArgs {
 struct Samplers(Vec<SamplerKind>);
 
 impl SamplingArgs {
-    /// What is said here, over the model's own parameters.
+    /// Replaces the model's own parameters by the given ones.
     pub(super) fn over(&self, mut own: Sampling) -> Sampling {
         macro_rules! set {
             ($($field:ident = $said:ident),* $(,)?) => {
@@ -112,7 +112,7 @@ impl SamplingArgs {
             mirostat = mirostat, mirostat_tau = mirostat_ent, mirostat_eta = mirostat_lr,
             adaptive_target = adaptive_target, adaptive_decay = adaptive_decay,
         }
-        // common/arg.cpp lets no temperature be negative.
+        // common/arg.cpp raises negative temperatures to 0.
         own.temperature = self.temp.map_or(own.temperature, |temp| temp.max(0.0));
         own.seed = self.seed.or(own.seed);
         if let Some(Samplers(kinds)) = &self.samplers {
@@ -130,7 +130,7 @@ impl SamplingArgs {
     }
 }
 
-/// -1 is the whole context, for which any number that is large enough stands.
+/// -1 means the whole context, expressed by a number that is large enough.
 fn last_n(text: &str) -> Result<u32, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(i32::MAX as u32),
@@ -153,7 +153,7 @@ fn samplers(text: &str) -> Result<Samplers, String> {
     text.split(';').filter(|name| !name.trim().is_empty()).map(kind).collect::<Result<_, _>>().map(Samplers)
 }
 
-/// As common/arg.cpp reads `--logit-bias`.
+/// Parses `--logit-bias` like common/arg.cpp.
 fn logit_bias(text: &str) -> Result<(i32, f32), String> {
     let wrong = || format!("`{text}` is no token and its bias, such as 15043+1");
     let at = text.find(['+', '-']).filter(|&at| at > 0).ok_or_else(wrong)?;

@@ -1,5 +1,5 @@
-//! What is shown: answers on stdout as they come; all else on stderr, dimmed on a terminal that can and may (`TERM`,
-//! `NO_COLOR`).
+//! Output: answers on stdout as they arrive, everything else on stderr, dimmed on a terminal that supports and permits
+//! it (`TERM`, `NO_COLOR`).
 
 use std::error::Error;
 use std::fmt::Display;
@@ -13,18 +13,18 @@ use console::Style;
 use crate::shown;
 use crate::stop::Stop;
 
-/// A line that is no part of an answer.
+/// Prints a line that is not a part of an answer.
 pub(super) fn note(text: impl Display) {
     dimmed(&(text.to_string().replace(char::is_control, " ") + "\n"));
 }
 
-/// Who reads no notes misses none.
+/// Prints dimmed text. A failed write is ignored: nobody reads it.
 fn dimmed(text: &str) {
     let text = if stderr().is_terminal() { &shown(text) } else { text };
     let _ = write!(stderr(), "{}", Style::new().for_stderr().dim().apply_to(text));
 }
 
-/// Writes an answer as it comes. Whether Ctrl-C ended it.
+/// Prints an answer as it arrives. Returns whether Ctrl-C ended it.
 pub(super) fn write(
     mut parts: impl Iterator<Item = Result<ReplyPart, generate::Error>>,
     stop: &Stop,
@@ -33,14 +33,14 @@ pub(super) fn write(
     let outcome = parts.try_for_each(|part| -> Result<(), Box<dyn Error>> { Ok(answer.part(&part?)?) });
     let is_stopped = stop.end();
     answer.end()?;
-    // What was stopped may say so by an error.
+    // A stopped answer may end with an error.
     if is_stopped { Ok(true) } else { outcome.map(|()| false) }
 }
 
 struct Answer {
-    /// What was written last is reasoning.
+    /// The last text was reasoning.
     thinks: bool,
-    /// The last line has no end yet.
+    /// The last line has no line end yet.
     is_open: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A chat at a terminal: what a person writes flows in; answers, and what changes for the model meanwhile, flow out.
+//! A chat at a terminal: messages flow in; answers, and notes on changes of the model, flow out.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use super::{more_context, note_full, summary};
 use crate::print;
 use crate::stop::Stop;
 
-/// More bytes than a token has: a file of more for each token of the context is not read.
+/// Upper bound of a token's bytes. A file with more bytes for each token of the context is not read.
 const MOST_PER_TOKEN: u64 = 128;
-/// A tenth more tokens per second are worth a load.
+/// Minimum gain in speed that justifies a reload: a tenth.
 const MIN_GAIN: f64 = 0.1;
 
-/// What may be said to the program.
+/// The commands.
 const HELP: &str = "\
 /stats         tokens and speed of the last answer, beside what was predicted
 /placement     where the model is, and why
@@ -37,9 +37,9 @@ pub(super) struct Session {
     chat: Chat,
     stop: Stop,
     sentinel: Option<Sentinel>,
-    /// Where the model was when that was said last.
+    /// The placement of the last report.
     placed: Arc<Plan>,
-    /// Messages that the model was not shown then.
+    /// Number of messages that the model did not see at the last report.
     forgotten: usize,
     last: Option<Statistics>,
 }
@@ -52,7 +52,7 @@ impl Session {
         Self { placed: model.placement(), model, chat, stop, sentinel, forgotten: 0, last: None }
     }
 
-    /// Talks until the person leaves, or for one answer.
+    /// Runs the chat until the person leaves, or for one answer.
     pub(super) fn talk(&mut self, single_turn: bool) -> Result<(), Box<dyn Error>> {
         let mut editor = Editor::new()?;
         note("/help says what else there is to say than messages");
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// What is wrong ends no chat.
+    /// Answers a message. An error does not end the chat.
     fn answer(&mut self, message: &str) {
         let most = u64::from(self.model.placement().context.n_ctx) * MOST_PER_TOKEN;
         let answered = with_files(message, most).map_err(Into::into).and_then(|message| self.say(&message));
@@ -95,7 +95,7 @@ impl Session {
         }
     }
 
-    /// Writes the answer to a message. Whether Ctrl-C ended it; what came stays in the conversation.
+    /// Prints the answer to a message. Returns whether Ctrl-C ended it; the text so far stays in the conversation.
     pub(super) fn say(&mut self, message: &str) -> Result<bool, Box<dyn Error>> {
         let mut parts = self.chat.say(message).map_err(more_context)?;
         self.stop.begin(parts.abort_handle());
@@ -107,7 +107,7 @@ impl Session {
         outcome
     }
 
-    /// Says what has changed since it was said last.
+    /// Reports changes since the last report.
     fn report_changes(&mut self) {
         let forgotten = self.chat.forgotten().len();
         if forgotten > self.forgotten {
@@ -149,8 +149,8 @@ impl Session {
     }
 }
 
-/// Asks for the re-placement that an event advises, before the next token: at a prompt the model is not reloaded
-/// while a person may answer at any moment.
+/// Requests the re-placement that an event advises, for the next request. The model is not reloaded at a prompt, where
+/// a person may send a message at any moment.
 fn follow(event: &Event, model: &Model) {
     if let Some(replacement) = event.advises(MIN_GAIN) {
         model.request_replace(replacement);

@@ -1,4 +1,4 @@
-//! Where a model comes from: a path, or a hub, of whose files the best for this machine is chosen and fetched.
+//! The source of a model: a path, or a hub, from which the best file for this machine is chosen and fetched.
 
 use std::error::Error;
 use std::io::{IsTerminal, Write, stderr, stdin};
@@ -15,29 +15,30 @@ use super::screen::note;
 use crate::rates::bar;
 use crate::stop::Stop;
 
-/// Which model, and how it may be had.
+/// The model and how to obtain it.
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceArgs {
-    /// GGUF file (of a split model, the first part), or a model of Hugging Face's hub: hf:OWNER/NAME[:QUANT][@REVISION]
+    /// GGUF file (for a split model, its first part), or a model of Hugging Face's hub:
+    /// hf:OWNER/NAME[:QUANT][@REVISION]
     model: String,
-    /// Which of a hub's files: `best:20` has the best quality with at least 20 tok/s here, `fastest:Q4` is the fastest
-    /// of at least 4 bits, `fits` the best that fits on GPUs wholly; `auto` is the first, or else the second
+    /// Which file of a hub's repository: `best:20` has the best quality at 20 tok/s or more here, `fastest:Q4` is the
+    /// fastest with at least 4 bits, `fits` is the best that fits wholly on GPUs; `auto` tries the first two in turn
     #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
     wish: Wish,
-    /// Fetches what is not here yet without a question
+    /// Fetches missing files without asking
     #[arg(short, long)]
     yes: bool,
-    /// Asks no hub: only what was fetched before
+    /// Uses only files that were fetched before, and contacts no hub
     #[arg(long)]
     offline: bool,
-    /// Token of the hub's user, which others see in the list of processes [default: HF_TOKEN, or the file that
-    /// huggingface_hub keeps]
+    /// The user's token for the hub, visible in the list of processes [default: HF_TOKEN, or the file of
+    /// huggingface_hub]
     #[arg(long, value_name = "TOKEN")]
     hf_token: Option<String>,
 }
 
 impl SourceArgs {
-    /// The model's first file; `None` where Ctrl-C came before it was there, or nobody wanted it.
+    /// The model's first file; `None` if Ctrl-C or the user cancelled the fetch.
     pub(super) fn path(&self, request: &Request, stop: &Stop) -> Result<Option<PathBuf>, Box<dyn Error>> {
         if !Name::is_meant(&self.model) {
             return Ok(Some(PathBuf::from(&self.model)));
@@ -61,7 +62,7 @@ impl SourceArgs {
         }
     }
 
-    /// Whether to fetch it: asked on a terminal.
+    /// Whether to fetch the model. Asks on a terminal.
     fn is_wanted(&self, candidate: &Candidate) -> Result<bool, Box<dyn Error>> {
         let (name, bytes) = (candidate.name(), Bytes(candidate.bytes()));
         if self.yes {
@@ -77,7 +78,7 @@ impl SourceArgs {
     }
 }
 
-/// The first file of a model by its path, or by a hub's name of those that were fetched the best for a machine.
+/// The first file of a local model by its path, or the best fetched file for a machine by its hub name.
 pub(crate) fn here(
     model: &Path,
     request: &Request,
@@ -91,15 +92,15 @@ pub(crate) fn here(
         Err(hub::Error::Offline { .. }) if may_fetch => {
             Err(format!("{name} is not here: `autoplace run {name}` fetches it"))?
         }
-        // The error says what keeps it from being fetched.
+        // The error says what prevents a fetch.
         pick => pick?,
     };
-    // Where none can be placed, whoever asked says why.
+    // If no file can be placed, the caller's plan gives the reason.
     let any = || hub.cached(pick.candidates.first()?);
     pick.cached.or_else(any).ok_or_else(|| pick.choice.reason.into())
 }
 
-/// All files of the model, what becomes of each here, and which it is.
+/// Lists the model's files with their placements, and marks the chosen one.
 fn report(choice: &Choice) {
     for (index, row) in choice.rows.iter().enumerate() {
         let mark = if choice.chosen == Some(index) { '>' } else { ' ' };

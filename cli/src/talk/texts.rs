@@ -1,4 +1,4 @@
-//! Prompts, and what becomes of answers, under llama.cpp's names.
+//! Prompts, and the handling of answers, under llama.cpp's names.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,66 +9,66 @@ use serde_json::{Map, Value};
 
 use crate::in_file;
 
-/// What is said to the model, and how its answers are read.
+/// The prompt, and the handling of answers.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Texts")]
 pub(super) struct TextArgs {
-    /// The prompt; of a chat the first message. `\n`, `\t`, `\xHH` and so on are characters, as in llama.cpp
+    /// The prompt, or a chat's first message. `\n`, `\t`, `\xHH` and so on are escapes, as in llama.cpp
     #[arg(long = "prompt", value_name = "TEXT", conflicts_with = "file")]
     pub(super) said: Option<String>,
-    /// A file with the prompt, in the same way
+    /// A file with the prompt, with the same escapes
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Leaves `\n` and so on in --prompt, --file and --stop as they are
+    /// Takes `\n` and so on in --prompt, --file and --stop literally
     #[arg(long)]
     no_escape: bool,
     /// A file with the system message
     #[arg(long, value_name = "FILE")]
     system_file: Option<PathBuf>,
-    /// Goes on with the prompt as it is, without a chat template
+    /// Continues the prompt without a chat template
     #[arg(long)]
     pub(super) raw: bool,
     /// Ends after one answer
     #[arg(long)]
     pub(super) single_turn: bool,
-    /// Ends an answer before this text; several times for several
+    /// Ends an answer before this text; repeat for several
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Writes control tokens out
+    /// Prints control tokens
     #[arg(long)]
     special: bool,
-    /// Goes on where the model would end an answer, for measurements
+    /// Continues after an end-of-text token, for measurements
     #[arg(long)]
     ignore_eos: bool,
-    /// Variables of the chat template as a JSON object: `{"enable_thinking": false}`; several times for several
+    /// Variables of the chat template as a JSON object: `{"enable_thinking": false}`; repeat for several
     #[arg(long, value_name = "JSON", value_parser = object)]
     template_kwargs: Vec<Map<String, Value>>,
-    /// Reads neither reasoning nor calls out of answers
+    /// Does not parse reasoning and tool calls in answers
     #[arg(long)]
     plain: bool,
     #[command(flatten)]
     shift: ShiftArgs,
-    /// Holds answers to a JSON schema
+    /// Constrains answers by a JSON schema
     #[arg(long, value_name = "JSON", value_parser = json, conflicts_with = "json_schema_file")]
     json_schema: Option<Value>,
-    /// Holds answers to the JSON schema in a file
+    /// Constrains answers by the JSON schema in a file
     #[arg(long, value_name = "FILE", value_parser = json_of_file)]
     json_schema_file: Option<Value>,
-    /// Holds answers to a grammar in GBNF, llama.cpp's notation, or in Lark
+    /// Constrains answers by a grammar in GBNF (llama.cpp's notation) or in Lark
     #[arg(long, value_name = "GBNF", value_parser = grammar, conflicts_with_all = ["grammar_file", "json_schema", "json_schema_file"])]
     grammar: Option<Constraint>,
-    /// Holds answers to the grammar in a file
+    /// Constrains answers by the grammar in a file
     #[arg(long, value_name = "FILE", value_parser = grammar_of_file, conflicts_with_all = ["json_schema", "json_schema_file"])]
     grammar_file: Option<Constraint>,
 }
 
-/// What happens when the context is full.
+/// The behaviour with a full context.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct ShiftArgs {
-    /// Shifts the oldest tokens out when the context is full, so that a text goes on, instead of ending it
+    /// Drops the oldest tokens when the context is full, so that a text continues
     #[arg(long)]
     pub(super) context_shift: bool,
-    /// With --context-shift: tokens of the prompt that stay; -1 is all of it [default: 0]
+    /// With --context-shift: number of prompt tokens to keep; -1 for all [default: 0]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = keep)]
     keep: Option<usize>,
 }
@@ -82,7 +82,7 @@ impl ShiftArgs {
     }
 }
 
-/// -1 is the whole prompt.
+/// -1 means the whole prompt.
 fn keep(text: &str) -> Result<usize, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(usize::MAX),
@@ -92,7 +92,7 @@ fn keep(text: &str) -> Result<usize, String> {
 }
 
 impl TextArgs {
-    /// The prompt that is said, or in a file.
+    /// The prompt, from the argument or a file.
     pub(super) fn prompt(&self) -> Result<Option<String>, Box<dyn Error>> {
         let text = match &self.file {
             Some(file) => Some(text_of(file)?),
@@ -124,12 +124,12 @@ impl TextArgs {
         }
     }
 
-    /// The same chat with its template's variables, and answers that are read so.
+    /// Applies the template's variables and the reply format to a chat.
     pub(super) fn answered(&self, mut chat: Chat) -> Chat {
         for (name, value) in self.template_kwargs.iter().flatten() {
             chat = chat.variable(name, value.clone());
         }
-        // Control tokens that are asked for are no marks.
+        // Control tokens that the user wants to see must not be parsed as marks.
         if self.plain || self.special { chat.reply_format(ReplyFormat::plain()) } else { chat }
     }
 
@@ -145,13 +145,13 @@ fn text_of(file: &Path) -> Result<String, String> {
     Ok(text.strip_suffix('\n').unwrap_or(text).to_owned())
 }
 
-/// A text without the mark that some programs put before it (U+FEFF): it is no character of a prompt.
+/// Removes the byte order mark (U+FEFF) that some programs write; it is not a part of a prompt.
 pub(super) fn without_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// As common/common.cpp has it (`string_process_escapes`): `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`; what else
-/// follows a `\` stays, and so does the `\`.
+/// Expands escapes like common/common.cpp (`string_process_escapes`): `\n`, `\r`, `\t`, `\'`, `\"`, `\\` and `\xHH`.
+/// Before any other character the `\` stays.
 fn escaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -170,7 +170,7 @@ fn escaped(text: &str) -> String {
         bytes.push(byte);
         rest = &rest[taken..];
     }
-    // Bytes that are no text can come of `\xHH` alone: then it stays as it was written.
+    // Only `\xHH` can give invalid UTF-8. The text then stays as written.
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
@@ -189,7 +189,7 @@ fn json_of_file(file: &str) -> Result<Value, String> {
     json(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
 }
 
-/// A grammar whose syntax is right. Tokens that it names are looked up once there is a model.
+/// A syntactically valid grammar. Its tokens are looked up when the model is loaded.
 fn grammar(text: &str) -> Result<Constraint, String> {
     let constraint = Constraint::grammar(text);
     constraint.check().map(|()| constraint).map_err(|error| error.to_string())
@@ -217,7 +217,7 @@ mod tests {
             (r#"\"\'\\n"#, "\"'\\n"),
             (r"\x41\x7a\xg1\x4", r"Az\xg1\x4"),
             (r"\d\", r"\d\"),
-            // Half of a character is none.
+            // A part of a character is not a character.
             (r"\xe2", r"\xe2"),
             (r"\xe2\x82\xac", "€"),
             ("ä\\nö", "ä\nö"),

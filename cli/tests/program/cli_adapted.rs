@@ -1,5 +1,5 @@
-//! `autoplace plan --lora`, `--control-vector` and `--mtp`: what is computed with beside a model's own blocks is part
-//! of the plan.
+//! `autoplace plan --lora`, `--control-vector` and `--mtp`: computations beside a model's own blocks are part of the
+//! plan.
 
 use crate::cli_support::{User, demo, fails, succeeds, text};
 use crate::lora_support::{Adapter, write_random};
@@ -8,12 +8,12 @@ use crate::synthetic::mmproj;
 use autoplace::gguf::{Builder, Header, TensorType};
 use serde_json::Value;
 
-/// On a card that holds all of it.
+/// A plan for a card that holds everything.
 fn plan(model: &str, args: &[&str]) -> String {
     succeeds(&[&["plan", model, "--gpu", "RTX 4090=24GiB,free=22GiB"], args].concat())
 }
 
-/// The plan as JSON, and what it takes of the card: weights, cache and compute.
+/// The plan as JSON, and its bytes on the card: weights, cache and compute.
 fn bytes(model: &str, args: &[&str]) -> (String, [u64; 3]) {
     let json = plan(model, &[args, &["--json"]].concat());
     let plan: Value = json.parse().unwrap();
@@ -34,7 +34,7 @@ fn an_adapters_bytes_are_the_weights_and_a_note_says_whose() {
         assert_eq!(with[0] - without[0], 6 * 2 * 8 * 256 * 4);
         assert!(json.contains("with style beside the weights"), "{json}");
     }
-    // What is loaded beside the model is said to another tool, or refused.
+    // Files loaded beside the model are passed to another tool, or refused.
     let projector = folder.path().join("projector.gguf");
     mmproj::gemma3(256).write_sparse(&projector).unwrap();
     let projector = projector.to_str().unwrap();
@@ -53,7 +53,7 @@ fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() 
     for probing in [&[][..], &["--no-probe"]] {
         let (_, without) = bytes(&demo(), probing);
         let (json, with) = bytes(&demo(), &[&["--control-vector", &file], probing].concat());
-        // llama.cpp makes a direction for each of six blocks but the first, whichever the file has.
+        // llama.cpp allocates a direction for each of six blocks except the first, whatever the file contains.
         assert_eq!(with[0] - without[0], 5 * 256 * 4);
         assert!(json.contains("with a control vector"), "{json}");
     }

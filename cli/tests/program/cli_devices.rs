@@ -1,4 +1,4 @@
-//! The program `autoplace devices` as a person or a script meets it, and the file that it writes and `plan` reads.
+//! `autoplace devices` for people and scripts, and the file that it writes for `plan`.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ fn elsewhere() -> Machine {
 #[test]
 fn the_machine_is_described_in_words_and_the_json_has_the_same() {
     let user = User::new();
-    // A home that cannot be written is no error.
+    // An unwritable home is not an error.
     fs::write(user.path("cache"), "no folder").unwrap();
     fs::write(user.path("Library"), "no folder").unwrap();
     let words = user.says(&["devices"]);
@@ -55,7 +55,7 @@ fn devices_are_measured_when_asked_and_it_is_kept() {
     assert!(rates(&[]).is_null());
     let measured = rates(&["--measure=0"]);
     if measured.is_null() {
-        // This machine has too little memory to spare.
+        // This machine has too little free memory for the measurement.
         return;
     }
     assert!(measured["layer_ns"].as_u64().unwrap() > 0, "{measured}");
@@ -84,7 +84,7 @@ fn a_machine_from_a_file_is_described_with_all_that_is_known_of_it_and_written_a
     (card.device, card.pci_id) = (Some("CUDA0".to_owned()), Some(PciId::new(0, 1, 0, 0)));
     let link = |generation| PcieRate::new(generation, 16).unwrap();
     card.pcie = Some(PcieLink::new(link(4)).current(link(1)));
-    // The largest are named, the rest is counted.
+    // The largest programs are named; the rest is counted.
     let programs = (0..7).map(|_| GpuProcess::new(9).name("python").bytes(mib(80)));
     let programs = [GpuProcess::new(42).name("ollama").bytes(gib(6)), GpuProcess::new(7).bytes(mib(90))]
         .into_iter()
@@ -117,13 +117,13 @@ its threads waited for a core 45 % of the time)
 Linux inside of Windows (WSL): Windows hands out the GPU's memory
 "
     );
-    // In words it is written too.
+    // `--write` also works with text output.
     let written = path(&user, "written.json");
     assert_eq!(user.says(&["devices", "--machine", &file, "--write", &written]), expected);
     assert_eq!(Machine::read(&written).unwrap(), machine);
     let printed = user.says(&["devices", "--json", "--machine", &written]);
     assert_eq!(fs::read_to_string(&written).unwrap(), printed);
-    // What was learned, and 512 MiB under WSL.
+    // The learned memory, and 512 MiB under WSL.
     let taken = mib(40 + 50 + 512);
     for (headroom, bytes) in [
         ("tight", taken + mib(16)),
@@ -147,7 +147,7 @@ fn a_plan_is_made_for_the_machine_in_a_file() {
         assert_eq!((&devices[0]["name"], &devices[0]["free"]), (&"RTX 4090".into(), &gib(22).into()));
         assert_eq!(devices.last().unwrap()["total"], gib(512));
         assert_eq!(json["probe"].is_null(), !probing.is_empty());
-        // The same as the same card on this host.
+        // The result equals that of the same card on this host.
         let same = plan(&[&["--gpu", "RTX 4090,free=22GiB"], probing].concat());
         let keys = ["n_gpu_layers", "estimate", "probe"];
         assert_eq!(keys.map(|key| &json[key]), keys.map(|key| &same[key]));

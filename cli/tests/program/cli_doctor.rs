@@ -1,11 +1,11 @@
-//! What `autoplace doctor` says. Each cause has its case and its near miss in the library's tests.
+//! The output of `autoplace doctor`. The library's tests have a case and a near miss for each cause.
 
 use std::path::Path;
 
 use crate::cli_support::{User, demo, text};
 use serde_json::{Value, json};
 
-/// The verdict in JSON; the exit code says whether anything was found.
+/// The verdict in JSON. Checks that the exit code tells whether there are findings.
 pub(crate) fn judged(user: &User, args: &[&str]) -> Value {
     let output = user.autoplace(&[&["doctor", "--json"], args].concat());
     assert_eq!(text(&output.stderr), "", "{args:?}");
@@ -44,7 +44,7 @@ fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
     assert!(printed.starts_with("verdict: "), "{printed}");
     assert!(printed.contains("  mend: ") && printed.contains("tok/s measured"), "{printed}");
 
-    // A report says the same elsewhere, and reads no file of this computer.
+    // The report gives the same verdict elsewhere, without files of this computer.
     let report = user.path("report.md");
     let printed = text(&user.autoplace(&[&parted[..], &["--report"]].concat()).stdout);
     std::fs::write(&report, &printed).unwrap();
@@ -53,7 +53,7 @@ fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
     assert!(printed.lines().nth(1).unwrap().trim() == verdict["findings"][0]["evidence"], "{printed}");
     assert!(!printed.contains(&demo), "{printed}");
 
-    // Of the machine that was reported another model can be asked.
+    // Another model can be judged on the reported machine.
     let verdict = judged(&user, &[&machine[..], &[&demo, "--ctx", "64", "--headroom", "0"]].concat());
     assert_eq!(verdict["evidence"]["model"]["measured"], Value::Null);
 }

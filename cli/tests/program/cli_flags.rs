@@ -1,4 +1,4 @@
-//! Command lines of llama.cpp's users, as the program reads them.
+//! Command lines of llama.cpp's users in this program.
 
 use std::fs;
 use std::io::Write;
@@ -10,12 +10,12 @@ use crate::shapes::QWEN3_30B_A3B;
 
 const PROMPT: &str = "And the king said unto his servants,";
 
-/// What comes of these words and this on stdin.
+/// The program's output for these arguments and this stdin.
 fn asked(user: &User, words: &[&str], input: &str) -> Output {
     let mut command = user.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // One that ends at once reads nothing.
+    // A program that ends at once reads nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
@@ -38,13 +38,13 @@ fn command_lines_of_llama_cpp_answer_as_ours_do() {
     ] {
         assert_eq!(answer(&asked(&user, &[&begin[..], more].concat(), "")), ours, "{more:?}");
     }
-    // A command line that was written for a GPU: `demo` has none here.
+    // A command line for a GPU, on a machine where `demo` has none.
     let layers = asked(&user, &[&begin[..], &["--temp", "0", "-ngl", "all"]].concat(), "");
     let beside = text(&layers.stderr);
     if beside.contains("no usable GPU found: --ngl is left out") {
         assert_eq!(answer(&layers), ours);
     }
-    // As llama.cpp reads it, `\n` is a line break.
+    // `\n` is a line break, as in llama.cpp.
     let escaped = asked(
         &user,
         &["run", "-m", &demo, "-p", r"And\x20the king said unto his servants,", "-n", "12", "-c", "512", "--temp", "0"],
@@ -66,7 +66,7 @@ fn a_system_message_a_seed_and_a_template_are_what_llama_cpp_means_by_them() {
     let file = user.path("system.txt");
     fs::write(&file, "\u{feff}Be brief.\n").unwrap();
     assert_eq!(chat(&["--temp", "0", "-sysf", file.to_str().unwrap()]), system);
-    // The same seed, the same text.
+    // The same seed gives the same text.
     assert_eq!(chat(&["-s", "42", "--temp", "2"]), chat(&["--seed", "42", "--temp", "2"]));
     let kwargs = ["--temp", "0", "--chat-template-kwargs", r#"{"note": "In the beginning"}"#];
     assert_ne!(chat(&kwargs), chat(&["--temp", "0"]));
@@ -82,7 +82,7 @@ fn a_byte_order_mark_at_the_beginning_of_a_pipe_is_no_text() {
     let chat = ["chat", &demo, "--template", "chatml", "--temp", "0", "-n", "8", "-c", "512"];
     let [plain, marked] = ["Hello\n", "\u{feff}Hello\n"].map(|said| answer(&asked(&user, &chat, said)));
     assert_eq!(plain, marked);
-    // And nothing else is nothing.
+    // A byte order mark alone is an empty prompt.
     let nothing = asked(&user, &words, "\u{feff}\n");
     assert!(text(&nothing.stderr).contains("there is no prompt"), "{}", text(&nothing.stderr));
 }

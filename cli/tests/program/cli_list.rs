@@ -1,4 +1,4 @@
-//! The program `autoplace list` as a person or a script meets it.
+//! `autoplace list` for people and scripts.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! What `autoplace measure` measures and how it is shown. No speed is asserted.
+//! The measurements of `autoplace measure` and their output. Speeds are not asserted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +10,11 @@ use autoplace::memory::KvType;
 use autoplace_measure::Measurement;
 use serde_json::Value;
 
-/// A card on which half of the demo model fits, and little to compute.
+/// A card that holds half of the demo model, and little to compute.
 const SHORT: &str =
     "--policy most-layers --gpu X=6MiB --headroom 0 --ctx 256 --prompt-tokens 8 -n 4 --threads 1 --at 0,32";
 
-/// Measures into a file of the user's, which is read.
+/// Measures into a file and reads it.
 fn measured(user: &User, args: &[&str]) -> (String, Measurement) {
     let file = user.path("measured.json").to_str().unwrap().to_owned();
     let demo = demo();
@@ -40,7 +40,7 @@ fn what_was_measured_once_is_shown_in_every_form() {
     assert_eq!(Measurement::from_json(&show("json")).unwrap(), measurement);
 }
 
-/// The keys of an object in their order, with the kind of each value.
+/// The keys of an object in order, with the type of each value.
 fn shape(line: &str) -> Vec<(String, Discriminant<Value>)> {
     let object: serde_json::Map<String, Value> = line.parse().unwrap();
     object.into_iter().map(|(key, value)| (key, discriminant(&value))).collect()
@@ -132,7 +132,7 @@ fn a_placement_that_lasts_is_saved_and_one_that_does_not_has_an_exit_code_of_its
         let args = ["measure", &demo, "--ctx", "256", "--ready=3", "--over", "0", "--drift", drift, "--save", saved];
         user.autoplace(&[&args[..], more].concat())
     };
-    // No two runs take the same time. This machine may be busy, which fails too.
+    // No two runs take exactly the same time. A busy machine fails too.
     let output = ready("0", &[]);
     let table = text(&output.stdout);
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(3), ""), "{table}");

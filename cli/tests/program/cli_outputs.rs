@@ -1,4 +1,4 @@
-//! What `autoplace plan` gives beside its report, and the completions that it gives shells.
+//! The outputs of `autoplace plan` besides its report, and the shell completions.
 
 use crate::cli_plan::file;
 use crate::cli_support::{User, demo, succeeds};
@@ -6,7 +6,7 @@ use crate::shapes::LLAMA_8B;
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::SavedPlan;
 
-/// What is printed of a plan that is saved too, and the saved plan.
+/// The output for a saved plan, and the saved plan.
 fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {
     let file = user.path("plan.json");
     let printed = user.says(&[args, &["--save", file.to_str().unwrap()]].concat());
@@ -17,7 +17,7 @@ fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {
 fn every_tool_is_given_the_plan_instead_of_the_report_and_no_simulated_gpu_is_named() {
     let (_dir, model) = file(&LLAMA_8B.builder());
     let user = User::new();
-    // One that keeps all logits is planned for with room for them.
+    // A tool that keeps all logits gets a plan with room for them.
     for (tool, n_outputs_max) in [("ollama", 1), ("lm-studio", 0), ("llama.cpp", 1)] {
         let (printed, saved) = saved(&user, &["plan", &model, "--emit", tool, "--gpu", "RTX 3060=12GiB"]);
         assert!(!printed.contains("SIM"), "{printed}");
@@ -95,7 +95,7 @@ fn a_host_is_described_by_its_processor_and_its_memory() {
     }
     for (args, part) in [
         (&["--cpu", "Ryzen 9 7950Y"][..], "near it are Ryzen 9 7950X"),
-        (&["--memory", "DDR9"], "no memory that is known"),
+        (&["--memory", "DDR9"], "not a known memory type"),
         (&["--ram", "64GiB:60GB/s", "--memory", "DDR5"], "leave one of them out"),
     ] {
         let output = user.autoplace(&[&["plan", &model, "--gpu", "RTX 3060=3GiB"], args].concat());

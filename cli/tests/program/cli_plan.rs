@@ -1,4 +1,4 @@
-//! The program `autoplace plan` as a person or a script meets it: words, JSON, simulated GPUs, wrong uses.
+//! `autoplace plan` for people and scripts: text, JSON, simulated GPUs, wrong arguments.
 
 use crate::cli_support::{demo, fails, succeeds};
 use crate::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
@@ -7,7 +7,7 @@ use autoplace::machine::{Host, Machine, gib};
 use autoplace::memory::{ContextParams, Pooling};
 use serde_json::{Value, json};
 
-/// What `plan` prints of a model that it can plan, with nothing on stderr.
+/// The output of `plan` for a valid model, with an empty stderr.
 #[track_caller]
 fn plan(model: &str, args: &[&str]) -> String {
     succeeds(&[&["plan", model], args].concat())
@@ -18,7 +18,7 @@ fn plan_json(model: &str, args: &[&str]) -> Value {
     plan(model, &[args, &["--json"]].concat()).parse().expect("JSON")
 }
 
-/// A model without data in a file that takes no space.
+/// A sparse file of a model without data.
 pub(crate) fn file(builder: &Builder) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a model's.gguf");
@@ -34,7 +34,7 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-/// Something of every element of an array.
+/// Applies a function to every element of an array.
 #[track_caller]
 fn array<T>(value: &Value, of: impl Fn(&Value) -> T) -> Vec<T> {
     value.as_array().expect("an array").iter().map(of).collect()
@@ -45,12 +45,12 @@ fn bytes(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no size"))
 }
 
-/// What a row of `estimate` or `probe` says, but for the compute buffers.
+/// The rows of `estimate` or `probe` without the compute buffers.
 fn held(rows: &Value) -> Vec<(Value, u64, u64)> {
     array(rows, |row| (row["name"].clone(), bytes(&row["weights"]), bytes(&row["kv"])))
 }
 
-/// Each device has room for what is planned for it.
+/// Asserts that each device has room for its part of the plan.
 #[track_caller]
 fn has_room(json: &Value) {
     for device in json["devices"].as_array().unwrap() {
@@ -59,11 +59,11 @@ fn has_room(json: &Value) {
     }
 }
 
-/// Every key that the documentation promises, no other, and each of the right type.
+/// Asserts that the object has exactly the documented keys, each with the right type.
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
     let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
-    // All of a context's parameters, those included that are left out of a saved plan where they are off.
+    // All parameters of a context, including those that a saved plan omits when off.
     let mut params = ContextParams::default();
     (params.embeddings, params.mtp, params.n_rs_seq) = (Some(Pooling::Model), true, 1);
     let mut params = json!(params);
@@ -107,7 +107,7 @@ fn has_the_documented_shape(json: &Value, probed: bool) {
 
 #[test]
 fn the_json_has_the_documented_keys_and_types_with_and_without_a_gpu() {
-    // A GPU of the machine that runs this would be used: one layer on none is asked for.
+    // Zero layers on the GPU, because the test machine may have one.
     for (args, devices) in [
         (&["--ngl", "0"][..], 1),
         (&["--gpu", "SIM 8G=8GiB"], 2),
@@ -191,7 +191,7 @@ fn the_curve_shows_every_number_of_layers() {
     let rows = words.split("layers  tok/s").nth(1).unwrap().trim().lines();
     assert_eq!(rows.count(), 8, "{words}");
     assert!(words.contains("<- this plan"), "{words}");
-    // Of a card of which nothing is known it is a guess.
+    // For an unknown card the speed is a guess.
     let words = plan(&demo(), &["--gpu", "X=8GiB", "--curve"]);
     assert!(words.contains("by a guess") && words.contains("<- this plan"), "{words}");
     for part in ["autoplace demo · Q8_0", "weights", "7 of 7 layers", "host", "why"] {
@@ -221,7 +221,7 @@ fn what_cannot_be_planned_is_refused_by_what_is_wrong() {
     for ctx in "1 -1 + 4k 4294967295".split(' ') {
         fails(&["plan", &demo, "--ctx", ctx], 2, &["--ctx", "2 to 2147483392"]);
     }
-    fails(&["plan", &demo, "--lora", &demo], 1, &["is no LoRA adapter", "general.type"]);
+    fails(&["plan", &demo, "--lora", &demo], 1, &["is not a LoRA adapter", "general.type"]);
     for row in include_str!("cli_plan.txt").lines().filter(|row| !row.starts_with('#')) {
         let [args, code, words @ ..] = &row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
         let args: Vec<&str> = args.split_whitespace().collect();
@@ -267,7 +267,7 @@ fn an_error_is_one_line_whatever_the_model_is_called() {
 
 #[test]
 fn embeddings_are_planned_by_llama_cpp_alone() {
-    // The vectors and logits of all tokens are the host's.
+    // The vectors and logits of all tokens are on the host.
     let results = |more: &[&str]| {
         let json = plan_json(&demo(), &[&["--gpu", "SIM 8G=8GiB"], more].concat());
         bytes(&json["devices"][1]["compute"])
@@ -276,7 +276,7 @@ fn embeddings_are_planned_by_llama_cpp_alone() {
     assert!(whole > results(&[]));
     assert!(results(&["--embeddings=mean", "--ctx", "64"]) < whole);
     let said = plan(&demo(), &["--ngl", "0", "--embeddings", "--ctx", "100"]);
-    // As many tokens for each of 16 texts.
+    // The same number of tokens for each of 16 texts.
     assert!(said.contains("texts of up to 112 tokens, 16 of them"), "{said}");
     let command = plan(&demo(), &["--ngl", "0", "--embeddings=last", "--emit", "llama.cpp"]);
     for part in ["--embeddings", "--pooling last", "-np 16"] {
@@ -313,7 +313,7 @@ fn a_host_that_one_does_not_have_is_described() {
     assert_eq!(bytes(&memory["total"]), gib(32));
     let (_dir, large) = file(&LLAMA_70B.builder());
     let host = ["plan", &large, "--no-probe", "--gpu", "RTX 3060 12GB", "--ram", "16GiB:60GB/s"];
-    // It says what would make it fit, and that it can be read from disk instead.
+    // The error says what would make the model fit, and that it can be read from disk.
     fails(&host, 1, &["does not fit", "with --allow-paging", "tok/s"]);
     let paging = [&host[..], &["--allow-paging", "--disk-rate", "3GB/s"]].concat();
     let said = succeeds(&paging);

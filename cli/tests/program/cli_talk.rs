@@ -1,4 +1,4 @@
-//! `autoplace run` and `autoplace chat` in pipes: answers on stdout, all else on stderr.
+//! `autoplace run` and `autoplace chat` with pipes: answers on stdout, everything else on stderr.
 
 use std::fs;
 use std::io::Write;
@@ -8,29 +8,29 @@ use crate::cli_support::{User, demo, text};
 use crate::hub_server::{Content, Server};
 
 const PROMPT: &str = "And the king said unto his servants,";
-/// The likeliest tokens, few of them.
+/// Few tokens, sampled greedily.
 const SHORT: [&str; 6] = ["--temp", "0", "-n", "12", "-c", "512"];
 
-/// What comes of these arguments and this on stdin; `demo` stands for the model.
+/// The output for these arguments and this stdin; `demo` stands for the model.
 fn talk(user: &User, args: &[&str], input: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     let mut command = user.command(&[&args[..], &SHORT].concat());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // One that ends at once reads nothing.
+    // A program that ends at once reads nothing.
     let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
     child.wait_with_output().expect("it ends")
 }
 
-/// What comes of these arguments in a context of so many tokens.
+/// The output for these arguments with a context of this size.
 fn talk_in(user: &User, args: &[&str], context: &str) -> Output {
     let demo = demo();
     let args: Vec<&str> = args.iter().map(|arg| if *arg == "demo" { &demo } else { *arg }).collect();
     user.autoplace(&[&args[..], &["--temp", "0", "-c", context]].concat())
 }
 
-/// The answer, and what was said beside it.
+/// The answer, and the text on stderr.
 #[track_caller]
 fn said(output: &Output) -> (String, String) {
     let stderr = text(&output.stderr);
@@ -74,7 +74,7 @@ fn an_answer_is_held_to_a_grammar_of_llama_cpps() {
     let words: Vec<&str> = answer.trim().split('-').collect();
     assert!(words.len() == 2 && words.iter().all(|it| (2..=5).contains(&it.len())), "{answer}");
     assert_eq!(said(&talk(&user, &["run", "demo", PROMPT, "--grammar", grammar], "")).0, answer);
-    // An error of its syntax comes before anything is loaded.
+    // A syntax error is reported before the model is loaded.
     let refused = talk(&user, &["run", "demo", PROMPT, "--grammar", "root ::= a"], "");
     assert!(text(&refused.stderr).contains("line 1, column 10: the rule `a` is not defined"), "{refused:?}");
 }
@@ -99,7 +99,7 @@ fn every_line_of_a_pipe_is_a_message_as_it_is() {
     let chat = ["chat", "demo", "--template", file.to_str().unwrap()];
     let first = said(&talk(&user, &chat, "Blessed is the man that\n")).0;
     let both = said(&talk(&user, &chat, "Blessed is the man that\n\n/quit\n")).0;
-    // `/quit` is no word of a pipe's: it is answered too.
+    // `/quit` is not a command in a pipe, so it is answered too.
     assert!(both.starts_with(&first) && both.len() > first.len() + 1, "{first:?} {both:?}");
     let with_system = [&chat[..], &["--system", "And it came to pass"]].concat();
     assert_ne!(said(&talk(&user, &with_system, "Blessed is the man that\n")).0, first);
@@ -109,7 +109,7 @@ fn every_line_of_a_pipe_is_a_message_as_it_is() {
 fn reasoning_is_no_part_of_the_answer() {
     let user = User::new();
     let file = user.path("thinks.jinja");
-    // The model never ends what the template begins.
+    // The template opens reasoning that the model never closes.
     fs::write(&file, "{{ messages[0].content }}<think>{% if false %}</think>{% endif %}").unwrap();
     let (answer, beside) = said(&talk(&user, &["run", "demo", "--template", file.to_str().unwrap(), PROMPT], ""));
     assert_eq!(answer, "\n");
@@ -127,7 +127,7 @@ fn what_cannot_be_answered_is_said_before_anything_is_loaded() {
     user.fails(&["chat", &demo, "--template", "/nowhere/at/all.jinja"], 1, &["all.jinja"]);
     user.fails(&["chat", &demo, "--temp", "hot"], 2, &["--temp"]);
     user.fails(&["chat", &demo, "-n", "-3"], 2, &["--max-tokens"]);
-    // A plan is followed with nothing that is asked of one.
+    // A followed plan excludes arguments that ask for a plan.
     user.fails(&["chat", &demo, "--plan", "p.json", "--ctx", "512"], 2, &["--plan", "--ctx"]);
     user.fails(&["chat", &demo, "--plan", "p.json", "--policy", "fastest"], 2, &["--plan", "--policy"]);
     user.fails(&["template", &demo], 1, &["ships no chat template"]);
@@ -157,7 +157,7 @@ fn a_name_on_a_hub_becomes_text_when_it_may_be_fetched_and_again_without_the_hub
     let run = |more: &[&str]| asked(&[&["run", "hf:some/thing", PROMPT], more, &SHORT].concat());
     let plan = || asked(&["plan", "hf:some/thing:q8_0"]);
     assert!(text(&plan().stderr).ends_with("is not here: `autoplace run hf:some/thing:q8_0` fetches it\n"));
-    // Where nothing may be fetched, nobody is told to fetch.
+    // In offline mode, nobody is told to fetch.
     let mut offline = user.command(&["plan", "hf:some/thing:q8_0"]);
     let offline = offline.env("HF_HOME", user.path("hf")).env("HF_HUB_OFFLINE", "1").output().unwrap();
     let said_offline = text(&offline.stderr);

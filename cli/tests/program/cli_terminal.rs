@@ -1,4 +1,4 @@
-//! `autoplace chat` as a person at a terminal has it: keys go in, and the screen is read.
+//! `autoplace chat` at a terminal: keys go in, and the screen is read.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use vt100::{Parser, Screen};
 
 const ROWS: u16 = 50;
 const COLUMNS: u16 = 160;
-/// No answer takes that long: whoever waits longer waits for what does not come.
+/// No answer takes this long, so a longer wait is a failure.
 const LONG: Duration = Duration::from_secs(120);
 
 const CTRL_C: &str = "\x03";
@@ -29,12 +29,12 @@ struct Terminal {
     child: Child,
     output: Receiver<Vec<u8>>,
     parser: Parser,
-    /// All bytes that it was sent.
+    /// All bytes of its output.
     seen: Vec<u8>,
 }
 
 impl Terminal {
-    /// A chat of the demo model with these further arguments and variables, at its first prompt.
+    /// Starts a chat with the demo model and these arguments and variables, up to the first prompt.
     fn chat(user: &User, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let (pty, pts) = open().unwrap();
         pty.resize(Size::new(ROWS, COLUMNS)).unwrap();
@@ -45,7 +45,7 @@ impl Terminal {
         let (reader, (sender, output)) = (Arc::clone(&pty), sync_channel(0));
         thread::spawn(move || {
             let mut bytes = [0; 1024];
-            // Its end is an error on Linux. What nobody waits for stays in the terminal, and holds the program up.
+            // On Linux, the end of output is an error. Unread output would stay in the terminal and block the program.
             while let Ok(n @ 1..) = (&*reader).read(&mut bytes) {
                 if sender.send(bytes[..n].to_vec()).is_err() {
                     return;
@@ -61,7 +61,7 @@ impl Terminal {
         self.parser.screen()
     }
 
-    /// Reads until the screen is so.
+    /// Reads until the screen satisfies the predicate.
     #[track_caller]
     fn until(&mut self, what: &str, holds: impl Fn(&Screen) -> bool) {
         while !holds(self.screen()) {
@@ -80,7 +80,7 @@ impl Terminal {
         self.until(text, |screen| screen.contents().contains(text));
     }
 
-    /// The program waits for a message.
+    /// Waits until the program expects a message.
     #[track_caller]
     fn prompt(&mut self) {
         self.until("prompt", |screen| line(screen) == ">" && screen.cursor_position().1 == 2);
@@ -90,7 +90,7 @@ impl Terminal {
         (&*self.pty).write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Writes a line, which is seen, and sends it.
+    /// Types a line, waits until it appears, and sends it.
     #[track_caller]
     fn send(&mut self, text: &str) {
         self.press(text);
@@ -99,7 +99,7 @@ impl Terminal {
         self.until("line behind it", |screen| !line(screen).ends_with(text));
     }
 
-    /// What is shown between this message and the next prompt.
+    /// The text between this message and the next prompt.
     #[track_caller]
     fn answer(&mut self, text: &str) -> String {
         self.send(text);
@@ -109,7 +109,7 @@ impl Terminal {
         answer.trim_end_matches("> ").trim_end_matches('>').trim().to_owned()
     }
 
-    /// Ends with Ctrl-D.
+    /// Ends the chat with Ctrl-D.
     #[track_caller]
     fn leaves(mut self) {
         self.press(CTRL_D);
@@ -119,7 +119,7 @@ impl Terminal {
     }
 }
 
-/// The line that the cursor is in.
+/// The line with the cursor.
 fn line(screen: &Screen) -> String {
     let (row, _) = screen.cursor_position();
     let text = screen.rows(0, COLUMNS).nth(row.into()).unwrap_or_default();
@@ -190,7 +190,7 @@ fn ctrl_c_ends_an_answer_and_not_the_program() {
     let user = User::new();
     let file = user.path("said.jinja");
     fs::write(&file, "{% for m in messages %}{{ m.content }}{% endfor %}").unwrap();
-    // Its likeliest text goes round in a circle for thousands of tokens.
+    // Its likeliest text repeats itself for thousands of tokens.
     let endless = ["--template", file.to_str().unwrap(), "--ctx", "65536"];
     let mut terminal = Terminal::chat(&user, &endless, &[]);
     terminal.shows("but the model was trained on");
@@ -202,7 +202,7 @@ fn ctrl_c_ends_an_answer_and_not_the_program() {
         let stats = terminal.answer("/stats");
         let generated = number(&stats, "generated ");
         assert!((1..6000).contains(&generated), "{stats}");
-        // What came is in the conversation; without it the next one begins as the first.
+        // The text so far is in the conversation; without it the next answer would begin like the first.
         assert!(number(&stats, "context ") > generated, "{stats}");
         terminal.answer("/clear");
         terminal.press("\x0c");

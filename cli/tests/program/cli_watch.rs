@@ -1,5 +1,5 @@
-//! `autoplace doctor --watch`: programs that run a model, as they answered once (`recorded/`), and llama-server itself
-//! where there is one (`cargo xtask llama-server`).
+//! `autoplace doctor --watch`: recorded answers of programs that run a model (`recorded/`), and llama-server itself if
+//! available (`cargo xtask llama-server`).
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -12,10 +12,10 @@ use crate::http::serve;
 use crate::llama_server::LlamaServer;
 use serde_json::{Value, json};
 
-/// A card that holds all of the demo model, and is faster than any host.
+/// A card that holds all of the demo model and is faster than any host.
 const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];
 
-/// Answers as a program answered, by path; all else is not found.
+/// Replays a program's answers by path. Other paths are not found.
 struct Recorded {
     port: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -26,7 +26,7 @@ impl Recorded {
         Self::with_key(answers, "")
     }
 
-    /// One that answers who has the key.
+    /// A program that answers only requests with the key.
     fn with_key(answers: Value, key: &'static str) -> Self {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let paths = Arc::clone(&asked);
@@ -49,7 +49,7 @@ impl Recorded {
     }
 }
 
-/// What the doctor finds first of a process, what it says of the program that runs, and all that it says.
+/// The first finding for a process, the facts about its program, and the whole verdict.
 fn watched(user: &User, pid: u32) -> (Value, Value, Value) {
     let verdict = judged(user, &[&[&*format!("--watch={pid}")], &CARD[..]].concat());
     (verdict["findings"][0]["cause"].clone(), verdict["evidence"]["model"]["running"].clone(), verdict)
@@ -60,18 +60,18 @@ fn is_refused(user: &User, pid: u32, words: &[&str]) {
     user.fails(&["doctor", &format!("--watch={pid}")], 1, words);
 }
 
-/// A process that is called so and does nothing; its arguments are not its own.
+/// A process with this name that does nothing. The arguments are for show.
 struct Process(Child);
 
 impl Process {
     fn new(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        // A shell that waits for its input, and heeds nothing behind the two dashes.
+        // A shell that waits for input and ignores the arguments after the two dashes.
         let mut command = Command::new("sh");
         command.arg0(name).args(["-s", "--"]).args(arguments).envs(environment.iter().copied());
         Self(command.stdin(Stdio::piped()).spawn().unwrap())
     }
 
-    /// One that is called `ollama serve`, for it is a script of that name which a shell runs.
+    /// A process named `ollama serve`: a shell runs a script of the name `serve`.
     fn ollama(user: &User, port: &str) -> Self {
         let script = user.path("serve");
         std::fs::write(&script, "read line\n").unwrap();
@@ -117,25 +117,25 @@ fn a_server_with_too_few_layers_is_reported_with_the_flags_that_mend_it() {
     assert_eq!(cause, "runs_slower", "{verdict}");
     assert_eq!((&running["n_gpu_layers"], &running["program"]), (&2.into(), &"llama-server b11434-0000000".into()));
     let plan = &verdict["evidence"]["model"]["plan"];
-    // What it was started with otherwise is kept.
+    // Other arguments of the process are kept.
     assert_eq!((&plan["context"]["n_ctx"], &plan["context"]["type_k"]), (&2048.into(), &"Q8_0".into()));
     let mend = verdict["findings"][0]["remedy"].as_str().unwrap();
     let layers = plan["n_gpu_layers"].as_u64().unwrap();
     for word in ["llama-server -m", &format!("-ngl {layers}"), "-c 2048", "-ctk q8_0"] {
         assert!(mend.contains(word), "no {word:?} in {mend}");
     }
-    // What is asked for here replaces it.
+    // Arguments of the doctor replace the program's.
     let watch = format!("--watch={}", few.id());
     let asked = judged(&user, &[&[&*watch, "--kv", "f16", "--flash-attn", "off"], &CARD[..]].concat());
     let context = &asked["evidence"]["model"]["plan"]["context"];
     let [n_ctx, type_k, flash_attn] = ["n_ctx", "type_k", "flash_attn"].map(|name| context[name].to_string());
     assert_eq!([&*n_ctx, &type_k, &flash_attn], ["2048", "\"F16\"", "\"off\""]);
-    // In words, and for somebody else.
+    // As text, in a report for somebody else.
     let output = user.autoplace(&[&["doctor", &watch, "--report"], &CARD[..]].concat());
     let printed = text(&output.stdout);
     assert!(printed.starts_with("verdict: it is run slower") && !printed.contains(&demo), "{printed}");
 
-    // The near miss: all that it could have.
+    // The near miss: the program has all layers that it could have.
     let all = Process::new("llama-server", &["-m", &demo, "-ngl", "99", "--port", port], &[]);
     let (cause, _, verdict) = watched(&user, all.id());
     assert_eq!(cause, Value::Null, "{verdict}");
@@ -151,7 +151,7 @@ fn a_server_in_a_container_says_its_settings_in_variables_and_what_is_not_heeded
     let (cause, running, _) = watched(&user, process.id());
     assert_eq!((cause, &running["n_gpu_layers"]), ("runs_slower".into(), &1.into()));
 
-    // What no plan says is not held against one.
+    // Settings that no plan has are not compared.
     let process = Process::new("/app/llama-server", &["-ot", "exps=CPU"], &environment);
     let (cause, running, verdict) = watched(&user, process.id());
     assert_eq!(cause, Value::Null, "{verdict}");
@@ -167,7 +167,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     let server = Recorded::with_key(answers, "secret");
     let keys = user.path("keys");
     std::fs::write(&keys, "\nsecret\nanother\n").unwrap();
-    // The first of several.
+    // The first of several keys.
     for key in [["--api-key", "secret,another"], ["--api-key-file", keys.to_str().unwrap()]] {
         let demo = demo();
         let arguments = [&["-m", &demo, "--port", &server.port, "-ngl", "2"], &key[..]].concat();
@@ -178,7 +178,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     }
     assert!(!server.was_asked("/slots"));
 
-    // One for several models places none.
+    // A router for several models places none itself.
     let router = Recorded::new(json!({"/props": {
         "role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}}}));
     let process = Process::new("llama-server", &["--port", &router.port], &[]);
@@ -227,7 +227,7 @@ fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
     let (cause, _, verdict) = watched(&user, serves(ollama(6_000_000)).id());
     assert_eq!(cause, Value::Null, "{verdict}");
 
-    // Another model takes room that is not told apart, an mmproj too.
+    // Another model, or an mmproj, takes memory that cannot be told apart.
     let mut beside = ollama(0);
     beside["/api/ps"]["models"].as_array_mut().unwrap().push(json!({"name": "b", "size": 1}));
     beside["/api/show"]["modelfile"] = format!("FROM {0}\nFROM {0}\n", demo()).into();
@@ -236,7 +236,7 @@ fn ollama_reports_how_much_is_on_gpus_and_where_its_file_is() {
     let notes = running["notes"].to_string();
     assert!(notes.contains("1 more of its models") && notes.contains("mmproj"), "{notes}");
 
-    // Nothing is loaded: there is nothing to look at.
+    // No model is loaded, so there is nothing to inspect.
     let idle = serves(json!({"/api/ps": {"models": []}}));
     is_refused(&user, idle.id(), &["no model is loaded now"]);
 }
@@ -266,13 +266,13 @@ fn lm_studio_reports_its_context_and_not_its_file_which_is_then_asked_for() {
         let model = &verdict["evidence"]["model"];
         assert_eq!(model["running"]["program"], "LM Studio");
         assert!(model["running"]["notes"].to_string().contains("does not report its layers"), "{model}");
-        // What there is room for is not known beside a program that holds an unknown part; on a described card it is.
+        // The available room is unknown beside a program with an unknown share; on a described card it is known.
         assert_eq!(model["plan"]["context"]["n_ctx"], 4096);
         assert_eq!(model["plan"]["context"]["offload_kqv"], index == 1, "{model}");
     }
     let idle = Recorded::new(json!({"/api/v0/models": {"data": [{"id": "a", "state": "not-loaded"}]}}));
     is_refused(&user, Process::new("llmster", &["--port", &idle.port], &[]).id(), &["no model is loaded now"]);
-    // Another model takes room that is not told apart.
+    // Another model takes memory that cannot be told apart.
     let two = Recorded::new(json!({"/api/v0/models": {"data": [
         {"id": "a", "state": "loaded"}, {"id": "b", "type": "embeddings", "state": "loaded"}]}}));
     let process = Process::new("lm-studio", &["--port", &two.port], &[]);
@@ -337,7 +337,7 @@ fn a_real_llama_server_is_seen_as_it_was_started() {
     assert!(mend.contains("-ngl ") && mend.contains("-c 2048"), "{mend}");
     println!("{mend}");
 
-    // While it generates its speed is seen.
+    // The speed is visible during generation.
     let body = r#"{"prompt": "And", "n_predict": 100000, "ignore_eos": true, "stream": true}"#;
     let ask = ureq::post(format!("{}/completion", few.url)).content_type("application/json");
     let mut stream = ask.send(body).unwrap().into_body().into_reader();

@@ -39,6 +39,6 @@ mod serve;
 mod serve_client;
 mod serve_hostile;
 mod server;
-// Its processes are called otherwise than their files.
+// Its processes have other names than their files.
 #[cfg(target_os = "linux")]
 mod cli_watch;

@@ -1,9 +1,8 @@
-//! Odd files, made of the header of a real one: `plan`, `list` and `run` refuse what llama.cpp refuses, and nothing
-//! else.
+//! Odd files, derived from a real header: `plan`, `list` and `run` refuse exactly the files that llama.cpp refuses.
 //!
-//! Each file is one change, or two, of the demo model's header; its tensors are holes. What is known to end a process
-//! in a way that nothing survives is not among the changes. `AUTOPLACE_ODD_FILES` names other models, with `:` between
-//! them, for the test of all files:
+//! Each file has one or two changes of the demo model's header; its tensors are holes. Changes that are known to kill a
+//! process beyond recovery are left out. `AUTOPLACE_ODD_FILES` names other models, separated by `:`, for the test of
+//! all files:
 //!
 //! `AUTOPLACE_ODD_FILES=a.gguf:b.gguf cargo test -p autoplace-cli --test program odd_files -- --ignored --nocapture`
 
@@ -18,7 +17,7 @@ use serde_json::Value as Json;
 
 use crate::cli_support::{User, demo};
 
-/// Of the files, so many are made in every run of the tests.
+/// Number of files in every run of the tests.
 const IN_EVERY_RUN: usize = 150;
 
 const N_CTX: u32 = 512;
@@ -31,18 +30,18 @@ struct OddTensor {
     shape: Vec<u64>,
 }
 
-/// A file in the making.
+/// A file under construction.
 #[derive(Clone)]
 struct Odd {
-    /// What was changed.
+    /// The changes.
     changes: Vec<String>,
     metadata: Builder,
     tensors: Vec<OddTensor>,
-    /// Bytes that are missing at its end.
+    /// Number of bytes missing at the end.
     missing: u64,
 }
 
-/// Whole numbers that nobody knows beforehand, and that are the same in every run (splitmix64).
+/// Pseudo-random numbers, the same in every run (splitmix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -79,7 +78,7 @@ impl Odd {
         self.changes.push(what);
     }
 
-    /// Writes it, unless it cannot be written at all.
+    /// Writes the file. Returns false if it cannot be written.
     fn write(&self, path: &Path) -> bool {
         let add = |file: Builder, it: &OddTensor| file.tensor(&it.name, it.ty, &it.shape);
         let file = self.tensors.iter().fold(self.metadata.clone(), add);
@@ -92,7 +91,7 @@ impl Odd {
         true
     }
 
-    /// Changes something.
+    /// Makes a random change.
     fn change(&mut self, header: &Header, numbers: &mut Numbers) {
         let architecture = header.architecture().unwrap().to_owned();
         let keys: Vec<(&str, Value<'_>)> =
@@ -161,7 +160,7 @@ impl Odd {
         }
     }
 
-    /// Gives a key that is a number another type.
+    /// Changes the type of a numeric key.
     fn retype(&mut self, keys: &[(&str, Value<'_>)], numbers: &mut Numbers) {
         let is_number = |value: &Value<'_>| value.as_number().is_some();
         let keys: Vec<_> = keys.iter().filter(|(_, value)| is_number(value)).collect();
@@ -234,8 +233,8 @@ impl Odd {
     }
 }
 
-/// Whether llama.cpp loads it, by itself and with nothing on a GPU. The file is never mapped, which ggml asserts of
-/// some.
+/// Whether llama.cpp itself loads the file, without a GPU. The file is not mapped, because ggml fails an assertion for
+/// some mapped files.
 fn llama_cpp(path: &Path) -> Result<(), String> {
     let params = ModelParams { devices: Some(Vec::new()), load_mode: LoadMode::None, ..ModelParams::default() };
     llama_sys::quietly(|| {
@@ -249,7 +248,7 @@ fn on_host(path: &Path) -> ModelBuilder {
     Model::builder(path).n_ctx(N_CTX).n_gpu_layers(0).isolation(Isolation::None)
 }
 
-/// What is refused by `list`, by the file's name.
+/// The refusals of `list`, by file name.
 fn listed(user: &User, folder: &Path) -> BTreeMap<String, Option<String>> {
     let json = user.json(&["list", folder.to_str().unwrap()]);
     let name = |path: &Json| Path::new(path.as_str().unwrap()).file_name().unwrap().to_str().unwrap().to_owned();
@@ -260,7 +259,7 @@ fn listed(user: &User, folder: &Path) -> BTreeMap<String, Option<String>> {
     models.chain(skipped).collect()
 }
 
-/// Makes so many odd files of a model, and compares what is said of each.
+/// Makes this many odd files of a model, and compares the results of each.
 fn compare(model: &Path, count: usize) {
     let header = Header::open(model).unwrap();
     let user = User::new();
@@ -290,7 +289,7 @@ fn compare(model: &Path, count: usize) {
             }
         }
         theirs.insert(name, (what, verdict));
-        // `list` needs no more than the header; of a large model a thousand files are long.
+        // `list` needs only the header, and a thousand files of a large model would take long.
         made.push(path);
     }
     let listed = listed(&user, &folder);
@@ -356,7 +355,7 @@ fn plan_and_list_name_what_a_load_would_be_refused_for() {
         expected.insert(format!("{name}.gguf"), words);
     }
     let listed = listed(&user, &folder);
-    // The model alone can be had, and is whole.
+    // The model alone can be extracted, and is complete.
     let [vision, text, whole] = ["vision", "text", "whole"].map(|name| folder.join(format!("{name}.gguf")));
     let [from, to] = [&vision, &text].map(|path| path.to_str().unwrap());
     let said = user.says(&["extract", from, to]);

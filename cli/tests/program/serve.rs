@@ -1,4 +1,4 @@
-//! `autoplace serve` as clients meet it: what it refuses, and what becomes of those who read slowly or go away.
+//! `autoplace serve` for clients: refusals, slow readers, and disconnects.
 
 use std::thread;
 
@@ -6,13 +6,13 @@ use crate::cli_support::fails;
 use crate::server::{CHAT, FILE, MODEL, Server, TEXT, read_until, rest};
 use serde_json::{Value, json};
 
-/// A context whose text takes longer than any client here is late, and the text.
+/// A context whose text outlasts the delays of all clients here, and the length of the text.
 const LONG: &str = "65536";
 const TOKENS: u32 = 65_000;
 
-/// A request for a text that goes on to the end of its context.
+/// A request for a text up to the end of its context.
 fn endless(tokens: u32, more: &Value) -> String {
-    // Without the tokens that end a text (`</s>`, and what else the vocabulary has before its first word).
+    // Without the end-of-text tokens: `</s>`, and the other tokens before the vocabulary's first word.
     let bias = json!({"0": -1000, "1": -1000, "2": -1000});
     let mut body = json!({"prompt": "In the beginning", "max_tokens": tokens, "logit_bias": bias, "seed": 1});
     for (name, value) in more.as_object().expect("an object") {
@@ -71,7 +71,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
         assert_eq!(error(server.post(CHAT, malformed)), plain(400), "{malformed}");
         assert_eq!(error(server.post(TEXT, malformed)), plain(400), "{malformed}");
     }
-    // A little more than 16 MiB: of what the server leaves unread a client may not get round to its answer.
+    // A little more than 16 MiB: with too much unread input, a client may not reach its answer.
     let oversized = format!("{{\"prompt\": \"{}\"}}", "a".repeat(16 << 20));
     assert_eq!(error(server.post(TEXT, &oversized)), plain(413));
     let long = json!({"prompt": "word ".repeat(200_000)}).to_string();
@@ -83,7 +83,7 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
     assert_eq!(error(server.get(CHAT)), plain(405));
     assert_eq!(error(server.post("/v1/embeddings", "{}")), plain(404), "none is loaded");
 
-    // What a page of another site can have a browser send.
+    // A browser can be made to send this by a page of another site.
     let form = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
     assert!(rest(&server.connected(form)).starts_with("HTTP/1.1 415"));
     assert_eq!(server.engine()["generated_tokens"], 0);
@@ -127,7 +127,7 @@ fn a_client_that_goes_leaves_its_place() {
 #[test]
 fn a_slow_reader_stalls_nobody_and_loses_nothing() {
     let server = Server::start(&["--parallel", "1", "--ctx", "2560"]);
-    // So much to each token that no buffer of the system takes the whole.
+    // So much data for each token that no system buffer holds the whole.
     let slow = server.sent(TEXT, &endless(2200, &json!({"stream": true, "logprobs": 128})));
     read_until(&slow, "data: ");
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Clients of others, in Python and JavaScript, against `autoplace serve`.
+//! Third-party clients in Python and JavaScript against `autoplace serve`.
 
 use std::process::{Command, Stdio};
 
@@ -9,7 +9,7 @@ use crate::server::{FILE, MODEL, Server};
 #[ignore = "wants OpenAI's client: `cargo xtask test clients` installs it, and runs this"]
 fn the_official_client_finds_the_api_as_it_knows_it() {
     let python = std::env::var_os("AUTOPLACE_PYTHON").expect("AUTOPLACE_PYTHON is set");
-    // `cargo xtask real` names real ones.
+    // `cargo xtask real` sets real models.
     let file = std::env::var("AUTOPLACE_CLIENT_MODEL").unwrap_or_else(|_| FILE.to_owned());
     let model = std::path::Path::new(&file).file_stem().and_then(|name| name.to_str()).expect("a model's file");
     let server = Server::start_with(&file, &["--embed", &file, "--parallel", "8", "--ctx", "4096"]);
@@ -34,7 +34,7 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
     for line in programs.lines() {
         let (with, file) = line.split_once('\t').expect("an interpreter and a file");
         let mut command = Command::new(with);
-        // None of them asks anybody else.
+        // The clients must not contact other servers.
         command.args([file, &server.url(""), MODEL]).stdin(Stdio::null()).env("CREWAI_DISABLE_TELEMETRY", "true");
         command.envs([
             ("OTEL_SDK_DISABLED", "true"),

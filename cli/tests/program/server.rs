@@ -1,4 +1,4 @@
-//! `autoplace serve` while it runs.
+//! A running `autoplace serve`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -17,33 +17,33 @@ pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const TEXT: &str = "/v1/completions";
 
-/// How long a test waits for what must come: it fails after, rather than for ever.
+/// The longest wait of a test before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     child: Child,
-    /// Whose it is.
+    /// The user whose folders the server has.
     _user: User,
     /// `127.0.0.1:12345`.
     pub(crate) address: String,
-    /// What it says on stderr.
+    /// The server's stderr.
     said: NamedTempFile,
 }
 
 impl Server {
-    /// On a free port, with the demo model, a template, and one thread: beside other tests two would wait for each
-    /// other.
+    /// Starts the server on a free port with the demo model, a template, and one thread: beside other tests, two
+    /// threads would wait for each other.
     pub(crate) fn start(args: &[&str]) -> Self {
         Self::start_with(FILE, args)
     }
 
-    /// The same with another model.
+    /// Starts the server with another model.
     pub(crate) fn start_with(model: &str, args: &[&str]) -> Self {
         let user = User::new();
         Self::run(user.command(&[]), user, model, args)
     }
 
-    /// Where a process may have so many files and connections open as where it may have fewest.
+    /// Starts the server with the lowest limit of open files and connections that systems have.
     #[cfg(unix)]
     pub(crate) fn start_with_few_files(args: &[&str]) -> Self {
         let user = User::new();
@@ -73,24 +73,24 @@ impl Server {
         server
     }
 
-    /// What it has said on stderr so far: where the model went, and a line for each request.
+    /// The server's stderr so far: the placement, and a line for each request.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(&self.said).expect("text")
     }
 
-    /// The most memory that it held since [`reset_peak`](Self::reset_peak), in bytes.
+    /// The server's peak memory since [`reset_peak`](Self::reset_peak), in bytes.
     #[cfg(target_os = "linux")]
     pub(crate) fn peak(&self) -> u64 {
         self.memory("VmHWM:")
     }
 
-    /// The memory that it holds, in bytes.
+    /// The server's memory now, in bytes.
     #[cfg(target_os = "linux")]
     pub(crate) fn held(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// From now on the peak is what it holds.
+    /// Begins the measurement of the peak again, at the memory that the server has now.
     #[cfg(target_os = "linux")]
     pub(crate) fn reset_peak(&self) {
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").expect("it is a child of this process");
@@ -109,7 +109,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// The status and the body of what a body is answered with.
+    /// The status and body of the answer to a body.
     pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
         let agent = agent();
         let request = agent.post(self.url(path));
@@ -129,7 +129,7 @@ impl Server {
         stream
     }
 
-    /// What a request of these lines of a head is answered with.
+    /// The answer to a request with these head lines.
     pub(crate) fn raw(&self, lines: &[&str]) -> String {
         rest(&self.connected(&format!("{}\r\nconnection: close\r\n\r\n", lines.join("\r\n"))))
     }
@@ -143,12 +143,12 @@ impl Server {
         ))
     }
 
-    /// What the engine is at: `running`, `queued`, `generated_tokens`.
+    /// The engine's state: `running`, `queued`, `generated_tokens`.
     pub(crate) fn engine(&self) -> Value {
         self.get("/health").1["engine"].take()
     }
 
-    /// Waits until the engine is where it should come to.
+    /// Waits until the engine's state satisfies the predicate.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_there: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..PATIENCE.as_millis() / 10 {
@@ -197,7 +197,7 @@ pub(crate) fn rest(mut stream: &TcpStream) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// Reads until a text has come.
+/// Reads until a text has arrived.
 pub(crate) fn read_until(mut stream: &TcpStream, text: &str) {
     let mut seen = Vec::new();
     let mut byte = [0];

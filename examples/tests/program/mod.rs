@@ -1,22 +1,22 @@
-//! An example as a person at a terminal meets it: its exit code, what it prints, and where.
+//! An example as its user sees it: exit code, stdout and stderr.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// An example, by its name.
+/// An example, by name.
 pub(crate) struct Program(pub(crate) &'static str);
 
 impl Program {
-    /// cargo builds the examples of a package along with its tests.
+    /// cargo builds a package's examples along with its tests.
     pub(crate) fn executable(&self) -> PathBuf {
         let test = std::env::current_exe().expect("a test has a path");
         let profile = test.parent().and_then(Path::parent).expect("target/<profile>/deps");
         profile.join("examples").join(self.0).with_extension(std::env::consts::EXE_EXTENSION)
     }
 
-    /// Started, with a pipe to each of its ends.
+    /// Starts the example with pipes for stdin, stdout and stderr.
     pub(crate) fn start(&self, args: &[&str]) -> Child {
         let mut command = Command::new(self.executable());
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -27,7 +27,7 @@ impl Program {
         Command::new(self.executable()).args(args).stdin(Stdio::null()).output().expect("the example starts")
     }
 
-    /// What it prints, with nothing on stderr.
+    /// The output of a successful run without any stderr.
     #[track_caller]
     pub(crate) fn succeeds(&self, args: &[&str]) -> String {
         let output = self.run(args);
@@ -37,7 +37,7 @@ impl Program {
         text(&output.stdout)
     }
 
-    /// One line on stderr that contains `word`, nothing on stdout, and the exit code.
+    /// Asserts the exit code, an empty stdout, and one line on stderr that contains `word`.
     #[track_caller]
     pub(crate) fn fails(&self, args: &[&str], code: i32, word: &str) {
         let output = self.run(args);
@@ -49,7 +49,7 @@ impl Program {
     }
 }
 
-/// As Ctrl-C does.
+/// Sends SIGINT, like Ctrl-C.
 pub(crate) fn interrupt(child: &Child) {
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.expect("kill starts").success());

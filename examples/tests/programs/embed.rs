@@ -1,4 +1,4 @@
-//! The `embed` example as a person at a terminal meets it.
+//! The `embed` example as its user sees it.
 
 use crate::program::Program;
 

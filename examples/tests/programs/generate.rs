@@ -1,4 +1,4 @@
-//! The `generate` example as a person at a terminal meets it: right uses, wrong uses, Ctrl-C.
+//! The `generate` example as its user sees it: correct use, wrong use, Ctrl-C.
 
 use crate::program::{Program, text};
 use autoplace::Model;
@@ -51,7 +51,7 @@ fn a_saved_plan_is_followed_or_refused() {
     let out = GENERATE.succeeds(&["--plan", path, "-n", "4", "--temp", "0"]);
     assert!(out.starts_with(&saved.plan.to_string()), "{out}");
 
-    // More than any host has.
+    // More memory than any host has.
     saved.plan.placements.iter_mut().for_each(|placement| placement.footprint.kv = 1 << 60);
     saved.write(&file).unwrap();
     GENERATE.fails(&["--plan", path, "-n", "1"], 1, "the plan needs");
@@ -64,10 +64,10 @@ fn a_saved_plan_is_followed_or_refused() {
 fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     use std::io::Read;
 
-    // More text than a pipe holds: it waits for the signal, however late that comes.
+    // More text than a pipe holds, so that the program still runs when the signal comes.
     let mut child = GENERATE.start(&["-n", "100000", "--ctx", "65536", "--temp", "0"]);
     let mut out = child.stdout.take().unwrap();
-    // The text begins after the placement: by then the handler is in place.
+    // The text follows the placement, so the handler is installed by then.
     let mut seen = vec![0; 600];
     out.read_exact(&mut seen).unwrap();
     crate::program::interrupt(&child);

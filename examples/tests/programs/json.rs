@@ -1,4 +1,4 @@
-//! The `json` example: whatever the model writes, it is a value of the type.
+//! The `json` example: every answer is a value of the type.
 
 use crate::program::Program;
 

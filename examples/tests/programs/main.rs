@@ -1,4 +1,4 @@
-//! The examples from outside.
+//! Tests that run the examples as programs.
 
 #[path = "../program/mod.rs"]
 mod program;
@@ -33,12 +33,12 @@ fn what_is_wrong_is_one_line_that_names_it() {
         ("many", "-m /nonexistent", 1, "/nonexistent"),
         ("many", "--at-once 0", 2, "--at-once"),
         ("many", "--temp -1", 1, "temp"),
-        // What cuts an answer short is said.
+        // An answer cut short is an error.
         ("json", "-n 3", 1, "max_tokens"),
         ("embed", "", 1, "no texts"),
         ("embed", "-f /nowhere/lines.txt", 1, "/nowhere/lines.txt"),
         ("embed", "-m /nowhere/model.gguf a", 1, "/nowhere/model.gguf"),
-        // The demo model generates, and names no pooling.
+        // The demo model is not an embedding model and names no pooling.
         ("embed", "-q light noise", 1, "Pooling::Mean"),
         ("embed", "--rerank -q light noise", 1, "classification head"),
         ("embed", "--pooling mean --ctx 4 And-God-saw-the-light", 1, "truncate"),

@@ -1,4 +1,4 @@
-//! The `many` example as a person at a terminal meets it.
+//! The `many` example as its user sees it.
 
 use crate::program::Program;
 

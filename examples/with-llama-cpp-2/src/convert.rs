@@ -1,21 +1,21 @@
-//! Between autoplace and llama-cpp-2: its devices flow in as a [`Machine`], and a [`Plan`] flows out as its parameters.
+//! Converts between autoplace and llama-cpp-2: devices to a [`Machine`], and a [`Plan`] to parameters.
 //!
 //! Copy this file into your program. It needs `autoplace-planner`, `llama-cpp-2`, `llama-cpp-sys-2` and
 //! `thiserror`, and no `unsafe`.
 //!
-//! A plan is a promise about bytes, so it is carried out whole or not at all: what llama-cpp-2 0.1.160 has no setter
-//! for is an [`Error`] that says what to ask of the planner instead.
+//! A plan is a promise about bytes, so it is applied whole or not at all. If llama-cpp-2 0.1.160 has no setter for a
+//! parameter, the result is an [`Error`] with the request that avoids the parameter.
 //!
-//! | of the plan | in llama-cpp-2 |
+//! | in the plan | in llama-cpp-2 |
 //! |---|---|
 //! | `n_gpu_layers` | `with_n_gpu_layers` |
 //! | `placements` | `with_devices`; none for a plan without GPUs |
-//! | `tensor_split` | no setter: one GPU at a time, which [`plan()`] sees to |
+//! | `tensor_split` | no setter: one GPU at a time, as [`plan()`] ensures |
 //! | `overrides` | `add_cpu_buft_override`; none to a GPU |
 //! | `context.mmap` | `with_use_mmap` |
 //! | `context.repack` | no setter: `use_extra_bufts` stays on |
-//! | `context.n_outputs_max` | no setter: 0, all of a batch, which [`request`] asks for |
-//! | the rest of `context` | the setter of its name |
+//! | `context.n_outputs_max` | no setter: 0, for all tokens of a batch, as [`request`] sets |
+//! | the rest of `context` | the setter with the same name |
 
 use std::cmp::Ordering;
 use std::ffi::CString;
@@ -31,39 +31,39 @@ use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::{LlamaBackendDevice, LlamaBackendDeviceType, LlamaCppError};
 
-/// Why llama-cpp-2 cannot carry out a plan.
+/// The reason why llama-cpp-2 cannot apply a plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The plan counts on something that llama-cpp-2 has no setter for.
+    /// The plan needs a parameter that llama-cpp-2 has no setter for.
     #[error("llama-cpp-2 has no setter for {parameter} = {value}: {instead}")]
     NoSetter {
-        /// llama.cpp's name of it.
+        /// llama.cpp's name of the parameter.
         parameter: &'static str,
-        /// What the plan says.
+        /// The plan's value.
         value: String,
-        /// What can be asked of the planner instead.
+        /// A request to the planner that avoids the parameter.
         instead: &'static str,
     },
-    /// A GPU of the plan is none of llama-cpp-2's devices.
+    /// A GPU of the plan is not among llama-cpp-2's devices.
     #[error("the plan is for {gpu} ({backend}), but llama-cpp-2 has {}", list(present))]
     NoDevice {
         /// The GPU.
         gpu: String,
-        /// The ggml backend that was to drive it.
+        /// The ggml backend of the GPU.
         backend: String,
-        /// The devices that there are.
+        /// The available devices.
         present: Vec<String>,
     },
-    /// A GPU of the plan may be any of several devices.
+    /// A GPU of the plan matches several devices.
     #[error("the plan is for {gpu}, which could be {}: plan with `machine`, which knows their names", list(devices))]
     SeveralDevices {
         /// The GPU.
         gpu: String,
-        /// The devices that it may be.
+        /// The matching devices.
         devices: Vec<String>,
     },
-    /// The plan's parameters are none that llama.cpp takes: it was not made by the planner.
+    /// llama.cpp does not accept the plan's parameters: the planner did not make the plan.
     #[error(transparent)]
     Context(#[from] memory::Error),
     /// llama-cpp-2 refused the devices.
@@ -73,8 +73,8 @@ pub enum Error {
 
 /// This computer as llama-cpp-2 sees it (`list_llama_ggml_backend_devices`), checked against NVIDIA's driver.
 ///
-/// Better than `Machine::detect`, which has NVIDIA's driver alone: here are the GPUs of every backend that llama-cpp-2
-/// was built with, under the names by which [`model_params`] finds them again.
+/// Finds more GPUs than `Machine::detect`, which asks only NVIDIA's driver: the GPUs of every backend in this build of
+/// llama-cpp-2, under the names by which [`model_params`] finds them again.
 #[must_use]
 pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
     let describe = |device: &LlamaBackendDevice| {
@@ -92,23 +92,23 @@ pub fn machine(devices: &[LlamaBackendDevice]) -> Machine {
     Detector::new().detect_with(&devices.iter().map(describe).collect::<Vec<_>>())
 }
 
-/// The default request, as far as llama-cpp-2 can carry it out.
+/// The default request, adapted to llama-cpp-2.
 ///
-/// llama-cpp-2 leaves `n_outputs_max` at 0: llama.cpp then makes room for the logits of every token of a batch, and not
-/// of one. With a vocabulary of 128k that is 256 MiB for a `n_ubatch` of 512 on the device of the output layer, and on
-/// the host as much again for 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048; a smaller `n_ubatch`
-/// gives a card more of it back.
+/// llama-cpp-2 leaves `n_outputs_max` at 0, so llama.cpp allocates logits for every token of a batch instead of one.
+/// With a vocabulary of 128k that is 256 MiB for a `n_ubatch` of 512 on the output layer's device, and as much again on
+/// the host for 512 tokens of `n_batch`. So `n_batch` is 512 here instead of 2048. A smaller `n_ubatch` frees more of a
+/// card.
 #[must_use]
 pub fn request() -> Request {
     Request::new().n_outputs_max(0).n_batch(512)
 }
 
-/// The best plan on one GPU: llama-cpp-2 has no setter for how several share the layers, and llama.cpp would share
-/// them out by the bytes that are free at that moment, which is no plan.
+/// The best plan on one GPU. llama-cpp-2 has no setter for sharing layers among several GPUs, and llama.cpp's own
+/// default shares them by the free bytes at load time, which no plan can predict.
 ///
 /// # Errors
 ///
-/// As [`Planner::plan`]; where it fits no GPU nor the host, the error is that of the first GPU.
+/// Those of [`Planner::plan`]. If the model fits neither a GPU nor the host, the first GPU's error.
 pub fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Result<Plan, plan::Error> {
     let plan_on = |machine: &Machine| Planner::new(profile, machine).request(request.clone()).plan();
     let alone = |gpu: &Gpu| {
@@ -132,7 +132,7 @@ pub fn plan(profile: &ModelProfile, machine: &Machine, request: &Request) -> Res
     Ok(best)
 }
 
-/// By predicted speed, where that is what is asked for and both have one; else by layers.
+/// Compares by predicted speed if the policy asks for it and both plans have one; otherwise by layers.
 fn compare(policy: Policy, one: &Plan, other: &Plan) -> Ordering {
     let layers = one.n_gpu_layers.cmp(&other.n_gpu_layers);
     match (policy, &one.speed, &other.speed) {
@@ -143,11 +143,11 @@ fn compare(policy: Policy, one: &Plan, other: &Plan) -> Ordering {
     }
 }
 
-/// The parameters of a load, with what they point to: use it wherever a `&LlamaModelParams` is wanted.
+/// The parameters of a load and the data that they point to. It dereferences to `LlamaModelParams`.
 #[derive(Debug)]
 pub struct ModelParams {
     params: Pin<Box<LlamaModelParams>>,
-    /// llama-cpp-2 keeps the addresses of the patterns alone.
+    /// llama-cpp-2 stores only the addresses of the patterns.
     _patterns: Vec<CString>,
 }
 
@@ -159,12 +159,12 @@ impl Deref for ModelParams {
     }
 }
 
-/// The parameters of the load that the plan describes. `devices` are those of `list_llama_ggml_backend_devices`.
+/// The load parameters of a plan. `devices` is the result of `list_llama_ggml_backend_devices`.
 ///
 /// # Errors
 ///
 /// [`Error::NoSetter`] for a plan on several GPUs, without repacking, or with weights moved to a GPU;
-/// [`Error::NoDevice`] and [`Error::SeveralDevices`] where its GPU cannot be identified among the devices.
+/// [`Error::NoDevice`] or [`Error::SeveralDevices`] if the plan's GPU cannot be identified among the devices.
 pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<ModelParams, Error> {
     let gpus: Vec<&Placement> = plan.gpus().collect();
     if gpus.len() > 1 {
@@ -185,11 +185,11 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
     let used = gpus.iter().map(|gpu| find(gpu, devices)).collect::<Result<Vec<_>, _>>()?;
     let mut params = LlamaModelParams::default()
         .with_n_gpu_layers(plan.n_gpu_layers)
-        // An empty list is no device at all; without a list llama.cpp takes them all, and a model on the host still
-        // costs each GPU a context and buffers.
+        // An empty list means no device. Without a list llama.cpp takes all devices, and even a model on the host costs
+        // a context and buffers on each GPU.
         .with_devices(&used)?;
-    // The default maps the file where every device can. `with_use_mmap(true)` would map it anyhow. Metal maps more of a
-    // file than the weights of the GPU (llama-model.cpp, `load_tensors`), which no plan counts.
+    // The default maps the file only if every device supports it. `with_use_mmap(true)` would map it in any case. Metal
+    // maps more of a file than the GPU's weights (llama-model.cpp, `load_tensors`), which no plan counts.
     if !plan.context.mmap || gpus.iter().any(|gpu| gpu.backend == "MTL") {
         params = params.with_use_mmap(false);
     }
@@ -200,12 +200,12 @@ pub fn model_params(plan: &Plan, devices: &[LlamaBackendDevice]) -> Result<Model
     Ok(ModelParams { params, _patterns: patterns })
 }
 
-/// The parameters of the context that the plan describes. Threads are left to the caller: they cost no memory.
+/// The context parameters of a plan. The caller sets the threads: they cost no memory.
 ///
 /// # Errors
 ///
-/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens, or that scales positions;
-/// [`Error::Context`] for one that llama.cpp would not take.
+/// [`Error::NoSetter`] for a plan with fewer outputs than a batch has tokens, or with scaled positions;
+/// [`Error::Context`] for a plan that llama.cpp would not accept.
 pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
     let context = &plan.context;
     context.sizes()?;
@@ -237,7 +237,7 @@ pub fn context_params(plan: &Plan) -> Result<LlamaContextParams, Error> {
         .with_kv_unified(context.kv_unified))
 }
 
-/// The index of the device that is this GPU.
+/// The index of this GPU's device.
 fn find(gpu: &Placement, devices: &[LlamaBackendDevice]) -> Result<usize, Error> {
     let is_gpu = |device: &LlamaBackendDevice| {
         use LlamaBackendDeviceType::{Gpu, IntegratedGpu};
@@ -245,7 +245,7 @@ fn find(gpu: &Placement, devices: &[LlamaBackendDevice]) -> Result<usize, Error>
     };
     let is_it = |device: &&LlamaBackendDevice| match &gpu.device {
         Some(name) => device.name == *name,
-        // A plan for a card that no ggml has seen: by `Machine::detect`, or by its name.
+        // The plan is for a card that no ggml has seen: from `Machine::detect`, or by name.
         None => device.backend == gpu.backend && is_gpu(device) && Gpu::new(&device.description).name == gpu.name,
     };
     let names = |devices: Vec<&LlamaBackendDevice>| {
@@ -264,7 +264,7 @@ fn find(gpu: &Placement, devices: &[LlamaBackendDevice]) -> Result<usize, Error>
     }
 }
 
-/// The pattern of weights that go to the CPU, as llama-cpp-2 takes it: it panics over what is not ASCII.
+/// The pattern of weights for the CPU. llama-cpp-2 panics on patterns that are not ASCII.
 fn cpu_pattern(rule: &TensorOverride) -> Result<CString, Error> {
     let refuse = |instead| Error::NoSetter {
         parameter: "tensor_buft_overrides",

@@ -1,9 +1,9 @@
-//! Continues a prompt with llama-cpp-2, placed by autoplace: reads the file's header, plans, says where everything
-//! goes, loads accordingly, generates greedily, and prints the speed.
+//! Continues a prompt with llama-cpp-2 and a placement of autoplace: reads the file's header, plans, prints the
+//! placement, loads the model, generates greedily, and prints the speed.
 //!
 //!     cargo run --release -- model.gguf "Once upon a time" -n 128
 //!
-//! `convert.rs` is what a program of your own needs of it.
+//! Your own program needs only `convert.rs`.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -24,12 +24,12 @@ use llama_cpp_2::sampling::LlamaSampler;
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// GGUF file; of a split model, the first part
+    /// GGUF file; for a split model, its first part
     model: PathBuf,
     /// Text to continue
     #[arg(default_value = "Once upon a time")]
     prompt: String,
-    /// Tokens to generate at most
+    /// Maximum number of tokens to generate
     #[arg(short, default_value_t = 128)]
     n: usize,
     /// Show llama.cpp's own log
@@ -53,7 +53,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         backend.void_logs();
     }
 
-    // Plan: pure arithmetic over the file's header and what the devices have free.
+    // Plan: arithmetic over the file's header and the devices' free memory.
     let devices = list_llama_ggml_backend_devices();
     let machine = convert::machine(&devices);
     let profile = ModelProfile::from_header(&Header::open(&args.model)?)?;
@@ -64,13 +64,13 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let params = convert::model_params(&plan, &devices)?;
     let model = LlamaModel::load_from_file(&backend, &args.model, &params)
         .context("llama.cpp does not load the model; --verbose shows why")?;
-    // One thread per physical core: a second one on the same core only waits for the same memory.
+    // One thread for each physical core: a second thread on a core would only wait for the same memory.
     let cores = machine.host.usable_cores.or(machine.host.physical_cores);
     let threads = cores.map_or(4, |cores| i32::try_from(cores).unwrap_or(i32::MAX));
     let params = convert::context_params(&plan)?.with_n_threads(threads).with_n_threads_batch(threads);
     let mut context = model.new_context(&backend, params).context("llama.cpp makes no context; --verbose shows why")?;
 
-    // The prompt, as many tokens at once as were planned for; the logits of its last one are wanted.
+    // The prompt, in batches of the planned size, with logits for its last token only.
     let vocab = model.vocab();
     let prompt = vocab.tokenize(args.prompt.as_bytes(), true, true);
     let n_ctx = context.n_ctx() as usize;
@@ -93,7 +93,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         context.decode(&mut batch)?;
     }
 
-    // One token after the other, the likeliest each time.
+    // One token after another, the likeliest each time.
     let mut out = stdout().lock();
     write!(out, "{}", args.prompt)?;
     let mut sampler = LlamaSampler::greedy();

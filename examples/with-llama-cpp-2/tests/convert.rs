@@ -1,4 +1,4 @@
-//! What becomes of plans of several kinds, looked at in llama-cpp-2's own parameters.
+//! Plans of several kinds, converted and inspected in llama-cpp-2's own parameters.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn gpu_plan(card: Gpu) -> Plan {
     plan_on(&host().with_gpu(card), convert::request())
 }
 
-/// A card as llama-cpp-2 would list it. Its index is that of the CPU, the only device that is sure to be there.
+/// A card in llama-cpp-2's list. Its index is the CPU's, the only device that surely exists.
 fn listed(name: &str, description: &str) -> LlamaBackendDevice {
     LlamaBackendDevice {
         index: cpu().index,
@@ -65,7 +65,7 @@ fn cpu() -> LlamaBackendDevice {
         .expect("every build has the CPU")
 }
 
-/// The parameter that there is no setter for.
+/// The parameter without a setter.
 #[track_caller]
 fn no_setter<T: std::fmt::Debug>(converted: Result<T, Error>) -> &'static str {
     match converted {
@@ -271,7 +271,7 @@ fn the_machine_has_the_gpus_of_the_list_and_nothing_else() {
 #[test]
 fn a_converted_plan_loads_as_it_says() {
     let mut plan = host_plan();
-    // Patterns are read during the load: they must still be there.
+    // Patterns are read during the load, so they must still exist then.
     plan.overrides = vec![TensorOverride::new(r"blk\.1\.ffn", Place::Host)];
     let mut backend = LlamaBackend::init().unwrap();
     backend.void_logs();

@@ -1,5 +1,5 @@
-//! On a card of which others hold all but a little: plan, load, and compute to the last position of the context. Then
-//! one layer more, which says how much of the headroom was needed.
+//! Checks crowded cards: with little memory left, plans, loads, and computes to the last position of the context. Then
+//! tries additional layers, to see how much of the headroom was needed.
 
 use anyhow::Result;
 use autoplace::load::OnDifference;
@@ -14,10 +14,10 @@ use crate::models::{self, Written};
 use crate::rig::Rig;
 use crate::setting::{Setting, Size, Verdict, first};
 
-/// What is left free of each card: GiB, and MiB of a simulated one.
+/// Free memory to leave on each card, in GiB; on a simulated card in MiB.
 const LEFT: [u64; 6] = [1, 2, 4, 8, 16, 24];
 
-/// Layers more that are tried at most.
+/// Maximum number of additional layers to try.
 const MOST_MORE: u32 = 4;
 
 /// A model on a crowded card. Sizes in bytes.
@@ -26,31 +26,31 @@ pub(crate) struct Row {
     pub(crate) model: String,
     pub(crate) model_bytes: u64,
     pub(crate) n_ctx: u32,
-    /// Free on each card before the load.
+    /// Free memory on each card before the load.
     pub(crate) left: u64,
     pub(crate) n_gpu_layers: u32,
     pub(crate) layers: u32,
-    /// What the plan left free on its first card.
+    /// Free memory that the plan left on its first card.
     pub(crate) headroom: u64,
-    /// The least that this card said was free, at any stage.
+    /// The smallest free memory that this card reported at any stage.
     pub(crate) least_free: Option<u64>,
-    /// Attempts of the load that found too little memory.
+    /// Failed load attempts for lack of memory.
     pub(crate) failed_attempts: usize,
     pub(crate) end: End,
-    /// Whole layers more that came to the end of the context all the same, with no headroom at all.
+    /// Additional whole layers that still reached the end of the context, with no headroom at all.
     pub(crate) also_safe: u32,
-    /// How the first one that did not has ended.
+    /// Outcome of the first additional layer that failed.
     pub(crate) one_more: Option<End>,
 }
 
 impl Row {
-    /// Times that memory was lacking where a plan had said that there was enough.
+    /// Number of times that memory ran out although a plan had promised enough.
     pub(crate) fn events(&self) -> usize {
         self.failed_attempts + usize::from(matches!(self.end, End::OutOfMemory(_)))
     }
 }
 
-/// The tokens of the context, and of a graph: on a simulated card of some megabytes, few.
+/// The sizes of context and graph; small on a simulated card of some megabytes.
 fn request(setting: &Setting) -> Request {
     match setting.size {
         Size::Small => setting.request().n_ctx(512).n_ubatch(64),
@@ -82,8 +82,8 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(verdict(&rows, &skipped))
 }
 
-/// All of [`LEFT`]; but where a real card's time is limited, the most that the model does not fit into, and the
-/// least that it might.
+/// All of [`LEFT`]. With limited time on a real card, only the largest value that cannot hold the model, and the
+/// smallest that might.
 fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
     let all = LEFT.map(|left| left * unit);
     if setting.size == Size::Small || setting.until.is_none() {
@@ -94,7 +94,7 @@ fn lefts(setting: &Setting, model: u64, unit: u64) -> Vec<u64> {
     all[above.saturating_sub(1)..=above].to_vec()
 }
 
-/// The model, while somebody holds all but `left` bytes.
+/// Runs the model while another process holds all but `left` bytes.
 fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<Row> {
     let job = setting.job(rig, &model.path, request(setting), vec![Step::ToTheEnd]);
     let outcome = child::drive(&job, &setting.cache())?;
@@ -102,7 +102,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
     if row.end != End::Completed {
         return Ok(row);
     }
-    // Layers beyond the plan's, until one is too many.
+    // Adds layers beyond the plan's until one is too many.
     while row.n_gpu_layers + row.also_safe < row.layers && row.also_safe < MOST_MORE && setting.ends(0).is_none() {
         let more = row.n_gpu_layers + row.also_safe + 1;
         let end = child::drive(&bare(&job, more), &setting.cache())?.end;
@@ -115,7 +115,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
     Ok(row)
 }
 
-/// So many layers, with nothing left free on purpose and nothing to fall back on.
+/// A job with exactly `layers` layers, no headroom and no fallback.
 fn bare(job: &Job, layers: u32) -> Job {
     let mut job = job.clone();
     job.request = job.request.n_gpu_layers(GpuLayers::Exactly(layers));

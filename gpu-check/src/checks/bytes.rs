@@ -1,4 +1,4 @@
-//! What is planned, what llama.cpp says before and after, and what the cards say at every stage.
+//! Compares the plan with llama.cpp's figures before and after a load, and with the cards' figures at every stage.
 
 use anyhow::Result;
 use autoplace::load::OnDifference;
@@ -13,17 +13,17 @@ use crate::models::{self, Written};
 use crate::rig::{Free, Rig};
 use crate::setting::{Setting, Size, Verdict, first};
 
-/// Weights times tokens beyond which a context is not filled: a large model takes minutes for a long one.
+/// Maximum product of weights and tokens for filling a context: a large model takes minutes for a long context.
 const LONGEST: u64 = (5 << 30) * 16384;
 
-/// Stages of a card before anything is on it: no process has opened it; one has.
+/// Stages of a card before a load: no process has opened it, or one has.
 const UNOPENED: &str = "unopened";
 const OPENED: &str = "opened";
 
-/// Tokens that are generated after the first prompt.
+/// Tokens to generate after the first prompt.
 const DECODED: usize = 16;
 
-/// One load, from an empty card to the end of its context. Sizes in bytes.
+/// One load, from an empty card to the end of its context. Sizes are in bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) model: String,
@@ -46,11 +46,11 @@ pub(crate) struct Card {
     pub(crate) planned: Footprint,
     pub(crate) headroom: u64,
     pub(crate) allocated: Footprint,
-    /// Free at every stage.
+    /// Free memory at every stage.
     pub(crate) stages: Vec<Reading>,
 }
 
-/// What a card said at a stage.
+/// A card's reading at a stage.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Reading {
     pub(crate) stage: String,
@@ -60,7 +60,7 @@ pub(crate) struct Reading {
 }
 
 impl Card {
-    /// Bytes that opening the card took of it: the driver's context. `None` where no driver reports it.
+    /// Bytes that the driver's context took when the card was opened. `None` if no driver reports it.
     pub(crate) fn context(&self) -> Option<u64> {
         let at = |stage: &str| {
             let reading = self.stages.iter().find(|reading| reading.stage == stage);
@@ -69,8 +69,8 @@ impl Card {
         Some(at(UNOPENED)?.saturating_sub(at(OPENED)?))
     }
 
-    /// Bytes that have gone since the devices were opened, beside the buffers that llama.cpp counts: after the load,
-    /// and at the last stage. `None` where the card does not report it.
+    /// Bytes that disappeared since the devices were opened, apart from the buffers that llama.cpp counts: after the
+    /// load, and at the last stage. `None` if the card does not report free memory.
     pub(crate) fn beyond(&self) -> Option<(u64, u64)> {
         let at = |reading: &Reading| reading.free.ggml;
         let opened = self.stages.iter().position(|reading| reading.stage == OPENED)?;
@@ -85,7 +85,7 @@ impl Card {
 }
 
 impl Row {
-    /// What is wrong with it, if anything is.
+    /// The fault in this row, if any.
     pub(crate) fn wrong(&self) -> Option<String> {
         if let Some(why) = self.end.failure() {
             return Some(why.to_owned());
@@ -110,8 +110,8 @@ struct Shape {
     flash: bool,
 }
 
-/// The shapes of the model of this number. All of them; but where a real card's time is limited, two, other
-/// ones for each model.
+/// The context shapes for the model with this number. With limited time on a real card: two shapes, different ones for
+/// each model.
 fn shapes(setting: &Setting, number: usize) -> Vec<Shape> {
     let shape = |n_ctx, kv, flash| Shape { n_ctx, kv, flash };
     let all = match setting.size {
@@ -142,7 +142,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(verdict(&rows, &skipped))
 }
 
-/// All shapes and splits of one model, behind the rows of others.
+/// Adds the rows of all shapes and splits of one model.
 fn of_model(
     setting: &Setting,
     model: &Written,
@@ -160,7 +160,7 @@ fn of_model(
                 skipped.push(format!("{}, {} tokens: {why}", model.name, shape.n_ctx));
                 return Ok(());
             }
-            // Of a simulated card: enough for all of it, or for a part.
+            // A simulated card gets enough memory for all of the model, or for a part.
             let total = match kind % 2 {
                 0 => model.bytes * 2 + mib(16),
                 _ => model.bytes / 2 + mib(10),
@@ -189,7 +189,7 @@ fn of_split(setting: &Setting, rig: &Rig, model: &Written, shape: &Shape, layers
         steps.push(Step::ToTheEnd);
     }
     let mut job = setting.job(rig, &model.path, request, steps);
-    // Nothing falls back, and nothing is computed before it is looked at.
+    // No fallback, and no computation before the first reading.
     (job.attempts, job.warm_up) = (1, false);
     job.on_difference = OnDifference::Fail;
     let unopened = rig.unopened();
@@ -230,7 +230,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
                         stages: Vec::new(),
                     })
                     .collect();
-                // Where both list the same cards.
+                // Only if both lists have the same cards.
                 if unopened.len() == opened.len() {
                     read(&mut row, UNOPENED, 0, unopened);
                 }
@@ -251,7 +251,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
     row
 }
 
-/// What each card said. The cards of a plan are those of the rig, in its order.
+/// Stores the readings of the cards. A plan's cards are the rig's, in the same order.
 fn read(row: &mut Row, stage: &str, depth: usize, free: &[Free]) {
     for (card, &free) in row.gpus.iter_mut().zip(free) {
         card.stages.push(Reading { stage: stage.to_owned(), depth, free });

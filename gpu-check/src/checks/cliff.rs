@@ -1,4 +1,4 @@
-//! Tokens per second over `n_gpu_layers`, measured beside the curve that a plan predicts.
+//! Measures tokens per second over `n_gpu_layers` and compares them with the plan's predicted curve.
 
 use anyhow::Result;
 use autoplace::gguf::Header;
@@ -14,7 +14,7 @@ use crate::models::{self, Written};
 use crate::rig::Rig;
 use crate::setting::{Setting, Size, Verdict, first};
 
-/// What is measured at each point, and in what context.
+/// The work at each point, and its context.
 struct Shape {
     n_ctx: u32,
     prompt: usize,
@@ -42,7 +42,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         Err(error) => sweep.unpredicted = Some(format!("{error:#}")),
     }
     for n_gpu_layers in order(sweep.layers) {
-        // There is always time for two points.
+        // Two points are always measured.
         let points = sweep.points.len();
         if let Some(why) = setting.ends(points).filter(|_| points > 1) {
             sweep.skipped.push(format!("{n_gpu_layers} layers: {why}"));
@@ -58,11 +58,10 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(sweep.verdict(&model, &shape))
 }
 
-/// What a host that computes for a simulated card is taken to read, in bytes per second.
+/// Assumed read bandwidth of a host that computes for a simulated card, in bytes per second.
 const SIMULATED: u64 = 20_000_000_000;
 
-/// What a plan predicts for this machine's cards. A simulated card reads as fast as the host, which is what computes
-/// for it.
+/// The plan's prediction for this machine's cards. A simulated card reads as fast as the host, which computes for it.
 fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<Speed>> {
     let mut machine = Machine::detect();
     if setting.simulated {
@@ -76,15 +75,15 @@ fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<S
     Ok(planner.plan()?.speed)
 }
 
-/// What is asked of each point's plan, but for its layers.
+/// The request of each point, without its layers.
 fn request(setting: &Setting, shape: &Shape) -> Result<Request> {
     let request = setting.request().n_ctx(shape.n_ctx);
-    // What is predicted is the middle of the generation that is measured.
+    // Predicts the middle of the measured generation.
     let workload = Workload::new(u32::try_from(shape.prompt)?, u32::try_from(shape.generated)?);
     Ok(request.workload(workload))
 }
 
-/// All layers and fewer, those first that say most of the cliff.
+/// Layer counts, the most informative about the cliff first.
 fn order(layers: u32) -> Vec<u32> {
     let mut order: Vec<u32> = Vec::new();
     let near = [0, 1, 2, 4].map(|fewer| layers.checked_sub(fewer));
@@ -100,12 +99,12 @@ fn order(layers: u32) -> Vec<u32> {
 
 #[derive(Default)]
 struct Sweep {
-    /// Of the model, the output layer counted.
+    /// Layers of the model, the output layer included.
     layers: u32,
     gpus: Vec<String>,
     points: Vec<Point>,
     predicted: Option<Speed>,
-    /// Why nothing is predicted, where that failed.
+    /// Why the prediction failed.
     unpredicted: Option<String>,
     skipped: Vec<String>,
 }
@@ -148,13 +147,13 @@ impl Sweep {
         Ok(())
     }
 
-    /// Predicted tokens per second by `n_gpu_layers`.
+    /// Predicted tokens per second, indexed by `n_gpu_layers`.
     fn curve(&self) -> &[f64] {
         let speed = self.predicted.as_ref();
         speed.map_or(&[], |speed| speed.curve.as_slice())
     }
 
-    /// Generation with all layers, by that with so many fewer.
+    /// The ratio of generation speed with all layers to that with `fewer` layers less.
     fn drop_by(&self, fewer: u32) -> Option<f64> {
         let at = |n: u32| {
             let point = self.points.iter().find(|point| point.n_gpu_layers == n);
@@ -184,7 +183,7 @@ impl Sweep {
         let first = first(&failed);
         let (one, two, four) = (drop(1), drop(2), drop(4));
         Verdict {
-            // Fewer points say nothing of a cliff.
+            // Fewer points show no cliff.
             passed: failed.is_empty() && completed().count() > 1,
             line: format!(
                 "{}: {} of {} points measured, all layers are {one}, {two} and {four} times as fast as one, two and four fewer; {beside}{first}",

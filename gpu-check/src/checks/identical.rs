@@ -1,4 +1,4 @@
-//! The demo model's text on the CPU, and at every split between CPU and card: the same, and if not, for how long.
+//! Compares the demo model's text on the CPU with its text at every split between CPU and card.
 
 use anyhow::Result;
 use autoplace::machine::mib;
@@ -13,11 +13,11 @@ use crate::setting::{Setting, Verdict, first};
 
 const PROMPT: &str = "Once upon a time";
 const TOKENS: usize = 96;
-/// Room for both.
+/// Room for the prompt and the tokens.
 const CONTEXT: u32 = 256;
 
-/// A card rounds otherwise than a CPU, and one rounding otherwise may choose another token, after which the texts have
-/// nothing in common.
+/// A card rounds differently from a CPU, and a single rounding can change the choice of a token and thus the rest of
+/// the text.
 const ROUNDING: &str = "A card adds up in another order than a CPU, so that results may differ in their last bits; where two tokens are \
 about as likely, the other one may be chosen, and from there on the text is another one.";
 
@@ -27,9 +27,9 @@ pub(crate) struct Row {
     pub(crate) n_gpu_layers: u32,
     pub(crate) flash_attention: bool,
     pub(crate) end: End,
-    /// Tokens that were generated.
+    /// Number of generated tokens.
     pub(crate) tokens: usize,
-    /// Tokens until the first that differs from the CPU's; `None` where none does.
+    /// Number of tokens before the first difference from the CPU's text; `None` if there is none.
     pub(crate) differs_at: Option<usize>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         let mut of_cpu = Vec::new();
         let (mut n_gpu_layers, mut layers) = (0, 0);
         while n_gpu_layers <= layers {
-            // There is always time for the CPU and one split.
+            // The CPU and one split are always run.
             if let Some(why) = setting.ends(rows.len()).filter(|_| rows.len() > 1) {
                 skipped.push(format!("{n_gpu_layers} layers and more, flash attention {flash}: {why}"));
                 break;
@@ -88,7 +88,7 @@ fn text(setting: &Setting, n_gpu_layers: u32, flash: bool) -> Result<Text> {
     Ok(text)
 }
 
-/// Tokens that both begin with, unless they are the same to the end.
+/// The length of the common prefix; `None` if the texts are equal.
 fn first_difference(one: &[i32], other: &[i32]) -> Option<usize> {
     let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     (same < one.len().max(other.len())).then_some(same)

@@ -1,4 +1,4 @@
-//! Beside what llama.cpp's users have: its benchmark's loop on the same split, and its own fit on the same card.
+//! Comparisons with llama.cpp: its benchmark's loop on the same split, and its own fit on the same card.
 
 mod bench;
 mod fit;
@@ -15,9 +15,9 @@ use crate::setting::{SIM_HEADROOM, Setting, Size, Verdict, first};
 use bench::{LOOP, Loop};
 use fit::{FIT, Fit, MARGIN};
 
-/// How much is computed.
+/// The amount of work.
 struct Shape {
-    /// As llama-bench's defaults on a real card: pp512 and tg128.
+    /// On a real card, llama-bench's defaults: pp512 and tg128.
     bench: Work,
     fit: Work,
     n_ctx: u32,
@@ -41,12 +41,12 @@ const fn shape(size: Size) -> Shape {
     }
 }
 
-/// How much of a card a model finds free.
+/// The room on a card for a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// More than it needs.
+    /// More than the model needs.
     All,
-    /// Less.
+    /// Less than the model needs.
     Part,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     for room in [Room::Part, Room::All] {
         found.fit(setting, &shape, &model, room)?;
     }
-    // What the CPU takes part in takes its time.
+    // The second loop, with half of the layers on the CPU, gets shorter work.
     found.beside_loop(setting, &model, 2, shape.fit)?;
     drop(model);
     let sketches = models::of(setting.size);
@@ -74,7 +74,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
     Ok(found.verdict(&shape))
 }
 
-/// Both are given as many, whatever either would choose.
+/// The number of threads for both sides.
 fn threads(setting: &Setting) -> u32 {
     setting.threads.unwrap_or_else(|| {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -95,8 +95,8 @@ impl Peers {
         self.loops.len() + self.fits.len()
     }
 
-    /// The session beside llama.cpp's loop, with all layers on the card by 1, or half of them by 2. The first
-    /// is never too late.
+    /// Compares the session with llama.cpp's loop, with all layers on the card (`by` 1) or half of them (`by` 2). The
+    /// first case always runs.
     fn beside_loop(&mut self, setting: &Setting, model: &Written, by: u32, work: Work) -> Result<()> {
         let ends = setting.ends(self.cases());
         if let Some(why) = ends.filter(|_| !self.loops.is_empty()) {
@@ -108,7 +108,7 @@ impl Peers {
         Ok(())
     }
 
-    /// A model beside llama.cpp's fit. The first is never too late.
+    /// Compares a model's plan with llama.cpp's fit. The first case always runs.
     fn fit(&mut self, setting: &Setting, shape: &Shape, model: &Written, room: Room) -> Result<()> {
         let name = &model.name;
         let ends = setting.ends(self.cases());
@@ -116,7 +116,7 @@ impl Peers {
             self.skipped.push(format!("{name}, fit: {why}"));
             return Ok(());
         }
-        // Six tenths of the weights, and what is to be left free.
+        // Six tenths of the weights, plus the headroom.
         let part = model.bytes / 10 * 6;
         let total = match room {
             Room::All => model.bytes * 2 + mib(32),

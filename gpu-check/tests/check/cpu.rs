@@ -1,5 +1,5 @@
-//! The checks without a card, in the size of a test: as `run.sh --cpu` runs them from a folder laid out like the
-//! archive, and that they can fail.
+//! The checks without a card, at test size: run by `run.sh --cpu` from a folder with the archive's layout. They must
+//! also be able to fail.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,7 +28,7 @@ fn rows(out: &Path, check: &str) -> Vec<Value> {
     rows.as_array().unwrap().clone()
 }
 
-/// The archive's folder, with the program that was built for this test.
+/// Lays out the archive's folder with the program built for this test.
 fn bundle(root: &Path) {
     fs::create_dir_all(root.join("bin")).unwrap();
     fs::create_dir_all(root.join("model")).unwrap();
@@ -75,7 +75,7 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     }
     assert_eq!(json(&out.join("machine.json"))["simulated"], true);
 
-    // Not only what is trivial: some of every kind is split between card and host.
+    // The cases are not trivial: some of every kind are split between card and host.
     let is_split = |row: &Value| {
         let on_card = row["n_gpu_layers"].as_u64().unwrap();
         on_card > 0 && on_card < row["layers"].as_u64().unwrap()
@@ -92,13 +92,14 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     }
     let ballast = rows(&out, "ballast");
     assert!(ballast.iter().any(is_split), "nothing was crowded");
-    // The card's pools take half of what is left free: a layer more that would have fitted into the rest is reported.
+    // The card's pools take half of the free memory, so an additional layer that would have fitted into the rest is
+    // reported.
     assert!(ballast.iter().any(|row| !row["one_more"].is_null()));
     every_split_is_measured_beside_a_prediction(&out);
     both_sides_fill_the_context_on_the_split_that_they_chose(&json(&out.join("peers.json")));
 }
 
-/// No speed is asserted.
+/// Speeds are not asserted.
 fn every_split_is_measured_beside_a_prediction(out: &Path) {
     let json = json(&out.join("cliff.json"));
     let points = json["points"].as_array().unwrap();
@@ -129,14 +130,14 @@ fn both_sides_fill_the_context_on_the_split_that_they_chose(json: &Value) {
         for side in ["ours", "theirs"] {
             let side = &row[side];
             assert_eq!((&side["end"], &side["depth"]), (&"completed".into(), &json["n_ctx"]));
-            // Four processes, three of which ask three times more.
+            // Four processes, three of which repeat the question three times.
             assert_eq!(side["fresh_ms"].as_array().unwrap().len(), 4);
             assert_eq!(side["warm_ms"].as_array().unwrap().len(), 9);
             let free = |stage: &str| side[stage][0]["ggml"].as_u64().unwrap();
             assert!(free("opened") > free("loaded") && free("loaded") > free("full"));
         }
     }
-    // Where a part of the model has room, both find a split, and llama.cpp's fit one of experts too.
+    // With room for a part of the model, both find a split; llama.cpp's fit also finds one with experts.
     assert!(fits.iter().any(|row| (1..9).contains(&row["ours"]["split"]["n_gpu_layers"].as_u64().unwrap())));
     let overrides = |row: &Value| row["theirs"]["split"]["overrides"].as_array().unwrap().len();
     assert!(fits.iter().any(|row| overrides(row) > 0));
@@ -147,8 +148,7 @@ fn a_card_that_takes_more_than_was_left_free_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(PROGRAM)
         .args(["bytes", "ballast", "--cpu", "--threads", "1", "--minutes", "0", "--cases", "8"])
-        // The pools take nearly all of the 4 MiB that the third of these cards has left: whatever the plan puts there
-        // is too much.
+        // The pools take nearly all of the 4 MiB that the third card has left, so any layer there is too much.
         .args(["--sim-growth", "4000"])
         .arg("--model")
         .arg(demo())

@@ -1,4 +1,4 @@
-//! The check of a card, on this machine.
+//! Tests of the card check on this machine.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,4 @@
-//! The bundle's `run.sh`, on machines whose nvcc, nvidia-smi and cmake are scripts that write down how they are called.
+//! The bundle's `run.sh` on machines whose nvcc, nvidia-smi and cmake are scripts that record their calls.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,20 +8,20 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-/// Held while a program is written and while one is started: a process that is just being started has its parent's open
-/// files, and a program that anybody could still write to does not start.
+/// Held while a program is written and while one is started. A starting process inherits its parent's open files, and a
+/// program that is open for writing cannot be started.
 static PROGRAMS: Mutex<()> = Mutex::new(());
 
-/// What `run.sh` uses of any Linux. Nothing else of this machine is in PATH.
+/// The programs of any Linux that `run.sh` uses. PATH contains only these.
 const SYSTEM: &str =
     "awk bash cat cmp cp date dirname grep head mkdir mv nproc paste readlink rm sed sleep sort tail tee tr true";
 
 const H200: &str = "9.0, NVIDIA H200";
 
-/// A bundle that was unpacked, on a machine with everything that a build wants.
+/// An unpacked bundle on a machine with all build requirements.
 struct Bundle {
     folder: TempDir,
-    /// What CUDA_HOME is.
+    /// The value of CUDA_HOME.
     toolkit: Option<PathBuf>,
 }
 
@@ -88,7 +88,7 @@ impl Bundle {
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The exit code, and what is said on stderr.
+    /// Runs the script. Returns the exit code and stderr.
     fn run(&self, arguments: &[&str]) -> (i32, String) {
         let path = format!("{}:{}", self.path("tools").display(), self.path("system").display());
         let mut command = Command::new(found("bash"));
@@ -116,7 +116,7 @@ impl Bundle {
         said
     }
 
-    /// What cmake was called with, but for its version.
+    /// The calls of cmake, except for its version.
     fn builds(&self) -> Vec<String> {
         let calls = self.read("cmake.calls");
         calls.lines().filter(|call| *call != "--version").map(str::to_owned).collect()
@@ -131,7 +131,7 @@ impl Bundle {
     }
 }
 
-/// Where this machine has a program.
+/// The path of a program on this machine.
 fn found(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap();
     std::env::split_paths(&path)
@@ -155,7 +155,7 @@ fn the_backend_is_built_for_the_card_once_and_the_results_say_so() {
     bundle.succeeds(&[]);
     assert_eq!(bundle.builds(), once);
     assert_eq!(bundle.read("bin/libggml-cuda.so"), "a library\n");
-    // A folder of results is never written over.
+    // A folder of results is never overwritten.
     let names = bundle.results();
     assert!(names[0].ends_with("-nvidia-h200") && names.len() == 2, "{names:?}");
     let record: serde_json::Value =
@@ -163,7 +163,7 @@ fn the_backend_is_built_for_the_card_once_and_the_results_say_so() {
     let recorded = ["version", "cuda_architectures", "nvcc"].map(|key| record[key].as_str());
     assert_eq!(recorded, ["1", "90-real", "12.4"].map(Some));
     assert!(record["cuda_build_seconds"].is_number() && record["cuda_build_cpu_seconds"].is_number(), "{record}");
-    // Another bundle in the same folder is built again.
+    // A different bundle in the same folder is built again.
     bundle.write("BUILD.json", "{ \"version\": \"2\" }\n");
     bundle.succeeds(&[]);
     assert_eq!(bundle.builds().len(), 4);
@@ -173,7 +173,7 @@ fn the_backend_is_built_for_the_card_once_and_the_results_say_so() {
 fn different_cards_share_one_backend_and_build_only_runs_no_check() {
     let bundle = Bundle::new();
     bundle.write("cards", &format!("{H200}\n8.6, NVIDIA GeForce RTX 3090\n{H200}\n"));
-    // make does where ninja is not.
+    // make is used if ninja is missing.
     fs::rename(bundle.path("tools/ninja"), bundle.path("tools/make")).unwrap();
     let script = bundle.read("tools/nvidia-smi").replace("CUDA Version: 12.4", "CUDA Version: 11.8");
     bundle.write("tools/nvidia-smi", &script);
@@ -229,7 +229,7 @@ fn options_and_the_exit_code_are_handed_on_and_the_toolkit_is_the_one_that_the_u
 #[test]
 fn without_a_card_nothing_is_built_and_none_is_visible() {
     let bundle = Bundle::new();
-    // What an earlier run with a card has left.
+    // The remains of an earlier run with a card.
     bundle.write("bin/libggml-cuda.so", "a library");
     for tool in ["nvcc", "nvidia-smi", "cmake", "c++", "ninja"] {
         fs::remove_file(bundle.path("tools").join(tool)).unwrap();
@@ -245,7 +245,7 @@ fn without_a_card_nothing_is_built_and_none_is_visible() {
 
 #[test]
 fn what_is_missing_or_wrong_is_named_before_anything_is_built() {
-    // A program that is not there, or does something else.
+    // A missing program, or one that behaves differently.
     for (program, script, words) in [
         ("nvidia-smi", None, "no NVIDIA driver"),
         ("nvcc", None, "no nvcc"),
@@ -282,7 +282,7 @@ fn what_is_missing_or_wrong_is_named_before_anything_is_built() {
     }
 }
 
-/// Ends with this code and one error of these words, and nothing is built.
+/// Asserts the exit code and a single error with these words, and that nothing was built.
 #[track_caller]
 fn is_refused(bundle: &Bundle, arguments: &[&str], expected: i32, words: &str) {
     let (code, said) = bundle.run(arguments);

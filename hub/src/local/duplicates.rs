@@ -37,7 +37,7 @@ pub(super) fn groups(models: &[LocalModel]) -> Vec<Vec<usize>> {
 /// XXH3 (128 bits) over the header and the first page of each tensor.
 fn fingerprint(header: &Header) -> Result<u128, Error> {
     let mut hash = Xxh3::new();
-    hash.update(ModelIdentity::of(header)?.header.as_bytes());
+    hash.update(ModelIdentity::from_header(header)?.header.as_bytes());
     let open = |path: &Path| File::open(path).map_err(|source| Error::Open { path: path.to_owned(), source });
     let mut files = header.shards().iter().map(|shard| open(shard.path())).collect::<Result<Vec<_>, _>>()?;
     let mut page = [0; PAGE as usize];

@@ -47,7 +47,7 @@ fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan_and_the_best_that
     assert!((4.7..4.9).contains(&rows[1].bits_per_weight), "{}", rows[1].bits_per_weight);
     let (whole, part) = (rows[1].placed().unwrap(), rows[3].placed().unwrap());
     assert_eq!((whole.n_gpu_layers, whole.layers, whole.full_offload), (33, 33, true));
-    assert!(part.n_gpu_layers + part.parted_blocks < 66 && !part.full_offload);
+    assert!(part.n_gpu_layers + part.split_blocks < 66 && !part.full_offload);
     assert!(part.tokens_per_second < whole.tokens_per_second);
     let json = serde_json::to_value(&choice).unwrap();
     assert_eq!((&json["chosen"], &json["rows"][1]["placed"]["n_gpu_layers"]), (&1.into(), &33.into()));

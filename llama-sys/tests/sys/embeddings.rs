@@ -128,7 +128,7 @@ fn what_llama_cpp_would_pool_in_parts_is_refused() {
 }
 
 #[test]
-fn sequences_that_do_not_divide_a_graph_cannot_be_averaged_nor_scored_without_a_head() {
+fn sequences_that_do_not_divide_a_graph_are_not_averaged_or_scored_without_a_head() {
     assert_eq!(refused(Context::new(&demo_model(), embedding(Pooling::Rank))), "pooling_type");
     let params = |pooling| ContextParams { n_seq_max: 5, ..embedding(pooling) };
     assert_eq!(refused(Context::new(&demo_model(), params(Pooling::Mean))), "n_seq_max");

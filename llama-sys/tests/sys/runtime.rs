@@ -38,7 +38,7 @@ fn replace(file: &Path, old: &[u8], new: &[u8]) {
 }
 
 #[test]
-fn what_is_damaged_or_of_another_build_is_refused_before_it_is_opened_and_a_whole_one_after_that_is_not() {
+fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later() {
     own_process!();
     let folder = TempDir::new().unwrap();
     type Damage<'a> = (&'a str, &'a dyn Fn(&Set), &'a dyn Fn(&Error) -> bool);

@@ -1,4 +1,4 @@
-//! The judgement of one placement: what was seen of its runs, its GPUs and the host, against a limit each.
+//! The judgement of one placement: compares its runs, GPUs and host with a limit each.
 
 use autoplace::machine::{Bytes, RateConditions};
 use autoplace::plan::Plan;
@@ -8,27 +8,27 @@ use super::{Aspect, Check};
 use crate::conditions::Conditions;
 use crate::measurement::{Row, Speed};
 
-/// Percent of the time that the threads of this process may wait for a core: on a quiet machine below 1, beside one
-/// other busy thread on two cores 30 to 50.
-const MOST_WAITED: u32 = 8;
-/// Percent of one core that other programs may use, where the system does not report how long threads waited.
-const MOST_OTHERS: u32 = 40;
+/// Percent of the time that threads of this process may wait for a core. On a quiet machine it is below 1, next to one
+/// busy thread on two cores 30 to 50.
+const MAX_WAITED: u32 = 8;
+/// Percent of one core that other programs may use, if the system does not report how long threads waited.
+const MAX_OTHERS: u32 = 40;
 /// Percent of the cores' time that the hypervisor may give to other machines.
-const MOST_STEAL: u32 = 5;
+const MAX_STEAL: u32 = 5;
 /// Percent of ten seconds in which some thread may wait for a core, and for memory.
-const MOST_CPU_PRESSURE: f32 = 25.0;
-const MOST_MEMORY_PRESSURE: f32 = 5.0;
+const MAX_CPU_PRESSURE: f32 = 25.0;
+const MAX_MEMORY_PRESSURE: f32 = 5.0;
 /// Percent of the time in which a quota may stop this process.
-const MOST_QUOTA: u32 = 10;
-/// The share of the host's available memory that may go while nothing new is loaded.
-const MOST_SHRUNK: f64 = 0.10;
+const MAX_THROTTLED: u32 = 10;
+/// The share of the host's available memory that may disappear while nothing new is loaded.
+const MAX_SHRUNK: f64 = 0.10;
 
 /// The observations of one trial.
 pub(super) struct Seen<'a> {
     pub(super) runs: &'a Row,
     pub(super) conditions: &'a Conditions,
     pub(super) host: &'a HostSeen,
-    /// The least that was free of each GPU of the plan.
+    /// The fewest free bytes of each GPU of the plan.
     pub(super) free: &'a [Option<u64>],
 }
 
@@ -48,13 +48,13 @@ pub(super) fn all(plan: &Plan, most_drift: f64, seen: &Seen<'_>) -> Vec<Check> {
     checks
 }
 
-/// The bytes by which the GPU that is shortest of them misses its margin.
+/// The largest number of bytes by which a GPU misses its margin.
 pub(super) fn shortfall(plan: &Plan, free: &[Option<u64>]) -> u64 {
     let missing = plan.gpus().zip(free).map(|(gpu, free)| gpu.headroom.margin.saturating_sub(free.unwrap_or(u64::MAX)));
     missing.max().unwrap_or_default()
 }
 
-/// Runs that may be exceptions: a job of the system that begins once is no condition of the machine.
+/// Number of runs that may be exceptions: a system job that starts once does not describe the machine.
 fn exceptions(runs: usize) -> usize {
     if runs < 4 { 0 } else { (runs / 10).max(1) }
 }
@@ -63,17 +63,17 @@ fn check(aspect: Aspect, passed: bool, found: String) -> Check {
     Check { aspect, passed, found }
 }
 
-/// The check of an aspect of which the system reports nothing: it passes.
+/// The check of an aspect that the system does not report: it passes.
 fn unknown(aspect: Aspect) -> Check {
     check(aspect, true, "not reported".to_owned())
 }
 
-/// Compares the median of the last third with that of the first third, and each run with the latter: one run in ten may
-/// differ.
+/// Compares the median of the last third with that of the first third, and each run with the first third: one run in
+/// ten may differ.
 pub(super) fn drift(runs: &Row, most: f64) -> Check {
     let speeds: Vec<f64> = runs.speeds().collect();
     let third = (speeds.len() / 3).max(1);
-    let median = |speeds: &[f64]| Speed::of(speeds.iter().copied()).median;
+    let median = |speeds: &[f64]| Speed::from_samples(speeds.iter().copied()).median;
     let first = median(&speeds[..third]).max(f64::MIN_POSITIVE);
     let change = |speed: f64| speed / first - 1.0;
     let last = change(median(&speeds[speeds.len() - third..]));
@@ -128,7 +128,8 @@ fn swap(conditions: &Conditions, host: &HostSeen) -> Check {
     check(Aspect::Swap, is_quiet, found.join("; "))
 }
 
-/// Whether the plan's margin is available, and whether the available memory stays, within the limit of a container.
+/// Checks that the plan's margin is available and that the available memory does not shrink, within a container's limit
+/// if there is one.
 fn host_memory(plan: &Plan, host: &HostSeen) -> Check {
     let Some([first, least]) = host.available else { return unknown(Aspect::HostMemory) };
     let margin = plan.host().map_or(0, |host| host.headroom.margin);
@@ -141,41 +142,41 @@ fn host_memory(plan: &Plan, host: &HostSeen) -> Check {
         Bytes(margin),
         Bytes(shrunk),
         share * 100.0,
-        MOST_SHRUNK * 100.0
+        MAX_SHRUNK * 100.0
     );
-    check(Aspect::HostMemory, least >= margin && share <= MOST_SHRUNK, found)
+    check(Aspect::HostMemory, least >= margin && share <= MAX_SHRUNK, found)
 }
 
 fn memory_pressure(conditions: &Conditions) -> Check {
     let Some(waited) = conditions.memory_pressure else { return unknown(Aspect::MemoryPressure) };
-    let found = format!("threads waited for memory {waited:.1} % of ten seconds, {MOST_MEMORY_PRESSURE} % at most");
-    check(Aspect::MemoryPressure, waited <= MOST_MEMORY_PRESSURE, found)
+    let found = format!("threads waited for memory {waited:.1} % of ten seconds, {MAX_MEMORY_PRESSURE} % at most");
+    check(Aspect::MemoryPressure, waited <= MAX_MEMORY_PRESSURE, found)
 }
 
-/// The time that threads of this process waited decides, where the system reports it: programs on other cores disturb
-/// nothing.
+/// The waiting time of this process's threads decides if it is reported, because programs on other cores do not
+/// disturb.
 pub(super) fn processor(host: &HostSeen) -> Check {
     let each = &host.each;
     let is_disturbed = |(run, pressure): &(&RateConditions, &Option<f32>)| {
         let is_crowded = match run.waited {
-            Some(waited) => waited >= MOST_WAITED,
-            None => run.others.is_some_and(|others| others >= MOST_OTHERS),
+            Some(waited) => waited >= MAX_WAITED,
+            None => run.others.is_some_and(|others| others >= MAX_OTHERS),
         };
-        let is_pressed = pressure.is_some_and(|waited| waited > MOST_CPU_PRESSURE);
-        // Threads that a quota has stopped wait too: where nobody else computes, the quota alone is at fault.
-        let is_stopped = run.throttled.is_some_and(|share| share >= MOST_QUOTA);
-        let is_alone = run.others.is_some_and(|others| others < MOST_OTHERS);
-        (is_crowded || is_pressed) && !(is_stopped && is_alone) || run.steal.is_some_and(|steal| steal >= MOST_STEAL)
+        let is_pressed = pressure.is_some_and(|waited| waited > MAX_CPU_PRESSURE);
+        // Threads stopped by a quota also count as waiting. If no other program computes, the quota alone is at fault.
+        let is_stopped = run.throttled.is_some_and(|share| share >= MAX_THROTTLED);
+        let is_alone = run.others.is_some_and(|others| others < MAX_OTHERS);
+        (is_crowded || is_pressed) && !(is_stopped && is_alone) || run.steal.is_some_and(|steal| steal >= MAX_STEAL)
     };
     let disturbed = each.iter().zip(&host.pressure).filter(is_disturbed).count();
     let may = exceptions(each.len());
     let most = |of: fn(&RateConditions) -> Option<u32>| each.iter().filter_map(of).max();
     let parts = [
         most(|run| run.waited).map(|it| {
-            format!("threads of this process waited for a core {it} % of a run (less than {MOST_WAITED} % may be)")
+            format!("threads of this process waited for a core {it} % of a run (less than {MAX_WAITED} % may be)")
         }),
         host.pressure.iter().flatten().copied().reduce(f32::max).map(|it| {
-            format!("some thread of the system waited {it:.1} % of ten seconds ({MOST_CPU_PRESSURE} % may be)")
+            format!("some thread of the system waited {it:.1} % of ten seconds ({MAX_CPU_PRESSURE} % may be)")
         }),
         most(|run| run.others).map(|it| {
             let cores = f64::from(it) / 100.0;
@@ -183,7 +184,7 @@ pub(super) fn processor(host: &HostSeen) -> Check {
         }),
         most(|run| run.steal)
             .filter(|it| *it > 0)
-            .map(|it| format!("other virtual machines took {it} % of the cores (less than {MOST_STEAL} % may be)")),
+            .map(|it| format!("other virtual machines took {it} % of the cores (less than {MAX_STEAL} % may be)")),
     ];
     let found: Vec<String> = parts.into_iter().flatten().collect();
     if found.is_empty() {
@@ -199,8 +200,8 @@ pub(super) fn quota(host: &HostSeen) -> Check {
     let Some(most) = stopped.iter().max() else {
         return check(Aspect::Quota, true, limit);
     };
-    let beyond = stopped.iter().filter(|&&share| share >= MOST_QUOTA).count();
-    let found = format!("{limit}; stopped this process {most} % of a run, {MOST_QUOTA} % at most");
+    let beyond = stopped.iter().filter(|&&share| share >= MAX_THROTTLED).count();
+    let found = format!("{limit}; stopped this process {most} % of a run, {MAX_THROTTLED} % at most");
     check(Aspect::Quota, beyond <= exceptions(host.each.len()), found)
 }
 

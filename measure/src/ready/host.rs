@@ -1,5 +1,4 @@
-//! The host while a placement is tried: the memory that this process can still take, what of it is in swap, and how
-//! much its threads had to wait.
+//! The host during a trial: the memory left for this process, its bytes in swap, and the waiting time of its threads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +13,17 @@ pub(super) struct HostSeen {
     pub(super) each: Vec<RateConditions>,
     /// Percent of the ten seconds before the end of each run in which some thread waited for a core.
     pub(super) pressure: Vec<Option<f32>>,
-    /// Bytes that this process could take before the first run, and the least after any.
+    /// Bytes that this process could take before the first run, and the minimum after any run.
     pub(super) available: Option<[u64; 2]>,
-    /// The limit that decides `available`.
+    /// The limit that determines `available`.
     pub(super) limit: HostLimit,
-    /// The limit on the processors' time.
+    /// The limit on processor time.
     pub(super) cpu_limit: Option<CpuLimit>,
-    /// The most bytes of this process that were in swap.
+    /// The most bytes of this process in swap.
     pub(super) swapped: Option<u64>,
 }
 
-/// Looks at the host that `{root}/proc` and `{root}/sys` describe.
+/// Watches the host that `{root}/proc` and `{root}/sys` describe.
 #[derive(Debug)]
 pub(super) struct HostWatch {
     root: PathBuf,
@@ -40,12 +39,12 @@ impl HostWatch {
         watch
     }
 
-    /// A run begins.
+    /// Records the start of a run.
     pub(super) fn run_begins(&mut self) {
         self.run = ConditionsWatch::begin_under(&self.root);
     }
 
-    /// It has ended, after so much time.
+    /// Records the end of a run that lasted `took`.
     pub(super) fn run_ends(&mut self, took: Duration) {
         self.seen.each.push(self.run.after(took));
         self.seen.pressure.push(HostSample::read(&self.root.join("proc/pressure")).cpu_pressure);
@@ -65,7 +64,7 @@ impl HostWatch {
                 self.seen.limit = host.limit;
             }
         }
-        // A quota that changes while it runs: the tightest counts.
+        // If a quota changes meanwhile, the tightest value counts.
         let tighter = |limit: &CpuLimit| self.seen.cpu_limit.as_ref().is_none_or(|known| limit.cpus() < known.cpus());
         if let Some(limit) = host.cpu_limit.filter(tighter) {
             self.seen.cpu_limit = Some(limit);
@@ -78,7 +77,7 @@ fn host(root: &Path) -> Host {
     if cfg!(target_os = "linux") || root != Path::new("/") { Host::detect_under(root).0 } else { Host::detect().0 }
 }
 
-/// Bytes of this process that are in swap (proc_pid_status(5): `VmSwap:      12 kB`).
+/// Bytes of this process in swap (proc_pid_status(5): `VmSwap:      12 kB`).
 fn in_swap(root: &Path) -> Option<u64> {
     let text = fs::read_to_string(root.join("proc/self/status")).ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("VmSwap:")?.trim().strip_suffix("kB"))?;

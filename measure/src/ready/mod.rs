@@ -1,8 +1,8 @@
-//! Whether a placement lasts: the same work again and again at the end of its context, while the machine is watched.
+//! The readiness check: whether a placement lasts while the same work repeats at the end of its context.
 //!
-//! In: the request of a [`Measure`], and how long to try ([`Ready`]). Out: [`Readiness`], the placements that were
-//! tried with what passed and failed of each, and the plan that passed. `trial` runs one placement, `checks` judges it,
-//! `smaller` says what to try next.
+//! The request of a [`Measure`] and the duration ([`Ready`]) flow in. [`Readiness`] flows out: the tried placements
+//! with their checks, and the plan that passed. `trial` runs one placement, `checks` judges it, `smaller` chooses the
+//! next one.
 
 mod checks;
 mod host;
@@ -23,11 +23,11 @@ use serde::{Deserialize, Serialize};
 
 use super::conditions::Conditions;
 use super::measurement::{Measured, Row};
-use super::run::{Arm, Measure};
+use super::run::{Measure, Variant};
 use super::{Error, Protocol};
 
-/// Placements that are tried, each smaller than the one before.
-const MOST_TRIALS: usize = 8;
+/// Most placements to try, each smaller than the one before.
+const MAX_TRIALS: usize = 8;
 
 /// How a placement is tried.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,15 +47,15 @@ impl Default for Ready {
 }
 
 impl Ready {
-    /// Six runs in two minutes, of 64 tokens each at most. Where two minutes are over before, three runs are enough.
+    /// Six runs in two minutes with at most 64 tokens each. If the time is over before, three runs are enough.
     pub fn quick() -> Self {
         Self { runs: 6, over: Duration::from_secs(120), is_quick: true, ..Self::default() }
     }
 
     setters! {
-        /// Sets how often the same work is done; two at least.
+        /// Sets the number of runs, at least two.
         runs(runs: u32) runs = runs.max(2);
-        /// Sets the time that the runs are spread over. Runs that take longer than that follow each other at once.
+        /// Sets the time over which the runs are spread. Longer runs follow each other at once.
         over(time: Duration) over = time;
         /// Sets the share by which the last runs may be slower or faster than the first: 0.05 is 5 %.
         drift(share: f64) drift = share;
@@ -69,55 +69,55 @@ impl Ready {
     }
 }
 
-/// What came of a [readiness check](Measure::ready).
+/// The result of a [readiness check](Measure::ready).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Readiness {
-    /// The version of this form: [`Readiness::VERSION`].
+    /// The format version: [`Readiness::VERSION`].
     pub version: u64,
     /// This crate, llama.cpp and its backends, with their versions.
     pub made_by: String,
-    /// The placements that were tried, at most eight, each smaller than the one before.
+    /// The tried placements, at most eight, each smaller than the one before.
     pub trials: Vec<Trial>,
-    /// The plan that passed, to be followed ([`ModelBuilder::follow`](autoplace::ModelBuilder::follow)).
+    /// The plan that passed, for [`ModelBuilder::follow`](autoplace::ModelBuilder::follow).
     pub plan: Option<SavedPlan>,
-    /// Why no smaller placement was tried, and what a person can do, a sentence each.
+    /// Why no smaller placement was tried, and what the user can do, one sentence each.
     pub notes: Vec<String>,
-    /// Whether it was stopped before it was known.
+    /// Whether the check was stopped before it had a result.
     pub is_stopped: bool,
 }
 
-/// One placement, run again and again.
+/// A trial of one placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Trial {
-    /// Where the model was.
+    /// The placement.
     pub placement: Measured,
-    /// The generations, a sample for each run.
+    /// The generations, with a sample for each run.
     pub runs: Row,
-    /// The worst that was seen of the devices and the host.
+    /// The worst state of the devices and the host.
     pub conditions: Conditions,
     /// The conditions of each run.
     pub each: Vec<RateConditions>,
-    /// The least that this process could still take of the host's memory, in bytes, its container's limit included.
+    /// The fewest bytes of the host's memory left for this process, including its container's limit.
     pub host_available: Option<u64>,
-    /// What was judged.
+    /// The checks.
     pub checks: Vec<Check>,
 }
 
-/// One thing that was judged.
+/// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Check {
-    /// What was judged.
+    /// The checked aspect.
     pub aspect: Aspect,
-    /// Whether it is as it must be. Where the system reports nothing, nothing fails.
+    /// Whether the aspect is within its limit. An aspect that the system does not report passes.
     pub passed: bool,
-    /// What was found, and its limit.
+    /// The observation, and its limit.
     pub found: String,
 }
 
-/// What is judged of a placement.
+/// An aspect of a placement that is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -131,10 +131,10 @@ pub enum Aspect {
     /// Neither heat nor the power supply holds a GPU's clocks down.
     #[error("clocks")]
     Clocks,
-    /// The system swapped nothing meanwhile, and nothing of this process is in swap.
+    /// The system did not swap meanwhile, and no memory of this process is in swap.
     #[error("swap")]
     Swap,
-    /// The plan's margin of the host's memory is still available, and what is available did not shrink.
+    /// The plan's margin of the host's memory is still available, and the available memory did not shrink.
     #[error("host memory")]
     HostMemory,
     /// Threads hardly waited for memory.
@@ -146,13 +146,13 @@ pub enum Aspect {
     /// No CPU quota stopped this process.
     #[error("quota")]
     Quota,
-    /// The processor was not too hot for its clock.
+    /// The processor did not lower its clock because of heat.
     #[error("heat")]
     Heat,
 }
 
 impl Readiness {
-    /// The version that this crate writes.
+    /// The format version that this crate writes.
     pub const VERSION: u64 = 1;
 
     /// Whether a placement passed.
@@ -160,19 +160,19 @@ impl Readiness {
         self.plan.is_some()
     }
 
-    /// As JSON, indented.
+    /// The result as indented JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
 impl Trial {
-    /// Whether nothing failed.
+    /// Whether all checks passed.
     pub fn passed(&self) -> bool {
         self.checks.iter().all(|check| check.passed)
     }
 
-    /// What failed, in the order of the checks.
+    /// The failed aspects, in the order of the checks.
     pub fn failed(&self) -> impl Iterator<Item = Aspect> {
         self.checks.iter().filter(|check| !check.passed).map(|check| check.aspect)
     }
@@ -186,16 +186,16 @@ impl fmt::Display for Check {
 }
 
 impl Measure<'_> {
-    /// Whether the placement of the request lasts: run again and again, at the end of its context.
+    /// Checks whether the placement of the request lasts, with repeated runs at the end of its context.
     ///
-    /// Where a GPU fails (headroom, clocks, drift) fewer layers go on GPUs at the next trial; where the host's memory
-    /// is short (swap, host memory, memory pressure) the context is halved; until one passes. Where the processor is
-    /// kept from computing (other programs, a quota, heat) no placement helps: there it ends, as with the smallest
-    /// placement, and the notes say what a person can do.
+    /// If a GPU fails (headroom, clocks, drift), the next trial has fewer layers on GPUs. If the host's memory is short
+    /// (swap, host memory, memory pressure), the next trial has half the context. The trials end when one passes, at
+    /// the smallest placement, or if something keeps the processor from computing (other programs, a quota, heat),
+    /// which no placement can improve; then the notes say what the user can do.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run). A placement that does not last is no error.
+    /// Those of [`run`](Self::run). A placement that does not last is not an error.
     pub fn ready(mut self, ready: &Ready) -> Result<Readiness, Error> {
         let header = Header::open(&self.path).map_err(load::Error::from)?;
         let mut request = self.same_context(self.request.clone());
@@ -208,7 +208,7 @@ impl Measure<'_> {
             is_stopped: false,
         };
         loop {
-            let model = match self.builder(&Arm::asked("", request.clone())).load() {
+            let model = match self.builder(&Variant::asked("", request.clone())).load() {
                 Ok(model) => model,
                 Err(error) if readiness.trials.is_empty() => return Err(error.into()),
                 Err(error) => {
@@ -219,7 +219,7 @@ impl Measure<'_> {
             let plan = model.placement();
             let Some((trial, shortfall)) = self.trial(&model, ready, readiness.trials.len())? else {
                 readiness.is_stopped = true;
-                readiness.notes.push("stopped before it was known".to_owned());
+                readiness.notes.push("stopped before there was a result".to_owned());
                 break;
             };
             let passed = trial.passed();
@@ -231,8 +231,8 @@ impl Measure<'_> {
                 break;
             }
             match next {
-                Ok(_) if readiness.trials.len() == MOST_TRIALS => {
-                    readiness.notes.push(format!("{MOST_TRIALS} placements were tried, and no more are"));
+                Ok(_) if readiness.trials.len() == MAX_TRIALS => {
+                    readiness.notes.push(format!("{MAX_TRIALS} placements were tried, which is the limit"));
                     break;
                 }
                 Ok(next) => request = next,

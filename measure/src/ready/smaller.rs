@@ -1,14 +1,14 @@
-//! The next placement after one that failed.
+//! The next placement after a failed one.
 
 use autoplace::plan::{Context, GpuLayers, Plan, Request};
 
 use super::{Aspect, Trial};
 
-/// The context that is halved no further.
-const LEAST_CONTEXT: u32 = 512;
+/// A context is not halved below this.
+const MIN_CONTEXT: u32 = 512;
 
-/// The next request, or why there is none and what a person can do, a sentence each. `shortfall`: bytes by which a
-/// GPU's margin was missed.
+/// The next request, or the reasons why there is none with advice for the user, one sentence each. `shortfall` is the
+/// number of bytes by which a GPU missed its margin.
 pub(super) fn next(request: &Request, plan: &Plan, trial: &Trial, shortfall: u64) -> Result<Request, Vec<String>> {
     let failed: Vec<Aspect> = trial.failed().collect();
     let beyond_placement: Vec<String> = failed.iter().filter_map(|&aspect| remedy(aspect)).map(str::to_owned).collect();
@@ -40,22 +40,22 @@ fn remedy(aspect: Aspect) -> Option<&'static str> {
     }
 }
 
-/// Half of the context: less on the host, or room on GPUs for what is on the host.
+/// Half of the context: it leaves more memory on the host, or room on GPUs for layers of the host.
 fn smaller_context(request: &Request, plan: &Plan) -> Result<Request, Vec<String>> {
     let half = plan.context.n_ctx / 2;
     if plan.full_offload {
-        return Err(vec!["the whole model is on GPUs: what takes the host's memory is not the model".to_owned()]);
+        return Err(vec!["the whole model is on GPUs: the model is not what takes the host's memory".to_owned()]);
     }
-    if half < LEAST_CONTEXT {
+    if half < MIN_CONTEXT {
         return Err(vec![format!(
-            "a context of {} tokens is halved no further: the host has too little memory for this model",
+            "a context of {} tokens is too short to halve: the host has too little memory for this model",
             plan.context.n_ctx
         )]);
     }
     Ok(request.clone().context(Context::Tokens(half)))
 }
 
-/// The layers that hold the missing bytes, where only bytes are missing; an eighth of the layers otherwise.
+/// The layers that hold the missing bytes, if only bytes are missing; otherwise an eighth of the layers.
 fn layers_to_remove(plan: &Plan, failed: &[Aspect], shortfall: u64) -> u32 {
     let eighth = (plan.n_gpu_layers / 8).max(1).min(plan.n_gpu_layers);
     if failed != [Aspect::Headroom] {

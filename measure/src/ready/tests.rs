@@ -1,4 +1,4 @@
-//! What passes and what fails, of figures that a test writes down.
+//! Checks with stated figures: which pass and which fail.
 
 use autoplace::machine::{CpuLimit, RateConditions};
 
@@ -8,16 +8,16 @@ use super::{Aspect, Check, Ready};
 use crate::Protocol;
 use crate::measurement::{Row, Sample, Speed};
 
-/// Runs of so many tokens per second.
+/// Runs at these tokens per second.
 fn runs(speeds: &[f64]) -> Row {
     let samples = speeds.iter().zip(0..).map(|(speed, round)| Sample { round, ns: (100e9 / speed) as u64 }).collect();
     let time = "2026-11-28T12:00:00Z".to_owned();
     let mut row = Row { n_prompt: 0, n_gen: 100, n_depth: 0, time, speed: Speed::default(), predicted: None, samples };
-    row.speed = Speed::of(row.speeds());
+    row.speed = Speed::from_samples(row.speeds());
     row
 }
 
-/// A host that was like this in ten runs; `others` is how it was in the first runs.
+/// A host with the `usual` conditions in ten runs, except for `others` in the first ones.
 fn host(usual: &str, others: &[&str]) -> HostSeen {
     let read = |text: &str| -> RateConditions { serde_json::from_str(&format!("{{{text}}}")).unwrap() };
     let rest = std::iter::repeat(usual);
@@ -40,7 +40,7 @@ fn runs_within_five_percent_of_the_first_are_steady_and_one_in_ten_may_differ() 
     assert!(drift(&runs(&steady), 0.05).passed);
     assert!(drift(&runs(&one_is_slow), 0.05).passed);
     fails(&drift(&runs(&two_are_slow), 0.05), Aspect::Drift, "2 of 10 runs beyond that, 1 may be");
-    // Of three runs none may differ.
+    // With three runs none may differ.
     fails(&drift(&runs(&[100.0, 90.0, 100.0]), 0.05), Aspect::Drift, "1 of 3 runs");
 }
 
@@ -54,13 +54,13 @@ fn runs_that_become_slower_or_faster_drift_however_slowly() {
 }
 
 #[test]
-fn a_busy_processor_fails_by_what_the_threads_waited_and_idle_cores_that_others_use_do_not() {
+fn a_processor_fails_if_the_threads_waited_and_not_if_others_use_idle_cores() {
     assert!(processor(&host("\"waited\": 1, \"others\": 300", &[])).passed);
     assert!(processor(&host("\"waited\": 1", &["\"waited\": 60"])).passed, "one run in ten");
     fails(&processor(&host("\"waited\": 24, \"others\": 100", &[])), Aspect::Processor, "24 % of a run");
     fails(&processor(&host("\"others\": 100", &[])), Aspect::Processor, "other programs used 1.0 cores");
     fails(&processor(&host("\"waited\": 0, \"steal\": 12", &[])), Aspect::Processor, "virtual machines took 12 %");
-    // The quota alone is at fault.
+    // Only the quota is at fault.
     assert!(processor(&host("\"waited\": 50, \"throttled\": 50, \"others\": 3", &[])).passed);
     fails(&processor(&host("\"waited\": 50, \"throttled\": 50, \"others\": 90", &[])), Aspect::Processor, "50 %");
     let pressed = HostSeen { pressure: vec![Some(80.0); 10], ..host("", &[]) };

@@ -1,4 +1,4 @@
-//! One placement: its context is filled, then the same work is done again and again, spread over a time.
+//! A trial of one placement: fills its context, then repeats the same work, spread over a time.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::measurement::{Measured, Point, Row, Sample, Speed};
 use crate::run::{Measure, Progress, now, text};
 use crate::{Error, Protocol};
 
-/// Runs that a quick check makes however long they take: the first, and the last two to compare with it.
-const LEAST_RUNS: u32 = 3;
+/// The minimum of runs of a quick check: the first, and the last two to compare with it.
+const MIN_RUNS: u32 = 3;
 
 impl Measure<'_> {
-    /// Runs one placement. Returns the trial, and the bytes by which a GPU misses its margin; `None` if it was stopped.
+    /// Runs one placement. Returns the trial, and the bytes by which a GPU misses its margin; `None` if stopped.
     pub(super) fn trial(&mut self, model: &Model, ready: &Ready, tried: usize) -> Result<Option<(Trial, u64)>, Error> {
         let plan = model.placement();
         let n_ctx = plan.context.n_ctx_seq();
@@ -29,7 +29,7 @@ impl Measure<'_> {
         if !(self.progress)(&Progress { name: &name, done: 0.0 }) {
             return Ok(None);
         }
-        // Not counted: it fills the context, and finds everything cold.
+        // Not counted: this run fills the context and warms up.
         text(model, &tokens, (0, deepest), protocol.n_gen)?;
         let mut observer = Observer::new(model, &self.system);
         observer.look(&mut point.conditions);
@@ -37,7 +37,7 @@ impl Measure<'_> {
         let begun = self.clock.now();
         for run in 0..ready.runs {
             let is_late = self.clock.now().saturating_sub(begun) >= ready.over;
-            if ready.is_quick && run >= LEAST_RUNS && is_late {
+            if ready.is_quick && run >= MIN_RUNS && is_late {
                 break;
             }
             let share = f64::from(run) / f64::from(ready.runs - 1);
@@ -61,7 +61,7 @@ impl Measure<'_> {
         let checks = checks::all(&plan, ready.drift, &seen);
         let shortfall = checks::shortfall(&plan, observer.least_free());
         let host_available = host.available.map(|[_, least]| least);
-        let placement = Measured::of(&model.report());
+        let placement = Measured::from_report(&model.report());
         let trial = Trial { placement, runs, conditions, each: host.each, host_available, checks };
         Ok(Some((trial, shortfall)))
     }
@@ -85,6 +85,6 @@ fn in_one_row(mut rows: Vec<Row>) -> Row {
     let mut row = rows.swap_remove(0);
     row.samples.extend(rows.into_iter().flat_map(|row| row.samples));
     row.samples.sort_by_key(|sample| sample.round);
-    row.speed = Speed::of(row.speeds());
+    row.speed = Speed::from_samples(row.speeds());
     row
 }

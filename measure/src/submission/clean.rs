@@ -1,14 +1,13 @@
-//! Texts without what identifies a person or a machine. A text flows in, the same text with such words masked flows
-//! out.
+//! Masks words that identify a person or a machine. A text flows in, the masked text flows out.
 
 use std::env;
 use std::fs;
 
-/// What stands in place of a word that identifies somebody.
+/// The replacement for an identifying word.
 const MASK: &str = "(left out)";
 
-/// Shorter names are parts of too many words, and say little.
-const SHORTEST_NAME: usize = 3;
+/// Shorter names occur in too many words and identify little.
+const MIN_NAME_LENGTH: usize = 3;
 
 /// Words that identify this user or this machine.
 #[derive(Debug, Clone, Default)]
@@ -18,27 +17,27 @@ pub(super) struct Clean {
 
 impl Clean {
     /// The names of the user, of the home folder and of the machine.
-    pub(super) fn of_this_user() -> Self {
+    pub(super) fn for_this_user() -> Self {
         let variables = ["USER", "USERNAME", "LOGNAME", "HOSTNAME", "COMPUTERNAME", "USERDOMAIN"];
         let named = variables.into_iter().filter_map(|name| env::var(name).ok());
         let home = ["HOME", "USERPROFILE"].into_iter().filter_map(|name| env::var(name).ok());
         let home = home.filter_map(|path| path.rsplit(['/', '\\']).next().map(str::to_owned));
         let host = ["/proc/sys/kernel/hostname", "/etc/hostname"].into_iter();
         let host = host.filter_map(|file| fs::read_to_string(file).ok()).map(|name| name.trim().to_owned());
-        Self::of(named.chain(home).chain(host))
+        Self::new(named.chain(home).chain(host))
     }
 
-    pub(super) fn of(private: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+    pub(super) fn new(private: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let private = private.into_iter().map(|name| name.as_ref().to_lowercase());
-        Self { private: private.filter(|name| name.chars().count() >= SHORTEST_NAME).collect() }
+        Self { private: private.filter(|name| name.chars().count() >= MIN_NAME_LENGTH).collect() }
     }
 
-    /// A name: of a path only the last part, and words that identify somebody masked.
+    /// A name with identifying words masked; for a path, only its last part.
     pub(super) fn text(&self, text: &str) -> String {
         self.cleaned(file_of(text))
     }
 
-    /// A pattern of tensors' names, which has backslashes of its own.
+    /// A pattern of tensor names, whose backslashes are not a path.
     pub(super) fn pattern(&self, text: &str) -> String {
         self.cleaned(text)
     }
@@ -54,7 +53,7 @@ impl Clean {
         words.collect()
     }
 
-    /// Whether a word names a user, a machine, a device's serial, or an address of any kind.
+    /// Whether a word names a user, a machine, a device's serial number, or an address of any kind.
     fn identifies(&self, word: &str) -> bool {
         let lower = word.to_lowercase();
         let mut parts = lower.split(|c: char| !c.is_alphanumeric());
@@ -64,7 +63,7 @@ impl Clean {
     }
 }
 
-/// The last part of a path; all of what is none.
+/// The last part of a path; any other text as a whole.
 fn file_of(text: &str) -> &str {
     let is_drive = |text: &str| text.as_bytes().get(1) == Some(&b':') && text.contains('\\');
     let is_path = text.starts_with(['/', '~', '\\']) || is_drive(text) || text.matches(['/', '\\']).count() > 1;
@@ -74,7 +73,7 @@ fn file_of(text: &str) -> &str {
     }
 }
 
-/// Whether there is a UUID in it: groups of 8, 4, 4, 4 and 12 hexadecimal digits.
+/// Whether the word contains a UUID: groups of 8, 4, 4, 4 and 12 hexadecimal digits.
 fn has_uuid(word: &str) -> bool {
     let groups: Vec<&str> = word.split('-').collect();
     let is_hex = |group: &str| group.chars().all(|c| c.is_ascii_hexdigit());
@@ -83,7 +82,7 @@ fn has_uuid(word: &str) -> bool {
         .any(|five| five.iter().zip([8, 4, 4, 4, 12]).all(|(group, length)| group.len() == length && is_hex(group)))
 }
 
-/// Whether it is an address of a network, of a network's card or of the PCI bus.
+/// Whether the word is an address of a network, of a network card or of the PCI bus.
 fn is_address(word: &str) -> bool {
     let numbers = |mark: char, radix: u32| -> Option<Vec<u32>> {
         word.split(mark).map(|part| u32::from_str_radix(part, radix).ok()).collect()
@@ -107,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_identifies_somebody_is_masked_and_the_names_of_things_stay() {
-        let clean = Clean::of(["ann", "Anns-PC", "x"]);
+        let clean = Clean::new(["ann", "Anns-PC", "x"]);
         for (text, expected) in [
             ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
             ("AMD RYZEN AI MAX+ 395 w/ Radeon 8060S", "AMD RYZEN AI MAX+ 395 w/ Radeon 8060S"),

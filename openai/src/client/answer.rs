@@ -1,4 +1,4 @@
-//! One answer: events in, parts of it, its end and its counts out.
+//! One answer: events flow in; its parts, its end and its counts flow out.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub(super) struct Answer {
     begun: Instant,
     first: Option<Instant>,
     statistics: Statistics,
-    /// What the server says of the end, before the counts.
+    /// The finish reason that the server announced before the counts.
     announced: Option<FinishReason>,
     finished: Option<FinishReason>,
     url: String,
@@ -94,7 +94,7 @@ impl Answer {
         let choice = &data["choices"][0];
         let delta = &choice["delta"];
         let text = |of: &Value| of.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        // vLLM's name of it is the second.
+        // vLLM uses the second name.
         let reasoning = text(&delta["reasoning_content"]).or_else(|| text(&delta["reasoning"]));
         self.parts.extend(reasoning.map(ReplyPart::Reasoning));
         let content = text(&delta["content"]).or_else(|| text(&choice["text"]));
@@ -111,7 +111,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Times as they are seen here, with the way there and back.
+    /// Reads the server's counts. Times are measured here and include the network.
     fn count(&mut self, usage: &Value) {
         if self.first.is_none() && !(self.parts.is_empty() && self.calls.is_empty()) {
             self.first = Some(Instant::now());

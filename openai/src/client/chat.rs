@@ -11,11 +11,11 @@ use super::answer::Answer;
 use super::generate::value;
 use super::{Error, Generate, wire};
 
-/// A conversation, as [`autoplace::generate::Chat`]: what was said so far, and how the model is asked for more. A clone
-/// goes its own way from here.
+/// A conversation, like [`autoplace::generate::Chat`]: the messages so far, and the settings for answers. A clone
+/// continues independently.
 ///
-/// Messages of a local conversation can be given to [`messages_mut`](Self::messages_mut): it goes on here. A
-/// conversation that is longer than the server's context is an error ([`Error::is_too_long`]).
+/// [`messages_mut`](Self::messages_mut) accepts the messages of a local conversation and continues it. A conversation
+/// longer than the server's context is an error ([`Error::is_too_long`]).
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Chat {
@@ -31,7 +31,7 @@ impl Chat {
         Self { generate, messages: Vec::new(), tools: Vec::new(), tool_choice: ToolChoice::Auto, variables: Map::new() }
     }
 
-    /// Puts a system message at the beginning, in place of one that is there.
+    /// Sets the system message at the beginning.
     pub fn system(mut self, content: impl Into<String>) -> Self {
         let message = Message::system(content);
         match self.messages.first_mut() {
@@ -41,62 +41,63 @@ impl Chat {
         self
     }
 
-    /// Says how answers are generated.
+    /// Sets how answers are generated.
     pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
         self.generate = settings(self.generate);
         self
     }
 
-    /// Tools that the model may call. Their results are said with [`tool_result`](Self::tool_result).
+    /// Sets the tools that the model may call. [`tool_result`](Self::tool_result) adds their results.
     pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
         self.tools = tools.into();
         self
     }
 
-    /// Whether what a person says is answered with a call of a tool. After the result of a call the model is free
-    /// again. Default: as the model likes.
+    /// Sets whether the model must answer a message with a tool call. After the call's result the model is free again.
+    /// Default: the model decides.
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
         self.tool_choice = choice;
         self
     }
 
-    /// Another variable of the chat template, such as `enable_thinking` (`chat_template_kwargs`: llama.cpp's and vLLM's
+    /// Sets a variable of the chat template, such as `enable_thinking` (`chat_template_kwargs`: llama.cpp's and vLLM's
     /// addition to the API).
     pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.variables.insert(name.into(), value.into());
         self
     }
 
-    /// What was said so far.
+    /// The messages so far.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// The same, to be changed.
+    /// The messages, for changes.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
     }
 
-    /// Adds a message, and asks for no answer.
+    /// Adds a message without requesting an answer.
     pub fn push(&mut self, message: Message) {
         self.messages.push(message);
     }
 
-    /// Adds what a tool gave for a call, and asks for no answer: there may be several calls.
+    /// Adds the result of a call without requesting an answer, because there may be several calls.
     pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<String>) {
         self.push(Message::tool(call, content));
     }
 
-    /// Forgets all but the first messages.
+    /// Keeps only the first `messages` messages.
     pub fn truncate(&mut self, messages: usize) {
         self.messages.truncate(messages);
     }
 
-    /// Adds what the person says, and asks for an answer.
+    /// Adds a user's message and requests an answer.
     ///
     /// # Errors
     ///
-    /// As [`answer`](Self::answer). What was said is taken back then, and where the first thing that comes is an error.
+    /// Those of [`answer`](Self::answer). On such an error, or if the stream's first item is an error, the message is
+    /// removed again.
     pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
         self.push(Message::user(content));
         match self.begin() {
@@ -108,13 +109,13 @@ impl Chat {
         }
     }
 
-    /// Adds what the person says, and asks for an answer that is a value of a type, whose schema is sent to the server.
-    /// It is in the history as JSON. Tools are left out: such an answer cannot call one.
+    /// Adds a user's message and requests an answer that is a value of `T`. The type's schema is sent to the server.
+    /// The history keeps the answer as JSON. Tools are left out: such an answer cannot call any.
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say), and the first error of the answer; [`Error::Incomplete`] and [`Error::NotOfType`]. What
-    /// was said is taken back then.
+    /// Those of [`say`](Self::say), the first error of the answer, [`Error::Incomplete`] and [`Error::NotOfType`]. On
+    /// an error, the message is removed again.
     pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<String>) -> Result<T, Error> {
         let before = self.messages.len();
         let mut asked = Self { tools: Vec::new(), ..self.clone() };
@@ -130,13 +131,12 @@ impl Chat {
         Ok(value)
     }
 
-    /// Asks for an answer to what was said. It is added to the history when it ends; when it is dropped before, as far
-    /// as it came.
+    /// Requests an answer to the messages so far. The finished answer is added to the history; a dropped stream adds
+    /// its text so far.
     ///
     /// # Errors
     ///
-    /// [`Error::Inexpressible`] and [`Error::Thread`]. What the server says against the request comes with the first
-    /// part of the answer.
+    /// [`Error::Inexpressible`] and [`Error::Thread`]. A refusal by the server arrives as the first item of the stream.
     pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
         let answer = self.begin()?;
         Ok(ChatStream::new(self, answer, false))
@@ -158,14 +158,13 @@ impl Chat {
     }
 }
 
-/// An answer as it comes: an iterator of its parts. Dropping it ends the answer; the history keeps it as far as it
-/// came.
+/// A streaming answer: an iterator of its parts. Dropping it ends the answer; the history keeps the text so far.
 #[derive(Debug)]
 pub struct ChatStream<'a> {
     chat: &'a mut Chat,
     answer: Answer,
     reply: Reply,
-    /// Whether the last message is what was said for this answer.
+    /// Whether the last message was added for this answer.
     is_said: bool,
     is_over: bool,
 }
@@ -175,7 +174,7 @@ impl<'a> ChatStream<'a> {
         Self { chat, answer, reply: Reply::default(), is_said, is_over: false }
     }
 
-    /// Runs to the end and returns the whole answer, which is in the history then.
+    /// Runs to the end and returns the whole answer, which is then in the history.
     ///
     /// # Errors
     ///
@@ -187,23 +186,23 @@ impl<'a> ChatStream<'a> {
         Ok((self.reply.clone(), self.statistics()))
     }
 
-    /// The whole answer, once the iterator has ended. [`Reply::raw`] is its content: the server has read the marks
-    /// around it.
+    /// The whole answer, once the iterator has ended. [`Reply::raw`] equals its content, because the server has removed
+    /// the marks.
     pub fn reply(&self) -> Option<&Reply> {
         self.is_over.then_some(&self.reply)
     }
 
-    /// Counts of the server, which come at the end, and times as they are seen here.
+    /// The server's counts, which arrive at the end, and times measured here.
     pub fn statistics(&self) -> Statistics {
         self.answer.statistics()
     }
 
-    /// Why the answer ended; `None` while it runs.
+    /// The reason why the answer ended; `None` while it runs.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.answer.finish_reason()
     }
 
-    /// Ends the answer that another thread is waiting for. The history keeps it as far as it came.
+    /// A handle for another thread to end the answer. The history keeps the text so far.
     pub fn abort_handle(&self) -> AbortHandle {
         self.answer.abort_handle()
     }

@@ -1,4 +1,4 @@
-//! Server-sent events: a thread sends the request and reads what comes, so that an abort can end the wait.
+//! Server-sent events. A thread sends the request and reads the events, so that an abort can end the wait.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::{Endpoint, Error};
 
-/// Events that wait for their reader; the server waits then too.
+/// Maximum number of unread events. At this number, reading from the server pauses.
 const AHEAD: usize = 64;
 
-/// Bytes of one event.
+/// Maximum bytes of one event.
 const LARGEST: u64 = 16 << 20;
 
-/// What a request is answered with, event by event. Dropping it ends the connection, with the next event at the latest.
+/// The events of a response. Dropping it ends the connection, at the latest with the next event.
 #[derive(Debug)]
 pub(super) struct Events {
     endpoint: Endpoint,
@@ -29,7 +29,7 @@ pub(super) struct Events {
 #[derive(Debug)]
 pub(super) enum Event {
     Data(Value),
-    /// `[DONE]`, or the end of the connection; `true`: as it should be.
+    /// `[DONE]` (true), or the end of the connection (false).
     End(bool),
     Aborted,
 }
@@ -41,7 +41,7 @@ impl Events {
         let read = move || {
             let last = read(&here, path, &body, |event| to.send(Ok(event)).is_ok());
             if let Err(error) = last {
-                // Nobody may listen any more.
+                // The receiver may be gone.
                 let _ = to.send(Err(error));
             }
         };
@@ -50,7 +50,7 @@ impl Events {
         Ok(Self { endpoint: endpoint.clone(), receiver, sender, is_aborted: Arc::default() })
     }
 
-    /// Waits for the next.
+    /// Waits for the next event.
     pub(super) fn next(&self) -> Result<Event, Error> {
         let silence = self.endpoint.silence;
         let event = self.receiver.recv_timeout(silence);
@@ -68,7 +68,7 @@ impl Events {
         let (is_aborted, sender) = (Arc::clone(&self.is_aborted), self.sender.clone());
         AbortHandle::new(move || {
             is_aborted.store(true, Ordering::Release);
-            // A reader that does not wait sees it with the event that is there.
+            // A reader that is not waiting sees the flag with the next event.
             let _: Result<(), TrySendError<_>> = sender.try_send(Ok(Event::Aborted));
         })
     }
@@ -89,7 +89,7 @@ fn read(endpoint: &Endpoint, path: &str, body: &Value, mut send: impl FnMut(Even
         if read as u64 == LARGEST {
             return Err(endpoint.protocol(format!("an event of more than {LARGEST} bytes")));
         }
-        // The API has one line for each event; comments and other fields say nothing.
+        // The API has one `data` line for each event; comments and other fields are ignored.
         let event = match line.strip_prefix("data:").map(str::trim) {
             _ if read == 0 => Event::End(false),
             Some("[DONE]") => Event::End(true),

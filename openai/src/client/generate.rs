@@ -1,4 +1,4 @@
-//! How a text is generated, and a text as it comes.
+//! The settings of a generation, and a streaming text.
 
 use autoplace::AbortHandle;
 use autoplace::chat::ReplyPart;
@@ -11,8 +11,8 @@ use super::answer::Answer;
 use super::wire::response_format;
 use super::{Endpoint, Error};
 
-/// A text to be asked for: [`Generate`](autoplace::generate::Generate)'s settings that the API has names for. What is
-/// not set is the server's.
+/// A request for a text, with the settings of [`Generate`](autoplace::generate::Generate) that the API supports. Unset
+/// ones are the server's defaults.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked for until `stream` or `text` is called"]
 pub struct Generate {
@@ -33,60 +33,61 @@ impl Generate {
         self
     }
 
-    /// Tokens at most.
+    /// Sets the maximum number of tokens.
     pub fn max_tokens(self, n: usize) -> Self {
         self.set("max_tokens", n)
     }
 
-    /// Ends the text where this stands in it, which is left out. Several may be given.
+    /// Ends the text before this stop string. Repeat for several.
     pub fn stop(mut self, text: impl Into<String>) -> Self {
         self.stops.push(text.into());
         self
     }
 
-    /// Temperature; 0 takes the likeliest token always.
+    /// Sets the temperature; 0 always takes the likeliest token.
     pub fn temp(self, temp: f32) -> Self {
         self.set("temperature", temp)
     }
 
-    /// Only the `k` likeliest tokens: llama.cpp's and vLLM's addition to the API.
+    /// Keeps only the `k` likeliest tokens: llama.cpp's and vLLM's addition to the API.
     pub fn top_k(self, k: u32) -> Self {
         self.set("top_k", k)
     }
 
-    /// Only the likeliest tokens that come to this probability together.
+    /// Keeps only the likeliest tokens whose probabilities add up to `p`.
     pub fn top_p(self, p: f32) -> Self {
         self.set("top_p", p)
     }
 
-    /// Only tokens that have this share of the likeliest one's probability: llama.cpp's and vLLM's addition.
+    /// Keeps only tokens with at least this share of the likeliest token's probability: llama.cpp's and vLLM's addition
+    /// to the API.
     pub fn min_p(self, p: f32) -> Self {
         self.set("min_p", p)
     }
 
-    /// Makes tokens less likely the more often they came.
+    /// Makes tokens less likely with each occurrence.
     pub fn frequency_penalty(self, penalty: f32) -> Self {
         self.set("frequency_penalty", penalty)
     }
 
-    /// Makes tokens less likely that came before.
+    /// Makes tokens less likely after their first occurrence.
     pub fn presence_penalty(self, penalty: f32) -> Self {
         self.set("presence_penalty", penalty)
     }
 
-    /// The seed: the same gives the same text, as far as the server keeps that.
+    /// Sets the seed. The same seed gives the same text, if the server guarantees it.
     pub fn seed(self, seed: u32) -> Self {
         self.set("seed", seed)
     }
 
-    /// What the text must be: a JSON value of a schema, or any JSON object. Another constraint is
-    /// [`Error::Inexpressible`] when the text is asked for.
+    /// Constrains the text to a JSON value of a schema, or to any JSON object. Any other constraint is
+    /// [`Error::Inexpressible`] when the text is requested.
     pub fn constraint(mut self, constraint: Constraint) -> Self {
         self.constraint = Some(constraint);
         self
     }
 
-    /// The body of a request, but for its prompt or messages.
+    /// The body of a request without its prompt or messages.
     pub(super) fn body(&self) -> Result<Map<String, Value>, Error> {
         let mut body = self.settings.clone();
         body.insert("model".into(), self.endpoint.name()?.into());
@@ -101,32 +102,32 @@ impl Generate {
         Ok(body)
     }
 
-    /// Asks for the text (`/completions`) and returns it as it comes.
+    /// Requests the text (`/completions`) and streams it.
     ///
     /// # Errors
     ///
-    /// As [`Endpoint::chat`], [`Error::Inexpressible`] and [`Error::Thread`]. What the server says against the request
-    /// comes with the first piece.
+    /// Those of [`Endpoint::chat`], [`Error::Inexpressible`] and [`Error::Thread`]. A refusal by the server arrives as
+    /// the first item of the stream.
     pub fn stream(self) -> Result<TextStream, Error> {
         let mut body = self.body()?;
         body.insert("prompt".into(), self.prompt.into());
         Ok(TextStream(Answer::start(&self.endpoint, "/completions", body.into())?))
     }
 
-    /// The whole text.
+    /// Requests the whole text.
     ///
     /// # Errors
     ///
-    /// As [`stream`](Self::stream), and the first error of the stream.
+    /// Those of [`stream`](Self::stream), and the first error of the stream.
     pub fn text(self) -> Result<String, Error> {
         self.stream()?.collect()
     }
 
-    /// The whole text as a value, whose type's schema is sent to the server.
+    /// Requests the text as a value of `T`. The type's schema is sent to the server.
     ///
     /// # Errors
     ///
-    /// As [`text`](Self::text); [`Error::Incomplete`] and [`Error::NotOfType`].
+    /// Those of [`text`](Self::text), [`Error::Incomplete`] and [`Error::NotOfType`].
     pub fn parse<T: DeserializeOwned + JsonSchema>(self) -> Result<T, Error> {
         let mut stream = self.constraint(Constraint::of_type::<T>()).stream()?;
         let text = stream.by_ref().collect::<Result<String, Error>>()?;
@@ -134,7 +135,7 @@ impl Generate {
     }
 }
 
-/// The value that a whole answer is.
+/// Parses a whole answer.
 pub(super) fn value<T: DeserializeOwned>(text: String, finished: Option<FinishReason>) -> Result<T, Error> {
     match serde_json::from_str(&text) {
         Ok(value) => Ok(value),
@@ -143,22 +144,23 @@ pub(super) fn value<T: DeserializeOwned>(text: String, finished: Option<FinishRe
     }
 }
 
-/// A text as it comes: an iterator of its pieces. Dropping it ends the connection.
+/// A streaming text: an iterator of its pieces. Dropping it ends the connection.
 #[derive(Debug)]
 pub struct TextStream(Answer);
 
 impl TextStream {
-    /// Counts of the server, which come at the end, and times as they are seen here.
+    /// The server's counts, which arrive at the end, and times measured here.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
     }
 
-    /// Why the text ended; `None` while it runs. A stop string is the end of a text too, as the API has it.
+    /// The reason why the text ended; `None` while it runs. The API does not tell a stop string from the end of the
+    /// text.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.0.finish_reason()
     }
 
-    /// Ends the text that another thread is waiting for.
+    /// A handle for another thread to end the text.
     pub fn abort_handle(&self) -> AbortHandle {
         self.0.abort_handle()
     }

@@ -1,8 +1,8 @@
-//! A model behind an OpenAI endpoint, called as a local one is: how an application outgrows one machine.
+//! A model behind an OpenAI endpoint with the interface of a local model, for applications that outgrow one machine.
 //!
 //! In: the calls of [`Model`](autoplace::Model) and [`Chat`](autoplace::generate::Chat). Out: requests to vLLM,
-//! llama-server, this crate's own `serve` or whatever else speaks the API, and their answers as they stream. One line
-//! of a program changes:
+//! llama-server, this crate's own `serve` or any other server with this API, and their streaming answers. One line of a
+//! program changes:
 //!
 //! ```no_run
 //! use autoplace::chat::ReplyPart;
@@ -17,8 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What the API has no field for has no method here, and a constraint that it cannot express is an error: nothing is
-//! left out in silence.
+//! Settings without a field in the API have no method here, and a constraint that the API cannot express is an error:
+//! nothing is dropped silently.
 
 mod answer;
 mod chat;
@@ -39,16 +39,16 @@ pub use chat::{Chat, ChatStream};
 pub use error::Error;
 pub use generate::{Generate, TextStream};
 
-/// Until a server is there.
+/// The time limit of a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// As long as a worker may show no sign of life ([`WorkerProcess::timeout`](autoplace::WorkerProcess::timeout)).
+/// The default silence, the same as a worker's ([`WorkerProcess::timeout`](autoplace::WorkerProcess::timeout)).
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// Bytes of an answer that is not streamed.
+/// Maximum bytes of an answer that is not streamed.
 const LARGEST_BODY: u64 = 4 << 20;
 
-/// A model that a server of OpenAI's API has. Clones are handles of the same.
+/// A model on a server with OpenAI's API. Clones are handles of the same endpoint.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     agent: Agent,
@@ -58,7 +58,7 @@ pub struct Endpoint {
     silence: Duration,
 }
 
-/// Shown to the server and to nobody else.
+/// Sent to the server and never shown.
 #[derive(Clone)]
 struct Key(Arc<str>);
 
@@ -69,13 +69,13 @@ impl fmt::Debug for Key {
 }
 
 impl Endpoint {
-    /// The server at this base address, as `OPENAI_BASE_URL` has it: `http://127.0.0.1:8080/v1`. Nothing is asked of it
-    /// yet. For `https`, the application's `Cargo.toml` has `ureq = { version = "3", features = ["rustls"] }`. Proxies
-    /// are those of the environment.
+    /// A server at this base address, in the form of `OPENAI_BASE_URL`: `http://127.0.0.1:8080/v1`. Sends no request
+    /// yet. For `https`, the application's `Cargo.toml` needs `ureq = { version = "3", features = ["rustls"] }`.
+    /// Proxies come from the environment.
     pub fn new(url: impl AsRef<str>) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // Elsewhere the key is not to go, and a conversation neither.
+            // The key and the conversation must not go to another server.
             .max_redirects(0)
             .timeout_connect(Some(CONNECT));
         Self {
@@ -87,29 +87,29 @@ impl Endpoint {
         }
     }
 
-    /// The model of this name. Without it, the server's only one.
+    /// Sets the model's name. Default: the server's only model.
     #[must_use]
     pub fn model(mut self, name: impl Into<String>) -> Self {
         self.name = Arc::new(OnceLock::from(name.into()));
         self
     }
 
-    /// The key that the server wants: `Authorization: Bearer KEY`. Without `https` it can be read on the way.
+    /// Sets the server's key: `Authorization: Bearer KEY`. Without `https` others can read it on the way.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(Key(key.into().into()));
         self
     }
 
-    /// How long an answer may bring nothing before it is [`Error::Silent`]: prompts that wait or take long are silent
-    /// too. The list of models has to be whole by then. Default: ten minutes.
+    /// Sets the time without any data after which an answer is [`Error::Silent`]. Queued and long prompts are silent
+    /// too. The list of models must be complete within this time. Default: ten minutes.
     #[must_use]
     pub fn timeout(mut self, silence: Duration) -> Self {
         self.silence = silence;
         self
     }
 
-    /// Names of the server's models.
+    /// The names of the server's models.
     ///
     /// # Errors
     ///
@@ -124,24 +124,25 @@ impl Endpoint {
         })?;
         let list = match &body["data"] {
             Value::Array(list) => &list[..],
-            // Go's encoder writes an empty list so, and with it Ollama without a model.
+            // Go's encoder writes an empty list as null, for example in Ollama without a model.
             Value::Null if body.get("data").is_some() => &[],
             _ => return Err(self.protocol("/models lists no `data`")),
         };
         Ok(list.iter().filter_map(|model| model["id"].as_str()).map(str::to_owned).collect())
     }
 
-    /// A conversation with the model, as [`Model::chat`](autoplace::Model::chat). The server has the chat template.
+    /// A conversation with the model, like [`Model::chat`](autoplace::Model::chat). The server applies the chat
+    /// template.
     ///
     /// # Errors
     ///
-    /// As [`models`](Self::models), where the model was not named; [`Error::WhichModel`] where there is not just one.
+    /// Those of [`models`](Self::models) if no model was named; [`Error::WhichModel`] unless there is exactly one.
     pub fn chat(&self) -> Result<Chat, Error> {
         self.name()?;
         Ok(Chat::new(self.generate("")))
     }
 
-    /// A text that goes on from a prompt, as [`Model::generate`](autoplace::Model::generate).
+    /// A text that continues a prompt, like [`Model::generate`](autoplace::Model::generate).
     pub fn generate(&self, prompt: impl Into<String>) -> Generate {
         Generate::new(self.clone(), prompt.into())
     }
@@ -172,7 +173,7 @@ impl Endpoint {
         self.sent(self.with_key(self.agent.post(self.address(path))).send_json(body))
     }
 
-    /// What a request was answered with, if it was not refused.
+    /// The response, unless it is an error.
     fn sent(&self, sent: Result<Response<ureq::Body>, ureq::Error>) -> Result<Response<ureq::Body>, Error> {
         let mut response = sent.map_err(|error| match error {
             ureq::Error::Timeout(ureq::Timeout::Global) => self.silent(),

@@ -1,4 +1,4 @@
-//! Messages and calls of tools, as the API writes them.
+//! Messages and tool calls in the API's form.
 
 use autoplace::chat::{Message, Tool, ToolCall, with_ids};
 use autoplace::generate::{Constraint, ToolChoice};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Error;
 
-/// The messages of a conversation. Calls without an id, as a local model's, are given one, and their results have it.
+/// The messages of a conversation. Calls without an id, such as a local model's, get one, and so do their results.
 pub(super) fn messages(messages: &[Message]) -> Value {
     let messages = with_ids(messages, |number| format!("call_{number}"));
     let messages = messages.iter().map(|message| {
@@ -45,7 +45,7 @@ pub(super) fn tool_choice(choice: &ToolChoice) -> Value {
     }
 }
 
-/// `response_format`: the API knows JSON, and no other constraint.
+/// `response_format`: the API supports JSON and no other constraint.
 pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
     if *constraint == Constraint::json_object() {
         return Ok(json!({"type": "json_object"}));
@@ -57,7 +57,7 @@ pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
     Ok(json!({"type": "json_schema", "json_schema": schema}))
 }
 
-/// Calls in the making: their arguments come in pieces.
+/// Unfinished calls, whose arguments arrive in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Vec<Call>);
 
@@ -74,7 +74,8 @@ impl Calls {
         self.0.is_empty()
     }
 
-    /// Adds the `tool_calls` of a chunk. Some servers say 0 of each call, or nothing: then its id is another.
+    /// Adds the `tool_calls` of a chunk. Some servers send index 0 for each call, or none; a new id then begins a new
+    /// call.
     pub(super) fn add(&mut self, deltas: &Value) {
         for delta in deltas.as_array().into_iter().flatten() {
             let index = delta["index"].as_u64().unwrap_or_default();
@@ -92,7 +93,7 @@ impl Calls {
         }
     }
 
-    /// The whole calls, once there are no more.
+    /// The complete calls after the last chunk.
     pub(super) fn finish(&mut self) -> Result<Vec<ToolCall>, Error> {
         let calls = self.0.drain(..).map(|Call { id, name, arguments, .. }| {
             let read: Option<Map<String, Value>> = match arguments.trim() {

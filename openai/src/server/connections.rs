@@ -1,4 +1,4 @@
-//! Connections, as many as there may be, and a line for each request that came by one.
+//! A limited number of connections, and a log line for each request.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -23,21 +23,22 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tower::ServiceExt;
 
-/// Bytes of the head of a request.
+/// Maximum bytes of a request's head.
 const LARGEST_HEAD: usize = 64 << 10;
 
-/// One of them.
+/// A client's connection.
 pub(super) struct Connection {
     peer: SocketAddr,
-    /// What its client has to send a head, from the connection or its last request on, and then a body.
+    /// The time limit for a client to send a head (counted from the connection or its last request), and then a body.
     pub(super) timeout: Duration,
-    /// Whether the engine works for it: before and after that it can be closed for others.
+    /// Whether the engine is working on its request. Otherwise it may be closed to make room.
     pub(super) is_answered: AtomicBool,
     closes: Notify,
 }
 
-/// Takes connections until `stop`, then lets requests finish. Of more than `most` at once, the oldest is closed that
-/// is not being answered, so that nobody keeps others out by saying nothing; where all are, a new one is turned away.
+/// Accepts connections until `stop`, then lets requests finish. Above `most` connections, the oldest one without a
+/// running answer is closed, so that silent clients cannot block others. If all have running answers, a new connection
+/// is refused.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -74,7 +75,7 @@ pub(super) async fn serve(
             }
             open.push(Arc::clone(&connection));
         }
-        // Each token is sent when it comes.
+        // Each token is sent as it comes.
         let _ = stream.set_nodelay(true);
         let (of, routes) = (Arc::clone(&connection), routes.clone());
         let service = service_fn(move |request| answer(routes.clone(), request, Arc::clone(&of)));
@@ -87,7 +88,7 @@ pub(super) async fn serve(
         let open = Arc::clone(&open);
         tokio::spawn(async move {
             tokio::select! {
-                // A client that breaks off is no news: its requests have their lines.
+                // A broken connection is not logged: its requests have their lines.
                 _ = spoken => {}
                 () = connection.closes.notified() => {}
             }
@@ -121,17 +122,17 @@ async fn answer(
     Ok(response.map(|body| Answer { body, line }))
 }
 
-/// A line of the access log: never what was asked or answered, nor a key. It is written when the answer has ended, or
-/// its client has gone.
+/// A line of the access log, without request, answer or key. It is written when the answer has ended or its client has
+/// disconnected.
 struct Line {
     time: DateTime<Utc>,
     begun: Instant,
     connection: Arc<Connection>,
     method: Method,
     path: String,
-    /// `None`: the client went before there was one.
+    /// `None` if the client disconnected before the answer.
     status: Option<u16>,
-    /// Of the answer's body.
+    /// Bytes of the answer's body.
     bytes: usize,
 }
 
@@ -147,12 +148,12 @@ impl Drop for Line {
     }
 }
 
-/// A server goes on when nobody reads what it says.
+/// Writes to the log. A failure is ignored, so the server continues without a reader.
 fn log(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// The body of a response, with its line of the log.
+/// The body of a response, with its log line.
 struct Answer {
     body: Body,
     line: Line,

@@ -1,4 +1,4 @@
-//! LoRA adapters by requests: `lora`, and `/lora-adapters`, as llama-server has them.
+//! LoRA adapters in requests: `lora` and `/lora-adapters`, as in llama-server.
 
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
@@ -13,7 +13,7 @@ use crate::server::Server;
 
 const PROMPT: &str = "And the king said unto his servants,";
 
-/// The demo model with two adapters, the first of which is on.
+/// The demo model with two adapters. The first is on.
 fn model(folder: &std::path::Path) -> Model {
     let header = Header::open(demo_path()).unwrap();
     let file = |name: &str, part: &str, seed| {
@@ -44,7 +44,7 @@ fn a_request_names_its_adapters_and_others_have_those_of_the_server() {
     assert_eq!(text(json!([adapter(json!(1), 1.0)])), two);
     assert_eq!(text(json!([adapter(json!("one"), 1.0), adapter(json!(1), 0.5)])), both);
     assert_eq!(text(json!([adapter(json!(0), 0.0)])), none);
-    // Nothing of what one asked for is the next one's.
+    // A request's adapters do not affect the next request.
     assert_eq!(text(json!([])), one);
 
     let listed: Value = server.get("/lora-adapters");
@@ -81,7 +81,7 @@ fn an_adapter_that_is_not_there_and_a_list_that_is_none_are_refused_by_their_pla
         assert!(api.apply_adapters(lora.to_string().as_bytes()).is_err(), "{lora}");
     }
     assert!(api.apply_adapters(b"{").unwrap_err().message.contains("no list of adapters"));
-    // Refused lists have changed nothing.
+    // Refused lists changed nothing.
     assert_eq!(api.adapters()[0]["scale"], 1.0);
     api.apply_no_adapters();
     assert_eq!(api.adapters()[0]["scale"], 0.0);

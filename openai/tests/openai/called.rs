@@ -1,4 +1,4 @@
-//! What calls of tools and forms are held to, and what is said of the rest.
+//! Constraints of tool calls and forms, and the notes on unenforced keywords.
 
 use autoplace::chat::ChatTemplate;
 use autoplace_openai::{Api, ApiError, Completion};
@@ -32,7 +32,7 @@ fn days() -> Value {
     json!({"days": {"type": "integer", "minimum": 3, "maximum": 7}})
 }
 
-/// A list without equal entries, which no grammar follows.
+/// A list with unique entries, which no grammar can enforce.
 fn tags() -> Value {
     json!({"tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 2, "uniqueItems": true}})
 }
@@ -56,7 +56,7 @@ fn a_strict_schema_is_enforced_or_refused_by_its_place_whatever_is_chosen() {
         (json!({"type": "json_object", "schema": schema}), "response_format.schema.properties.p"),
         (json!({"type": "json_object", "schema": {"$ref": "#"}}), "response_format.schema"),
     ] {
-        // Beside a tool too: the form's place is never the tool's.
+        // With a tool too: the error's place is the form's, never the tool's.
         for tools in [json!([]), json!([tool("walk", false, &days())])] {
             let error = chat(&api, &json!({"response_format": form, "tools": tools})).unwrap_err();
             assert_eq!((error.status, error.param.as_deref()), (400, Some(place)), "{error}");
@@ -141,7 +141,7 @@ fn an_object_is_closed_unless_the_letter_is_asked_for() {
     };
     let closed: Value = serde_json::from_str(&grown(json!({}))).unwrap();
     assert!(closed.as_object().unwrap().keys().all(|name| name == "a"), "{closed}");
-    // With the letter, the model may write any name: it is made to by its first character.
+    // With the biased letter, the model may write any name; the form forces its first character.
     let open = grown(json!({"disable_additional_properties": false, "logit_bias": {}}));
     assert!(open.starts_with('{'), "{open}");
 }

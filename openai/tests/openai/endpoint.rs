@@ -1,5 +1,4 @@
-//! `Endpoint`: the calls of a local model on one behind our own server, and on servers that answer as others do, or
-//! badly.
+//! `Endpoint`: a local model's calls against our own server, and against servers that answer like others, or wrongly.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -25,7 +24,7 @@ struct Recipe {
     minutes: u8,
 }
 
-/// The same lines for a conversation here and there.
+/// The same conversation code for a local model and an endpoint.
 macro_rules! talk {
     ($chat:expr) => {{
         let mut chat = $chat.system("Be brief.").with(|generate| generate.temp(0.0).max_tokens(12).seed(1));
@@ -46,7 +45,7 @@ macro_rules! talk {
     }};
 }
 
-/// The same lines for a text.
+/// The same text code for a local model and an endpoint.
 macro_rules! text_of {
     ($model:expr) => {{
         let stream = $model.generate("In the beginning").temp(0.0).max_tokens(9).stop("never said").stream()?;
@@ -148,7 +147,7 @@ fn an_answer_that_is_aborted_or_dropped_is_cancelled_at_the_server() -> Outcome 
     Ok(())
 }
 
-/// A server that answers each request and its body so.
+/// A server that answers each request with this function.
 fn canned(answer: impl Fn(&mut TcpStream, &Request, Value) + Send + Sync + 'static) -> String {
     let address = serve(move |request, mut stream| {
         answer(&mut stream, request, serde_json::from_slice(&request.body).unwrap_or_default());
@@ -158,7 +157,7 @@ fn canned(answer: impl Fn(&mut TcpStream, &Request, Value) + Send + Sync + 'stat
 
 fn send(to: &mut TcpStream, status: &str, kind: &str, body: &str) {
     let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n\r\n");
-    // A client that has seen enough is gone.
+    // A client that has seen enough disconnects.
     let _ = to.write_all(format!("{head}{body}").as_bytes());
 }
 
@@ -194,7 +193,7 @@ fn an_answer_in_pieces_as_other_servers_send_it_is_read_whole() -> Outcome {
     assert!(!format!("{model:?}").contains("a-key"));
     let mut chat = model.chat()?.variable("enable_thinking", true);
     chat = chat.with(|generate| generate.constraint(Constraint::json_object()));
-    // A conversation that began elsewhere goes on here.
+    // Continues a conversation that began elsewhere.
     chat.messages_mut().extend([Message::user("q"), Message::assistant("a")]);
     let (reply, statistics) = chat.say("Go on.")?.finish()?;
     assert_eq!((&*reply.content, reply.reasoning.as_deref()), ("Well", Some("Hm")));
@@ -226,7 +225,7 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
             it.is_busy() && it.to_string().ends_with(": <h1>slow down</h1>")
         }),
         ("200 OK", STREAM, chunk(&listed, &json!("tool_calls")), |it| matches!(it, Error::Call { .. })),
-        // vLLM's and llama-server's forms.
+        // The error formats of vLLM and llama-server.
         ("503 Service Unavailable", JSON, r#"{"object": "error", "message": "too many", "code": 429}"#.into(), |it| {
             it.is_busy() && it.to_string().ends_with(" answers 429: too many")
         }),
@@ -252,7 +251,7 @@ fn each_way_of_answering_badly_is_an_error_of_its_own() {
         send(to, "200 OK", "application/json", r#"{"data": [{"id": "a"}, {"id": "b"}]}"#);
     }));
     assert!(several.chat().unwrap_err().to_string().ends_with("has 2 models: name one of [a, b]"));
-    // As Ollama says that it has none.
+    // Ollama's answer without models.
     let empty = Endpoint::new(canned(|to, _, _| {
         send(to, "200 OK", "application/json", r#"{"object": "list", "data": null}"#);
     }));

@@ -1,5 +1,5 @@
-//! Parameters of vLLM and llama-server: each is in the table of docs/openai.md, which says what is done about it, and
-//! that is what is done.
+//! Parameters of vLLM and llama-server: docs/openai.md lists each with its treatment, and the treatment is as
+//! documented.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::api::alone;
 
-/// Those of both servers, a line each with the versions that they were read from.
+/// Both servers' parameters by line, with the versions of the servers.
 const LISTS: &str = include_str!("parameters.txt");
 const DOCUMENT: &str = include_str!("../../../docs/openai.md");
 
-/// Rows of the table: a parameter, and the first word of what is done about it.
+/// Rows of the table: a parameter, and the first word of its treatment.
 fn documented() -> BTreeMap<&'static str, &'static str> {
     let (_, table) = DOCUMENT.split_once("| vLLM's and llama-server's | |\n|---|---|\n").expect("the table");
     let rows = table.lines().take_while(|line| line.starts_with('|'));
@@ -36,7 +36,7 @@ fn each_parameter_of_both_servers_is_in_the_table() {
     assert!(missing.is_empty(), "docs/openai.md does not name {missing:?}");
 }
 
-/// A value that asks for something, of each parameter that is refused.
+/// A value with an effect, for each refused parameter.
 fn asking(name: &str) -> Value {
     match name {
         "length_penalty" => json!(0.5),
@@ -76,11 +76,11 @@ fn what_the_table_says_is_refused_is_refused_by_its_name() {
                 let outcomes = asked(asking(name)).map(|it| it.err().map(|error| (error.status, error.param)));
                 let refused = Some((400, Some(name.to_owned())));
                 assert!(outcomes.contains(&refused), "{name}: {outcomes:?}");
-                // Null asks for nothing.
+                // Null has no effect.
                 assert!(asked(Value::Null).iter().all(Result::is_ok), "{name}");
             }
             "passed" => assert!(asked(asking(name)).iter().all(Result::is_ok), "{name}"),
-            // A request is nothing without them.
+            // A request needs these parameters.
             "done" if matches!(name, "messages" | "prompt") => {}
             "done" => assert!(asked(Value::Null).iter().all(Result::is_ok), "{name}"),
             other => panic!("{name} is {other}"),
@@ -104,7 +104,7 @@ fn other_names_do_what_ours_do_and_errors_have_the_name_that_was_given() {
     };
     let plain = text(json!({"max_tokens": 12}));
     assert_eq!(text(json!({"n_predict": 12})), plain);
-    // 16.0 is an integer.
+    // 16.0 counts as an integer.
     assert_eq!(text(json!({"max_tokens": 12.0, "seed": 3.0, "n": 1.0, "top_k": 40.0})), plain);
     assert_ne!(text(json!({"max_tokens": 12, "repetition_penalty": 1.9})), plain);
     for (more, param) in [
@@ -163,7 +163,7 @@ fn a_text_ends_with_a_token_of_its_own_and_not_before_its_fewest() {
     let last = *tokens.last().unwrap();
     let (stopped, reason, count) = complete(json!({"stop_token_ids": [last]}));
     assert!(reason == "stop" && count < 24 && text.starts_with(&stopped), "{text:?} {stopped:?}");
-    // The token that ends it is not chosen before.
+    // The ending token is not chosen earlier.
     let (_, _, count) = complete(json!({"stop_token_ids": [last], "min_tokens": 24}));
     assert_eq!(count, 24);
     let eos = vocab.eos().unwrap();

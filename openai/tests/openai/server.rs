@@ -24,7 +24,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// With a context of so many tokens.
+    /// Starts a server with a context of this size.
     pub(crate) fn start(n_ctx: u32, template: ChatTemplate) -> Self {
         let model = Model::builder(demo_path()).n_ctx(n_ctx).n_threads(1).load().unwrap();
         let engine = Engine::new(&model).unwrap();
@@ -51,7 +51,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// What a request is answered with.
+    /// The answer to a request.
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         ureq::post(self.url(path)).send_json(body).unwrap().body_mut().read_json().unwrap()
     }
@@ -60,7 +60,7 @@ impl Server {
         ureq::get(self.url(path)).call().unwrap().body_mut().read_json().unwrap()
     }
 
-    /// Waits until nothing runs or waits.
+    /// Waits until no request runs or waits.
     #[track_caller]
     pub(crate) fn until_idle(&self) {
         for _ in 0..12_000 {

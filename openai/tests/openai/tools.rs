@@ -1,4 +1,4 @@
-//! Tools, messages and parts over HTTP: what a template is shown, what calls are held to, and what a limit leaves.
+//! Tools, messages and parts over HTTP: the template's input, the constraints of calls, and the effects of limits.
 
 use std::io::{BufRead, BufReader};
 
@@ -9,7 +9,7 @@ use crate::server::Server;
 
 /// A template that shows no tools.
 const TEXTS: &str = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
-/// Templates that show tools and teach a format of calls.
+/// Templates that show tools and teach a call format.
 const HERMES: &str = "{{ tools }}{# <tool_call> {\"name\" #}{{ messages[-1].content }}";
 const GLM: &str = "{{ tools }}{# <tool_call>f<arg_key>a</arg_key> #}{{ messages[-1].content }}";
 
@@ -32,14 +32,14 @@ fn asked(more: &Value) -> Value {
     body
 }
 
-/// The status and the body of the answer.
+/// The status and body of the answer.
 fn post(server: &Server, body: &Value) -> (u16, Value) {
     let request = ureq::post(server.url(PATH)).config().http_status_as_error(false).build();
     let mut response = request.send_json(body).unwrap();
     (response.status().as_u16(), response.body_mut().read_json().unwrap())
 }
 
-/// Content, arguments of the first call, and the reason of the end, of a stream.
+/// The content, the first call's arguments, and the finish reason of a stream.
 fn streamed(server: &Server, body: &Value) -> (String, String, String) {
     let mut body = body.clone();
     body["stream"] = true.into();
@@ -184,7 +184,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
     assert_eq!((status, &error["param"]), (400, &json!("tools[1].function.parameters")), "{answer}");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("anyOf") && message.contains("`required`"), "{message}");
-    // Forced, it has a form of its own; in a format of JSON it always has.
+    // A forced call has its own form; a JSON format always has one.
     let forced = asked(&json!({"tools": [walk(), either], "tool_choice": "required"}));
     let hermes = server(HERMES);
     for (server, body) in [(&glm, forced), (&hermes, asked(&json!({"tools": [walk(), either]})))] {
@@ -198,7 +198,7 @@ fn a_strict_tool_is_held_to_or_refused_by_its_place_in_each_format() {
         let place = json!("tools[0].function.parameters.properties.p");
         assert_eq!((status, &answer["error"]["param"]), (400, &place), "{answer}");
     }
-    // Beside a tool that is held to, a text is any text.
+    // With a constrained tool, text remains unconstrained.
     let mut held = walk();
     held["function"]["strict"] = true.into();
     let (status, answer) = post(&glm, &asked(&json!({"tools": [held], "max_tokens": 20})));

@@ -1,17 +1,17 @@
-//! Conversations that templates make prompts of.
+//! Conversations for templates.
 
 use serde_json::{Value, json};
 
 use crate::texts::QUESTIONS;
 
-/// Messages, and whether one of them has a control token written in it.
+/// A conversation, and the control token that one of its messages contains, if any.
 pub(crate) struct Conversation {
     pub(crate) messages: Vec<Value>,
-    /// The text in question.
+    /// The text of the control token.
     pub(crate) control_tokens: Option<&'static str>,
 }
 
-/// The same ones in every run.
+/// The same conversations in every run.
 pub(crate) fn conversations() -> Vec<Conversation> {
     let mut all = Vec::new();
     let mut add = |messages: Value| {
@@ -22,7 +22,7 @@ pub(crate) fn conversations() -> Vec<Conversation> {
         add(json!([{"role": "user", "content": question}]));
         add(json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]));
     }
-    // Of several turns, each the question of before and the next.
+    // Several turns: each adds a question.
     for turns in 1..6 {
         let mut messages = Vec::new();
         for (turn, question) in QUESTIONS.iter().take(turns).enumerate() {
@@ -70,12 +70,12 @@ pub(crate) fn conversations() -> Vec<Conversation> {
             {"role": "user", "content": text}, {"role": "assistant", "content": text}, {"role": "user", "content": text}
         ]));
     }
-    // In parts, as OpenAI's clients send it.
+    // Contents in parts, as from OpenAI's clients.
     add(json!([{"role": "user", "content": [{"type": "text", "text": "In one part."}]}]));
     add(
         json!([{"role": "user", "content": [{"type": "text", "text": "In two "}, {"type": "text", "text": "parts."}]}]),
     );
-    // What some templates refuse.
+    // Conversations that some templates refuse.
     add(json!([{"role": "user", "content": "One."}, {"role": "user", "content": "Two."}]));
     add(json!([{"role": "assistant", "content": "I begin."}, {"role": "user", "content": "Why?"}]));
     add(

@@ -1,4 +1,4 @@
-//! Greedy texts, token by token, beside llama.cpp's.
+//! Greedy texts compared with llama.cpp's, token by token.
 
 use autoplace::Model;
 use autoplace::chat::Conversation;
@@ -11,10 +11,10 @@ use crate::setting::{Setting, THREADS};
 use crate::texts::{PROMPTS, QUESTIONS};
 use crate::tools::{LlamaServer, output};
 
-/// Tokens of each text, at most.
+/// Maximum tokens of each text.
 const TOKENS: usize = 48;
 
-/// Of both sides.
+/// The context of both sides.
 const N_CTX: u32 = 4096;
 
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
@@ -52,7 +52,7 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// Some texts as a person sees them: llama-completion reads the model for each.
+/// Some texts from llama-completion, which loads the model for each.
 fn by_llama_completion(setting: &Setting) -> Outcome<Row> {
     let model = setting.load(N_CTX)?;
     let (tokens, context, threads) = (TOKENS.to_string(), N_CTX.to_string(), THREADS.to_string());
@@ -63,7 +63,7 @@ fn by_llama_completion(setting: &Setting) -> Outcome<Row> {
         let arguments = ["-p", prompt, "-n", &tokens, "-c", &context, "-t", &threads, "--temp", "0"];
         let arguments = [&arguments[..], &["-no-cnv", "--no-display-prompt", "--no-escape"]].concat();
         let (printed, _) = output(setting, "llama-completion", &arguments)?.ok_or("llama-completion is not there")?;
-        // What it says of the end is no text.
+        // Its mark of the end is not a part of the text.
         let theirs = printed.trim_end().trim_end_matches("[end of text]");
         if ours.trim_end() != theirs.trim_end() {
             differ.push(format!("{prompt:?}: {ours:?} here, {printed:?} there"));
@@ -72,7 +72,7 @@ fn by_llama_completion(setting: &Setting) -> Outcome<Row> {
     Ok(Row::compared("texts, beside llama-completion", compared, differ))
 }
 
-/// The tokens of half of them as they are, and of half as a chat's.
+/// Half of the prompts as plain text, half as chat messages.
 fn prompts(model: &Model, setting: &Setting) -> Outcome<Vec<Vec<i32>>> {
     let count = if setting.is_whole() { PROMPTS.len() } else { PROMPTS.len() / 4 };
     let template = setting.template()?;

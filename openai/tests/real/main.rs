@@ -1,8 +1,9 @@
-//! Real models beside llama.cpp itself: tokens, templates, greedy texts, perplexity, forced calls, schemas, speed.
+//! Compares real models with llama.cpp itself: tokens, templates, greedy texts, perplexity, forced calls, schemas,
+//! speed.
 //!
-//! In: model files, and llama.cpp's own programs of the same source, as `cargo xtask real` fetches and compiles them.
-//! Out: a table, and failure where a column differs. Without the programs (the step `real` of `cargo xtask test`) the
-//! peer is libllama's own API, the templates' renderings are the recorded ones, and fewer texts are generated.
+//! In: model files, and llama.cpp's own programs from the same source, fetched and compiled by `cargo xtask real`. Out:
+//! a table, and a failure if a column differs. Without the programs (the step `real` of `cargo xtask test`), the peer
+//! is libllama's own API, the templates' renderings are recorded, and fewer texts are generated.
 //!
 //! | variable | |
 //! |---|---|
@@ -31,7 +32,7 @@ use std::process::ExitCode;
 use rows::{Outcome, Row};
 use setting::Setting;
 
-/// One kind of comparison: a row for each thing that it compares.
+/// One kind of comparison, with a row for each compared item.
 type Check = fn(&Setting) -> Outcome<Vec<Row>>;
 
 /// The checks by name, in order.
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
     let mut rows = Vec::new();
     for setting in &settings {
         for (name, check) in CHECKS.iter().filter(|(name, _)| is_wanted(name)) {
-            // A check that could not be made is a row that failed: the others are made all the same.
+            // A check that could not run is a failed row; the other checks still run.
             let made =
                 check(setting).unwrap_or_else(|error| vec![Row::new("could not be made").fails(error.to_string())]);
             for row in made {

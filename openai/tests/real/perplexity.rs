@@ -1,4 +1,4 @@
-//! The perplexity of a text, as llama-perplexity computes it, beside llama-perplexity's.
+//! The perplexity of a text, computed like llama-perplexity and compared with it.
 
 use autoplace::generate::Prompt;
 use autoplace::llama_sys::{Candidates, Vocab};
@@ -8,15 +8,14 @@ use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 use crate::tools::output;
 
-/// Prose of ours.
+/// Our own prose.
 const TEXT: &str = concat!(include_str!("../../../docs/using.md"), include_str!("../../../docs/cli.md"));
 
-/// Tokens of a chunk, in the second half of which each token counts (llama.cpp, tools/perplexity/perplexity.cpp).
+/// Tokens of a chunk. Only tokens in its second half count (llama.cpp, tools/perplexity/perplexity.cpp).
 const CHUNK: usize = 512;
 
-/// By how much the two may differ, relative to theirs. libllama computes the same tokens in the same order here.
-/// llama-perplexity computes each chunk at once, which llama.cpp's matrix products round otherwise: 0.8 % was measured
-/// on SmolLM2 in Q4_1.
+/// Allowed relative differences. libllama computes the same tokens in the same order here. llama-perplexity computes
+/// each chunk at once, which llama.cpp's matrix products round differently: 0.8 % was measured on SmolLM2 in Q4_1.
 const SAME_ORDER: f64 = 1e-4;
 const AT_ONCE: f64 = 0.02;
 
@@ -34,8 +33,8 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(vec![if is_near { row } else { row.fails(format!("{ours} here, {theirs} there")) }])
 }
 
-/// By generating the text itself: each token is chosen as the text has it, and the model says how likely it was. The
-/// chunks too, each as it is computed.
+/// Generates the text itself: each token is forced to the text's, and the model reports its probability. Also returns
+/// the computed chunks.
 fn ours(setting: &Setting, chunks: usize) -> Outcome<(f64, Vec<Vec<i32>>)> {
     let model = setting.load(2 * CHUNK as u32)?;
     let vocab = model.native()?.vocab();
@@ -72,7 +71,7 @@ fn chunks_of(tokens: &[i32], chunks: usize, vocab: &Vocab) -> Outcome<Vec<Vec<i3
         .take(chunks)
         .map(|chunk| {
             let mut chunk = chunk.to_vec();
-            // Where the vocabulary puts BOS before a text, it takes the place of each chunk's first token.
+            // If the vocabulary puts BOS before a text, BOS replaces each chunk's first token.
             chunk[0] = begins_with_bos.unwrap_or(chunk[0]);
             chunk
         })
@@ -92,7 +91,7 @@ fn by_llama_perplexity(setting: &Setting, chunks: usize) -> Outcome<Option<f64>>
     Ok(Some(estimate.parse()?))
 }
 
-/// The same by libllama's API: half a chunk at once, then token by token.
+/// The perplexity through libllama's API: half a chunk at once, then token by token.
 fn by_libllama(setting: &Setting, chunks: &[Vec<i32>]) -> Outcome<f64> {
     let mut plain = Plain::load(&setting.path, 2 * CHUNK as u32)?;
     let mut losses = Vec::new();

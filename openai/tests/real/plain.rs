@@ -1,4 +1,4 @@
-//! libllama's C API and nothing else: the peer where llama.cpp's programs are not there.
+//! Uses only libllama's C API: the peer if llama.cpp's programs are missing.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// On the host alone, with llama.cpp's defaults. The backend is initialised: a model of ours was loaded before.
+    /// Loads on the host with llama.cpp's defaults. An earlier load of ours has initialised the backend.
     pub(crate) fn load(path: &Path, n_ctx: u32) -> Outcome<Self> {
         let file = CString::new(path.to_str().ok_or("the path is no text")?)?;
         // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with
@@ -45,7 +45,7 @@ impl Plain {
         unsafe { raw::llama_model_get_vocab(self.model) }
     }
 
-    /// Its tokens of a text.
+    /// The tokens of a text.
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Outcome<Vec<i32>> {
         let mut tokens = vec![0; text.len() + 8];
         // SAFETY: the vocabulary lives; both buffers are as long as said.
@@ -64,7 +64,7 @@ impl Plain {
         Ok(tokens)
     }
 
-    /// The likeliest tokens behind a prompt, up to the text's end.
+    /// The greedy tokens after a prompt, up to the text's end.
     pub(crate) fn greedy(&mut self, prompt: &[i32], n: usize) -> Outcome<Vec<i32>> {
         self.clear();
         let mut logits = self.decode(prompt)?;
@@ -87,7 +87,7 @@ impl Plain {
         unsafe { raw::llama_memory_clear(raw::llama_get_memory(self.context), true) };
     }
 
-    /// Computes tokens behind those of before. The logits after the last.
+    /// Computes further tokens. Returns the logits after the last.
     pub(crate) fn decode(&mut self, tokens: &[i32]) -> Outcome<Vec<f32>> {
         let mut tokens = tokens.to_vec();
         // SAFETY: the context and its vocabulary live; the list lives as long as the batch, which asks for the logits
@@ -104,7 +104,7 @@ impl Plain {
     }
 }
 
-/// The first of the likeliest, as llama.cpp's greedy sampler has it.
+/// The first of the likeliest tokens, as in llama.cpp's greedy sampler.
 fn likeliest(logits: &[f32]) -> i32 {
     let mut best = 0;
     for (token, logit) in logits.iter().enumerate() {

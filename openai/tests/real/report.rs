@@ -1,14 +1,14 @@
-//! The table at the end, on stdout and in a file.
+//! The final table, on stdout and in a file.
 
 use std::fmt::Write;
 use std::process::ExitCode;
 
 use crate::rows::Row;
 
-/// So many differences of a row are printed whole.
+/// Maximum number of differences printed for a row.
 const SHOWN: usize = 5;
 
-/// Prints the table and the differences, writes the table where that is asked for, and says whether all is equal.
+/// Prints the table and the differences, writes the table to a file if requested, and returns success if all is equal.
 pub(crate) fn finish(rows: &[Row]) -> ExitCode {
     let table = table(rows);
     println!("\n{table}");
@@ -30,7 +30,7 @@ pub(crate) fn finish(rows: &[Row]) -> ExitCode {
     if rows.iter().all(|row| row.failures.is_empty()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// As Markdown.
+/// The table in Markdown.
 fn table(rows: &[Row]) -> String {
     let mut table = String::from("| check | model | compared | result | |\n|---|---|---|---|---|\n");
     for row in rows {

@@ -1,6 +1,6 @@
-//! One line of the table: what was compared, and where the two sides differ.
+//! One line of the table: the comparison, and its differences.
 
-/// A check's result, or why it could not be made.
+/// A check's result, or the reason why it could not run.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// A comparison of one kind on one model.
@@ -8,9 +8,9 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 pub(crate) struct Row {
     pub(crate) check: String,
     pub(crate) model: String,
-    /// What was compared with what.
+    /// The compared items.
     pub(crate) what: String,
-    /// How it came out, in figures.
+    /// The result in figures.
     pub(crate) result: String,
     /// Every difference.
     pub(crate) failures: Vec<String>,
@@ -21,7 +21,7 @@ impl Row {
         Self { what: what.into(), ..Self::default() }
     }
 
-    /// Whose row it is.
+    /// Sets the check and the model.
     pub(crate) fn of(mut self, check: &str, model: &str) -> Self {
         check.clone_into(&mut self.check);
         model.clone_into(&mut self.model);
@@ -33,13 +33,13 @@ impl Row {
         self
     }
 
-    /// With one more difference.
+    /// Adds a difference.
     pub(crate) fn fails(mut self, failure: impl Into<String>) -> Self {
         self.failures.push(failure.into());
         self
     }
 
-    /// Of so many cases, these differ.
+    /// A row for this many cases with these differences.
     pub(crate) fn compared(what: impl Into<String>, cases: usize, failures: Vec<String>) -> Self {
         let result = format!("{cases} compared, {} differ", failures.len());
         Self { failures, ..Self::new(what).result(result) }

@@ -1,4 +1,4 @@
-//! What is compared with what: a model, and its peers.
+//! The compared sides: a model and its peers.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use autoplace::gguf::Header;
 
 use crate::rows::Outcome;
 
-/// Threads of both sides: how sums are split decides how they are rounded, and how fast they are.
+/// Threads of both sides: the splitting of sums decides their rounding and their speed.
 pub(crate) const THREADS: u32 = 2;
 
 /// One model with its peers.
@@ -18,12 +18,12 @@ pub(crate) struct Setting {
     pub(crate) name: String,
     /// The folder with llama.cpp's programs; without it libllama's API is the peer.
     pub(crate) tools: Option<PathBuf>,
-    /// A Python that has transformers.
+    /// A Python with transformers.
     pub(crate) python: Option<PathBuf>,
 }
 
 impl Setting {
-    /// A setting for each model that the environment names.
+    /// A setting for each model in the environment.
     pub(crate) fn of_environment() -> Outcome<Vec<Self>> {
         let folder = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
         let (tools, python) = (folder("AUTOPLACE_REAL_TOOLS"), folder("AUTOPLACE_REAL_PYTHON"));
@@ -39,18 +39,18 @@ impl Setting {
         models.map(setting).collect()
     }
 
-    /// Whether everything is compared, or the part that CI has time for.
+    /// Whether everything is compared, or only the part for the CI.
     pub(crate) fn is_whole(&self) -> bool {
         self.tools.is_some()
     }
 
-    /// A program of llama.cpp, where there are any.
+    /// A program of llama.cpp, if available.
     pub(crate) fn tool(&self, name: &str) -> Option<PathBuf> {
         let file = format!("{name}{}", std::env::consts::EXE_SUFFIX);
         self.tools.as_deref().map(|folder: &Path| folder.join(file))
     }
 
-    /// The model's own template, or for the base model that ships none, its family's.
+    /// The model's own template; for the base model without one, its family's.
     pub(crate) fn template(&self) -> Outcome<ChatTemplate> {
         let header = Header::open(&self.path)?;
         match ChatTemplate::from_header(&header) {
@@ -63,7 +63,7 @@ impl Setting {
         }
     }
 
-    /// The model in a context of so many tokens.
+    /// Loads the model with a context of this size.
     pub(crate) fn load(&self, n_ctx: u32) -> Outcome<Model> {
         Ok(Model::builder(&self.path).n_ctx(n_ctx).n_threads(THREADS).load()?)
     }

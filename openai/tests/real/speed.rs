@@ -1,5 +1,5 @@
-//! Tokens per second beside llama-bench's, in turns, on the same threads. A ratio, which nothing is asserted of: it is
-//! of use on a quiet machine alone.
+//! Tokens per second compared with llama-bench, in turns, with the same threads. The ratio is not asserted: it is
+//! meaningful only on a quiet machine.
 
 use autoplace::Model;
 use autoplace::generate::Prompt;
@@ -9,14 +9,14 @@ use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 use crate::tools::output;
 
-/// Tokens of a prompt, and of a text.
+/// Tokens of the prompt, and of the generated text.
 const PROMPT: usize = 512;
 const GENERATED: usize = 128;
 
-/// Rounds, of each of which both sides have one measurement.
+/// Rounds. Each has one measurement of both sides.
 const ROUNDS: usize = 3;
 
-/// Prompt and generation, in tokens per second.
+/// Tokens per second of prompt and generation.
 #[derive(Default)]
 struct Speeds {
     prompt: Vec<f64>,
@@ -48,7 +48,7 @@ fn measure_ours(setting: &Setting, speeds: &mut Speeds) -> Outcome<()> {
     let mut tokens = model.tokenize(Prompt::text(include_str!("../../../docs/using.md")))?;
     tokens.truncate(PROMPT);
     for (prompt, generated) in [(&tokens[..], 1), (&tokens[..1], GENERATED)] {
-        // Twice: what the first has to warm up is no speed, and llama-bench leaves it out too.
+        // Twice: the first run is a warm-up, which llama-bench leaves out too.
         let mut statistics = None;
         for _ in 0..2 {
             let mut stream = model.generate(prompt).temp(0.0).ignore_eos().max_tokens(generated).stream()?;

@@ -1,4 +1,4 @@
-//! What the model's own template makes of conversations, beside transformers and llama-server.
+//! Renderings of the model's own template compared with transformers' and llama-server's.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::rows::{Outcome, Row};
 use crate::setting::Setting;
 use crate::tools::LlamaServer;
 
-/// Renders what it is asked for with transformers, a line of JSON each.
+/// Renders requests with transformers, one line of JSON each.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../xtask/templates/render.py");
 
-/// What transformers made of the conversations, by model: `cargo xtask real --write` writes it.
+/// transformers' renderings of the conversations by model, written by `cargo xtask real --write`.
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/templates.json");
 
 pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
@@ -42,13 +42,13 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// Ours; nothing for what the template refuses.
+/// Our rendering; `None` if the template refuses.
 fn rendered(template: &ChatTemplate, messages: &[Value]) -> Option<String> {
     let conversation = Conversation::from_json(messages.to_vec()).add_generation_prompt(true);
     template.render(&conversation).ok().map(autoplace::chat::Rendered::into_string)
 }
 
-/// One row of two lists.
+/// A row that compares two lists.
 fn compared(what: &str, all: &[Vec<Value>], ours: &[Option<String>], theirs: &[Option<String>]) -> Row {
     let differ = all.iter().zip(ours).zip(theirs).filter(|((_, ours), theirs)| ours != theirs);
     let differ =
@@ -88,7 +88,7 @@ fn by_transformers(
     Ok(rendered)
 }
 
-/// As a hexadecimal hash (XXH3), or nothing for what the template refuses.
+/// Hexadecimal hashes (XXH3); null for refusals.
 fn hashes(rendered: &[Option<String>]) -> Vec<Value> {
     let hash = |text: &String| json!(format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes())));
     rendered.iter().map(|text| text.as_ref().map_or(Value::Null, hash)).collect()
@@ -124,9 +124,9 @@ fn beside_the_record(setting: &Setting, all: &[Vec<Value>], ours: &[Option<Strin
     Ok(Row::compared(what, all.len(), differ.collect()))
 }
 
-/// Two kinds of conversations are left out: llama-server goes on with the last message of an assistant, and makes one
-/// text of a message in parts before a template sees it (common/chat.cpp, `concat_content_parts`). It takes away the
-/// BOS token that a template begins with, which its tokenizer puts there again.
+/// Leaves out two kinds of conversations: llama-server continues an assistant's last message, and joins a message's
+/// parts before the template sees them (common/chat.cpp, `concat_content_parts`). It also removes the BOS token at the
+/// beginning, which its tokenizer adds again.
 fn beside_llama_server(server: &LlamaServer, all: &[Vec<Value>], ours: &[Option<String>]) -> Outcome<Row> {
     let without_bos = |text: &str| text.strip_prefix("<bos>").unwrap_or(text).to_owned();
     let (mut differ, mut compared) = (Vec::new(), 0);

@@ -1,6 +1,6 @@
-//! Texts and prompts: the same ones in every run.
+//! Texts and prompts, the same in every run.
 
-/// Numbers that look random (xorshift64*, G. Marsaglia and S. Vigna).
+/// Pseudo-random numbers (xorshift64*, G. Marsaglia and S. Vigna).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -21,8 +21,8 @@ impl Random {
     }
 }
 
-/// The first code points of the ranges that texts are made of, 128 each: all of the planes of text that is no ideograph
-/// and no Hangul syllable, a part of these, and the ends of the other planes.
+/// First code points of ranges of 128 for the texts: all ranges of the text planes except ideographs and Hangul
+/// syllables, some of these, and the ends of the other planes.
 fn blocks() -> Vec<u32> {
     let scripts = [0..0x3400, 0xA000..0xAC00, 0xE000..0x1_7000, 0x1_8B00..0x2_0000];
     let ideographs = [0x3400..0xA000, 0xAC00..0xD800, 0x1_7000..0x1_8B00, 0x2_0000..0x3_2400];
@@ -32,7 +32,7 @@ fn blocks() -> Vec<u32> {
     blocks
 }
 
-/// Pieces whose splitting differs between tokenizers.
+/// Pieces that tokenizers split differently.
 const PIECES: &[&str] = &[
     " ",
     "  ",
@@ -118,14 +118,14 @@ const PIECES: &[&str] = &[
     "\u{e000}",
 ];
 
-/// So many texts. `controls`: the model's control tokens as text, which appear in every third of the mixed ones.
+/// This many texts. `controls` are the model's control tokens as text; every third mixed text contains some.
 pub(crate) fn texts(count: usize, controls: &[String]) -> Vec<String> {
     let mut random = Random::new(51);
     let mut texts = vec![String::new()];
     texts.extend(PIECES.iter().map(|&piece| piece.to_owned()));
     texts.extend(controls.iter().take(200).cloned());
     texts.extend(controls.iter().take(50).map(|control| format!("a{control} b")));
-    // Cut short, and with a space inside, they are no control tokens.
+    // Cut short, or with spaces inside, they are not control tokens.
     texts.extend(controls.iter().take(50).map(|control| control.chars().skip(1).collect()));
     texts.extend(controls.iter().take(50).map(|control| control.chars().flat_map(|it| [it, ' ']).collect()));
     texts.extend(long());
@@ -137,7 +137,7 @@ pub(crate) fn texts(count: usize, controls: &[String]) -> Vec<String> {
     texts
 }
 
-/// Long ones of each kind: of one character, of one word, of spaces, of lines, of nothing that repeats.
+/// Long texts of each kind: one character, one word, spaces, lines, and text without repetition.
 fn long() -> Vec<String> {
     let mut random = Random::new(7);
     let letters: Vec<char> = "abcdefghijklmnopqrstuvwxyz ,.\n\u{2}\u{3b1}\u{4e00}".chars().collect();
@@ -158,7 +158,7 @@ fn character(random: &mut Random, first: u32) -> char {
     char::from_u32(first + random.below(128) as u32).unwrap_or('\u{fffd}')
 }
 
-/// Words of one block's characters.
+/// Words with one block's characters.
 fn of_block(random: &mut Random, first: u32) -> String {
     let mut text = String::new();
     for _ in 0..=random.below(6) {
@@ -170,7 +170,7 @@ fn of_block(random: &mut Random, first: u32) -> String {
     text
 }
 
-/// Pieces, characters of any block and control tokens, one behind the other.
+/// Pieces, characters of any block and control tokens in a row.
 fn mixed(random: &mut Random, blocks: &[u32], controls: &[String]) -> String {
     let with_controls = random.below(3) == 0 && !controls.is_empty();
     let mut text = String::new();
@@ -188,7 +188,7 @@ fn mixed(random: &mut Random, blocks: &[u32], controls: &[String]) -> String {
     text
 }
 
-/// Prompts that a text goes on from, and questions that a chat begins with.
+/// Prompts to continue, and questions to begin a chat.
 pub(crate) const PROMPTS: [&str; 20] = [
     "Once upon a time",
     "The capital of France is",

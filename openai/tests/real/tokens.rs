@@ -1,4 +1,4 @@
-//! Tokens of texts, and the text of each token, beside llama.cpp's.
+//! Tokens of texts, and the text of each token, compared with llama.cpp's.
 
 use std::io::Write;
 
@@ -14,13 +14,13 @@ use crate::setting::Setting;
 use crate::texts::texts;
 use crate::tools::{LlamaServer, output};
 
-/// Texts that are compared.
+/// Number of compared texts.
 const TEXTS: usize = 2000;
 
-/// Texts that llama-tokenize is started for, which reads the model each time.
+/// Number of texts for llama-tokenize, which loads the model for each.
 const ALONE: usize = 20;
 
-/// The peer: its tokens of a text.
+/// The peer that tokenizes texts.
 enum Peer {
     Server(LlamaServer),
     Library(Plain),
@@ -74,7 +74,7 @@ fn controls(model: &Model) -> Outcome<Vec<String>> {
     Ok(controls)
 }
 
-/// Every text in every way that a prompt is made of texts.
+/// Compares every text with every combination of tokenizer flags.
 fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
     let mut differ = Vec::new();
     for text in texts {
@@ -83,7 +83,7 @@ fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
                 let prompt = if parse_special { Prompt::markup(text) } else { Prompt::text(text) };
                 let ours = model.tokenize(prompt.add_special(add_special));
                 let theirs = peer.tokenize(text, add_special, parse_special)?;
-                // Nothing to compute is BOS or an error of ours, an empty list of llama.cpp's.
+                // For an empty text, we give BOS or an error, and llama.cpp an empty list.
                 let is_same = match &ours {
                     _ if theirs.is_empty() => text.is_empty(),
                     Ok(ours) => *ours == theirs,
@@ -102,8 +102,8 @@ fn ways(model: &Model, peer: &Peer, texts: &[String]) -> Outcome<Row> {
     Ok(Row::compared(what, texts.len() * 4, differ))
 }
 
-/// Prompts of conversations, in which nobody has written a control token: split into the template's text and that of
-/// the messages, they are the same tokens as in one piece.
+/// Prompts of conversations without control tokens in the messages: split into template text and message text, they
+/// must give the same tokens as in one piece.
 fn chats(model: &Model, template: &ChatTemplate, peer: &Peer) -> Outcome<Row> {
     let (mut differ, mut compared) = (Vec::new(), 0);
     for conversation in conversations().into_iter().filter(|it| it.control_tokens.is_none()) {
@@ -131,7 +131,7 @@ fn pieces(model: &Model, server: &LlamaServer) -> Outcome<Row> {
         let ours = String::from_utf8_lossy(&vocab.piece(token, true)?).into_owned();
         let answer: Value = server.ask("/detokenize", &json!({"tokens": [token]}))?;
         let theirs = answer["content"].as_str().unwrap_or_default();
-        // llama-server leaves out what is no whole character.
+        // llama-server leaves out incomplete characters.
         if ours != theirs && !ours.contains('\u{fffd}') {
             differ.push(format!("token {token}: {ours:?} here, {theirs:?} there"));
         }
@@ -139,9 +139,9 @@ fn pieces(model: &Model, server: &LlamaServer) -> Outcome<Row> {
     Ok(Row::compared("texts of tokens, beside llama-server", tokens.len(), differ))
 }
 
-/// Some texts by llama-tokenize, and all of them as one long text.
+/// Some texts from llama-tokenize, and all of them joined to one long text.
 fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
-    // Of a file llama-tokenize leaves out the line's end at its end, and takes none of a NUL.
+    // llama-tokenize drops a file's last line end, and stops at a NUL.
     let fit = |text: &&String| !text.is_empty() && !text.contains('\0') && !text.ends_with('\n');
     let fitting: Vec<&str> = texts.iter().filter(fit).map(String::as_str).collect();
     let step = (fitting.len() / ALONE).max(1);
@@ -155,7 +155,7 @@ fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
         let arguments = ["-f", file, "--ids", "--log-disable"];
         let (listed, _) = output(setting, "llama-tokenize", &arguments)?.ok_or("llama-tokenize is not there")?;
         let theirs: Vec<i32> = serde_json::from_str(listed.trim())?;
-        // llama-tokenize reads no control tokens unless it is told to.
+        // By default llama-tokenize does not parse control tokens.
         let ours = model.tokenize(Prompt::text(text))?;
         if ours != theirs {
             differ.push(format!("{:?}: {ours:?} here, {theirs:?} there", text.chars().take(60).collect::<String>()));

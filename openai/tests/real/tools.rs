@@ -11,16 +11,16 @@ use tempfile::NamedTempFile;
 use crate::rows::Outcome;
 use crate::setting::{Setting, THREADS};
 
-/// llama-server on a model, as long as this lives.
+/// A llama-server on a model during this value's lifetime.
 pub(crate) struct LlamaServer {
     process: Child,
     url: String,
-    /// What it reads while it lives.
+    /// The template file that it reads.
     _template: NamedTempFile,
 }
 
 impl LlamaServer {
-    /// Starts it and waits until it can answer. `None` where llama.cpp's programs are not there.
+    /// Starts it and waits until it answers. `None` without llama.cpp's programs.
     pub(crate) fn start(setting: &Setting) -> Outcome<Option<Self>> {
         let Some(program) = setting.tool("llama-server") else { return Ok(None) };
         let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
@@ -42,7 +42,7 @@ impl LlamaServer {
         Ok(Some(server))
     }
 
-    /// What it answers; its own words where it refuses.
+    /// The answer to a request. An error contains the server's message.
     pub(crate) fn ask<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Outcome<T> {
         let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
         let mut answer = agent.post(format!("{}{path}", self.url)).send_json(body)?;
@@ -53,7 +53,7 @@ impl LlamaServer {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Its tokens of a text.
+    /// The server's tokens of a text.
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Outcome<Vec<i32>> {
         let body = json!({"content": text, "add_special": add_special, "parse_special": parse_special});
         let answer: Value = self.ask("/tokenize", &body)?;
@@ -68,7 +68,7 @@ impl Drop for LlamaServer {
     }
 }
 
-/// What a program of llama.cpp prints to stdout and to stderr. `None` where the programs are not there.
+/// The stdout and stderr of one of llama.cpp's programs. `None` if the programs are missing.
 pub(crate) fn output(setting: &Setting, name: &str, arguments: &[&str]) -> Outcome<Option<(String, String)>> {
     let Some(program) = setting.tool(name) else { return Ok(None) };
     let output = Command::new(&program).arg("-m").arg(&setting.path).args(arguments).stdin(Stdio::null()).output();

@@ -1,4 +1,4 @@
-//! Forced tool calls and answers by a schema: valid for every seed.
+//! Forced tool calls and schema-constrained answers are valid for every seed.
 
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 use crate::rows::{Outcome, Row};
 use crate::setting::{Setting, THREADS};
 
-/// Seeds of each tool and each schema.
+/// Number of seeds for each tool and each schema.
 const SEEDS: usize = 50;
 
-/// Answers that are generated at once, and the context of each.
+/// Number of simultaneous answers, and the context of each.
 const PARALLEL: u32 = 8;
 const N_CTX: u32 = 1024;
 
-/// Templates that show tools, which the two models' own do not, and in whose format the model then has to call them.
+/// Templates that show tools, which the two models' own do not. The model must use their call formats.
 const TOOL_TEMPLATES: [(&str, &str); 2] = [
     ("ChatML", include_str!("tools.jinja")),
     ("Llama 3", include_str!("../../../chat/tests/chat_templates/families/llama-3-tools.jinja")),
 ];
 
-/// Schemas whose answers end by themselves: nothing in them grows without end.
+/// Schemas with bounded answers.
 fn schemas_to_meet() -> Vec<(&'static str, Value)> {
     let text = |most: u32| json!({"type": "string", "maxLength": most});
     vec![
@@ -71,7 +71,7 @@ fn schemas_to_meet() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Tools with arguments of different kinds.
+/// Tools with arguments of different types.
 fn tools_to_call() -> Vec<Value> {
     let tool = |name: &str, what: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "description": what, "parameters": parameters}});
     let city = json!({"type": "string", "maxLength": 24});
@@ -97,12 +97,12 @@ fn tools_to_call() -> Vec<Value> {
     ]
 }
 
-/// What is asked, so that a call or a schema would be an answer.
+/// A question that a call or a schema can answer.
 fn messages() -> Value {
     json!([{"role": "user", "content": "What is the weather in Paris, and how much is 12 and 30?"}])
 }
 
-/// A forced call of each tool, and of any of them.
+/// Forces a call of each tool, and of any of them.
 pub(crate) fn calls(setting: &Setting) -> Outcome<Vec<Row>> {
     let tools = tools_to_call();
     let mut rows = Vec::new();
@@ -139,7 +139,7 @@ pub(crate) fn calls(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// An answer by each schema.
+/// Generates an answer for each schema.
 pub(crate) fn schemas(setting: &Setting) -> Outcome<Vec<Row>> {
     let mut rows = Vec::new();
     let loaded = load(setting)?;
@@ -158,7 +158,7 @@ pub(crate) fn schemas(setting: &Setting) -> Outcome<Vec<Row>> {
     Ok(rows)
 }
 
-/// A model that answers many at once.
+/// A model that answers several requests at once.
 fn load(setting: &Setting) -> Outcome<(Model, Engine)> {
     let model = Model::builder(&setting.path).parallel(PARALLEL, N_CTX).n_threads(THREADS).load()?;
     let engine = Engine::new(&model)?;
@@ -174,7 +174,7 @@ fn valid(what: &str, seeds: usize, failures: Vec<String>) -> Row {
     Row { failures, ..Row::new(what).result(result) }
 }
 
-/// What is wrong with the answers of all seeds to one request.
+/// The faults in the answers of all seeds to one request.
 fn of_all_seeds(
     (model, engine): &(Model, Engine),
     seeds: usize,
@@ -207,7 +207,7 @@ fn of_all_seeds(
     })
 }
 
-/// Whether a text is JSON of a schema.
+/// Whether a text is JSON that satisfies a schema.
 fn meets(schema: &Value, text: &str) -> Result<(), String> {
     let value: Value = serde_json::from_str(text).map_err(|error| format!("{error} in {text:?}"))?;
     let validator: Validator = jsonschema::validator_for(schema).map_err(|error| error.to_string())?;

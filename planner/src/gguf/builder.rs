@@ -1,5 +1,5 @@
-//! The way back: metadata and tensors in, a GGUF file out, whose tensor data is zeros or a hole. For models that exist
-//! only as a header: the skeleton that llama.cpp is asked about instead of the model, and tests.
+//! Writes GGUF files: metadata and tensors flow in, a file flows out whose tensor data is zeros or a hole. For models
+//! that exist only as a header: the skeletons that llama.cpp is probed with, and tests.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,10 +13,11 @@ use super::tensor::data_bytes;
 use super::tensor_type::TensorType;
 use super::value::{Value, ValueType};
 
-/// Builds a GGUF file of version 3 from metadata and tensors, whose data is zeros.
+/// Builds a GGUF file of version 3 from metadata and tensors. The tensor data is zeros.
 ///
-/// Setting a key again replaces its value; `general.alignment` is that of the tensor data too. Whatever is built has
-/// been read back: a shape or name that [`Header`] would refuse is that same error here, with the path `<builder>`.
+/// Setting a key again replaces its value. `general.alignment` also sets the alignment of the tensor data. Every built
+/// header is read back: a shape or name that [`Header`] would reject gives the same error here, with the path
+/// `<builder>`.
 ///
 /// ```
 /// use autoplace_planner::gguf::{Builder, TensorType};
@@ -30,7 +31,7 @@ use super::value::{Value, ValueType};
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
-    /// Keys with their values as the file holds them: type, then value.
+    /// Keys with their values as in the file: type, then value.
     metadata: Vec<(String, Vec<u8>)>,
     tensors: Vec<NewTensor>,
 }
@@ -42,7 +43,7 @@ struct NewTensor {
     shape: Vec<u64>,
 }
 
-/// One method per number type: a single value; and perhaps one for an array of them.
+/// A method for each number type that sets a single value, and for some types one that sets an array.
 macro_rules! numbers {
     ($($ty:ident, $value:ident $(, $array:ident)?;)*) => {$(
         #[doc = concat!("Sets a key to a value of type `", stringify!($ty), "`.")]
@@ -62,12 +63,12 @@ macro_rules! numbers {
 }
 
 impl Builder {
-    /// A file with nothing but `general.architecture`.
+    /// A file that contains only `general.architecture`.
     pub fn new(architecture: &str) -> Builder {
         Builder::empty().str("general.architecture", architecture)
     }
 
-    /// A file with nothing at all: later shards have no architecture.
+    /// An empty file. Later shards have no architecture.
     pub fn empty() -> Builder {
         Builder { metadata: Vec::new(), tensors: Vec::new() }
     }
@@ -85,18 +86,18 @@ impl Builder {
         f64, F64;
     }
 
-    /// Sets a key to a truth value.
+    /// Sets a key to a boolean.
     pub fn bool(self, key: &str, value: bool) -> Self {
         self.set(key, ValueType::Bool, &[value.into()])
     }
 
-    /// Sets a key to an array of truth values.
+    /// Sets a key to an array of booleans.
     pub fn array_bool(self, key: &str, values: &[bool]) -> Self {
         let bytes: Vec<u8> = values.iter().map(|&v| v.into()).collect();
         self.set_array(key, ValueType::Bool, values.len() as u64, &bytes)
     }
 
-    /// Sets a key to a string, or to bytes that are not UTF-8. It is read back up to its first NUL byte.
+    /// Sets a key to a string, or to bytes that are not UTF-8. Readers stop at the first NUL byte.
     pub fn str(self, key: &str, value: impl AsRef<[u8]>) -> Self {
         let mut bytes = Vec::new();
         push_string(&mut bytes, value.as_ref());
@@ -114,13 +115,13 @@ impl Builder {
         self.set_array(key, ValueType::Str, count, &bytes)
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key if it exists.
     pub fn without(mut self, key: &str) -> Self {
         self.metadata.retain(|(known, _)| known != key);
         self
     }
 
-    /// Adds a tensor after the others: its name, type, and elements per dimension, the innermost first.
+    /// Appends a tensor: its name, type, and elements per dimension, the innermost first.
     pub fn tensor(mut self, name: &str, ty: TensorType, shape: &[u64]) -> Self {
         self.tensors.push(NewTensor { name: name.to_owned(), ty, shape: shape.to_owned() });
         self
@@ -130,21 +131,21 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The [`Error`] with which the reader refuses what was given.
+    /// The [`Error`] with which the reader rejects the content.
     pub fn header(&self) -> Result<Header, Error> {
         let (bytes, file_bytes) = self.encode();
         Header::in_memory("<builder>", &[(bytes.into(), file_bytes)])
     }
 
-    /// The header's bytes, without the padding after it and the tensor data, and the length of the whole file, which
-    /// may be one shard of several.
+    /// The header's bytes, without the padding and tensor data after it, and the length of the whole file. The file may
+    /// be one shard of several.
     pub fn encoded(&self) -> Result<(Vec<u8>, u64), Error> {
         let (bytes, file_bytes) = self.encode();
         check_one(&Source::memory("<builder>", bytes.as_slice().into(), file_bytes))?;
         Ok((bytes, file_bytes))
     }
 
-    /// The whole file, the tensor data as zeros. For small models: the data takes memory.
+    /// The whole file, with zeros as tensor data. For small models, because the data takes memory.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let (mut bytes, file_bytes) = self.encoded()?;
         bytes.resize(file_bytes as usize, 0);
@@ -158,13 +159,13 @@ impl Builder {
         self.write_sparse_into(&file, path)
     }
 
-    /// Writes into an empty file, which `path` names in errors, as [`write_sparse`](Self::write_sparse) does.
+    /// Like [`write_sparse`](Self::write_sparse), into an empty open file that errors call `path`.
     pub fn write_sparse_into(&self, mut file: &File, path: &Path) -> Result<(), Error> {
         let (bytes, file_bytes) = self.encoded()?;
         file.write_all(&bytes).and_then(|()| file.set_len(file_bytes)).map_err(|source| unwritten(path, source))
     }
 
-    /// The header, and the length of the whole file.
+    /// The header's bytes, and the length of the whole file.
     fn encode(&self) -> (Vec<u8>, u64) {
         let alignment = self.data_alignment();
         let mut out = b"GGUF".to_vec();
@@ -185,7 +186,7 @@ impl Builder {
             }
             out.extend(tensor.ty.id().to_le_bytes());
             out.extend(offset.to_le_bytes());
-            // A shape that the reader is going to refuse has no bytes.
+            // A shape that the reader will reject has no bytes.
             let bytes = data_bytes(tensor.ty, &tensor.shape).unwrap_or(0);
             end = offset.saturating_add(bytes);
             offset = end.checked_next_multiple_of(alignment).unwrap_or(end);
@@ -197,7 +198,7 @@ impl Builder {
         (out, end.saturating_add(begin))
     }
 
-    /// `general.alignment` as it has been set, by whatever method; 1 instead of a 0 that the reader is going to refuse.
+    /// The value of `general.alignment`; 1 instead of 0, which the reader will reject.
     fn data_alignment(&self) -> u64 {
         let set = self.metadata.iter().find(|(key, _)| key == "general.alignment");
         let value = set.and_then(|(_, value)| value.get(4..8)?.try_into().ok());
@@ -213,7 +214,7 @@ impl Builder {
         self
     }
 
-    /// Adds a key that is not there yet, with its value as a file holds it: type, then value.
+    /// Appends a new key with its value as in the file: type, then value.
     pub(super) fn push(&mut self, key: &str, encoded: Vec<u8>) {
         self.metadata.push((key.to_owned(), encoded));
     }
@@ -226,7 +227,7 @@ impl Builder {
     }
 }
 
-/// A value as a file holds it: type, then value.
+/// A value as in the file: type, then value.
 pub(super) fn bytes_of(value: Value<'_>) -> Result<Vec<u8>, Error> {
     let bytes = value.bytes()?;
     let mut out = value.ty().id().to_le_bytes().to_vec();
@@ -252,24 +253,24 @@ fn push_string(out: &mut Vec<u8>, value: &[u8]) {
 }
 
 impl Header {
-    /// The skeleton of this model, as one file whatever the number of shards.
+    /// The skeleton of this model, as a single file for any number of shards.
     ///
-    /// The tokenizer's keys are left out, except the size of the vocabulary, which `<architecture>.vocab_size` then
-    /// holds (llama-vocab.cpp, `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
+    /// It has no tokenizer keys except the size of the vocabulary, in `<architecture>.vocab_size` (llama-vocab.cpp,
+    /// `llama_vocab::impl::load`: a tokenizer model `no_vocab` reads nothing else).
     ///
     /// # Errors
     ///
-    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again; a
-    /// missing architecture.
+    /// [`Error::Changed`] or [`Error::Read`] if an array of the metadata cannot be read again; [`Error::MissingKey`]
+    /// without an architecture.
     pub fn skeleton(&self) -> Result<Builder, Error> {
         let mut skeleton = Builder::empty();
         for (key, value) in self.metadata() {
-            // llama.cpp reads this one before it looks at the vocabulary.
+            // llama.cpp reads this key before it looks at the vocabulary.
             let left_out = (key.starts_with("tokenizer.") && key != "tokenizer.ggml.token_type_count")
-                // Of several shards one is made.
+                // Several shards become one file.
                 || key.starts_with("split.");
             if !left_out {
-                // No two are the same, and there may be a million.
+                // All keys are different, and there may be a million: no search for an existing one.
                 skeleton.push(key, bytes_of(value)?);
             }
         }
@@ -322,7 +323,7 @@ mod tests {
         let keys = (0..1 << 17).map(|n| (format!("a.key.of.no.use.{n}"), bytes_of(Value::Str("")).unwrap()));
         model.metadata.extend(keys);
         let header = model.header().unwrap();
-        // Those, the architecture and the tokenizer; it would take minutes if each were compared with all others.
+        // The keys, the architecture and the tokenizer. Comparing each with all others would take minutes.
         assert_eq!(header.skeleton().unwrap().metadata.len(), (1 << 17) + 2);
     }
 }

@@ -1,5 +1,5 @@
-//! Typed access to the metadata: the value of a key if it is there, an error if it is of another type. The types must
-//! match exactly, because llama.cpp's do (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`).
+//! Typed access to the metadata: a key's value, `None` without the key, an error for another type. Types must match
+//! exactly, as in llama.cpp (`src/llama-model-loader.cpp`, `GGUFMeta::GKV::get_kv`).
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use super::error::Error;
 use super::header::Header;
 use super::value::{Array, Number, Value, ValueType};
 
-/// One method per type: the value of a key, from its bits.
+/// A method for each type that converts a key's value from its bits.
 macro_rules! numbers {
     ($($ty:ident, $value:ident, $from_bits:expr;)*) => {$(
         #[doc = concat!("The value of a key of type `", stringify!($ty), "`, or `None` if there is no such key.")]
         ///
         /// # Errors
         ///
-        /// [`Error::WrongType`] if it is of any other type, also another type of number.
+        /// [`Error::WrongType`] if it has any other type, including another number type.
         pub fn $ty(&self, key: &str) -> Result<Option<$ty>, Error> {
             let value = self.inner.metadata.typed(key, ValueType::$value)?;
             Ok(value.as_ref().map(Value::bits).map($from_bits))
@@ -23,11 +23,12 @@ macro_rules! numbers {
 }
 
 impl Header {
-    /// `general.architecture`, which is the prefix of the architecture's own keys: `llama`, `qwen3moe`, `gemma3`.
+    /// `general.architecture`, which is also the prefix of the architecture's keys: `llama`, `qwen3moe`, `gemma3`.
     ///
     /// # Errors
     ///
-    /// [`Error::MissingKey`], [`Error::Malformed`] for one with a control character, and those of [`str`](Self::str).
+    /// [`Error::MissingKey`], [`Error::Malformed`] for a name with a control character, and those of
+    /// [`str`](Self::str).
     #[doc(alias = "general.architecture")]
     pub fn architecture(&self) -> Result<&str, Error> {
         let key = "general.architecture";
@@ -40,7 +41,7 @@ impl Header {
         }
     }
 
-    /// `general.name`, or the file's stem where there is none, for people: without what would move their cursor.
+    /// `general.name`, or else the file's stem, for people: control characters are replaced.
     pub(crate) fn title(&self) -> Option<String> {
         let stem = || self.path().file_stem().filter(|_| !self.is_in_memory());
         let name = self.get("general.name").and_then(|name| name.as_str()).map(str::to_owned);
@@ -54,7 +55,7 @@ impl Header {
         bool, Bool, |bits| bits != 0;
     }
 
-    /// The value of a key of type string, up to its first NUL byte, or `None` if there is no such key.
+    /// The value of a string key up to its first NUL byte, or `None` if there is no such key.
     ///
     /// # Errors
     ///
@@ -74,17 +75,17 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`] if it is no array.
+    /// [`Error::WrongType`] if the value is not an array.
     pub fn array(&self, key: &str) -> Result<Option<Array<'_>>, Error> {
         let value = self.inner.metadata.typed(key, ValueType::Array)?;
         Ok(value.and_then(|value| value.as_array()))
     }
 
-    /// The value of a key of any integer type that is not negative, or `None` if there is no such key.
+    /// The value of a key of any integer type, or `None` if there is no such key.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`] if it is no integer, [`Error::Malformed`] if it is negative.
+    /// [`Error::WrongType`] if it is not an integer, [`Error::Malformed`] if it is negative.
     pub fn uint(&self, key: &str) -> Result<Option<u64>, Error> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -102,13 +103,13 @@ impl Header {
         Ok(format!("{}.{suffix}", self.architecture()?))
     }
 
-    /// One number per layer: an array of exactly `n` numbers (`u32`, `i32` or `bool`), or one `u32` for all, as
+    /// One number per layer: an array of exactly `n` numbers (`u32`, `i32` or `bool`), or one `u32` for all layers, as
     /// `get_key_or_arr` reads it (`src/llama-model-loader.cpp`).
     ///
     /// # Errors
     ///
     /// [`Error::Malformed`] for an array of another length or type, or with a negative number; [`Error::WrongType`];
-    /// those of reading the array.
+    /// and the errors of reading the array.
     #[doc(alias = "get_key_or_arr")]
     pub fn u32_per_layer(&self, key: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
         match self.get(key) {

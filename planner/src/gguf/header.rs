@@ -1,4 +1,4 @@
-//! The header of a model: opening it, reading one file of it, and walking over what it says.
+//! The header of a model: opening it, reading its files, and access to its content.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,16 +12,16 @@ use super::source::{Cursor, Source};
 use super::tensor::{self, MIN_INFO, Tensor};
 use super::value::{Value, ValueType};
 
-/// The most keys, and the most tensors of a model, that we accept. The largest models have about 2000 tensors and 100
-/// keys; each takes about 100 bytes of memory.
+/// Most keys, and most tensors of a model, that are accepted. The largest models have about 2000 tensors and 100 keys;
+/// each takes about 100 bytes of memory.
 pub(super) const MAX_COUNT: u64 = 1 << 20;
 
-/// The alignment of the data unless a file says otherwise (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`), in bytes.
+/// The default alignment of the data, in bytes (`GGUF_DEFAULT_ALIGNMENT`, `ggml/include/gguf.h`).
 pub(super) const DEFAULT_ALIGNMENT: u32 = 32;
 
-/// What a GGUF model says of itself: its metadata and its tensors, over all its shards.
+/// The header of a GGUF model: its metadata and tensors, over all shards.
 ///
-/// Clones share everything. The first file stays open, because arrays are read from it on demand.
+/// Clones share all data. The first file stays open, because arrays are read from it on demand.
 #[doc(alias = "gguf_context")]
 #[derive(Clone)]
 pub struct Header {
@@ -29,7 +29,7 @@ pub struct Header {
 }
 
 pub(super) struct Inner {
-    /// The first shard's; the others' only says that they are shards.
+    /// The first shard's metadata. Later shards only contain the keys of a split.
     pub(super) metadata: Metadata,
     pub(super) shards: Vec<Shard>,
     pub(super) tensors: Vec<Tensor>,
@@ -38,13 +38,13 @@ pub(super) struct Inner {
 }
 
 impl Header {
-    /// Reads the header of the model at `path`; if that is the first of several shards, of all of them.
+    /// Reads the header of the model at `path`. If that is the first of several shards, it reads all of them.
     ///
-    /// The shards lie beside the first and are named `NAME-00001-of-00003.gguf`, as llama.cpp requires.
+    /// The shards must lie beside the first and be named `NAME-00001-of-00003.gguf`, as llama.cpp requires.
     ///
     /// # Errors
     ///
-    /// Any [`Error`]: the file cannot be read, is no GGUF file of version 2 or 3 in little-endian order, is damaged or
+    /// Any [`Error`]: the file cannot be read, is not a little-endian GGUF file of version 2 or 3, is damaged or
     /// incomplete, or is not the first shard.
     #[doc(alias = "gguf_init_from_file")]
     pub fn open(path: impl AsRef<Path>) -> Result<Header, Error> {
@@ -53,23 +53,23 @@ impl Header {
         Ok(Header { inner: Arc::new(assemble(Source::open(path)?, open)?) })
     }
 
-    /// Reads the header of a whole GGUF file in memory, tensor data included.
+    /// Reads the header of a whole GGUF file in memory, including tensor data.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open); a split model gives [`Error::Shards`].
+    /// Those of [`open`](Self::open); [`Error::Shards`] for a split model.
     #[doc(alias = "gguf_init_from_buffer")]
     pub fn parse(bytes: impl Into<Arc<[u8]>>) -> Result<Header, Error> {
         Self::parse_shards([(bytes.into(), 0)])
     }
 
-    /// Reads the header of a model of one or several shards, given in order: the beginning of each file and its whole
-    /// length, which is at least that of the beginning, whatever is given.
+    /// Reads the header of a model from its shards in order: the beginning of each file, and the length of the whole
+    /// file. A length below that of the beginning is raised to it.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open); [`Error::Truncated`] if a header is not in memory as a whole; [`Error::Shards`] if the
-    /// model has another number of shards.
+    /// Those of [`open`](Self::open); [`Error::Truncated`] if a header is not completely in memory; [`Error::Shards`]
+    /// if the model has another number of shards.
     pub fn parse_shards(shards: impl IntoIterator<Item = (Arc<[u8]>, u64)>) -> Result<Header, Error> {
         let given: Vec<_> = shards.into_iter().collect();
         Self::in_memory("<memory>", &given)
@@ -99,12 +99,12 @@ impl Header {
         Ok(Header { inner: Arc::new(inner) })
     }
 
-    /// The file that was opened, or `<memory>`.
+    /// The opened file, or `<memory>`.
     pub fn path(&self) -> &Path {
         &self.inner.metadata.source.path
     }
 
-    /// Whether the path is not that of a file: `<memory>` or `<builder>`.
+    /// Whether the path is not a file: `<memory>` or `<builder>`.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.inner.metadata.source.opened().is_none()
     }
@@ -119,24 +119,24 @@ impl Header {
         self.inner.shards.iter().map(Shard::file_bytes).fold(0, u64::saturating_add)
     }
 
-    /// The alignment of the tensors' data in bytes, a power of two: that of the file, of several shards the least.
+    /// The alignment of the tensors' data in bytes, a power of two; of several shards the smallest.
     #[doc(alias = "general.alignment")]
     pub fn alignment(&self) -> u32 {
         self.inner.shards.iter().map(Shard::alignment).min().unwrap_or(DEFAULT_ALIGNMENT)
     }
 
-    /// Checks that every file of the model is still the one whose header was read. Call it before and after the files
-    /// are opened again, for example by llama.cpp.
+    /// Checks that every file of the model is still the one whose header was read. Call it before and after another
+    /// reader, such as llama.cpp, opens the files again.
     ///
     /// # Errors
     ///
-    /// [`Error::Changed`] for a file of another length or time of modification, and one that has taken its place;
-    /// [`Error::Open`] for one that is gone.
+    /// [`Error::Changed`] for a replaced file, or one with another length or modification time; [`Error::Open`] for a
+    /// missing one.
     pub fn check_unchanged(&self) -> Result<(), Error> {
         self.shards().iter().try_for_each(Shard::check_unchanged)
     }
 
-    /// The metadata in the file's order. Of a split model it is the first shard's, as in llama.cpp.
+    /// The metadata in the file's order; for a split model, the first shard's, as in llama.cpp.
     pub fn metadata(&self) -> impl ExactSizeIterator<Item = (&str, Value<'_>)> {
         self.inner.metadata.iter()
     }
@@ -147,12 +147,12 @@ impl Header {
         self.inner.metadata.get(key)
     }
 
-    /// The tensors in the order of their data, shard after shard.
+    /// The tensors in the order of their data, shard by shard.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
         self.inner.tensors.iter()
     }
 
-    /// The tensor with this name, in whatever shard.
+    /// The tensor with this name, in any shard.
     #[doc(alias = "gguf_find_tensor")]
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         Some(&self.inner.tensors[*self.inner.by_name.get(name)?])
@@ -193,19 +193,20 @@ fn check_version(cursor: &mut Cursor<'_>) -> Result<(), Error> {
     }
     match version? {
         2 | 3 => Ok(()),
-        // llama.cpp's own test (`ggml/src/gguf.cpp`): a small number in the wrong order has nothing in its low half.
+        // The same test as in llama.cpp (`ggml/src/gguf.cpp`): a small number in the wrong byte order has a zero low
+        // half.
         version if version != 0 && version & 0xffff == 0 => Err(Error::BigEndian { path, version }),
         version => Err(Error::Version { path, version }),
     }
 }
 
-/// Reads a count of things that take at least `least` bytes each, and checks that they can be there.
+/// Reads a count of items with at least `least` bytes each, and checks that the rest of the file can hold them.
 fn read_count(cursor: &mut Cursor<'_>, things: &str, least: u64) -> Result<u64, Error> {
     let at = cursor.at();
     let count = cursor.u64(format_args!("the number of {things}"))?;
     let room = cursor.remaining() / least;
     let (limit, why) = if room < MAX_COUNT {
-        (room, "what is left of the file has room for no more")
+        (room, "the rest of the file holds no more")
     } else {
         (MAX_COUNT, "autoplace's own limit")
     };
@@ -227,7 +228,7 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u32, Error> {
     Err(metadata.source.malformed(metadata.offset_of(key), problem))
 }
 
-/// The header's end rounded up to the alignment.
+/// The end of the header, rounded up to the alignment.
 fn data_offset(source: &Source, header_bytes: u64, alignment: u64) -> Result<u64, Error> {
     let padded = header_bytes.checked_next_multiple_of(alignment).unwrap_or(u64::MAX);
     if padded <= source.len {

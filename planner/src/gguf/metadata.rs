@@ -1,4 +1,4 @@
-//! The key-value part of one file: reading it, keeping it small, finding a key.
+//! The metadata of one file: reading it, storing it compactly, finding a key.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,13 +11,13 @@ use super::value::{Array, ArrayPlace, Number, Value, ValueType};
 /// The longest key that the format allows, in bytes (`docs/gguf.md` of the ggml project: "at most 2^16-1 bytes long").
 const MAX_KEY: u64 = 65535;
 
-/// All keys together, in bytes. Real headers have about 2 KiB of them.
+/// Most bytes of all keys together. Real headers have about 2 KiB.
 const MAX_KEYS: u64 = 64 << 20;
 
 /// The most elements that llama.cpp reads (`GGUF_MAX_ARRAY_ELEMENTS`, ggml/src/gguf.cpp).
 const MAX_ARRAY: u64 = 1 << 30;
 
-/// The least bytes that a key and its value take: length, one letter, type, one byte.
+/// The fewest bytes of a key and its value: length, one letter, type, one byte.
 pub(super) const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 
 /// The metadata of one file.
@@ -42,7 +42,7 @@ enum Stored {
 }
 
 impl Metadata {
-    /// Reads `count` entries, where the cursor stands.
+    /// Reads `count` entries at the cursor.
     pub(super) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, Error> {
         let source = cursor.source();
         let mut entries: Vec<Entry> = Vec::new();
@@ -83,8 +83,8 @@ impl Metadata {
         self.find(key).map_or(0, |entry| entry.at)
     }
 
-    /// The value of a key, which is of exactly this type, because llama.cpp converts none
-    /// (src/llama-model-loader.cpp, `GGUFMeta::GKV::get_kv`); `None` if there is no such key.
+    /// The value of a key with exactly this type, because llama.cpp does not convert (src/llama-model-loader.cpp,
+    /// `GGUFMeta::GKV::get_kv`); `None` if there is no such key.
     pub(super) fn typed(&self, key: &str, wanted: ValueType) -> Result<Option<Value<'_>>, Error> {
         match self.get(key) {
             Some(value) if value.ty() != wanted => Err(self.wrong_type(key, wanted, value.ty())),
@@ -96,7 +96,7 @@ impl Metadata {
         Error::WrongType { path: self.source.path_buf(), at: self.offset_of(key), key: key.to_owned(), wanted, found }
     }
 
-    /// The value of a key that has to be there.
+    /// The value of a required key.
     pub(super) fn required(&self, key: &str, wanted: ValueType) -> Result<Value<'_>, Error> {
         self.typed(key, wanted)?.ok_or_else(|| self.missing(key))
     }
@@ -118,8 +118,8 @@ impl Metadata {
     }
 }
 
-/// Reads a name (of a key or a tensor) of at most `limit` bytes. llama.cpp would cut it at a NUL, and whoever prints it
-/// would obey its other control characters.
+/// Reads the name of a key or tensor of at most `limit` bytes. Control characters are refused: llama.cpp would cut a
+/// name at a NUL, and terminals obey the others.
 pub(super) fn read_name(cursor: &mut Cursor<'_>, limit: u64, what: fmt::Arguments<'_>) -> Result<Arc<str>, Error> {
     let source = cursor.source();
     let at = cursor.at();
@@ -159,12 +159,12 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Stored, Error> {
     let length = cursor.string_len(what)?;
     let mut text = Vec::new();
     cursor.bytes(length, &mut text, what)?;
-    // As far as llama.cpp sees it: gguf_get_val_str returns a C string.
+    // gguf_get_val_str returns a C string, so llama.cpp sees the text up to its first NUL.
     text.truncate(text.iter().position(|&b| b == 0).unwrap_or(text.len()));
     Ok(Stored::Text(text.into()))
 }
 
-/// Walks an array, checks that it is inside the file, and remembers where it is.
+/// Walks an array, checks that it lies inside the file, and records its position.
 fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
     let source = cursor.source();
     let type_at = cursor.at();
@@ -179,7 +179,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
         return Err(source.too_long(count_at, what, count, MAX_ARRAY));
     }
     let at = cursor.at();
-    // No overflow: the count is at most 2^30. A string takes at least its length field.
+    // The product cannot overflow, because the count is at most 2^30. A string takes at least its length field.
     let least = count * ty.size().unwrap_or(8);
     let all = format_args!("the array '{key}' of {count} {ty} elements");
     cursor.require(least, all)?;
@@ -189,7 +189,8 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str) -> Result<ArrayPlace, Error> {
             let what = format_args!("string {index} of the array '{key}'");
             let length = cursor.string_len(what)?;
             cursor.skip(length, what)?;
-            // A vocabulary is most of a header: all strings of a window at once take a quarter of the time.
+            // A vocabulary is most of a header: skipping all strings within the window at once takes a quarter of the
+            // time.
             index += 1 + cursor.skip_strings(count - index - 1);
         }
     } else {

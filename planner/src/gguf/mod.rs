@@ -1,20 +1,20 @@
-//! What a GGUF file says, before anything is loaded.
+//! GGUF headers, read without loading the model.
 //!
-//! **In:** a path (every shard of a split model is followed), or bytes in memory. **Out:** a [`Header`]: the metadata,
-//! the tensors with their types, shapes and places in its shards.
+//! A path (with all shards of a split model) or bytes in memory flow in. A [`Header`] flows out: the metadata, and the
+//! tensors with their types, shapes and positions.
 //!
-//! The reader accepts what llama.cpp's own reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`) and
-//! refuses the rest with an [`Error`] that names the file, the byte, the key or tensor, what was needed and what
-//! there was. It is stricter where llama.cpp would end the process or read a name differently from how it is written:
-//! `split.no` of another type than `u16`, an inconsistent `split.count` in a later shard; keys longer than 65535 bytes;
-//! names that are not UTF-8 or hold a control character; tensors with a dimension of zero elements; more than 2^20 keys
-//! or tensors, or more than 64 MiB of keys and tensor names.
+//! The reader accepts the files that llama.cpp's reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`). It
+//! rejects others with an [`Error`] that names the file, the byte, the key or tensor, the required value and the actual
+//! one. It is stricter where llama.cpp would abort or misread a name. It rejects `split.no` of another type than `u16`;
+//! an inconsistent `split.count` in a later shard; keys longer than 65535 bytes; names that are not UTF-8 or contain a
+//! control character; tensors with a dimension of zero elements; more than 2^20 keys or tensors, or more than 64 MiB of
+//! keys and tensor names.
 //!
-//! It reads through a window of 256 KiB, never through a memory map: there is no `unsafe`, and a file that shrinks
-//! while it is read gives an error instead of a signal. Long arrays (a vocabulary) are walked, every length in them
-//! checked, and left in the file; [`Array`] reads them again on demand.
+//! It reads through a window of 256 KiB, not through a memory map: the code has no `unsafe`, and a file that shrinks
+//! meanwhile gives an error instead of a signal. Long arrays (a vocabulary) are walked with every length checked, and
+//! stay in the file; [`Array`] reads them on demand.
 //!
-//! [`Builder`] is the way back; [`Header::skeleton`] makes a file of a model for llama.cpp to be asked about.
+//! [`Builder`] writes GGUF files; [`Header::skeleton`] makes the file that llama.cpp is probed with.
 
 mod builder;
 mod error;

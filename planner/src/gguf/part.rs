@@ -1,5 +1,5 @@
-//! A part of a model as a file of its own: a header and the tensors that are wanted flow in; a file with their data
-//! flows out.
+//! Writes a part of a model as a separate file. A header and a choice of tensors flow in; a file with their data flows
+//! out.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,12 +19,12 @@ pub struct Part<'a> {
 }
 
 impl Header {
-    /// The part of this model that has the tensors of these names, in their order, and all metadata. Of several shards
-    /// it is one file.
+    /// The part of this model with the tensors that `wanted` accepts, in their order, and all metadata. It is one file,
+    /// even of several shards.
     ///
     /// # Errors
     ///
-    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again.
+    /// [`Error::Changed`] or [`Error::Read`] if an array of the metadata cannot be read again.
     pub fn part(&self, wanted: impl Fn(&str) -> bool) -> Result<Part<'_>, Error> {
         let tensors: Vec<&Tensor> = self.tensors().filter(|tensor| wanted(tensor.name())).collect();
         let add = |builder: Builder, tensor: &&Tensor| {
@@ -36,7 +36,7 @@ impl Header {
 }
 
 impl Part<'_> {
-    /// Its header, as [`Header::open`] would read it from the file.
+    /// The part's header, as [`Header::open`] would read it from the file.
     ///
     /// # Errors
     ///
@@ -45,13 +45,13 @@ impl Part<'_> {
         self.builder.header()
     }
 
-    /// Writes it to a new file, with the tensors' data. Returns the bytes of the file. What was written of a file that
-    /// cannot be written as a whole is removed.
+    /// Writes the part with the tensors' data to a new file and returns the file's bytes. A file that cannot be
+    /// completed is removed.
     ///
     /// # Errors
     ///
-    /// [`Error::Write`] where there is such a file already or it cannot be written; [`Error::Open`] and [`Error::Read`]
-    /// of the model's own files; [`Error::Changed`] where these are no longer those whose header was read.
+    /// [`Error::Write`] if the file exists or cannot be written; [`Error::Open`] and [`Error::Read`] for the model's
+    /// own files; [`Error::Changed`] if these have changed since the header was read.
     pub fn write(&self, path: &Path) -> Result<u64, Error> {
         let unwritten = |source| Error::Write { path: path.to_owned(), source };
         let mut file = File::create_new(path).map_err(unwritten)?;
@@ -98,7 +98,7 @@ mod tests {
     use crate::gguf::TensorType;
 
     #[test]
-    fn a_part_has_the_metadata_and_the_data_of_its_tensors_and_is_no_file_if_it_is_not_whole() {
+    fn a_part_has_the_metadata_and_tensor_data_or_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let [model, part] = ["model.gguf", "part.gguf"].map(|name| folder.path().join(name));
         let builder = Builder::new("llama")
@@ -124,7 +124,7 @@ mod tests {
         let data = |tensor: &Tensor| &written[tensor.offset() as usize..(tensor.offset() + tensor.bytes()) as usize];
         let tensors: Vec<_> = read.tensors().map(|tensor| (tensor.name(), data(tensor))).collect();
         assert_eq!(tensors, [("one", &[1; 16][..]), ("three", &[3; 32])]);
-        // A file that is there stays, and one that cannot be whole is not.
+        // An existing file stays, and an incomplete one is removed.
         assert!(matches!(wanted.write(&part), Err(Error::Write { .. })));
         assert_eq!(std::fs::read(&part).unwrap(), written);
         std::fs::write(&model, b"short").unwrap();

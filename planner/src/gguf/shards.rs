@@ -1,8 +1,8 @@
-//! The files of one model: finding the shards after the first, and checking that they belong together.
+//! The files of one model: finding the later shards, and checking that they belong together.
 //!
-//! As the constructor of `llama_model_loader` does it (src/llama-model-loader.cpp), with its three keys: `split.count`
-//! (u16) in the first shard, `split.no` (u16, from 0) in every one, `split.tensors.count` (i32) in the first. Only the
-//! first shard's metadata counts.
+//! This follows the constructor of `llama_model_loader` (src/llama-model-loader.cpp) with its three keys: `split.count`
+//! (u16) in the first shard, `split.no` (u16, from 0) in every shard, `split.tensors.count` (i32) in the first. Only
+//! the first shard's metadata counts.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -25,16 +25,16 @@ pub struct Shard {
     path: Arc<Path>,
     file_bytes: u64,
     alignment: u32,
-    /// What the system said of the file when it was opened; `None` in memory.
+    /// The file's metadata when it was opened; `None` in memory.
     opened: Option<Metadata>,
 }
 
 impl Shard {
-    fn of(source: &Source, alignment: u32) -> Shard {
+    fn new(source: &Source, alignment: u32) -> Shard {
         Shard { path: source.path.clone(), file_bytes: source.len, alignment, opened: source.opened().cloned() }
     }
 
-    /// The file.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -44,7 +44,7 @@ impl Shard {
         self.file_bytes
     }
 
-    /// The alignment of its tensors' data, in bytes.
+    /// The alignment of the tensors' data, in bytes.
     pub fn alignment(&self) -> u32 {
         self.alignment
     }
@@ -57,10 +57,10 @@ impl Shard {
     }
 }
 
-/// Reads the first shard, then those that it names, which `open` gives by index (from 1) and count.
+/// Reads the first shard, then the later ones, which `open` provides by index (from 1) and count.
 pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<Source, Error>) -> Result<Inner, Error> {
     let (metadata, mut tensors) = header::read(&first)?;
-    let mut shards = vec![Shard::of(&first, header::alignment(&metadata)?)];
+    let mut shards = vec![Shard::new(&first, header::alignment(&metadata)?)];
     let count = metadata.typed(SPLIT_COUNT, ValueType::U16)?.map_or(0, |value| value.bits() as u16);
     if count > 1 {
         let index = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
@@ -74,8 +74,8 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
         for index in 1..count {
             let source = open(index, count)?;
             let (alignment, own) = read_later(&source, index, count)?;
-            shards.push(Shard::of(&source, alignment));
-            // So that many shards are no way around the limit of one file.
+            shards.push(Shard::new(&source, alignment));
+            // The limit of one file also applies to all shards together.
             let all = tensors.len() + own.len();
             if all as u64 > MAX_COUNT {
                 let problem = format_args!("{all} tensors in all shards, but there can be at most {MAX_COUNT}");
@@ -99,10 +99,10 @@ pub(super) fn assemble(first: Source, mut open: impl FnMut(u16, u16) -> Result<S
 /// Checks one file that may be any shard of a model.
 pub(super) fn check_one(source: &Source) -> Result<(), Error> {
     let (metadata, tensors) = header::read(source)?;
-    by_name(&[Shard::of(source, header::alignment(&metadata)?)], &tensors).map(drop)
+    by_name(&[Shard::new(source, header::alignment(&metadata)?)], &tensors).map(drop)
 }
 
-/// The other shards' files, beside the first.
+/// Opens a later shard beside the first.
 pub(super) fn open_beside(first: &Path, index: u16, count: u16) -> Result<Source, Error> {
     let path = sibling(first, 0, index, count).ok_or_else(|| {
         let expected = shard_name("", 0, count);
@@ -122,7 +122,8 @@ fn sibling(path: &Path, from: u16, to: u16, count: u16) -> Option<PathBuf> {
     Some(path.with_file_name(shard_name(prefix, to, count)))
 }
 
-/// What the names of all shards begin with, the index from 0 and their number, by the name of one; else `None`.
+/// Parses a shard's file name into the common prefix, the index (from 0) and the number of shards; `None` for other
+/// names.
 pub fn shard_of_name(name: &str) -> Option<(&str, u16, u16)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;
@@ -131,7 +132,7 @@ pub fn shard_of_name(name: &str) -> Option<(&str, u16, u16)> {
     is_one.then_some((prefix, index, count))
 }
 
-/// The name of a shard, `PREFIX-00001-of-00003.gguf`; its index counts from 0.
+/// The name of a shard, `PREFIX-00001-of-00003.gguf`; `index` counts from 0.
 pub fn shard_name(prefix: &str, index: u16, count: u16) -> String {
     format!("{prefix}-{:05}-of-{count:05}.gguf", u32::from(index) + 1)
 }
@@ -140,23 +141,23 @@ pub(super) fn wrong(path: &Path, problem: String) -> Error {
     Error::Shards { path: path.to_owned(), problem }
 }
 
-/// Reads the alignment and the tensors of a shard after the first and checks that it is the one it should be.
+/// Reads a later shard's alignment and tensors, and checks that it is the expected shard.
 fn read_later(source: &Source, index: u16, count: u16) -> Result<(u32, Vec<Tensor>), Error> {
     let (metadata, tensors) = header::read(source)?;
     let no = metadata.required(SPLIT_NO, ValueType::U16)?.bits() as u16;
-    // llama.cpp does not look at a later shard's count; one that says something else is from another model.
+    // llama.cpp ignores a later shard's count; a different one means another model.
     let own_count = metadata.typed(SPLIT_COUNT, ValueType::U16)?.map_or(count, |value| value.bits() as u16);
     for (key, found, wanted) in [(SPLIT_NO, no, index), (SPLIT_COUNT, own_count, count)] {
         if found != wanted {
             let problem =
-                format!("the key '{key}' is {found}, not {wanted}: a shard of another model, or under another's name");
+                format!("the key '{key}' is {found}, not {wanted}: a shard of another model, or under a wrong name");
             return Err(wrong(&source.path, problem));
         }
     }
     Ok((header::alignment(&metadata)?, tensors))
 }
 
-/// The index of each tensor of all shards by its name, which no two have.
+/// The index of each tensor of all shards by name. Names must be unique.
 fn by_name(shards: &[Shard], tensors: &[Tensor]) -> Result<HashMap<Arc<str>, usize>, Error> {
     let path = |tensor: &Tensor| shards[tensor.shard()].path();
     let mut by_name = HashMap::with_capacity(tensors.len());

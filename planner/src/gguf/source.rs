@@ -1,5 +1,4 @@
-//! Where the bytes of a header come from: a file, read at given positions, or memory. The only code that makes
-//! numbers of them.
+//! The source of a header's bytes: a file read at given offsets, or memory. Only this code decodes numbers.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -11,17 +10,16 @@ use std::sync::Arc;
 
 use super::error::Error;
 
-/// The longest file: its length must fit in an `off_t`.
+/// The longest accepted file, in bytes: its length must fit in an `off_t`.
 const MAX_FILE: u64 = i64::MAX as u64;
 
-/// How much is read at once, in bytes. Large enough that a system call costs little per byte, small enough to stay
-/// in a core's cache.
+/// Bytes of one read: large enough that a system call costs little per byte, small enough for a core's cache.
 const WINDOW: u64 = 256 * 1024;
 
-/// The longest string that llama.cpp reads (`GGUF_MAX_STRING_LENGTH`, ggml/src/gguf.cpp), in bytes.
+/// The longest string that llama.cpp reads, in bytes (`GGUF_MAX_STRING_LENGTH`, ggml/src/gguf.cpp).
 const MAX_STRING: u64 = 1 << 30;
 
-/// One file's bytes. Cheap to clone; a file stays open as long as a clone lives.
+/// One file's bytes. Clones are cheap; the file stays open as long as a clone lives.
 #[derive(Clone)]
 pub(super) struct Source {
     pub(super) path: Arc<Path>,
@@ -32,16 +30,16 @@ pub(super) struct Source {
 
 #[derive(Clone)]
 enum Bytes {
-    /// With what the system said of the file when it was opened.
+    /// A file, with its metadata when it was opened.
     File(Arc<File>, Metadata),
-    /// May be fewer than `len`: the beginning of a file whose tensor data is elsewhere.
+    /// Possibly fewer bytes than `len`: the beginning of a file whose tensor data is elsewhere.
     Memory(Arc<[u8]>),
 }
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Source, Error> {
         let failed = |source| Error::Open { path: path.to_owned(), source };
-        // Before opening: opening a pipe would wait for a writer.
+        // Checked before opening, because opening a pipe would wait for a writer.
         if !std::fs::metadata(path).map_err(failed)?.is_file() {
             return Err(Error::NotAFile { path: path.to_owned() });
         }
@@ -54,7 +52,7 @@ impl Source {
         })
     }
 
-    /// Bytes in memory that are the beginning of a file of `len` bytes.
+    /// The beginning of a file of `len` bytes, in memory.
     pub(super) fn memory(path: &str, bytes: Arc<[u8]>, len: u64) -> Source {
         Source {
             path: Path::new(path).into(),
@@ -67,7 +65,7 @@ impl Source {
         self.path.to_path_buf()
     }
 
-    /// How many bytes from the beginning can be read: the whole file, or what is in memory of it.
+    /// Bytes that can be read from the beginning: the whole file, or the part in memory.
     pub(super) fn held(&self) -> u64 {
         match &self.bytes {
             Bytes::File(_, metadata) => metadata.len(),
@@ -93,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Errs if the file is not the one whose header was read; asked before anything is read from it again.
+    /// Fails if the file is not the one whose header was read. Called before each further read.
     pub(super) fn check_unchanged(&self) -> Result<(), Error> {
         let Bytes::File(file, was) = &self.bytes else {
             return Ok(());
@@ -101,12 +99,12 @@ impl Source {
         check_unchanged(&self.path, was, file.metadata())
     }
 
-    /// What the system said of the file when it was opened, if it is one.
+    /// The file's metadata when it was opened; `None` in memory.
     pub(super) fn opened(&self) -> Option<&Metadata> {
         if let Bytes::File(_, metadata) = &self.bytes { Some(metadata) } else { None }
     }
 
-    /// What stands at byte `at` cannot be.
+    /// The error for an invalid value at byte `at`.
     #[cold]
     pub(super) fn malformed(&self, at: u64, problem: fmt::Arguments<'_>) -> Error {
         Error::Malformed { path: self.path_buf(), at, problem: problem.to_string() }
@@ -125,14 +123,14 @@ impl Source {
     }
 }
 
-/// Errs unless both are of one file that nobody wrote to in between.
+/// Fails unless both are the same file, unchanged in between.
 pub(super) fn check_unchanged(path: &Path, was: &Metadata, is: io::Result<Metadata>) -> Result<(), Error> {
     let is = is.map_err(|source| Error::Open { path: path.to_owned(), source })?;
     #[cfg(unix)]
     let inode = |file: &Metadata| (file.dev(), file.ino());
     #[cfg(not(unix))]
     let inode = |_: &Metadata| ();
-    // Another file may be given the inode of one that is gone.
+    // A new file may get the inode of a deleted one.
     let born = |file: &Metadata| (inode(file), file.created().ok());
     let identity = |file: &Metadata| (born(file), file.len(), file.modified().ok());
     if identity(was) == identity(&is) {
@@ -147,7 +145,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// Reads forward from one offset of a source to another. `what` names in an error what is being read.
+/// Reads forward through a range of a source. The `what` of its methods names the item in errors.
 pub(super) struct Cursor<'s> {
     reader: BufReader<Stretch<'s>>,
 }
@@ -169,7 +167,7 @@ impl Read for Stretch<'_> {
 }
 
 impl<'s> Cursor<'s> {
-    /// A cursor over the whole source, as far as it can be read.
+    /// A cursor over the whole readable source.
     pub(super) fn new(source: &'s Source) -> Cursor<'s> {
         Cursor::over(source, 0, source.held())
     }
@@ -189,12 +187,12 @@ impl<'s> Cursor<'s> {
         self.reader.get_ref().at - self.reader.buffer().len() as u64
     }
 
-    /// How many bytes are left before the end.
+    /// Bytes left before the end.
     pub(super) fn remaining(&self) -> u64 {
         self.reader.get_ref().end - self.at()
     }
 
-    /// Errs unless `n` bytes are left.
+    /// Fails unless `n` bytes are left.
     #[inline]
     pub(super) fn require(&self, n: u64, what: fmt::Arguments<'_>) -> Result<(), Error> {
         if n <= self.remaining() {
@@ -209,7 +207,7 @@ impl<'s> Cursor<'s> {
         })
     }
 
-    /// The next `n` bytes, at most 8, and zeros after them.
+    /// The next `n` bytes (at most 8), padded with zeros.
     #[inline]
     pub(super) fn padded(&mut self, n: u64, what: fmt::Arguments<'_>) -> Result<[u8; 8], Error> {
         self.require(n, what)?;
@@ -228,7 +226,7 @@ impl<'s> Cursor<'s> {
         self.padded(8, what).map(u64::from_le_bytes)
     }
 
-    /// The next `n` bytes, instead of what `out` holds.
+    /// Reads the next `n` bytes into `out`, replacing its content.
     pub(super) fn bytes(&mut self, n: u64, out: &mut Vec<u8>, what: fmt::Arguments<'_>) -> Result<(), Error> {
         self.require(n, what)?;
         out.clear();
@@ -236,7 +234,7 @@ impl<'s> Cursor<'s> {
         self.read_exact(out)
     }
 
-    /// Reads what is known to be before the end: a failure means that the file has shrunk, or the disk is ill.
+    /// Reads bytes before the known end: a failure means that the file has shrunk or the disk is faulty.
     #[inline]
     fn read_exact(&mut self, out: &mut [u8]) -> Result<(), Error> {
         let at = self.at();
@@ -248,7 +246,7 @@ impl<'s> Cursor<'s> {
         })
     }
 
-    /// Passes over `n` bytes, without reading those outside the window.
+    /// Skips `n` bytes, without reading those outside the window.
     #[inline]
     pub(super) fn skip(&mut self, n: u64, what: fmt::Arguments<'_>) -> Result<(), Error> {
         self.require(n, what)?;
@@ -258,7 +256,7 @@ impl<'s> Cursor<'s> {
         Ok(())
     }
 
-    /// Passes over at most `most` strings, those that are whole in the window, and says how many these were.
+    /// Skips up to `most` strings that lie completely in the window, and returns their number.
     pub(super) fn skip_strings(&mut self, most: u64) -> u64 {
         let window = self.reader.buffer();
         let (mut passed, mut rest) = (0, window);
@@ -275,7 +273,7 @@ impl<'s> Cursor<'s> {
         passed
     }
 
-    /// The length of a string, checked against what is left. The string itself comes next.
+    /// Reads the length of a string and checks it against the rest. The string itself follows.
     #[inline]
     pub(super) fn string_len(&mut self, what: fmt::Arguments<'_>) -> Result<u64, Error> {
         let at = self.at();

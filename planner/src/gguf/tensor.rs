@@ -1,4 +1,4 @@
-//! The tensors of one file: reading what the header says of them, checking where their data lies.
+//! The tensors of one file: reading their descriptions, and checking where their data lies.
 
 use std::sync::Arc;
 
@@ -7,16 +7,17 @@ use super::metadata::read_name;
 use super::source::{Cursor, Source};
 use super::tensor_type::TensorType;
 
-/// The longest tensor name in bytes: one less than `GGML_MAX_NAME` (ggml/include/ggml.h), which counts the closing NUL.
+/// The longest tensor name in bytes: one less than `GGML_MAX_NAME` (ggml/include/ggml.h), which includes the closing
+/// NUL.
 const MAX_NAME: u64 = 63;
 
 /// The most dimensions (`GGML_MAX_DIMS`, ggml/include/ggml.h).
 const MAX_DIMS: u32 = 4;
 
-/// The least bytes that a tensor takes in the header: length of its name, number of dimensions, type, offset.
+/// The fewest bytes of a tensor's description: length of its name, number of dimensions, type, offset.
 pub(super) const MIN_INFO: u64 = 8 + 4 + 4 + 8;
 
-/// A tensor of a model file: what it is called, how large it is, and where its data lies. Not the data itself.
+/// A tensor of a model file: its name, type, shape and position, without the data.
 #[derive(Debug)]
 pub struct Tensor {
     pub(crate) name: Arc<str>,
@@ -24,15 +25,15 @@ pub struct Tensor {
     pub(super) n_dims: u8,
     pub(super) shard: u16,
     pub(super) shape: [u64; 4],
-    /// From the beginning of the file (while it is read: of the data section), in bytes.
+    /// Offset from the beginning of the file in bytes; during reading, from the beginning of the data section.
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    /// Where in the file this is said.
+    /// File offset of the description.
     pub(super) at: u64,
 }
 
 impl Tensor {
-    /// Reads what the header says of tensor `index`, where the cursor stands.
+    /// Reads the description of tensor `index` at the cursor.
     pub(super) fn read(cursor: &mut Cursor<'_>, index: u64) -> Result<Tensor, Error> {
         let source = cursor.source();
         let at = cursor.at();
@@ -86,13 +87,12 @@ impl Tensor {
         self.ty
     }
 
-    /// The number of elements in each dimension (`ne`), the innermost first; 1 in those beyond
-    /// [`n_dims`](Self::n_dims).
+    /// The number of elements in each dimension (`ne`), the innermost first; 1 beyond [`n_dims`](Self::n_dims).
     pub fn shape(&self) -> [u64; 4] {
         self.shape
     }
 
-    /// The number of dimensions that the file states, 0 to 4.
+    /// The number of dimensions in the file, 0 to 4.
     pub fn n_dims(&self) -> usize {
         self.n_dims.into()
     }
@@ -109,20 +109,20 @@ impl Tensor {
         self.bytes
     }
 
-    /// Where the data begins, in bytes from the beginning of its shard's file.
+    /// Offset of the data in its shard's file, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Which of [`Header::shards`](super::Header::shards) holds the data.
+    /// Index into [`Header::shards`](super::Header::shards) of the file that holds the data.
     pub fn shard(&self) -> usize {
         self.shard.into()
     }
 }
 
 /// The bytes of a tensor's data (`ggml_nbytes` of a contiguous one), if its elements and its bytes both fit in 63 bits.
-/// The elements are held to the bound whose violation ends the process in `ggml_new_tensor_impl` (ggml/src/ggml.c),
-/// tighter by a hair than the check of llama.cpp's own reader.
+/// The limit on elements is the one that aborts the process in `ggml_new_tensor_impl` (ggml/src/ggml.c), slightly
+/// tighter than the check of llama.cpp's reader.
 pub(super) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     const MAX: u64 = i64::MAX as u64;
     let (&row, rows) = shape.split_first().unwrap_or((&1, &[]));
@@ -138,12 +138,12 @@ pub(super) fn data_bytes(ty: TensorType, shape: &[u64]) -> Option<u64> {
     (elements <= MAX && bytes <= MAX).then_some(bytes)
 }
 
-/// Checks that each tensor's data begins where the one before it ends and lies inside the file, and makes the
-/// offsets absolute.
+/// Checks that each tensor's data begins where the one before it ends and lies inside the file, and makes the offsets
+/// absolute.
 ///
-/// llama.cpp asks for exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section") and,
-/// when the model is loaded, for the inside (`src/llama-model-loader.h`, `llama_tensor_weight`). The last tensor's
-/// padding may be missing.
+/// llama.cpp requires exactly this order (`ggml/src/gguf.cpp`, "compute the total size of the data section"), and at
+/// the load also that the data lies inside the file (`src/llama-model-loader.h`, `llama_tensor_weight`). The last
+/// tensor's padding may be missing.
 pub(super) fn place(tensors: &mut [Tensor], source: &Source, alignment: u64, data_offset: u64) -> Result<(), Error> {
     let mut expected = 0;
     for tensor in tensors {
@@ -161,7 +161,7 @@ pub(super) fn place(tensors: &mut [Tensor], source: &Source, alignment: u64, dat
             );
             return Err(source.malformed(tensor.at, problem));
         }
-        // A sum that reaches 2^64 is outside of any file.
+        // A sum that saturates at 2^64 lies outside any file.
         let begin = data_offset.saturating_add(*offset);
         let end = begin.saturating_add(tensor.bytes);
         if end > source.len {

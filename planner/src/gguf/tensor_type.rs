@@ -1,18 +1,17 @@
-//! The element types that a tensor can be stored in, and how many bytes they take.
+//! The element types of tensors, and their sizes in bytes.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One line per type of `enum ggml_type` (ggml/include/ggml.h): name, id, elements per block, bytes per block.
-/// Block and byte counts are those of `type_traits` (ggml/src/ggml.c), whose sizes are the structs of
-/// `ggml/src/ggml-common.h`.
+/// One line for each type of `enum ggml_type` (ggml/include/ggml.h): name, id, elements per block, bytes per block. The
+/// sizes are those of `type_traits` (ggml/src/ggml.c) and of the structs in `ggml/src/ggml-common.h`.
 macro_rules! tensor_types {
     ($($name:ident = $id:literal, $block:literal, $bytes:literal;)*) => {
-        /// The type of a tensor's elements: how many of them share a block, and how many bytes a block takes.
+        /// The type of a tensor's elements, with the number of elements in a block and the block's bytes.
         ///
-        /// The variants bear llama.cpp's names in capitals. Ids that llama.cpp has removed (4, 5, 31-33, 36-38) are not
-        /// among them; a file that uses one is refused with [`Error::Malformed`](crate::gguf::Error::Malformed).
+        /// The variants have llama.cpp's names in upper case. The ids that llama.cpp has removed (4, 5, 31-33, 36-38)
+        /// are missing; a file with one is rejected with [`Error::Malformed`](crate::gguf::Error::Malformed).
         #[doc(alias = "ggml_type")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types)] // `Q4_K` is the name by which everybody knows it.
@@ -26,10 +25,10 @@ macro_rules! tensor_types {
         }
 
         impl TensorType {
-            /// Every type, in the order of their ids.
+            /// Every type, in the order of the ids.
             pub const ALL: &'static [TensorType] = &[$(TensorType::$name,)*];
 
-            /// The number of elements in a block: 1 for plain numbers, 32, 64, 128 or 256 for quantised types.
+            /// The number of elements in a block: 1 for plain numbers; 32, 64, 128 or 256 for quantised types.
             #[doc(alias = "ggml_blck_size")]
             pub const fn block_size(self) -> u64 {
                 match self { $(TensorType::$name => $block,)* }
@@ -41,13 +40,13 @@ macro_rules! tensor_types {
                 match self { $(TensorType::$name => $bytes,)* }
             }
 
-            /// The name in capitals, as files and people write it: `Q4_K`, `IQ2_XXS`, `F16`.
+            /// The name in upper case: `Q4_K`, `IQ2_XXS`, `F16`.
             #[doc(alias = "ggml_type_name")]
             pub const fn name(self) -> &'static str {
                 match self { $(TensorType::$name => stringify!($name),)* }
             }
 
-            /// The type with this id, or `None` if llama.cpp knows none or has removed it.
+            /// The type with this id, or `None` if llama.cpp does not know it or has removed it.
             pub const fn from_id(id: u32) -> Option<TensorType> {
                 match id { $($id => Some(TensorType::$name),)* _ => None }
             }
@@ -105,23 +104,22 @@ impl TensorType {
         self.block_size() > 1
     }
 
-    /// The bytes of a row of `ne0` elements; a block begun is counted whole, and what does not fit in 64
-    /// bits is `u64::MAX`.
+    /// The bytes of a row of `ne0` elements. A partial block counts as whole; an overflow gives `u64::MAX`.
     #[doc(alias = "ggml_row_size")]
     pub const fn row_bytes(self, ne0: u64) -> u64 {
         ne0.div_ceil(self.block_size()).saturating_mul(self.type_size())
     }
 
-    /// What is wrong with an id that is no type's (ggml/src/ggml.c, `type_traits`: the ids that llama.cpp has removed).
+    /// The reason why an id is not a type (ggml/src/ggml.c, `type_traits`: the ids that llama.cpp has removed).
     pub(super) fn why_unknown(id: u32) -> String {
         if let Some(name) = in_ik_llama_cpp(id) {
             return format!(
-                "{name} of ik_llama.cpp, which llama.cpp does not have: take the model in a type of llama.cpp's"
+                "{name} of ik_llama.cpp, which llama.cpp does not support: use a file with a type of llama.cpp"
             );
         }
         match id {
             4 | 5 | 31..=33 | 36..=38 => {
-                "removed from llama.cpp: take the model as Q4_0 or IQ4_NL, which is repacked when it is loaded"
+                "removed from llama.cpp: use a file in Q4_0 or IQ4_NL, which is repacked at the load"
             }
             _ => "unknown: the file is newer than this llama.cpp, or damaged",
         }
@@ -129,9 +127,9 @@ impl TensorType {
     }
 }
 
-/// The name of a type that ik_llama.cpp alone has (its ggml/include/ggml.h, `enum ggml_type`).
+/// The name of a type that only ik_llama.cpp has (its ggml/include/ggml.h, `enum ggml_type`).
 fn in_ik_llama_cpp(id: u32) -> Option<String> {
-    // Types of which four, eight or sixteen rows are interleaved have the plain type's number and 200 more.
+    // A type with four, eight or sixteen interleaved rows has the plain type's id plus 200.
     if let Some(plain) = id.checked_sub(200).filter(|plain| *plain < 200) {
         let name = TensorType::from_id(plain).map(|ty| ty.name().to_owned()).or_else(|| in_ik_llama_cpp(plain))?;
         return Some(format!("{name} with interleaved rows"));

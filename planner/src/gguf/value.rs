@@ -1,4 +1,4 @@
-//! A metadata value and its type; arrays, which stay in the file, and the reading of them.
+//! Metadata values and their types; arrays, which stay in the file until they are read.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,9 +19,9 @@ pub enum ValueType {
     U32 = 4,
     I32 = 5,
     F32 = 6,
-    /// A byte that is true if it is not 0.
+    /// A byte; true unless it is 0.
     Bool = 7,
-    /// A length of 8 bytes and as many bytes.
+    /// A length of 8 bytes, followed by that many bytes.
     Str = 8,
     /// An element type, a count and the elements.
     Array = 9,
@@ -42,7 +42,7 @@ impl ValueType {
         [U8, I8, U16, I16, U32, I32, F32, Bool, Str, Array, U64, I64, F64].get(id as usize).copied()
     }
 
-    /// The bytes of one value in a file, or `None` for strings and arrays, whose size is their own.
+    /// The bytes of a value in a file; `None` for strings and arrays, whose size varies.
     pub const fn size(self) -> Option<u64> {
         Some(match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -55,7 +55,7 @@ impl ValueType {
 }
 
 impl fmt::Display for ValueType {
-    /// The name that llama.cpp prints (`gguf_type_name`): `u32`, `str`, `arr`.
+    /// Writes the name that llama.cpp prints (`gguf_type_name`): `u32`, `str`, `arr`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [&str; 13] =
             ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "arr", "u64", "i64", "f64"];
@@ -63,26 +63,26 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A metadata value. Numbers and strings are at hand; arrays stay in the file until they are asked for.
+/// A metadata value. Numbers and strings are in memory; arrays stay in the file until they are read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value<'a> {
-    /// A number or a truth value.
+    /// A number or a boolean.
     Number(Number),
-    /// A string, up to its first NUL byte: llama.cpp sees no more of it (`gguf_get_val_str` returns a C string).
+    /// A string up to its first NUL byte, which is all that llama.cpp sees (`gguf_get_val_str` returns a C string).
     Str(&'a str),
-    /// A string (up to its first NUL byte) that is not UTF-8. llama.cpp accepts it, so we do.
+    /// A string (up to its first NUL byte) that is not UTF-8, which llama.cpp accepts.
     Bytes(&'a [u8]),
-    /// An array, left in the file.
+    /// An array in the file.
     Array(Array<'a>),
 }
 
-/// A number of any type, as the file holds it. A truth value is any byte other than 0, as in llama.cpp
+/// A number of any type, as stored in the file. A boolean is true unless its byte is 0, as in llama.cpp
 /// (`ggml/src/gguf.cpp`, `gguf_reader::read(bool &)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Number {
     pub(super) ty: ValueType,
-    /// Little-endian, zeros behind.
+    /// Little-endian, padded with zeros.
     pub(super) bytes: [u8; 8],
 }
 
@@ -100,7 +100,7 @@ impl Number {
         }
     }
 
-    /// The number as a float, if it is no truth value.
+    /// The number as a float, unless it is a boolean.
     pub fn as_f64(self) -> Option<f64> {
         match self.ty {
             ValueType::F32 => Some(f32::from_le_bytes(*self.bytes.first_chunk()?).into()),
@@ -130,7 +130,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The bits of a number, zeros above; 0 of what is none.
+    /// The bits of a number, padded with zeros; 0 for other values.
     pub(super) fn bits(&self) -> u64 {
         self.as_number().map_or(0, |number| u64::from_le_bytes(number.bytes))
     }
@@ -140,7 +140,7 @@ impl<'a> Value<'a> {
         if let Self::Number(number) = *self { Some(number) } else { None }
     }
 
-    /// The text, if this is a string of UTF-8.
+    /// The text, if this is a UTF-8 string.
     pub const fn as_str(&self) -> Option<&'a str> {
         if let Self::Str(text) = *self { Some(text) } else { None }
     }
@@ -151,26 +151,26 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Where an array is, as the header's walk has found and checked it.
+/// The position of an array, as the header's walk checked it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ArrayPlace {
     pub(super) ty: ValueType,
     pub(super) count: u64,
     /// File offset of the first element.
     pub(super) at: u64,
-    /// Bytes of all elements, the length fields of strings included.
+    /// Bytes of all elements, including the length fields of strings.
     pub(super) bytes: u64,
 }
 
-/// An array in the metadata: its type and length are at hand, its elements are read from the file on demand. A reading
-/// method errs if the file has changed since the header was read.
+/// An array in the metadata. Its type and length are in memory; its elements are read from the file on demand. Reading
+/// fails if the file has changed since the header was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
     pub(super) source: &'a Source,
     pub(super) place: ArrayPlace,
 }
 
-/// Two arrays are equal if they are the same place of the same opened header.
+/// Two arrays are equal if they are the same array of the same open header.
 impl PartialEq for Array<'_> {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.source, other.source) && self.place == other.place
@@ -193,7 +193,7 @@ impl<'a> Array<'a> {
         self.place.count == 0
     }
 
-    /// The elements as the file holds them: little-endian numbers, or strings with their 8-byte lengths.
+    /// The elements as stored in the file: little-endian numbers, or strings with their 8-byte lengths.
     ///
     /// # Errors
     ///
@@ -205,13 +205,13 @@ impl<'a> Array<'a> {
         Ok(out)
     }
 
-    /// The elements of an array of strings, read one at a time, up to the first that cannot be read. They are bytes
-    /// because llama.cpp does not ask for UTF-8 here, and tokens often are parts of characters.
+    /// The elements of an array of strings, read one at a time until one cannot be read. They are bytes, because
+    /// llama.cpp does not require UTF-8 here and tokens often are parts of characters.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the elements are no strings; [`Error::Changed`]. Of an element: [`Error::Read`], or
-    /// [`Error::Truncated`] if the file has been overwritten since its header was read.
+    /// [`Error::Malformed`] if the elements are not strings; [`Error::Changed`]. An element may give [`Error::Read`],
+    /// or [`Error::Truncated`] if the file was overwritten after its header was read.
     pub fn strings(&self) -> Result<impl Iterator<Item = Result<Vec<u8>, Error>> + use<'a>, Error> {
         if self.place.ty != ValueType::Str {
             return Err(self.wrong_type("str"));
@@ -230,8 +230,7 @@ impl<'a> Array<'a> {
         }))
     }
 
-    /// The elements of an array of `u32`, or of `i32` none of which is negative (`src/llama-model-loader.cpp`,
-    /// `get_arr`).
+    /// The elements of an array of `u32`, or of `i32` without negative ones (`src/llama-model-loader.cpp`, `get_arr`).
     ///
     /// # Errors
     ///

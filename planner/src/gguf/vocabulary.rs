@@ -1,6 +1,6 @@
-//! The vocabulary of a model, for llama.cpp to be asked whether it takes it: a header flows in; a file without tensors
-//! and with the beginning of each list of tokens flows out. And the one thing about tokens that their beginning does
-//! not say: whether two are the same.
+//! The vocabulary of a model, reduced for a probe of llama.cpp: a header flows in; a file without tensors, and with
+//! only the beginning of each token list, flows out. Repeated tokens, which the beginning does not show, are checked
+//! separately.
 
 use std::collections::HashMap;
 
@@ -12,15 +12,15 @@ use super::value::{Array, Value, ValueType};
 const TOKENS: &str = "tokenizer.ggml.tokens";
 
 impl Header {
-    /// This model's metadata without its tensors, and with at most so many elements of each list of the tokenizer.
+    /// This model's metadata without its tensors, and with at most `at_most` elements of each tokenizer list.
     ///
-    /// llama.cpp checks what kinds of lists there are, and that none is shorter than that of the tokens
-    /// (llama-vocab.cpp, `llama_vocab::impl::load`): a list that is shorter here is so there. Bytes are left whole,
-    /// since they are no list of one element for each token.
+    /// llama.cpp checks which lists exist and that none is shorter than the token list (llama-vocab.cpp,
+    /// `llama_vocab::impl::load`). A list that is too short stays too short here. Byte arrays stay whole, because they
+    /// do not have one element per token.
     ///
     /// # Errors
     ///
-    /// [`Error::Changed`] or [`Error::Read`] when an array of the metadata cannot be read again.
+    /// [`Error::Changed`] or [`Error::Read`] if an array of the metadata cannot be read again.
     pub fn vocabulary(&self, at_most: u64) -> Result<Builder, Error> {
         let tokens = match self.get(TOKENS) {
             Some(Value::Array(tokens)) => tokens.len(),
@@ -43,12 +43,12 @@ impl Header {
         Ok(builder)
     }
 
-    /// The first two tokens of the vocabulary that are the same, by their numbers: llama.cpp ends the process at them
-    /// (llama-vocab.cpp, `llama_vocab::impl::load`). `None` where there are none, or no tokens.
+    /// The indices of the first two equal tokens of the vocabulary; `None` if there are none. llama.cpp aborts on equal
+    /// tokens (llama-vocab.cpp, `llama_vocab::impl::load`).
     ///
     /// # Errors
     ///
-    /// As [`Array::strings`].
+    /// Those of [`Array::strings`].
     pub fn repeated_token(&self) -> Result<Option<(u64, u64)>, Error> {
         let is_none = matches!(self.get("tokenizer.ggml.model"), Some(Value::Str("no_vocab" | "none")));
         let Some(Value::Array(tokens)) = self.get(TOKENS).filter(|_| !is_none) else { return Ok(None) };
@@ -58,7 +58,7 @@ impl Header {
         let mut seen = HashMap::new();
         for (index, token) in (0..).zip(tokens.strings()?) {
             let mut token = token?;
-            // As llama.cpp sees it, which reads C strings and names what is empty.
+            // llama.cpp reads tokens as C strings and names empty ones.
             token.truncate(token.iter().position(|&byte| byte == 0).unwrap_or(token.len()));
             if token.is_empty() {
                 token = format!("[EMPTY_{index}]").into_bytes();
@@ -75,7 +75,7 @@ fn is_cut(list: &Array<'_>, at_most: u64) -> bool {
     list.len() > at_most && !matches!(list.element_type(), ValueType::I8 | ValueType::U8)
 }
 
-/// An array of the first elements, as a file holds it.
+/// An array of the first `count` elements, as stored in a file.
 fn beginning(list: &Array<'_>, count: u64) -> Result<Vec<u8>, Error> {
     let ty = list.element_type();
     let mut out = ValueType::Array.id().to_le_bytes().to_vec();
@@ -101,7 +101,7 @@ mod tests {
     use crate::gguf::TensorType;
 
     #[test]
-    fn of_long_lists_the_beginning_is_left_and_of_lists_that_are_too_short_too_little() {
+    fn long_lists_are_cut_and_lists_that_are_too_short_stay_so() {
         let words = |n: usize| (0..n).map(|n| format!("word{n}"));
         let model = Builder::new("llama")
             .str("tokenizer.ggml.model", "llama")
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tokens_are_the_same_where_llama_cpp_reads_them_so() {
+    fn tokens_are_equal_if_llama_cpp_reads_them_so() {
         let repeated = |tokens: &[&str]| {
             let model = Builder::new("llama").array_str(TOKENS, tokens);
             model.header().unwrap().repeated_token().unwrap()

@@ -1,25 +1,25 @@
-//! How fast memory is read, and who says so. Generating a token reads every weight once, so this decides its speed.
+//! Read bandwidth of memories, with the source of each figure. Generating a token reads every weight once, so this
+//! bandwidth decides the speed.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes per second that a memory can be read at, with the source of the figure.
+/// The read bandwidth of a memory, with the source of the figure.
 ///
-/// It is the memory's peak on paper, of which programs reach the larger part; what they get is measured apart
-/// ([`MeasuredRates`](super::MeasuredRates)). It prints as data sheets count, a GB being 1000 * 1000 * 1000 bytes:
-/// `1008 GB/s by its data sheet`.
+/// The figure is the peak on paper, of which programs reach most; [`MeasuredRates`](super::MeasuredRates) has the
+/// measured rates. `Display` uses the GB of data sheets, 1000 * 1000 * 1000 bytes: `1008 GB/s by its data sheet`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} {source}", PerSecond(*bytes_per_second))]
 #[non_exhaustive]
 pub struct Bandwidth {
     /// Bytes per second.
     pub bytes_per_second: u64,
-    /// Who says so.
+    /// The source of the figure.
     pub source: BandwidthSource,
 }
 
-/// Who says how fast a memory is.
+/// The source of a bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -30,19 +30,19 @@ pub enum BandwidthSource {
     /// The maker's data sheet, a peak.
     #[error("by its data sheet")]
     Catalogue,
-    /// Somebody wrote the number down.
+    /// A number that a person stated.
     #[error("as stated")]
     Stated,
 }
 
 impl Bandwidth {
-    /// A figure from this source.
+    /// A bandwidth from this source.
     pub const fn new(bytes_per_second: u64, source: BandwidthSource) -> Self {
         Self { bytes_per_second, source }
     }
 }
 
-/// Bytes per second that print as makers count them, 1000-based: `1008 GB/s`, `7.9 GB/s`.
+/// Bytes per second, displayed in the GB of data sheets: `1008 GB/s`, `7.9 GB/s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PerSecond(pub(super) u64);
 

@@ -1,22 +1,22 @@
-//! Byte counts for people: sizes are bytes in code and MiB or GiB (1024) in print.
+//! Byte counts for people. Code counts bytes; output uses MiB and GiB (powers of 1024).
 
 use std::fmt;
 
-/// The bytes in `n` mebibytes (1024 * 1024 each), or `u64::MAX` where that does not fit.
+/// The bytes of `n` mebibytes (1024 * 1024 each), or `u64::MAX` on overflow.
 pub const fn mib(n: u64) -> u64 {
     n.saturating_mul(1 << 20)
 }
 
-/// The bytes in `n` gibibytes (1024 * 1024 * 1024 each), or `u64::MAX` where that does not fit.
+/// The bytes of `n` gibibytes (1024 * 1024 * 1024 each), or `u64::MAX` on overflow.
 pub const fn gib(n: u64) -> u64 {
     n.saturating_mul(1 << 30)
 }
 
-/// A byte count that prints for people: `19.9 GiB`, `312 MiB`, `4.0 KiB`, `17 B`.
+/// A byte count with a `Display` for people: `19.9 GiB`, `312 MiB`, `4.0 KiB`, `17 B`.
 ///
-/// From one GiB on with one decimal, below it in whole MiB; under 10 MiB with one decimal again, since there the
-/// decimal is what distinguishes two sizes. Rounded to nearest, half up, with integer arithmetic: the same bytes
-/// print the same on every machine. Width and alignment of the format string apply (`{:>9}`).
+/// GiB have one decimal and MiB none, except below 10 MiB, where the decimal tells sizes apart. Integer arithmetic
+/// rounds half up, so the output is the same on every machine. Width and alignment of the format string apply
+/// (`{:>9}`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
@@ -31,7 +31,7 @@ impl Bytes {
         const KIB: u64 = 1 << 10;
         const MIB: u64 = 1 << 20;
         const GIB: u64 = 1 << 30;
-        // A size that would round up to the next unit ("1024 MiB") is printed in that unit ("1.0 GiB").
+        // A size that rounds up to the next unit ("1024 MiB") is displayed in that unit ("1.0 GiB").
         if self.0 >= GIB - MIB / 2 {
             self.tenths(GIB, "GiB")
         } else if self.0 >= 10 * MIB - MIB / 20 {
@@ -56,7 +56,7 @@ mod tests {
     use super::{Bytes, gib, mib};
 
     #[test]
-    fn sizes_print_in_their_unit_and_what_rounds_up_to_the_next_unit_in_that_unit() {
+    fn sizes_print_in_their_unit_or_in_the_next_if_they_round_up_to_it() {
         for (bytes, text) in [
             (gib(24), "24.0 GiB"),
             (gib(20) - mib(100), "19.9 GiB"),

@@ -1,8 +1,8 @@
-//! What was measured of devices, kept for the next time: a JSON file for each in the user's cache folder, since a home
-//! directory may be on several machines.
+//! Measurements of devices, cached on disk: one JSON file for each device in the user's cache folder. A home directory
+//! may serve several machines, so the file's name depends on the device.
 //!
-//! In flow a device and its figures; out flow the figures, the next time. A file that cannot be read, written or
-//! understood is as good as none, and is said to `tracing` at debug level: measuring again is cheap.
+//! Measurements flow in; later runs read them. A file that cannot be read, written or understood is ignored with a
+//! debug message to `tracing`, because measuring again is cheap.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,18 +19,18 @@ use super::host::Host;
 use super::measured::{LearnedHeadroom, MeasuredRates};
 use crate::json;
 
-/// Changes with the meaning of the figures.
+/// Increases when the meaning of the figures changes.
 const VERSION: u32 = 2;
 
-/// The kinds of figures, as their files are named.
+/// The kinds of figures, as file name prefixes.
 const HEADROOM: &str = "headroom";
 const RATES: &str = "rates";
 
-/// What was measured of devices, in a folder with a file for each of them; without a folder it keeps nothing.
+/// A folder of cached measurements with a file for each device. Without a folder nothing is kept.
 ///
-/// A host is known by its processor, its cores, those that the process may use, and its memory in GiB. A GPU is known
-/// by its name, its PCI address, the version of its driver, its backend, and the build that used it: if any of them
-/// changes, it is measured again. Nothing is kept of a GPU of another machine: its driver is not known.
+/// A host is identified by its processor, its cores, the cores usable by the process, and its memory in GiB. A GPU is
+/// identified by its name, PCI address, driver version, backend and build; if any of them changes, it is measured
+/// again. GPUs of other machines are not cached, because their driver is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementCache {
     folder: Option<PathBuf>,
@@ -44,31 +44,30 @@ struct Document<T> {
 }
 
 impl MeasurementCache {
-    /// The one in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
-    /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. Where the user has no home it
-    /// keeps nothing.
+    /// The cache in the user's cache folder: `$XDG_CACHE_HOME/autoplace` or `~/.cache/autoplace`,
+    /// `~/Library/Caches/autoplace` on macOS, `%LOCALAPPDATA%\autoplace` on Windows. A user without a home folder gets
+    /// a cache that keeps nothing.
     pub fn user() -> Self {
         let strategy = etcetera::base_strategy::choose_native_strategy().ok();
         Self { folder: strategy.map(|dirs| dirs.cache_dir().join("autoplace")) }
     }
 
-    /// The one in this folder.
+    /// The cache in this folder.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()) }
     }
 
-    /// The headroom that was measured of this GPU with this build. What is more than the GPU has was not measured, and
-    /// does not count.
+    /// The headroom measured on this GPU with this build. A value above the GPU's total is invalid and ignored.
     pub fn headroom(&self, gpu: &Gpu, build: &str) -> Option<LearnedHeadroom> {
         let learned: LearnedHeadroom = self.get(HEADROOM, &gpu_key(gpu, build)?)?;
         let possible = learned.total() <= gpu.total;
         if !possible {
-            tracing::debug!(gpu = %gpu.name, "the headroom that is kept is more than the GPU has");
+            tracing::debug!(gpu = %gpu.name, "the cached headroom exceeds the GPU's memory");
         }
         possible.then_some(learned)
     }
 
-    /// Keeps a headroom of this GPU with this build. Of several the most that was seen stays.
+    /// Stores the headroom of this GPU with this build. The largest values of several measurements are kept.
     pub fn put_headroom(&self, gpu: &Gpu, build: &str, learned: LearnedHeadroom) {
         if let Some(key) = gpu_key(gpu, build) {
             let earlier = self.headroom(gpu, build);
@@ -76,25 +75,26 @@ impl MeasurementCache {
         }
     }
 
-    /// The rates that were measured of this GPU with this build.
+    /// The rates measured on this GPU with this build.
     pub fn gpu_rates(&self, gpu: &Gpu, build: &str) -> Option<MeasuredRates> {
         self.get(RATES, &gpu_key(gpu, build)?)
     }
 
-    /// The rates that were measured of this host with this build the last time.
+    /// The rates last measured on this host with this build.
     pub fn host_rates(&self, host: &Host, build: &str) -> Option<MeasuredRates> {
         self.get(RATES, &host_key(host, build))
     }
 
-    /// Keeps all rates that were measured of this machine with this build. Earlier ones of other things stay beside
-    /// them, of the host where it computed with as many threads, and with weights rearranged or not as now.
+    /// Stores all rates measured on this machine with this build. Earlier rates of other operations are kept; on the
+    /// host only if they were measured with the same number of threads and the same setting of weight repacking.
     pub fn put_rates(&self, machine: &Machine, build: &str) {
         let host = (Some(host_key(&machine.host, build)), &machine.host.rates);
         let gpus = machine.gpus.iter().map(|gpu| (gpu_key(gpu, build), &gpu.rates));
         for (key, later) in gpus.chain([host]) {
             if let (Some(key), Some(later)) = (key, later) {
                 let earlier: Option<MeasuredRates> = self.get(RATES, &key);
-                let is_same = |it: &MeasuredRates| (it.threads, it.repacked) == (later.threads, later.repacked);
+                let is_same =
+                    |earlier: &MeasuredRates| (earlier.threads, earlier.repacked) == (later.threads, later.repacked);
                 let mut rates = earlier.filter(is_same).unwrap_or_default();
                 rates.repacked = later.repacked;
                 rates.merge(later.clone());
@@ -107,11 +107,11 @@ impl MeasurementCache {
         let file = self.folder.as_ref()?.join(name(kind, key));
         let text = json::read(&file).inspect_err(|error| {
             if error.kind() != ErrorKind::NotFound {
-                tracing::debug!(%error, file = %file.display(), "is not read");
+                tracing::debug!(%error, file = %file.display(), "cannot be read");
             }
         });
-        let document: Document<T> = json::parse(&text.ok()?, |it| Document::deserialize(it))
-            .inspect_err(|error| tracing::debug!(%error, file = %file.display(), "is not understood"))
+        let document: Document<T> = json::parse(&text.ok()?, |value| Document::deserialize(value))
+            .inspect_err(|error| tracing::debug!(%error, file = %file.display(), "is not a valid measurement"))
             .ok()?;
         (document.version == VERSION && document.key == key).then_some(document.value)
     }
@@ -126,33 +126,33 @@ impl MeasurementCache {
             json::write(&folder.join(&name), &text)
         });
         if let Err(error) = kept {
-            tracing::debug!(%error, name, folder = %folder.display(), "is not kept");
+            tracing::debug!(%error, name, folder = %folder.display(), "cannot be stored");
         }
     }
 }
 
-/// A key may hold anything, and be long.
+/// A key may contain any characters and be long, so its hash names the file.
 fn name(kind: &str, key: &str) -> String {
     format!("{kind}-{:016x}.json", xxh3_64(key.as_bytes()))
 }
 
-/// What tells one machine and build from another.
+/// The identity of a host and build.
 fn host_key(host: &Host, build: &str) -> String {
     let cpu = host.cpu.as_deref().unwrap_or("unknown processor");
     let count = |cores: Option<u32>| cores.map_or_else(|| "?".to_owned(), |n| n.to_string());
     let (usable, physical) = (count(host.usable_cores), count(host.physical_cores));
-    // The kernel's own part of the memory, and with it the total, changes from version to version.
+    // The kernel reserves a varying part of the memory, which changes the total from version to version.
     let gib = host.total.saturating_add(1 << 29) >> 30;
     format!("{cpu}, {usable} of {physical} cores, {gib} GiB, {build}")
 }
 
-/// What tells one GPU, driver and build from another; `None` for one of another machine.
+/// The identity of a GPU, driver and build; `None` for a GPU of another machine.
 fn gpu_key(gpu: &Gpu, build: &str) -> Option<String> {
     if gpu.kind == GpuKind::Remote {
         return None;
     }
     let place = gpu.pci_id.map_or_else(|| "?".to_owned(), |id| id.to_string());
-    // CUDA names a slice of a card by its profile: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+    // CUDA includes the profile in the name of a MIG slice: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
     let name = &gpu.description;
     let (driver, backend) = (gpu.driver.as_deref().unwrap_or("?"), &gpu.backend);
     Some(format!("{name} at {place}, driver {driver}, {backend}, {build}"))

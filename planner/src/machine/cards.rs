@@ -1,6 +1,6 @@
-//! What NVIDIA's driver says of a card, as a [`Gpu`]: all of it for a card that no ggml device stands for, and for the
-//! others what ggml does not report. In MIG mode a data-centre card is divided into slices, each with memory and memory
-//! controllers of its own.
+//! NVIDIA's cards as [`Gpu`]s, from the driver's report: all fields of a card without a ggml device, and for other
+//! cards the fields that ggml does not report. In MIG mode a data-centre card is divided into slices, each with its own
+//! memory and memory controllers.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,38 +12,38 @@ use super::host::Host;
 use super::nvidia::NvidiaGpu;
 use super::{Machine, UnusedGpu, UnusedReason};
 
-/// A slice of a card in MIG mode. To CUDA a slice is a card, and a process gets only the first of those that are
-/// visible to it (NVIDIA Multi-Instance GPU User Guide, device enumeration).
+/// A slice of a card in MIG mode. CUDA treats a slice as a card, and a process gets only the first of the visible
+/// slices (NVIDIA Multi-Instance GPU User Guide, device enumeration).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MigSlice {
-    /// Its profile: slices of compute and bytes of memory, `1g.10gb`. `None` where several slices may be the one that
-    /// is used.
+    /// The profile, which names slices of compute and bytes of memory: `1g.10gb`. `None` if several slices may be the
+    /// one in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// Its UUID, by which `CUDA_VISIBLE_DEVICES` chooses it: `MIG-...`.
+    /// The slice's UUID, which `CUDA_VISIBLE_DEVICES` accepts: `MIG-...`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Its memory as the driver counts it.
+    /// The slice's memory as the driver counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Reading>,
 }
 
 impl MigSlice {
-    /// A slice by the driver's name for it, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`. Its profile is what follows `MIG`.
+    /// A slice by the driver's name, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`. The profile follows `MIG`.
     pub fn new(name: &str) -> Self {
         let profile = name.rsplit_once("MIG ").map(|(_, profile)| profile.trim().replace(char::is_control, " "));
         Self { profile: profile.filter(|profile| !profile.is_empty()), ..Self::default() }
     }
 
-    /// Whether a device of so many bytes can be this slice: ggml's total is what CUDA can use of the driver's, at most
-    /// some percent less.
+    /// Whether a device with `total` bytes can be this slice: ggml's total is the part that CUDA can use, some percent
+    /// below the driver's.
     fn may_have(&self, total: u64) -> bool {
         self.memory.is_some_and(|memory| total <= memory.total && total >= memory.total / 10 * 9)
     }
 }
 
-/// The slice that a device of so many bytes is; one of which nothing is known where none or several have as many.
+/// The slice with this total, or an unknown slice if no slice or several have it.
 pub(super) fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
     let mut likely = slices.iter().filter(|slice| slice.may_have(total));
     match (likely.next(), likely.next()) {
@@ -52,30 +52,30 @@ pub(super) fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
     }
 }
 
-/// A program that has opened a GPU, and what it holds of its memory.
+/// A program that has opened a GPU, and the memory that it holds there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} (process {pid}) holds {}", name.as_deref().unwrap_or("a program"), held(*bytes))]
 #[non_exhaustive]
 #[must_use]
 pub struct GpuProcess {
-    /// Its process id. Seen from inside a container it may be that of the host.
+    /// The process id. Inside a container it may be the host's id.
     pub pid: u32,
-    /// Its program, without the folder: `ollama`. `None` where the driver does not report it, as for another user's.
+    /// The program's name without its folder: `ollama`. `None` if the driver does not report it, for example for
+    /// another user's process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Bytes that it holds. `None` where the driver does not count by process: on Windows its memory belongs to
-    /// the system (WDDM).
+    /// Bytes held. `None` if the driver does not count by process: on Windows the system owns the memory (WDDM).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 impl GpuProcess {
-    /// A program of which only its process id is known.
+    /// A program with only its process id known.
     pub const fn new(pid: u32) -> Self {
         Self { pid, name: None, bytes: None }
     }
 
-    /// Sets its name. Of a path, as drivers give it, the last part is kept, without control characters.
+    /// Sets the name: the last part of a path such as drivers report, without control characters.
     pub fn name(mut self, name: &str) -> Self {
         let last = name.trim().rsplit(['/', '\\']).next().unwrap_or_default();
         self.name = (!last.is_empty()).then(|| last.replace(char::is_control, " "));
@@ -93,8 +93,7 @@ fn held(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "what the driver does not report".to_owned(), |bytes| Bytes(bytes).to_string())
 }
 
-/// A machine with NVIDIA's cards alone, for a planner without llama.cpp. CUDA's context is still to come out
-/// of what is free.
+/// A machine with NVIDIA's cards only, for planning without llama.cpp. CUDA's context will still reduce the free bytes.
 pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     let mut machine = Machine::new(host);
     let mut add = |gpu: Gpu, reason: Option<UnusedReason>| {
@@ -120,7 +119,7 @@ pub(super) fn from_cards(cards: Vec<NvidiaGpu>, host: Host) -> Machine {
     machine
 }
 
-/// A slice of a card that only NVML describes.
+/// The GPU for a slice that only NVML describes.
 fn slice_alone(card: &NvidiaGpu, slice: &MigSlice) -> Gpu {
     let mut gpu = Gpu::new(&card.gpu.description);
     if let Some(memory) = slice.memory {
@@ -131,14 +130,14 @@ fn slice_alone(card: &NvidiaGpu, slice: &MigSlice) -> Gpu {
     gpu
 }
 
-/// A card that only NVML describes.
+/// The GPU for a card that only NVML describes.
 pub(super) fn card_alone(card: &NvidiaGpu) -> Gpu {
     let mut gpu = card.gpu.clone();
     describe(&mut gpu, Some(&card.gpu));
     gpu
 }
 
-/// Adds what is known of a GPU beside its memory: from its card, and from the catalogue what no driver reports.
+/// Adds the properties of a GPU apart from its memory: from its card, and from the catalogue if no driver reports them.
 pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
     let is_discrete = gpu.kind == GpuKind::Discrete;
     if let Some(card) = card {
@@ -147,7 +146,8 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
         gpu.driver.clone_from(&card.driver);
         gpu.pcie = card.pcie.filter(|_| is_discrete);
     }
-    // What the driver's clock means for the host's memory (LPDDR) has not been seen: there the data sheet speaks.
+    // How the driver's clock relates to the host's memory (LPDDR) is unverified, so an integrated GPU uses the data
+    // sheet.
     let card = card.filter(|_| is_discrete);
     let peak = card.and_then(|card| card.bandwidth);
     let (sheet, threads) = catalogue::data_sheet(&gpu.description, gpu.total);
@@ -158,8 +158,8 @@ pub(super) fn describe(gpu: &mut Gpu, card: Option<&Gpu>) {
     gpu.resident_threads = threads;
 }
 
-/// The part of a card's bandwidth that `total` of its `of` bytes have: a slice of memory has its share of both (NVIDIA
-/// Multi-Instance GPU User Guide, "GPU memory slice"). `None` where the card's total is not known.
+/// The share of a card's bandwidth that belongs to `total` of its `of` bytes: a slice of memory has its share of the
+/// bandwidth (NVIDIA Multi-Instance GPU User Guide, "GPU memory slice"). `None` if the card's total is unknown.
 fn share(peak: Bandwidth, total: u64, of: u64) -> Option<Bandwidth> {
     let share = u128::from(peak.bytes_per_second) * u128::from(total.min(of));
     let bytes_per_second = u64::try_from(share.checked_div(u128::from(of))?).ok()?;

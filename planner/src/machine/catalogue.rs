@@ -1,9 +1,9 @@
-//! Common GPUs, computers and memories by name: what their makers say of size and speed, for machines that are not
-//! there and for what a driver does not report.
+//! The catalogue of common GPUs, computers and memories: sizes and speeds from their makers, for hypothetical machines
+//! and for properties that a driver does not report.
 //!
-//! In flows a name as a person or a driver writes it; out flows a hypothetical [`Gpu`] or [`Host`](super::Host), or the
-//! bandwidth of a card that was found. A driver's name must be the card's whole name: `RTX 4090 Laptop GPU` is no `RTX
-//! 4090`. A person may write some of its words where no other card has them, `R9700`; of two sizes one must be said.
+//! A name flows in, as a person or a driver writes it. A hypothetical [`Gpu`] or [`Host`](super::Host), or the
+//! bandwidth of a detected card, flows out. A driver's name must match the card's whole name: `RTX 4090 Laptop GPU` is
+//! not an `RTX 4090`. A person may write only the distinctive words, `R9700`; a card with two sizes needs its size.
 
 mod hosts;
 mod name;
@@ -16,13 +16,13 @@ use super::gpu::{Gpu, GpuKind, short_name};
 pub(super) use hosts::{host, memory};
 use name::Name;
 
-/// The rows of `cards.txt`, which says what its columns are. The tests see to it that each line is a row.
+/// The rows of `cards.txt`, which documents its columns. The tests check that each line is a row.
 static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| {
     let lines = include_str!("catalogue/cards.txt").lines();
     lines.filter(|line| !line.starts_with('#')).filter_map(Card::parse).collect()
 });
 
-/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB were seen on one of 24 GiB (Ollama #18201). This part of a
+/// NVIDIA's drivers keep 1 to 3 % of a card: 638 MiB on a card of 24 GiB (Ollama #18201). This fraction of a
 /// hypothetical card counts as not free.
 const DRIVERS_SHARE: u64 = 32;
 
@@ -37,34 +37,34 @@ struct Card {
     resident_threads: Option<u32>,
 }
 
-/// Whose memory it is, and what of it can be used.
+/// Owner of the memory, and the usable part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Own,
-    /// Its own, of which error correction, which is on unless somebody has switched it off, takes a sixteenth:
-    /// `nvidia-smi` shows 15360 MiB of a T4's 16 GB.
+    /// The card's own memory, of which error correction (on by default) takes a sixteenth: `nvidia-smi` shows 15360 MiB
+    /// for a T4's 16 GB.
     Ecc,
     Host,
 }
 
-/// No one card or computer of the catalogue has that name.
+/// The name does not identify one card or computer of the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum CatalogueError {
-    /// No card has it. Those whose names are a part of it, or it of theirs, are near it.
+    /// No card has this name. `near` lists similar names.
     #[error(
         "`{name}` is not in the catalogue of GPUs{}",
         if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
     )]
     Unknown { name: String, near: Vec<String> },
-    /// The card comes with several sizes of memory, and the name says none or another.
+    /// The card comes with several memory sizes, and the name states none of them.
     #[error("`{name}` could be {}", sizes.join(", "))]
     Sizes { name: String, sizes: Vec<String> },
-    /// The chip uses the host's memory, as much as the system gives it.
+    /// The chip uses the host's memory, in an amount that the system decides.
     #[error("`{name}` uses the host's memory: say how much of it, as in `{name} 64GB`")]
     NoSize { name: String },
-    /// No computer has a processor of that name, or more than one has. Those with a part of the name are near it.
+    /// No processor, or more than one, has this name. `near` lists similar names.
     #[error(
         "`{name}` is not in the catalogue of processors{}",
         if near.is_empty() { String::new() } else { format!("; near it are {}", near.join(", ")) }
@@ -72,7 +72,7 @@ pub enum CatalogueError {
     UnknownHost { name: String, near: Vec<String> },
 }
 
-/// A card of the catalogue, hypothetical: see [`Gpu::named`].
+/// A hypothetical card of the catalogue: see [`Gpu::named`].
 pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     let asked = Name::parse(text);
     let name = text.trim().to_owned();
@@ -103,30 +103,30 @@ pub(super) fn named(text: &str) -> Result<Gpu, CatalogueError> {
     }
 }
 
-/// The key of the one card whose name has these words in a row: `R9700` is the Radeon AI PRO R9700.
+/// The key of the only card whose name contains these words in a row: `R9700` is the Radeon AI PRO R9700.
 fn only_with_words(asked: &Name) -> Option<&'static str> {
-    const SHORTEST: usize = 3;
+    const MIN_KEY_LENGTH: usize = 3;
     let has_words = |card: &&Card| {
         let words = Name::parse(card.name).words;
         words.windows(asked.words.len().max(1)).any(|words| words == asked.words)
     };
     let mut keys = CARDS.iter().filter(has_words).map(|card| card.key.as_str());
-    let first = keys.next().filter(|_| asked.key.len() >= SHORTEST)?;
-    // Of several sizes there are several rows.
+    let first = keys.next().filter(|_| asked.key.len() >= MIN_KEY_LENGTH)?;
+    // A card with several sizes has several rows.
     keys.all(|key| key == first).then_some(first)
 }
 
-/// The names that are a part of what was asked for, or it of them: at most five, each once.
+/// Up to five names that contain the requested one or are contained in it.
 fn near(asked: &str) -> Vec<String> {
     let is_near = |card: &&Card| !asked.is_empty() && (card.key.contains(asked) || asked.contains(&card.key));
     let mut names: Vec<String> = CARDS.iter().filter(is_near).map(|card| short_name(card.name).to_owned()).collect();
-    // Cards of one name are neighbours.
+    // Rows with the same name are adjacent.
     names.dedup();
     names.truncate(5);
     names
 }
 
-/// Every card of the catalogue that has memory of its own, with a name by which [`Gpu::named`] finds just this one.
+/// Every catalogue card with its own memory, with a name that [`Gpu::named`] resolves to exactly this card.
 pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
     CARDS.iter().flat_map(|card| {
         card.gib.iter().map(|&size| {
@@ -140,21 +140,20 @@ pub(crate) fn every_card() -> impl Iterator<Item = (String, Gpu)> {
     })
 }
 
-/// Another card of the same kind, that nothing uses yet: see [`Gpu::another`].
+/// An unused card of the same kind: see [`Gpu::another`].
 pub(super) fn another(gpu: &Gpu) -> Gpu {
     let other = Gpu { device: None, pci_id: None, pcie: None, processes: None, ggml: None, nvml: None, ..gpu.clone() };
     other.free(gpu.total - gpu.total / DRIVERS_SHARE)
 }
 
-/// The peak of the memory of a card that was found, and the threads that its multiprocessors hold at once, by the name
-/// that its driver gives it and the bytes that can be used of it.
+/// The peak bandwidth of a detected card and its number of resident threads, by the driver's name and the usable bytes.
 ///
-/// `None` where the name is not known or no card of that name has such a size, as where somebody has soldered more on.
+/// `None` if no card has this name and size, for example after somebody has soldered on more memory.
 pub(super) fn data_sheet(description: &str, total: u64) -> (Option<Bandwidth>, Option<u32>) {
     let name = Name::parse(description);
     let cards = CARDS.iter().filter(|card| card.key == name.key && card.may_have(total, name.gib));
     let mut peaks = cards.clone().map(|card| card.bandwidth);
-    // Two answers are none; of two numbers of threads the larger is safe.
+    // An ambiguous bandwidth is no answer; for the threads the larger number is the safe one.
     let peak = peaks.next().filter(|&peak| peaks.all(|other| other == peak));
     (peak, cards.filter_map(|card| card.resident_threads).max())
 }
@@ -217,14 +216,14 @@ impl Card {
         }
     }
 
-    /// Whether a device of which so many bytes can be used can be this card. Of its own memory at most a tenth is
-    /// missing: error correction, and what the driver keeps. Of the host's memory a GPU gets a part that the system and
-    /// its owner decide. A size that is part of its name holds: half of an A100 80GB has the bytes of an A100 40GB.
+    /// Whether a device with `total` usable bytes can be this card. At most a tenth of a card's own memory is missing,
+    /// through error correction and the driver. An integrated GPU gets a part of the host's memory that the system and
+    /// its owner decide. A size in the name must match: half of an A100 80GB has the bytes of an A100 40GB.
     fn may_have(&self, total: u64, named: Option<u64>) -> bool {
         let is_named = |size: &&u64| named.is_none_or(|named| named == **size);
         let fits = |size: &u64| match self.memory {
             Memory::Own | Memory::Ecc => total <= gib(*size) && total >= gib(*size) / 10 * 9,
-            // Metal never gives a GPU all of it; a Jetson's has no other.
+            // Metal never gives a GPU all of the memory; on a Jetson all memory is shared.
             Memory::Host if self.maker == "Apple" => total < gib(*size) && total >= gib(*size) / 5 * 3,
             Memory::Host => total <= gib(*size) && total >= gib(*size) / 5 * 3,
         };
@@ -240,14 +239,14 @@ mod tests {
     use crate::machine::{GpuKind, gib, mib};
 
     #[test]
-    fn every_line_of_the_table_is_a_card_that_can_be_named_and_is_found_again_by_its_drivers_name() {
+    fn every_card_of_the_table_is_found_by_its_name_and_by_its_drivers_name() {
         let lines = include_str!("catalogue/cards.txt").lines();
         let rows = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         assert_eq!(CARDS.len(), rows.count());
         let mut seen = BTreeSet::new();
         for card in CARDS.iter() {
             assert_eq!(card.resident_threads.is_some(), card.maker == "NVIDIA", "{}", card.name);
-            // From a Jetson Orin Nano to a B300.
+            // The range from a Jetson Orin Nano to a B300.
             let threads = card.resident_threads.unwrap_or(12_288);
             assert!((4 * 1536..=160 * 2048).contains(&threads), "{}", card.name);
             for &size in &card.gib {
@@ -286,7 +285,7 @@ mod tests {
             assert_eq!((gpu.name.as_str(), gpu.total), ("RTX 4090", gib(24)));
             assert_eq!(gpu.description, "NVIDIA GeForce RTX 4090");
         }
-        // A laptop's chip is a card of its own.
+        // A laptop's chip is a separate card.
         for (text, expected) in [("RTX 4090 Laptop GPU", 576), ("RTX 4090 laptop", 576), ("RTX 4090", 1_008)] {
             let peak = named(text).unwrap().bandwidth.unwrap().bytes_per_second;
             assert_eq!(peak, expected * 1_000_000_000, "{text}");
@@ -323,11 +322,11 @@ mod tests {
             ("NVIDIA RTX 5000 Ada Generation Laptop GPU", gib(16), None),
             ("AMD Radeon RX 7600M XT", gib(8), None),
             ("Intel(R) Arc(tm) A770M Graphics (DG2)", gib(16), None),
-            // Soldered on by somebody else.
+            // Cards with memory soldered on afterwards.
             ("NVIDIA GeForce RTX 4090", gib(48), None),
             ("NVIDIA GeForce RTX 2080 Ti", gib(22), None),
             ("NVIDIA A100 80GB PCIe", gib(39), None),
-            // A part of a card that many share.
+            // A virtual share of a card.
             ("NVIDIA A40-8Q", gib(8), None),
             ("NVIDIA GeForce RTX 4090", 0, None),
             ("", gib(24), None),
@@ -387,7 +386,7 @@ mod tests {
         ] {
             assert_eq!(named(words).unwrap().name, name, "{words}");
         }
-        // A part of a word, and a word of several cards.
+        // A part of a word, or a word that several cards have.
         for words in ["R970", "9700", "4090", "PRO 6000", "Ti", "A100", "Jetson"] {
             assert!(matches!(named(words), Err(CatalogueError::Unknown { .. })), "{words}");
         }
@@ -400,7 +399,7 @@ mod tests {
         for (name, total, free) in [
             ("T4", mib(15_360), mib(14_880)),
             ("RTX 4090", gib(24), gib(24) - mib(768)),
-            // What Metal calls the recommended working set.
+            // Metal's recommended working set.
             ("M2 16GB", gib(16) / 3 * 2, gib(16) / 3 * 2),
             ("M1 Max 64GB", mib(49_152), mib(49_152)),
             ("Apple M3 Pro 36GB", mib(27_648), mib(27_648)),

@@ -1,9 +1,9 @@
-//! The conditions under which a rate was measured: whether other work shared the processor meanwhile.
+//! The conditions of a rate measurement: whether other work used the processor meanwhile.
 //!
-//! In: the counters that Linux keeps (`/proc`, `/sys`), read before and after a measurement. Out: [`RateConditions`],
-//! which is kept with each figure. The averages of `/proc/pressure/cpu` reach back ten seconds and are renewed every
-//! two, so a measurement of milliseconds is judged by counters that change at once: what the threads of this process
-//! waited for a core, and what other processes used of the cores.
+//! Counters of Linux (`/proc`, `/sys`), read before and after a measurement, flow in; [`RateConditions`], stored with
+//! each figure, flow out. The averages of `/proc/pressure/cpu` cover ten seconds and change every two, too slowly for a
+//! measurement of milliseconds. Instead, counters that change at once decide: the time that this process's threads
+//! waited for a core, and the cores' time that other processes used.
 
 use std::fmt;
 use std::fs;
@@ -17,40 +17,43 @@ use super::nvidia::ThrottleReason;
 use super::pressure::HostSample;
 use super::tree::{Notes, Tree, field};
 
-/// Percent of the time that a thread of this process waited for a core, from which on a figure counts as disturbed. On
-/// a quiet machine below 1; beside one other busy thread on two cores 30 to 50.
-const WAITED: u32 = 8;
-/// Percent of one core that other processes used, likewise. The counters of a quarter of a second are right within 15.
-const OTHERS: u32 = 40;
-/// Percent of the cores' time that the hypervisor gave to other machines, likewise.
-const STEAL: u32 = 5;
-/// Percent of the time in which a CPU quota stopped this process, likewise.
-const QUOTA: u32 = 10;
-/// Percent of the ten seconds before in which some thread waited for a core, likewise: bursts come back.
-const PRESSURE: u32 = 50;
-/// Ticks of `/proc/stat` in a second (`USER_HZ`, which is 100 on every architecture of Linux).
-const TICKS: u64 = 100;
-/// How disturbed a figure counts whose conditions are not known.
-const UNKNOWN: u32 = 50;
+/// A figure counts as disturbed if a thread of this process waited for a core for at least this percentage of the time.
+/// On a quiet machine it is below 1, and next to one busy thread on two cores 30 to 50.
+const MIN_WAITED: u32 = 8;
+/// The same limit for the percentage of one core that other processes used. Over a quarter of a second the counters are
+/// accurate to within 15.
+const MIN_OTHERS: u32 = 40;
+/// The same limit for the percentage of the cores' time that the hypervisor gave to other machines.
+const MIN_STEAL: u32 = 5;
+/// The same limit for the percentage of time in which a CPU quota stopped this process.
+const MIN_THROTTLED: u32 = 10;
+/// The same limit for the percentage of the previous ten seconds in which some thread waited for a core: bursts of work
+/// recur.
+const MIN_PRESSURE: u32 = 50;
+/// Ticks of `/proc/stat` per second (`USER_HZ`, which is 100 on every Linux architecture).
+const TICKS_PER_SECOND: u64 = 100;
+/// The disturbance of a figure with unknown conditions.
+const UNKNOWN_DISTURBANCE: u32 = 50;
 
-/// How the machine was while something was measured. Shares are percent; `None`: the system does not report it.
+/// The state of the machine during a measurement. Shares are percent. `None` means that the system does not report the
+/// value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct RateConditions {
-    /// When it was measured, in seconds since 1970 (UTC).
+    /// The time of the measurement, in seconds since 1970 (UTC).
     pub at: u64,
-    /// The share of the ten seconds before in which some thread waited for a core (`/proc/pressure/cpu`).
+    /// The share of the previous ten seconds in which some thread waited for a core (`/proc/pressure/cpu`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pressure_before: Option<u32>,
     /// Threads of other work that ran or waited for a core just before (`/proc/loadavg`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_queue_before: Option<u32>,
-    /// The share of the time that the threads of this process together waited for a core (`schedstat`): 100 is one
-    /// thread that waited all the time.
+    /// The time that the threads of this process waited for a core (`schedstat`), summed up: 100 is one thread that
+    /// waited all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<u32>,
-    /// What other processes used of the cores: 100 is one core (`/proc/stat`).
+    /// The cores' time that other processes used (`/proc/stat`): 100 is one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others: Option<u32>,
     /// The share of the cores' time that the hypervisor gave to other machines (`/proc/stat`).
@@ -59,69 +62,71 @@ pub struct RateConditions {
     /// The share of the time in which a CPU quota stopped this process (`cpu.stat`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttled: Option<u32>,
-    /// How often the processor lowered its clock for heat meanwhile.
+    /// How often the processor lowered its clock because of heat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overheated: Option<u32>,
-    /// The processor's clock in MHz after it.
+    /// The processor's clock afterwards, in MHz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_mhz: Option<u32>,
-    /// The processor's temperature after it, or the GPU's, in degrees Celsius.
+    /// The temperature of the processor or GPU afterwards, in degrees Celsius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<u32>,
-    /// What held a GPU's clocks down.
+    /// The reasons that held a GPU's clocks down.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub throttle: Vec<ThrottleReason>,
 }
 
 impl RateConditions {
-    /// How disturbed a figure is, in percent: 0 where nothing disturbed it.
+    /// How disturbed the figure is, in percent; 0 if undisturbed.
     pub fn disturbance(&self) -> u32 {
         let over = |share: Option<u32>, limit: u32| share.filter(|&share| share >= limit).unwrap_or(0);
-        let heat = u32::from(self.overheated.unwrap_or(0) > 0) * UNKNOWN;
-        let gpu = u32::from(self.throttle.iter().any(|reason| reason.is_fault())) * UNKNOWN;
+        let heat = u32::from(self.overheated.unwrap_or(0) > 0) * UNKNOWN_DISTURBANCE;
+        let gpu = u32::from(self.throttle.iter().any(|reason| reason.is_fault())) * UNKNOWN_DISTURBANCE;
         let parts = [
-            over(self.waited, WAITED),
-            over(self.others, OTHERS),
-            over(self.steal, STEAL),
-            over(self.throttled, QUOTA),
-            // Work that was there before and rested meanwhile weighs less than work that was seen.
-            over(self.pressure_before, PRESSURE) / 10,
+            over(self.waited, MIN_WAITED),
+            over(self.others, MIN_OTHERS),
+            over(self.steal, MIN_STEAL),
+            over(self.throttled, MIN_THROTTLED),
+            // Earlier work that paused meanwhile weighs less than work seen during the measurement.
+            over(self.pressure_before, MIN_PRESSURE) / 10,
             heat,
             gpu,
         ];
         parts.into_iter().fold(0, u32::max)
     }
 
-    /// Whether nothing disturbed it.
+    /// Whether the figure is undisturbed.
     pub fn is_quiet(&self) -> bool {
         self.disturbance() == 0
     }
 
-    /// The day on which it was measured: `2026-11-28`; `None` where that is not known.
+    /// The day of the measurement: `2026-11-28`; `None` if unknown.
     pub fn date(&self) -> Option<String> {
         let seconds = i64::try_from(self.at).ok().filter(|&at| at > 0)?;
         Some(DateTime::from_timestamp(seconds, 0)?.date_naive().to_string())
     }
 
-    /// Seconds that have passed since.
+    /// Seconds since the measurement; `None` if its time is unknown.
     pub fn age(&self, now: SystemTime) -> Option<u64> {
         let now = now.duration_since(UNIX_EPOCH).ok()?.as_secs();
         (self.at > 0).then(|| now.saturating_sub(self.at))
     }
 
-    /// What disturbed it, in words; empty where nothing did.
+    /// The disturbances in words; empty if there were none.
     pub fn reasons(&self) -> Vec<String> {
         let over = |share: Option<u32>, limit: u32| share.filter(|&share| share >= limit);
         let parts = [
-            over(self.others, OTHERS).map(|it| {
-                let cores = f64::from(it) / 100.0;
+            over(self.others, MIN_OTHERS).map(|percent| {
+                let cores = f64::from(percent) / 100.0;
                 format!("other programs used {cores:.1} cores")
             }),
-            over(self.waited, WAITED).map(|it| format!("its threads waited for a core {it} % of the time")),
-            over(self.steal, STEAL).map(|it| format!("other virtual machines took {it} % of the cores")),
-            over(self.throttled, QUOTA).map(|it| format!("the CPU quota stopped it {it} % of the time")),
-            over(self.pressure_before, PRESSURE)
-                .map(|it| format!("threads waited for a core {it} % of the ten seconds before")),
+            over(self.waited, MIN_WAITED)
+                .map(|percent| format!("its threads waited for a core {percent} % of the time")),
+            over(self.steal, MIN_STEAL).map(|percent| format!("other virtual machines took {percent} % of the cores")),
+            over(self.throttled, MIN_THROTTLED)
+                .map(|percent| format!("the CPU quota stopped it {percent} % of the time")),
+            over(self.pressure_before, MIN_PRESSURE)
+                .map(|percent| format!("threads waited for a core {percent} % of the ten seconds before")),
             self.overheated.filter(|&n| n > 0).map(|_| "the processor was too hot for its clock".to_owned()),
         ];
         let faults = self.throttle.iter().filter(|reason| reason.is_fault());
@@ -130,7 +135,7 @@ impl RateConditions {
     }
 }
 
-/// Whether no other work wants a core of this computer at the moment: a first look, which costs two milliseconds.
+/// Whether no other work currently needs a core of this computer: a first look, which takes two milliseconds.
 pub fn looks_quiet() -> bool {
     let tree = Tree(Path::new("/"));
     let looks = (0..3).map(|look| {
@@ -139,7 +144,7 @@ pub fn looks_quiet() -> bool {
         }
         run_queue(tree)
     });
-    // What runs once in a while is not seen three times.
+    // Work that runs only occasionally does not show up three times.
     let Some(Some(least)) = looks.min() else { return true };
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     least as usize <= cores / 16
@@ -157,12 +162,12 @@ impl fmt::Display for RateConditions {
     }
 }
 
-/// How disturbed a figure with these conditions is; one whose conditions were not kept may have been.
+/// The disturbance of a figure with these conditions; a figure without stored conditions may have been disturbed.
 pub(super) fn disturbance(conditions: Option<&RateConditions>) -> u32 {
-    conditions.map_or(UNKNOWN, RateConditions::disturbance)
+    conditions.map_or(UNKNOWN_DISTURBANCE, RateConditions::disturbance)
 }
 
-/// Looks at the machine while something is measured.
+/// Watches the machine during a measurement.
 #[derive(Debug)]
 pub struct ConditionsWatch {
     root: PathBuf,
@@ -173,12 +178,12 @@ pub struct ConditionsWatch {
 }
 
 impl ConditionsWatch {
-    /// Begins to look at this computer.
+    /// Starts watching this computer.
     pub fn begin() -> Self {
         Self::begin_under(Path::new("/"))
     }
 
-    /// Begins to look at the computer that `{root}/proc` and `{root}/sys` describe.
+    /// Starts watching the computer that `{root}/proc` and `{root}/sys` describe.
     pub fn begin_under(root: &Path) -> Self {
         let tree = Tree(root);
         Self {
@@ -190,20 +195,20 @@ impl ConditionsWatch {
         }
     }
 
-    /// The conditions from the beginning until now.
+    /// The conditions since the start.
     pub fn so_far(&self) -> RateConditions {
         self.after(self.begun.elapsed())
     }
 
-    /// The same, after so much time.
+    /// The conditions since the start, for a watch that lasted `took`.
     pub fn after(&self, took: Duration) -> RateConditions {
         let tree = Tree(&self.root);
         let (first, last) = (&self.first, Counters::read(tree));
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        // Percent of the time that passed.
+        // Percent of the elapsed time.
         let share = |micros_of: u64| u32::try_from(micros_of.saturating_mul(100) / micros).unwrap_or(u32::MAX);
         let gone = |first: Option<u64>, last: Option<u64>| Some(last?.saturating_sub(first?));
-        let ticks = |ticks: u64| ticks.saturating_mul(1_000_000 / TICKS);
+        let ticks = |ticks: u64| ticks.saturating_mul(1_000_000 / TICKS_PER_SECOND);
         let busy = gone(first.busy, last.busy);
         let others = busy.zip(gone(first.own, last.own)).map(|(all, own)| share(ticks(all.saturating_sub(own))));
         let cores = u32::try_from(last.cores.max(1)).unwrap_or(u32::MAX);
@@ -226,7 +231,7 @@ impl ConditionsWatch {
 /// Running totals, in the units of their files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counters {
-    /// Ticks that all processes used, and that the hypervisor gave away.
+    /// Ticks that all processes used, and ticks that the hypervisor gave to other machines.
     busy: Option<u64>,
     steal: Option<u64>,
     cores: u64,
@@ -243,7 +248,7 @@ impl Counters {
     fn read(tree: Tree<'_>) -> Self {
         let text = |file: &str| tree.read(file, &mut Notes::default());
         let stat = text("/proc/stat").unwrap_or_default();
-        // proc_stat(5): user nice system idle iowait irq softirq steal; guests are counted as user time too.
+        // proc_stat(5): user nice system idle iowait irq softirq steal. Guest time is included in user time.
         let ticks: Option<Vec<u64>> = stat.lines().next().and_then(|line| {
             let words = line.strip_prefix("cpu ")?.split_whitespace();
             words.map(|word| word.parse().ok()).collect()
@@ -253,7 +258,7 @@ impl Counters {
             of.iter().map(|&n| ticks.get(n).copied()).sum::<Option<u64>>()
         };
         let is_core = |line: &&str| line.starts_with("cpu") && line.as_bytes().get(3).is_some_and(u8::is_ascii_digit);
-        // proc_pid_stat(5): utime and stime, the 12th and 13th field behind the name, which may hold anything.
+        // proc_pid_stat(5): utime and stime are the 12th and 13th field after the name, which may contain anything.
         let own = text("/proc/self/stat").and_then(|text| {
             let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
             Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
@@ -271,8 +276,8 @@ impl Counters {
     }
 }
 
-/// Nanoseconds that the threads of this process have waited for a core (Documentation/scheduler/sched-stats.rst: the
-/// second number).
+/// Nanoseconds that the threads of this process waited for a core (Documentation/scheduler/sched-stats.rst, the second
+/// number).
 fn waited(tree: Tree<'_>) -> Option<u64> {
     let threads = fs::read_dir(tree.locate("/proc/self/task")).ok()?;
     let waited = threads.filter_map(|thread| {
@@ -282,8 +287,8 @@ fn waited(tree: Tree<'_>) -> Option<u64> {
     waited.fold(None, |sum, ns| Some(sum.unwrap_or(0_u64).saturating_add(ns)))
 }
 
-/// Microseconds in which a quota of a control group around this process has stopped it (cgroup-v2.rst: `cpu.stat`; in
-/// version 1 nanoseconds).
+/// Microseconds in which the quota of a control group around this process stopped it (cgroup-v2.rst, `cpu.stat`;
+/// version 1 counts nanoseconds).
 fn throttled(tree: Tree<'_>) -> Option<u64> {
     let groups = tree.read("/proc/self/cgroup", &mut Notes::default())?;
     let mut most = None;
@@ -296,7 +301,7 @@ fn throttled(tree: Tree<'_>) -> Option<u64> {
             (_, true) => &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"],
             _ => continue,
         };
-        // A group inside of a container shows its own path and is mounted as the root.
+        // A group inside a container shows its own path but is mounted as the root.
         let groups = Path::new(group).ancestors().filter_map(Path::to_str);
         for (folder, group) in folders.iter().flat_map(|folder| groups.clone().map(move |group| (folder, group))) {
             let file = format!("{folder}/{}/cpu.stat", group.trim_matches('/'));
@@ -308,7 +313,7 @@ fn throttled(tree: Tree<'_>) -> Option<u64> {
     most
 }
 
-/// Threads that run or wait for a core, this one left out (proc_loadavg(5): `1/123`).
+/// Threads that run or wait for a core, without this one (proc_loadavg(5): `1/123`).
 fn run_queue(tree: Tree<'_>) -> Option<u32> {
     let text = tree.read("/proc/loadavg", &mut Notes::default())?;
     let running: u32 = text.split_whitespace().nth(3)?.split_once('/')?.0.parse().ok()?;
@@ -320,7 +325,7 @@ fn clock_mhz(tree: Tree<'_>) -> Option<u32> {
     Some(text.trim().parse::<u32>().ok()? / 1000)
 }
 
-/// Of the processor, where a thermal zone is named after it (Documentation/driver-api/thermal/sysfs-api.rst).
+/// The processor's temperature, if a thermal zone is named after it (Documentation/driver-api/thermal/sysfs-api.rst).
 fn temperature(tree: Tree<'_>) -> Option<u32> {
     let zones = (0..16).map(|n| format!("/sys/class/thermal/thermal_zone{n}"));
     let of_cpu = zones.filter_map(|zone| {

@@ -1,4 +1,4 @@
-//! Looking at this computer: which witnesses are asked, and where tests put their own.
+//! Detection of this computer: the sources it asks, and where tests substitute their own.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use super::tree::Tree;
 use super::unlisted;
 use super::visible::CudaVisibility;
 
-/// Looks at this computer. [`Machine::detect`] is this with nothing changed.
+/// Detects this computer. [`Machine::detect`] uses a default detector.
 ///
 /// ```no_run
 /// use autoplace_planner::machine::Detector;
@@ -29,13 +29,13 @@ pub struct Detector {
     without_nvml: bool,
     backends: Vec<String>,
     build: Option<String>,
-    /// `None`: as the environment says when the detector looks.
+    /// `None`: read from the environment at detection.
     cuda_visibility: Option<CudaVisibility>,
     cache: Option<PathBuf>,
 }
 
 impl Detector {
-    /// A detector that asks this computer the usual way.
+    /// A detector with the default sources.
     pub fn new() -> Self {
         Self::default()
     }
@@ -43,23 +43,23 @@ impl Detector {
     setters! {
         /// Reads the host from `{root}/proc` and `{root}/sys` instead of `/proc` and `/sys`.
         root(root: impl AsRef<Path>) root = Some(root.as_ref().to_owned());
-        /// Asks the NVIDIA driver library at this path instead of the one that the system finds.
+        /// Uses the NVIDIA driver library at this path instead of the system's.
         nvml_library(library: impl AsRef<Path>) nvml = Some(library.as_ref().to_owned()), without_nvml = false;
-        /// Says which build will use the GPUs, in words that change when the build does: what was learned of a GPU with
-        /// another build is not believed. Without a build nothing that was learned is looked for.
+        /// Names the build that will use the GPUs, in words that change with the build. Only measurements of the same
+        /// build are used; without a build none are.
         for_build(build: impl Into<String>) build = Some(build.into());
-        /// Looks in this folder for what was measured instead of in the user's cache folder. A machine under another
-        /// [`root`](Self::root) has no other.
+        /// Uses the measurements cached in this folder instead of the user's cache folder. A machine under another
+        /// [`root`](Self::root) has no default cache.
         cache_folder(folder: impl AsRef<Path>) cache = Some(folder.as_ref().to_owned());
-        /// Says which ggml backends this build has (`CUDA`, `Vulkan`, ...), those without a device too: then a card
-        /// that none of them lists gets the right reason.
+        /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. They give the right
+        /// reason for a card that no backend lists.
         backends(names: impl IntoIterator<Item = impl Into<String>>)
             backends = names.into_iter().map(Into::into).collect();
-        /// Takes these for the values of `CUDA_VISIBLE_DEVICES` (`None`: not set, every card shows) and of
-        /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`, instead of asking the environment.
+        /// Uses these values of `CUDA_VISIBLE_DEVICES` (`None`: unset, all cards are visible) and of
+        /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` instead of the environment's.
         cuda_visible_devices(list: Option<&str>, pci_order: bool)
             cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
-        /// Does not ask NVIDIA's driver.
+        /// Skips NVIDIA's driver.
         without_nvml() without_nvml = true;
     }
 
@@ -67,15 +67,16 @@ impl Detector {
         self.cuda_visibility.clone().unwrap_or_else(CudaVisibility::from_environment)
     }
 
-    /// The machine as the drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host. Cards that
-    /// `CUDA_VISIBLE_DEVICES` hides are not used, nor are more than one slice of a card in MIG mode.
+    /// The machine as its drivers describe it, for planning without llama.cpp: NVIDIA's cards and the host. Cards
+    /// hidden by `CUDA_VISIBLE_DEVICES`, and all slices but one of a card in MIG mode, are unused.
     pub fn detect(&self) -> Machine {
         self.with_witnesses(cards::from_cards)
     }
 
-    /// The machine as ggml's devices describe it, checked against NVIDIA's driver. Never fails; see [`Machine::notes`].
+    /// The machine as ggml's devices describe it, checked against NVIDIA's driver. It never fails; see
+    /// [`Machine::notes`].
     ///
-    /// GPUs come in the order of `devices`; a card that no device stands for is in [`Machine::unused_gpus`].
+    /// GPUs come in the order of `devices`. A card without a device is in [`Machine::unused_gpus`].
     pub fn detect_with(&self, devices: &[GgmlDevice]) -> Machine {
         self.with_witnesses(|cards, host| {
             let tree = self.linux_root().map(Tree);
@@ -86,7 +87,7 @@ impl Detector {
     fn with_witnesses(&self, build: impl FnOnce(Vec<nvidia::NvidiaGpu>, Host) -> Machine) -> Machine {
         let root = self.root.as_deref();
         let (host, mut notes) = root.map_or_else(Host::detect, Host::detect_under);
-        // The user's own is of the computer itself: what a folder describes is another one.
+        // The user's cache belongs to the real computer, not to one that a folder describes.
         let cache = match &self.cache {
             Some(folder) => Some(MeasurementCache::at(folder)),
             None => root.is_none().then(MeasurementCache::user),
@@ -96,13 +97,13 @@ impl Detector {
         let nvml_answers = !cards.is_empty();
         about_cards.extend(self.cuda_visibility().apply(&mut cards));
         let mut machine = build(cards, host);
-        // What the system itself reports: of the machine, and of cards whose driver does not answer.
+        // The system's own reports: on the machine, and on cards whose driver does not answer.
         if let Some(root) = self.linux_root() {
             machine.wsl = Host::is_wsl(root);
             unlisted::add(&mut machine, &self.backends, nvml_answers, Tree(root));
             add_links(&mut machine, Tree(root));
         }
-        // What was learned and measured with this build.
+        // Measurements with this build.
         if let (Some(cache), Some(build)) = (cache, &self.build) {
             for gpu in &mut machine.gpus {
                 gpu.learned = cache.headroom(gpu, build);
@@ -116,14 +117,14 @@ impl Detector {
         machine
     }
 
-    /// Where Linux describes itself; `None` on another system.
+    /// The root of Linux's own files; `None` on another system.
     fn linux_root(&self) -> Option<&Path> {
         let usual = cfg!(target_os = "linux").then_some(Path::new("/"));
         self.root.as_deref().or(usual)
     }
 }
 
-/// The PCIe links of cards whose driver reports none: AMD's, Intel's, and NVIDIA's without NVML.
+/// Adds the PCIe links of cards whose driver reports none: AMD's, Intel's, and NVIDIA's without NVML.
 fn add_links(machine: &mut Machine, tree: Tree<'_>) {
     let unused = machine.unused_gpus.iter_mut().map(|unused| &mut unused.gpu);
     for gpu in machine.gpus.iter_mut().chain(unused) {

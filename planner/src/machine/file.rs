@@ -1,5 +1,5 @@
-//! A machine in a file, to plan for somebody else's computer: written by [`Machine::write`], by hand, or by another
-//! version; and whether it makes sense.
+//! Machine files: machines written by [`Machine::write`], by hand or by another version, to plan for another computer.
+//! Reading one validates it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use super::gpu::Gpu;
 use super::pcie::PcieRate;
 use crate::json;
 
-/// Changes where an older program would misunderstand a file, not where keys are added.
+/// Increases when an older program would misread a file; new keys alone do not increase it.
 const VERSION: u64 = 1;
 
-/// A machine that cannot be, or a file of one that cannot be read, written or understood.
+/// A machine is invalid, or its file cannot be read, written or parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
 #[non_exhaustive]
 pub struct MachineError {
     /// The file; `None` for text from elsewhere.
     pub file: Option<PathBuf>,
-    /// What is wrong, and where in it: the field as a path, `gpus[0].free`.
+    /// The problem, with the field as a path: `gpus[0].free`.
     pub problem: String,
 }
 
@@ -29,47 +29,46 @@ impl MachineError {
         Self { file: None, problem: problem.to_string() }
     }
 
-    fn of(mut self, file: &Path) -> Self {
+    fn in_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
     }
 }
 
 impl Machine {
-    /// The machine as JSON, indented, with the version of this form.
+    /// The machine as indented JSON, with the format version.
     pub fn to_json(&self) -> Result<String, MachineError> {
         let text = self.to_text().map_err(MachineError::new)?;
         Ok(text.replacen("{\n", &format!("{{\n  \"version\": {VERSION},\n"), 1))
     }
 
-    /// Reads what [`to_json`](Self::to_json) gives, or a machine as `serde` writes it. Keys that this version does not
-    /// know are left out.
+    /// Reads the output of [`to_json`](Self::to_json), or a machine as `serde` writes it. Unknown keys are ignored.
     ///
     /// # Errors
     ///
-    /// [`MachineError`] names the key that is missing or wrong, or the version that is not known yet.
+    /// [`MachineError`] names the missing or wrong key, or a version that is too new.
     pub fn from_json(text: &str) -> Result<Self, MachineError> {
         let machine: Self = json::versioned(text, VERSION, Self::from_text).map_err(MachineError::new)?;
         machine.check()?;
         Ok(machine)
     }
 
-    /// Writes [`to_json`](Self::to_json) into a file, whole or not at all.
+    /// Writes [`to_json`](Self::to_json) to a file. A failed write leaves no partial file.
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), MachineError> {
         let file = file.as_ref();
-        let text = self.to_json().map_err(|error| error.of(file))?;
-        json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).of(file))
+        let text = self.to_json().map_err(|error| error.in_file(file))?;
+        json::write(file, &(text + "\n")).map_err(|error| MachineError::new(error).in_file(file))
     }
 
-    /// Reads a machine from a regular file of at most 4 MiB, as [`from_json`](Self::from_json).
+    /// Reads a machine from a regular file of at most 4 MiB, like [`from_json`](Self::from_json).
     pub fn read(file: impl AsRef<Path>) -> Result<Self, MachineError> {
         let file = file.as_ref();
         let read = json::read(file).map_err(MachineError::new);
-        read.and_then(|text| Self::from_json(&text)).map_err(|error| error.of(file))
+        read.and_then(|text| Self::from_json(&text)).map_err(|error| error.in_file(file))
     }
 
-    /// Whether its figures can be those of a machine. A detected one's always can; a machine that was read from a file
-    /// should be asked before a plan is made for it.
+    /// Checks that the figures are consistent. Detected machines always are; a machine built by hand should be checked
+    /// before a plan is made for it.
     pub fn check(&self) -> Result<(), MachineError> {
         self.problem().map_err(MachineError::new)
     }
@@ -101,11 +100,11 @@ fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), String> {
     let learned = gpu.learned.map_or(0, |learned| learned.total());
     at_most(&format!("{place}.learned"), learned, gpu.total)?;
     let aligned = gpu.alignment.is_none_or(u64::is_power_of_two);
-    ensure!(aligned, "{place}.alignment is no power of two");
+    ensure!(aligned, "{place}.alignment is not a power of two");
     if let Some(link) = gpu.pcie {
         for (name, rate) in [("max", Some(link.max)), ("current", link.current)] {
             let exists = rate.is_none_or(|rate| PcieRate::new(rate.generation, rate.lanes).is_some());
-            ensure!(exists, "{place}.pcie.{name} is no PCIe generation 1 to 6 of 1 to 32 lanes");
+            ensure!(exists, "{place}.pcie.{name} is not a PCIe generation from 1 to 6 with 1 to 32 lanes");
         }
     }
     check_rate(&format!("{place}.bandwidth"), gpu.bandwidth)
@@ -113,7 +112,7 @@ fn check_gpu(place: &str, gpu: &Gpu) -> Result<(), String> {
 
 fn check_rate(place: &str, bandwidth: Option<Bandwidth>) -> Result<(), String> {
     let known = bandwidth.is_none_or(|found| found.bytes_per_second > 0);
-    ensure!(known, "{place}.bytes_per_second is 0: leave out what is not known");
+    ensure!(known, "{place}.bytes_per_second is 0: leave the field out if it is unknown");
     Ok(())
 }
 
@@ -145,29 +144,29 @@ mod tests {
     fn what_is_written_is_read_again_by_other_versions_too() {
         let plain = serde_json::to_string(&machine()).unwrap();
         assert_eq!(Machine::from_json(&plain), Ok(machine()));
-        // Keys of another version are left out.
+        // Keys of another version are ignored.
         let mut json = json();
         json["weather"] = "fine".into();
         json["gpus"][0]["colour"] = "green".into();
         assert_eq!(Machine::from_json(&json.to_string()), Ok(machine()));
     }
 
-    /// A place in the JSON, what is put there, and what is said of it.
+    /// Each case is a place in the JSON, a value to put there, and part of the error.
     #[test]
-    fn a_wrong_field_or_one_that_contradicts_another_is_named() {
+    fn a_field_that_is_wrong_or_contradicts_another_is_named() {
         for case in [
             r#"/gpus/0/total = "24GiB": gpus[0].total: invalid type"#,
             r#"/gpus/0/free = 26843545600: gpus[0].free is 26843545600, more than total, which is 25769803776"#,
             r#"/gpus/0/learned/growth = 18446744073709551615: gpus[0].learned is "#,
-            r#"/gpus/0/alignment = 0: gpus[0].alignment is no power of two"#,
+            r#"/gpus/0/alignment = 0: gpus[0].alignment is not a power of two"#,
             r#"/gpus/0/bandwidth/bytes_per_second = 0: gpus[0].bandwidth.bytes_per_second is 0"#,
-            r#"/gpus/0/pcie/max/lanes = 0: gpus[0].pcie.max is no PCIe"#,
+            r#"/gpus/0/pcie/max/lanes = 0: gpus[0].pcie.max is not a PCIe"#,
             r#"/host/bandwidth/bytes_per_second = 0: host.bandwidth.bytes_per_second is 0"#,
             r#"/host/system_available = 18446744073709551615: host.system_available is "#,
             r#"/gpus/0/kind = "quantum": gpus[0].kind: unknown variant `quantum`"#,
             r#"/gpus/0/pci_id = "x": gpus[0].pci_id: `x` is not a PCI address"#,
             r#"/host/available = 18446744073709551615: host.available is "#,
-            r#"/version = "one": version is no number"#,
+            r#"/version = "one": version is not a number"#,
             r#"/version = 2: version is 2, and this program reads up to 1"#,
         ] {
             let (pointer, rest) = case.split_once(" = ").unwrap();
@@ -184,7 +183,7 @@ mod tests {
         json["gpus"][0].as_object_mut().unwrap().remove("total");
         let text = problem(&json);
         assert!(text.contains("gpus[0]: missing field `total`"), "{text}");
-        // Of the last value serde knows only once its object has ended.
+        // serde reports an error in the last value only at the end of its object.
         let error = Machine::from_json(r#"{"gpus": [{"pci_id": "x"}]}"#).unwrap_err().problem;
         assert!(error.starts_with("gpus[0].pci_id: `x` is"), "{error}");
     }

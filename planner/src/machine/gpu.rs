@@ -1,4 +1,4 @@
-//! A GPU: what it is, who drives it, and how many bytes are free on it.
+//! A GPU: its identity, its backend and its free bytes.
 
 use std::fmt;
 
@@ -15,67 +15,65 @@ use super::pools::Pools;
 
 /// A device that llama.cpp can place layers on.
 ///
-/// Detected ones come from [`Machine::detect`](super::Machine::detect); hypothetical ones are written down
-/// ([`Gpu::named`]).
+/// [`Machine::detect`](super::Machine::detect) finds real GPUs; [`Gpu::named`] makes hypothetical ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct Gpu {
-    /// Its short name for people, without the maker: `RTX 4090`. Two equal cards have equal names.
+    /// The short name for people, without the maker: `RTX 4090`. Identical cards have identical names.
     pub name: String,
-    /// Its full name as the driver gives it: `NVIDIA GeForce RTX 4090`.
+    /// The full name from the driver: `NVIDIA GeForce RTX 4090`.
     pub description: String,
-    /// Where its memory is.
+    /// Where the GPU's memory is.
     pub kind: GpuKind,
-    /// The ggml backend that drives it, as ggml's registry names it: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
+    /// The ggml backend that drives it, as in ggml's registry: `CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`.
     pub backend: String,
-    /// Its name in ggml (`CUDA0`), by which a load asks for it; `None` for a card that only NVML has seen or that
-    /// is hypothetical.
+    /// The name in ggml (`CUDA0`), which a load uses. `None` for a hypothetical card, or for one that only NVML lists.
     pub device: Option<String>,
-    /// Its PCI address, where one is known.
+    /// The PCI address, if known.
     pub pci_id: Option<PciId>,
-    /// Bytes that the backend can use of it when nothing runs.
+    /// Bytes that the backend can use on an idle GPU.
     pub total: u64,
-    /// Bytes free now: the smallest of what was read, never more than `total`.
+    /// Bytes free now: the smallest of all readings, never more than `total`.
     pub free: u64,
-    /// Of an integrated GPU, which of its bytes are its own and which the host's, where the system tells them apart.
-    /// `None`: all are the host's.
+    /// For an integrated GPU, its own bytes and the host's bytes, if the system tells them apart. `None`: all bytes are
+    /// the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Pools>,
-    /// What every tensor on it begins at a multiple of, in bytes, where that is the device's own affair and known:
-    /// Vulkan's `minStorageBufferOffsetAlignment`.
+    /// Alignment of every tensor in bytes, if it depends on the device and is known: Vulkan's
+    /// `minStorageBufferOffsetAlignment`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alignment: Option<u64>,
-    /// How fast its memory is read, by the best source there is: measured, the driver, its data sheet.
+    /// The memory's read bandwidth from the best source: measured, driver or data sheet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// Its PCIe link, where one is known. A GPU in the host's memory has none.
+    /// The PCIe link, if known. An integrated GPU has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieLink>,
-    /// Threads that all its multiprocessors hold at once, where the number follows from its name (NVIDIA's cards):
-    /// CUDA keeps memory for each of them.
+    /// Threads that all multiprocessors hold at once, if the name tells the number (NVIDIA's cards). CUDA reserves
+    /// memory for each of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_threads: Option<u32>,
-    /// The version of its driver, where it reports one: `550.54.14`.
+    /// The driver's version, if reported: `550.54.14`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// What it took beside the buffers that llama.cpp counts, where that has been measured with this driver and build.
+    /// Memory outside the buffers that llama.cpp counts, if measured with this driver and build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<LearnedHeadroom>,
-    /// What ggml's operations were measured to do on it, where they were.
+    /// Rates of ggml's operations, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<MeasuredRates>,
-    /// The slice that it is, where it is one of a card in MIG mode.
+    /// The slice, if this GPU is a slice of a card in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,
-    /// The other programs that have opened the card, this process left out, the largest holder first. `None` where
-    /// nothing reports them, which is not the same as none.
+    /// The other programs that have opened the card, the largest holder first. `None` if no source reports them, which
+    /// differs from an empty list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<GpuProcess>>,
-    /// What ggml's backend said, unaltered.
+    /// The unaltered reading of ggml's backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
-    /// What NVIDIA's driver (NVML) said, unaltered.
+    /// The unaltered reading of NVIDIA's driver (NVML).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml: Option<Reading>,
 }
@@ -84,37 +82,37 @@ pub struct Gpu {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuKind {
-    /// A card with memory of its own.
+    /// A card with its own memory.
     #[default]
     Discrete,
-    /// A GPU in the host's memory: bytes placed on it are taken from the host, those apart that were set aside for it
-    /// ([`Gpu::pools`]).
+    /// A GPU that uses the host's memory: its bytes come from the host, except those set aside for it ([`Gpu::pools`]).
     Integrated,
     /// A device of another machine, reached through llama.cpp's RPC backend.
     Remote,
 }
 
-/// What one source said about a GPU's memory, in bytes, before any rule was applied.
+/// One source's reading of a GPU's memory, in bytes, before any rule is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct Reading {
-    /// Total bytes. ggml's CUDA total is what CUDA can use; NVML's is the whole card.
+    /// Total bytes. ggml's CUDA total is the usable part; NVML's is the whole card.
     pub total: u64,
     /// Free bytes.
     pub free: u64,
-    /// Bytes that the driver keeps for itself, counted in NVML's `total` (only its second memory query reports them).
+    /// Bytes that the driver keeps for itself, included in NVML's `total`. Only NVML's second memory query reports
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<u64>,
 }
 
 impl Reading {
-    /// A source's total and free bytes.
+    /// A reading of total and free bytes.
     pub const fn new(total: u64, free: u64) -> Self {
         Self { total, free, reserved: None }
     }
 
-    /// The same, with the bytes that the driver keeps for itself.
+    /// The same reading with the bytes that the driver keeps for itself.
     pub const fn reserved(mut self, bytes: u64) -> Self {
         self.reserved = Some(bytes);
         self
@@ -122,21 +120,20 @@ impl Reading {
 }
 
 impl Gpu {
-    /// A card by its name, with no memory yet: give it some with [`total`](Self::total).
+    /// A card with this name and without memory; set [`total`](Self::total) next.
     ///
-    /// It is discrete and driven by CUDA until set otherwise; the maker is left out of `name` and kept
-    /// in `description`. Control characters are left out: another machine may say what its GPUs are called.
+    /// It is discrete and driven by CUDA until set otherwise. `name` leaves out the maker, `description` keeps it.
+    /// Control characters are removed, because the name may come from another machine.
     pub fn new(name: impl Into<String>) -> Self {
         let description = name.into().replace(char::is_control, " ");
         Self { name: short_name(&description).to_owned(), description, backend: "CUDA".to_owned(), ..Self::default() }
     }
 
-    /// A card of the catalogue that is not there: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`,
-    /// `Apple M4 Max 64GB`.
+    /// A hypothetical card of the catalogue: `RTX 4090`, `RTX 3060 12GB`, `RTX 4090 Laptop GPU`, `Apple M4 Max 64GB`.
     ///
-    /// Size and bandwidth are the maker's, for some 170 common cards; the name may be written as the driver or as
-    /// people do. What drivers keep of a card, about a thirty-second part, counts as not free. Of an Apple chip, whose
-    /// size is the computer's, `total` is what Metal recommends to use: two thirds, and three quarters from 36 GB on.
+    /// Size and bandwidth are the maker's, for about 170 common cards. The name may be the driver's or a common one.
+    /// About a thirty-second part of a card, which drivers keep, counts as not free. For an Apple chip the stated size
+    /// is the computer's, and `total` is Metal's recommended limit: two thirds of it, or three quarters from 36 GB on.
     ///
     /// ```
     /// use autoplace_planner::machine::{Gpu, bytes::gib};
@@ -146,18 +143,18 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// [`CatalogueError`] where no card or more than one has that name, with the names that may have been meant.
+    /// [`CatalogueError`] if no card or more than one has this name, with similar names.
     pub fn named(name: &str) -> Result<Self, CatalogueError> {
         catalogue::named(name)
     }
 
-    /// Another card like this one, hypothetical: what drivers keep of a card, about a thirty-second part, is not free,
-    /// and nothing else holds any of it.
+    /// A hypothetical second card like this one. Nothing uses it; about a thirty-second part, which drivers keep,
+    /// counts as not free.
     pub fn another(&self) -> Self {
         catalogue::another(self)
     }
 
-    /// Sets the bytes it has. All of them count as free unless [`free`](Self::free) says less.
+    /// Sets the total bytes. All of them count as free unless [`free`](Self::free) says less.
     pub const fn total(mut self, bytes: u64) -> Self {
         if self.free == self.total || self.free > bytes {
             self.free = bytes;
@@ -166,39 +163,39 @@ impl Gpu {
         self
     }
 
-    /// Sets the bytes that are free; more than its total counts as its total.
+    /// Sets the free bytes, at most the total.
     pub const fn free(mut self, bytes: u64) -> Self {
         self.free = if self.total > 0 && bytes > self.total { self.total } else { bytes };
         self
     }
 
     setters! {
-        /// Sets what its tensors begin at multiples of: a power of two, in bytes.
+        /// Sets the alignment of tensors: a power of two, in bytes.
         alignment(bytes: u64) alignment = Some(bytes);
-        /// Sets where its memory is.
+        /// Sets where the GPU's memory is.
         kind(kind: GpuKind) kind = kind;
-        /// Sets which bytes of an integrated GPU are its own and which the host's.
+        /// Sets an integrated GPU's own bytes and the host's bytes.
         pools(pools: Pools) pools = Some(pools);
-        /// Sets its PCI address.
+        /// Sets the PCI address.
         pci_id(id: PciId) pci_id = Some(id);
-        /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+        /// Sets the memory's bandwidth in bytes per second, as a stated figure.
         bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
-        /// Sets its PCIe link.
+        /// Sets the PCIe link.
         pcie(link: PcieLink) pcie = Some(link);
-        /// Sets what it was seen to take beside the buffers that llama.cpp counts.
+        /// Sets the measured memory outside the buffers that llama.cpp counts.
         learned(learned: LearnedHeadroom) learned = Some(learned);
-        /// Sets the ggml backend that drives it (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
+        /// Sets the ggml backend (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
         backend(backend: impl Into<String>) backend = backend.into();
-        /// Sets its name in ggml (`CUDA0`).
+        /// Sets the name in ggml (`CUDA0`).
         device(device: impl Into<String>) device = Some(device.into());
     }
 
-    /// Whether bytes placed on it may be taken from the host's memory.
+    /// Whether bytes placed on the GPU may come from the host's memory.
     pub fn shares_host_memory(&self) -> bool {
         self.kind == GpuKind::Integrated && self.pools.is_none_or(|pools| pools.shared.total > 0)
     }
 
-    /// Free bytes that are not the host's.
+    /// Free bytes that do not come from the host's memory.
     pub fn own_free(&self) -> u64 {
         match self.kind {
             GpuKind::Discrete | GpuKind::Remote => self.free,
@@ -206,8 +203,8 @@ impl Gpu {
         }
     }
 
-    /// How many of `bytes` placed on it are taken from the host's memory: what its own pool does not hold, `headroom`
-    /// being left free in that pool.
+    /// How many of `bytes` placed on the GPU come from the host's memory: those beyond its own pool, in which
+    /// `headroom` bytes stay free.
     pub fn bytes_of_host(&self, bytes: u64, headroom: u64) -> u64 {
         match self.kind {
             GpuKind::Discrete | GpuKind::Remote => 0,
@@ -215,7 +212,7 @@ impl Gpu {
         }
     }
 
-    /// Takes bytes of what is free, of its own pool first.
+    /// Takes bytes from the free memory, from the GPU's own pool first.
     pub(crate) fn take(&mut self, bytes: u64) {
         self.free = self.free.saturating_sub(bytes);
         if let Some(pools) = &mut self.pools {
@@ -223,15 +220,16 @@ impl Gpu {
         }
     }
 
-    /// Whether `free` was read after the backend had opened the device, so that what opening costs (a CUDA context:
-    /// 107 to 555 MiB) is already gone from it. False for NVML-only and hypothetical cards: there it is still to come.
+    /// Whether `free` was read after the backend had opened the device, so that it already excludes the cost of opening
+    /// (a CUDA context: 107 to 555 MiB). False for hypothetical cards and cards known from NVML only, where that cost
+    /// is still to come.
     pub fn free_is_after_opening(&self) -> bool {
         self.ggml.is_some()
     }
 }
 
 impl Gpu {
-    /// Its name, with its MIG profile and the name of ggml's device where there are such: `H100 MIG 1g.10gb (CUDA0)`.
+    /// The name, with the MIG profile and ggml's device name if there are any: `H100 MIG 1g.10gb (CUDA0)`.
     pub(super) fn title(&self) -> String {
         let mut title = self.name.clone();
         if let Some(profile) = self.mig.as_ref().and_then(|slice| slice.profile.as_ref()) {
@@ -261,13 +259,13 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// `RTX 4090` from `NVIDIA GeForce RTX 4090`; what is no known maker's prefix stays.
+/// `RTX 4090` for `NVIDIA GeForce RTX 4090`; an unknown maker's prefix stays.
 pub(super) fn short_name(description: &str) -> &str {
     let mut name = description.trim();
     for prefix in ["NVIDIA ", "GeForce ", "AMD ", "Intel(R) ", "Intel "] {
         name = name.strip_prefix(prefix).unwrap_or(name).trim_start();
     }
-    // Mesa adds the driver's name for the chip: "Radeon RX 7900 XTX (RADV NAVI31)".
+    // Mesa appends the driver's name for the chip: "Radeon RX 7900 XTX (RADV NAVI31)".
     name.split_once(" (RADV").map_or(name, |(name, _)| name).trim()
 }
 

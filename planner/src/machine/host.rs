@@ -1,4 +1,4 @@
-//! The host: its memory, and the limit that really holds for this process.
+//! The host: its memory, and the limit that applies to this process.
 
 use std::fmt;
 use std::path::Path;
@@ -23,7 +23,7 @@ mod other;
 pub use cpu_limit::CpuLimit;
 pub use cpu_watch::CpuWatch;
 
-/// The computer's main memory and processors, as far as this process may use it.
+/// The computer's main memory and processors, as far as this process may use them.
 ///
 /// Swap does not count: weights in swap are read back for every token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,78 +32,78 @@ pub use cpu_watch::CpuWatch;
 pub struct Host {
     /// Bytes of physical memory.
     pub total: u64,
-    /// Bytes that this process can take now without being killed, refused or swapped: `system_available` and every
-    /// limit on the process, whichever is least.
+    /// Bytes that this process can take now without being killed, refused or swapped: the minimum of `system_available`
+    /// and of every limit on the process.
     pub available: u64,
-    /// Bytes that the system as a whole has available, before any limit on this process. Page cache that the system can
-    /// drop counts as available.
+    /// Bytes that the whole system has available, before limits on this process. Page cache that the system can drop
+    /// counts as available.
     pub system_available: u64,
-    /// What decides `available`.
+    /// The limit that determines `available`.
     pub limit: HostLimit,
-    /// The processor's name, where the system reports it: `AMD Ryzen 9 7950X 16-Core Processor`.
+    /// The processor's name, if reported: `AMD Ryzen 9 7950X 16-Core Processor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<String>,
-    /// Physical cores, without hyper-threads, where the system reports them.
+    /// Physical cores, without hyper-threads, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_cores: Option<u32>,
-    /// The physical cores to compute with, where the system reports them: those that this process may run on
-    /// (`taskset`, a container's cpuset or a batch job may leave it fewer than there are), and of Intel's and Apple's
-    /// processors with two kinds of cores the performance cores alone. Threads wait for each other after every
-    /// operation: one on an efficiency core holds up the others.
+    /// The physical cores to compute with, if reported: those that this process may run on (`taskset`, a container's
+    /// cpuset or a batch job may exclude some). On Intel's and Apple's processors with two kinds of cores, only
+    /// performance cores count: all threads wait for each other after every operation, so one efficiency core would
+    /// delay the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable_cores: Option<u32>,
-    /// The limit on its processors' time, where a control group around this process has one (a container started with
-    /// `--cpus`, a batch job): threads beyond it wait for each other.
+    /// The limit on processor time, if a control group around this process has one (a container started with `--cpus`,
+    /// a batch job). Threads beyond the limit wait for each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<CpuLimit>,
-    /// How fast all its cores together read its memory, where somebody has stated it.
+    /// The memory's read bandwidth with all cores together, if stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Bandwidth>,
-    /// How fast the disk is read that the model is on, where that was measured or stated. It counts for a model that
-    /// memory has no room for.
+    /// The read rate of the model's disk, if measured or stated. It matters for a model that does not fit in memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskRate>,
-    /// What ggml's operations were measured to do on its processor, where they were.
+    /// Rates of ggml's operations on the processor, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<MeasuredRates>,
 }
 
-/// What decides how much of the host's memory this process can take.
+/// The limit that determines how much of the host's memory this process can take.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "bound", rename_all = "snake_case")]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are the limit, in bytes, and the file that holds it.
 pub enum HostLimit {
-    /// Somebody wrote the number down: a hypothetical machine.
+    /// A stated number: a hypothetical machine.
     #[default]
     #[error("as stated")]
     Stated,
-    /// What the system says is available; no limit on the process is tighter.
+    /// The system's available memory; no limit on the process is tighter.
     #[error("what the system has available")]
     System,
-    /// A control group around the process (a container, a systemd slice, a batch job), of which others may use a part.
+    /// A control group around the process (a container, a systemd slice, a batch job). Other processes of the group may
+    /// use a part of it.
     #[error("limited to {} by {file}", Bytes(*bytes))]
     Cgroup { file: String, bytes: u64 },
-    /// The memory nodes that the process may use (`cpuset.mems`, `numactl --membind`), with what they have in all.
+    /// The memory nodes that the process may use (`cpuset.mems`, `numactl --membind`), with their total bytes.
     #[error("limited to {} of memory nodes {nodes}", Bytes(*bytes))]
     MemoryNodes { nodes: String, bytes: u64 },
     /// The limit on the process's address space (`ulimit -v`, `RLIMIT_AS`), of which it already uses a part.
     #[error("address space limited to {} (ulimit -v)", Bytes(*bytes))]
     AddressSpace { bytes: u64 },
-    /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`), which since Linux 4.7 counts private
-    /// writable mappings too.
+    /// The limit on the process's data segment (`ulimit -d`, `RLIMIT_DATA`). Since Linux 4.7 it includes private
+    /// writable mappings.
     #[error("data limited to {} (ulimit -d)", Bytes(*bytes))]
     DataSegment { bytes: u64 },
-    /// Nothing could be read. `available` is 0: nothing is promised that was not seen.
+    /// Nothing could be read. `available` is 0.
     #[error("unknown")]
     Unknown,
 }
 
 impl Host {
-    /// This computer, with notes on what could not be seen.
+    /// This computer, with notes on sources that could not be read.
     ///
-    /// On Linux it is [`detect_under`](Self::detect_under) the real root. Elsewhere the `sysinfo` crate answers and no
-    /// limit on the process is known; that path has been compiled for Windows and macOS and not been run there.
+    /// On Linux it is [`detect_under`](Self::detect_under) the real root. On other systems the `sysinfo` crate answers,
+    /// and limits on the process are unknown; that code compiles for Windows and macOS but has not been run there.
     pub fn detect() -> (Self, Vec<Note>) {
         #[cfg(target_os = "linux")]
         return Self::detect_under(Path::new("/"));
@@ -111,7 +111,7 @@ impl Host {
         return other::detect();
     }
 
-    /// This computer's memory alone, as it is now.
+    /// The current memory of this computer, without its processors.
     pub fn detect_memory() -> Self {
         #[cfg(target_os = "linux")]
         return linux::memory_under(Tree(Path::new("/")), &mut Notes::default());
@@ -119,8 +119,8 @@ impl Host {
         return other::detect().0;
     }
 
-    /// This computer's processors alone, as far as this process may use them now: its cores and the limit on their
-    /// time. The memory is 0.
+    /// The processors of this computer that this process may use now: its cores and the limit on their time. The memory
+    /// is 0.
     pub fn detect_processors() -> Self {
         #[cfg(target_os = "linux")]
         return linux::processors_under(Tree(Path::new("/")), &mut Notes::default());
@@ -128,28 +128,28 @@ impl Host {
         return other::detect().0;
     }
 
-    /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on what could not be seen.
+    /// The Linux computer that `{root}/proc` and `{root}/sys` describe, with notes on sources that could not be read.
     ///
-    /// What `/proc/meminfo` calls available, bounded by the memory limit of every control group around the process
-    /// (both versions, from the process's own group to the top of what is mounted), by the memory nodes that it may use
-    /// and by its limits on address space and data segment. Page cache that can be dropped counts as free throughout.
-    /// The groups limit its processors too: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number (`cpuset`).
+    /// The available memory is that of `/proc/meminfo`, limited by the memory limits of all control groups around the
+    /// process (both versions, from its own group to the top of the mounted hierarchy), by its memory nodes, and by its
+    /// limits on address space and data segment. Page cache that can be dropped counts as free everywhere. The groups
+    /// also limit the processors: their time (`cpu.max`, `cpu.cfs_quota_us`) and their number (`cpuset`).
     pub fn detect_under(root: &Path) -> (Self, Vec<Note>) {
         let mut notes = Notes::default();
         let host = linux::detect_under(Tree(root), &mut notes);
         (host, notes.0)
     }
 
-    /// A host with so many bytes of memory, all of them available.
+    /// A host with `total` bytes of memory, all available.
     pub fn new(total: u64) -> Self {
         Self { total, available: total, system_available: total, ..Self::default() }
     }
 
-    /// A computer that is not there, by its processor or by the name that people know it by, with so many bytes:
-    /// `Ryzen 9 7950X`, `M3 Max`, `EPYC 9654`, `DGX Spark`, `Strix Halo`.
+    /// A hypothetical computer by its processor or common name, with `total` bytes: `Ryzen 9 7950X`, `M3 Max`, `EPYC
+    /// 9654`, `DGX Spark`, `Strix Halo`.
     ///
-    /// It has the processor's cores, and the memory that the maker rates the processor for, with a module in each
-    /// channel; [`memory`](Self::memory) says otherwise.
+    /// It has the processor's cores and the memory that its maker specifies, with a module in each channel;
+    /// [`memory`](Self::memory) computes other bandwidths.
     ///
     /// ```
     /// use autoplace_planner::machine::{Host, bytes::gib};
@@ -160,14 +160,13 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`CatalogueError::UnknownHost`] where no processor or more than one has that name, with the names that may have
-    /// been meant.
+    /// [`CatalogueError::UnknownHost`] if no processor or more than one has this name, with similar names.
     pub fn named(name: &str, total: u64) -> Result<Self, CatalogueError> {
         catalogue::host(name, total)
     }
 
-    /// How fast memory is read at its peak, by its notation: `DDR5-5600 x2` (channels of 64 bits),
-    /// `LPDDR5X-8000 256-bit`, or `DDR4` for two channels of what most computers with it have.
+    /// The peak bandwidth of a memory, by its notation: `DDR5-5600 x2` (channels of 64 bits), `LPDDR5X-8000 256-bit`,
+    /// or `DDR4` for two channels at the most common speed.
     ///
     /// ```
     /// use autoplace_planner::machine::Host;
@@ -176,35 +175,35 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`ParseError`] for all else, with what the notation is.
+    /// [`ParseError`] for any other text; it explains the notation.
     pub fn memory(notation: &str) -> Result<Bandwidth, ParseError> {
         catalogue::memory(notation)
     }
 
-    /// Sets the bytes available; more than its total counts as its total.
+    /// Sets the available bytes, at most the total.
     pub fn available(mut self, bytes: u64) -> Self {
         self.available = bytes.min(self.total);
         self.system_available = self.available;
         self
     }
 
-    /// Threads to compute with: one for each usable core, and no more than the limit on their time keeps busy. `None`
-    /// where the system does not report its cores.
+    /// Threads to compute with: one for each usable core, but no more than the limit on their time keeps busy. `None`
+    /// if the system does not report its cores.
     ///
-    /// A limit that is no whole number is rounded up: of one core and a half, two threads get more done than one.
+    /// A fractional limit is rounded up: with one and a half cores, two threads are faster than one.
     pub fn compute_threads(&self) -> Option<u32> {
         let cores = self.usable_cores.or(self.physical_cores);
         let limit = self.cpu_limit.as_ref().map(CpuLimit::threads);
         cores.into_iter().chain(limit).min().map(|threads| threads.max(1))
     }
 
-    /// The share of the time that so many threads may compute under the limit on the processors' time; 1 without one.
+    /// The share of the time that `threads` threads may compute under the limit on processor time; 1 without a limit.
     pub fn share_of_time(&self, threads: u32) -> f64 {
         self.cpu_limit.as_ref().map_or(1.0, |limit| (limit.cpus() / f64::from(threads.max(1))).min(1.0))
     }
 
-    /// Whether the Linux that `{root}/proc` describes runs inside of Windows (WSL 1 or 2): Microsoft's kernels say so
-    /// in their release, unless built by somebody else, and in their version.
+    /// Whether the Linux that `{root}/proc` describes runs inside Windows (WSL 1 or 2). Microsoft's kernels say so in
+    /// their version and, unless somebody else built them, in their release.
     pub(super) fn is_wsl(root: &Path) -> bool {
         let tree = Tree(root);
         let says_so = |file| {
@@ -217,22 +216,22 @@ impl Host {
     setters! {
         /// Sets the number of physical cores.
         physical_cores(cores: u32) physical_cores = Some(cores);
-        /// Sets the limit on its processors' time.
+        /// Sets the limit on processor time.
         cpu_limit(limit: CpuLimit) cpu_limit = Some(limit);
-        /// Sets how fast its memory is read, in bytes per second, as a stated figure.
+        /// Sets the memory's bandwidth in bytes per second, as a stated figure.
         bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
-        /// Sets how fast its disk is read, in bytes per second, as a stated figure.
+        /// Sets the disk's read rate in bytes per second, as a stated figure.
         disk(bytes_per_second: u64) disk = Some(DiskRate::new(bytes_per_second, DiskRateSource::Stated));
     }
 
-    /// Bytes to read over and over so that hardly any come from this computer's caches.
+    /// Size of a buffer that, read over and over, hardly hits this computer's caches, in bytes.
     pub fn beyond_caches() -> u64 {
-        // Where the system does not report its caches (it is not Linux), they count as large.
+        // Unreported caches (on other systems than Linux) count as large.
         buffer_size(linux::last_level_caches(Tree(Path::new("/"))).unwrap_or(64 << 20))
     }
 }
 
-/// Four times the caches, and no more than a GiB where twice is enough.
+/// Four times the caches, but more than 1 GiB only if twice the caches need it.
 fn buffer_size(caches: u64) -> u64 {
     let enough = caches.saturating_mul(2);
     caches.saturating_mul(4).min(gib(1)).max(enough).max(mib(64))

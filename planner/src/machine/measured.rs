@@ -1,6 +1,6 @@
-//! What was measured of a device: what ggml's own operations do on it, by which placements are compared, and what a GPU
-//! took beside the buffers that llama.cpp counts. Integers throughout, so that a machine file reads back as it was
-//! written. Each figure has the conditions that it was measured under, and what real use has shown since.
+//! Measurements of a device: the rates of ggml's operations, by which plans are compared, and a GPU's memory outside
+//! the buffers that llama.cpp counts. All figures are integers, so that a machine file reads back exactly. Each has its
+//! conditions and the corrections from real use.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,33 +9,32 @@ use super::conditions::{RateConditions, disturbance};
 use crate::gguf::TensorType;
 use crate::json::is_default;
 
-/// What one device was measured to do; by default nothing yet.
+/// The measured rates of one device; empty by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct MeasuredRates {
-    /// Threads that computed, on the host.
+    /// On the host, the threads that computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// Whether, on the host, weights were rearranged for its instruction set, as a load does where no GPU pins
-    /// the host's memory.
+    /// On the host, whether weights were rearranged for its instruction set. A load does so if no GPU pins the host's
+    /// memory.
     pub repacked: bool,
     /// One token through a matrix, by the type of its weights.
     pub weights: Vec<WeightRate>,
-    /// One token's attention over a cache that is larger than the processor's caches.
+    /// One token's attention over a cache that exceeds the processor's caches.
     pub attention: Vec<AttentionRate>,
     /// Many tokens through a matrix.
     pub prompts: Vec<PromptRate>,
     /// The attention of many tokens.
     pub prompt_attention: Vec<PromptAttentionRate>,
-    /// Nanoseconds that a block takes for one token beside its matrices and its attention: norms, activations,
-    /// launches, barriers.
+    /// Nanoseconds of a block for one token beside its matrices and attention: norms, activations, launches, barriers.
     pub layer_ns: u64,
-    /// Nanoseconds more of a block with experts: to choose them, and to add up their results.
+    /// Extra nanoseconds of a block with experts: for choosing them and adding up their results.
     pub routing_ns: u64,
-    /// Of a prompt, the same beside matrices and attention, in elements of the matrices' outputs per second.
+    /// The work of a prompt beside matrices and attention, in output elements of the matrices per second.
     pub activations_per_second: u64,
-    /// The way between the host's memory and the device; `None` for the host itself.
+    /// Transfers between the host's memory and the device; `None` for the host itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkRate>,
     /// The conditions of the figures that are single numbers.
@@ -43,8 +42,7 @@ pub struct MeasuredRates {
     pub conditions: SingleConditions,
 }
 
-/// The conditions under which the figures of [`MeasuredRates`] that are single numbers were measured; `None` where that
-/// was not kept.
+/// The conditions of the figures of [`MeasuredRates`] that are single numbers; `None` if they were not stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(missing_docs, reason = "the fields are those of MeasuredRates")]
@@ -59,46 +57,46 @@ pub struct SingleConditions {
     pub link: Option<RateConditions>,
 }
 
-/// What real use has shown of a rate: texts that were generated, or prompts that were computed, on an undisturbed
-/// machine. It counts instead of the measured figure.
+/// A rate as real use has shown it, by generated texts or computed prompts on an undisturbed machine. It replaces the
+/// measured figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct UsedRate {
-    /// In the unit of the figure that it corrects.
+    /// The rate, in the unit of the figure that it corrects.
     pub per_second: u64,
-    /// Tokens that it was seen with, at most those of the last corrections.
+    /// Tokens behind the rate; only recent corrections count.
     pub tokens: u64,
-    /// When it was seen last, in seconds since 1970 (UTC).
+    /// The time of the last correction, in seconds since 1970 (UTC).
     pub at: u64,
 }
 
 impl MeasuredRates {
-    /// Whether one token through a matrix of this type was measured; the second says whether it is experts' matrices.
+    /// Whether the rate of this weight type was measured for one token. The flag marks matrices of experts.
     pub fn has_weights(&self, (tensor_type, experts): (TensorType, bool)) -> bool {
         self.weights.iter().any(|rate| (rate.tensor_type, rate.experts) == (tensor_type, experts))
     }
 
-    /// The same figures for a device that computes for this share of the time and stands still for the rest.
+    /// The rates of a device that computes only for this share of the time.
     pub(crate) fn for_share_of_time(&self, share: f64) -> Self {
-        // A figure of 0 was not measured, and one that was stays above it.
+        // A figure of 0 means unmeasured, so a measured one stays above 0.
         let less = |rate: u64| if rate == 0 { 0 } else { ((rate as f64 * share) as u64).max(1) };
         let longer = |ns: u64| (ns as f64 / share) as u64;
         let mut all = self.clone();
-        let used = all.weights.iter_mut().map(|it| &mut it.used);
-        let used = used.chain(all.attention.iter_mut().map(|it| &mut it.used));
-        let used = used.chain(all.prompts.iter_mut().map(|it| &mut it.used));
-        used.flatten().for_each(|it| it.per_second = less(it.per_second));
-        all.weights.iter_mut().for_each(|it| it.bytes_per_second = less(it.bytes_per_second));
-        all.attention.iter_mut().for_each(|it| it.bytes_per_second = less(it.bytes_per_second));
-        all.prompts.iter_mut().for_each(|it| it.flops = less(it.flops));
-        all.prompt_attention.iter_mut().for_each(|it| it.flops = less(it.flops));
+        let used = all.weights.iter_mut().map(|rate| &mut rate.used);
+        let used = used.chain(all.attention.iter_mut().map(|rate| &mut rate.used));
+        let used = used.chain(all.prompts.iter_mut().map(|rate| &mut rate.used));
+        used.flatten().for_each(|used| used.per_second = less(used.per_second));
+        all.weights.iter_mut().for_each(|rate| rate.bytes_per_second = less(rate.bytes_per_second));
+        all.attention.iter_mut().for_each(|rate| rate.bytes_per_second = less(rate.bytes_per_second));
+        all.prompts.iter_mut().for_each(|rate| rate.flops = less(rate.flops));
+        all.prompt_attention.iter_mut().for_each(|rate| rate.flops = less(rate.flops));
         all.activations_per_second = less(all.activations_per_second);
         (all.layer_ns, all.routing_ns) = (longer(all.layer_ns), longer(all.routing_ns));
         all
     }
 
-    /// Adds what was measured later. Of one thing the less disturbed figure stays, of equals the later one; what real
-    /// use has shown of it stays beside it.
+    /// Adds later measurements. Of two figures for the same operation the less disturbed one is kept, and at equal
+    /// disturbance the later one. Corrections from real use are kept.
     pub fn merge(&mut self, later: Self) {
         self.threads = later.threads.or(self.threads);
         update(&mut self.weights, later.weights);
@@ -106,7 +104,7 @@ impl MeasuredRates {
         update(&mut self.prompts, later.prompts);
         update(&mut self.prompt_attention, later.prompt_attention);
         let (mine, theirs) = (&mut self.conditions, later.conditions);
-        // 0: not measured.
+        // 0 means unmeasured.
         let single = |mine: &mut u64, conditions: &mut Option<RateConditions>, later: u64, under| {
             if later > 0 && (*mine == 0 || !is_worse(&under, conditions)) {
                 (*mine, *conditions) = (later, under);
@@ -121,13 +119,13 @@ impl MeasuredRates {
         }
     }
 
-    /// The same with these conditions for every figure that has none yet.
+    /// The same figures with these conditions for every figure that has none yet.
     #[must_use]
     pub fn taken_under(mut self, conditions: &RateConditions) -> Self {
-        let weights = self.weights.iter_mut().map(|it| &mut it.conditions);
-        let attention = self.attention.iter_mut().map(|it| &mut it.conditions);
-        let prompts = self.prompts.iter_mut().map(|it| &mut it.conditions);
-        let prompt_attention = self.prompt_attention.iter_mut().map(|it| &mut it.conditions);
+        let weights = self.weights.iter_mut().map(|rate| &mut rate.conditions);
+        let attention = self.attention.iter_mut().map(|rate| &mut rate.conditions);
+        let prompts = self.prompts.iter_mut().map(|rate| &mut rate.conditions);
+        let prompt_attention = self.prompt_attention.iter_mut().map(|rate| &mut rate.conditions);
         let SingleConditions { layer, routing, activations, link } = &mut self.conditions;
         let singles = [
             (layer, self.layer_ns > 0),
@@ -142,12 +140,12 @@ impl MeasuredRates {
         self
     }
 
-    /// The conditions of every figure; `None` for one whose conditions were not kept.
+    /// The conditions of every figure; `None` for a figure without stored conditions.
     pub fn all_conditions(&self) -> impl Iterator<Item = Option<&RateConditions>> {
-        let weights = self.weights.iter().map(|it| it.conditions.as_ref());
-        let attention = self.attention.iter().map(|it| it.conditions.as_ref());
-        let prompts = self.prompts.iter().map(|it| it.conditions.as_ref());
-        let prompt_attention = self.prompt_attention.iter().map(|it| it.conditions.as_ref());
+        let weights = self.weights.iter().map(|rate| rate.conditions.as_ref());
+        let attention = self.attention.iter().map(|rate| rate.conditions.as_ref());
+        let prompts = self.prompts.iter().map(|rate| rate.conditions.as_ref());
+        let prompt_attention = self.prompt_attention.iter().map(|rate| rate.conditions.as_ref());
         let SingleConditions { layer, routing, activations, link } = &self.conditions;
         let singles = [
             (self.layer_ns > 0).then_some(layer.as_ref()),
@@ -159,16 +157,16 @@ impl MeasuredRates {
     }
 }
 
-/// Whether a figure with the later conditions is more disturbed than one with the earlier.
+/// Whether the later conditions are more disturbed than the earlier ones.
 fn is_worse(later: &Option<RateConditions>, earlier: &Option<RateConditions>) -> bool {
     disturbance(later.as_ref()) > disturbance(earlier.as_ref())
 }
 
-/// A figure of a list.
+/// A figure in a list of [`MeasuredRates`].
 trait Figure {
     type Key: PartialEq;
 
-    /// What it is a figure of.
+    /// The operation that the figure belongs to.
     fn key(&self) -> Self::Key;
 
     fn conditions(&self) -> &Option<RateConditions>;
@@ -176,14 +174,14 @@ trait Figure {
     fn used(&mut self) -> Option<&mut Option<UsedRate>>;
 }
 
-/// Puts the later figures in the place of those with the same key that are not better, or behind all.
+/// Adds later figures. A figure replaces one with the same key unless it is more disturbed.
 fn update<T: Figure>(figures: &mut Vec<T>, later: Vec<T>) {
     for mut figure in later {
         let Some(old) = figures.iter_mut().find(|old| old.key() == figure.key()) else {
             figures.push(figure);
             continue;
         };
-        let seen = [old.used().and_then(|it| *it), figure.used().and_then(|it| *it)];
+        let seen = [old.used().and_then(|used| *used), figure.used().and_then(|used| *used)];
         let latest = seen.into_iter().flatten().max_by_key(|used| used.at);
         if !is_worse(figure.conditions(), old.conditions()) {
             *old = figure;
@@ -200,24 +198,24 @@ pub struct WeightRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether they are experts.
+    /// Whether they are weights of experts.
     #[serde(default)]
     pub experts: bool,
-    /// Elements of a row and rows of the matrix, where it is a small one: its rows are short, and more of its time
-    /// goes to starting it.
+    /// Elements of a row and rows of the matrix, if it is small: short rows are slower, and the start takes a larger
+    /// share of the time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
     /// Bytes of weights per second.
     pub bytes_per_second: u64,
-    /// The conditions that it was measured under.
+    /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<RateConditions>,
-    /// What real use has shown.
+    /// The correction from real use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<UsedRate>,
 }
 
-/// The size of a matrix that a figure is of. All large matrices have one rate.
+/// The size of a measured matrix. All large matrices have one rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatrixShape {
     /// Elements of a row; 0 for a large matrix.
@@ -227,16 +225,16 @@ pub struct MatrixShape {
 }
 
 impl MatrixShape {
-    /// From so many elements on a row counts as long, and a matrix as one with many rows.
+    /// Rows of at least this many elements count as long, and at least this many rows as many.
     pub const LARGE: u32 = 2048;
 
-    /// Of a matrix with so many elements in a row, and so many rows.
+    /// The shape of a matrix with `n_in` elements in a row and `n_out` rows.
     pub const fn new(n_in: u32, n_out: u32) -> Self {
         if n_in >= Self::LARGE && n_out >= Self::LARGE { Self { n_in: 0, n_out: 0 } } else { Self { n_in, n_out } }
     }
 
-    /// How far another shape is from this one: the logarithms of the ratios of their sides. Sides beyond
-    /// [`LARGE`](Self::LARGE) do not differ.
+    /// The distance of two shapes: the logarithms of the ratios of their sides, added up. Sides beyond
+    /// [`LARGE`](Self::LARGE) count as equal.
     pub(crate) fn unlike(self, other: Self) -> f64 {
         let side = |n: u32| f64::from(if n == 0 { Self::LARGE } else { n.min(Self::LARGE) });
         let apart = |a: u32, b: u32| (side(a) / side(b)).ln().abs();
@@ -245,13 +243,13 @@ impl MatrixShape {
 }
 
 impl WeightRate {
-    /// So many bytes per second of large matrices of this type.
+    /// A rate of large matrices of this type.
     pub const fn new(tensor_type: TensorType, experts: bool, bytes_per_second: u64) -> Self {
         let shape = MatrixShape { n_in: 0, n_out: 0 };
         Self { tensor_type, experts, shape, bytes_per_second, conditions: None, used: None }
     }
 
-    /// Bytes per second that plans count with.
+    /// The rate that plans use, in bytes per second.
     pub fn rate(&self) -> u64 {
         self.used.map_or(self.bytes_per_second, |used| used.per_second)
     }
@@ -283,22 +281,22 @@ pub struct AttentionRate {
     pub head_size: u32,
     /// Query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// Heads of keys and values, where all heads together are narrow: cells of a narrow cache lie closer to each other.
-    /// 0 for a wide one.
+    /// Heads of keys and values, if all heads together are narrow: the cells of a narrow cache lie closer together. 0
+    /// for a wide cache.
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
     /// Bytes of keys and values per second.
     pub bytes_per_second: u64,
-    /// The conditions that it was measured under.
+    /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<RateConditions>,
-    /// What real use has shown.
+    /// The correction from real use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<UsedRate>,
 }
 
 impl AttentionRate {
-    /// Bytes per second that plans count with.
+    /// The rate that plans use, in bytes per second.
     pub fn rate(&self) -> u64 {
         self.used.map_or(self.bytes_per_second, |used| used.per_second)
     }
@@ -326,26 +324,26 @@ pub struct PromptRate {
     /// The type of the weights.
     #[serde(rename = "type")]
     pub tensor_type: TensorType,
-    /// Whether they are experts.
+    /// Whether they are weights of experts.
     #[serde(default)]
     pub experts: bool,
-    /// Elements of a row and rows of the matrix, where it is a small one.
+    /// Elements of a row and rows of the matrix, if it is small.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shape: MatrixShape,
-    /// Tokens computed at once.
+    /// Tokens of one computation.
     pub n_tokens: u32,
     /// Floating-point operations per second: two for each weight and token.
     pub flops: u64,
-    /// The conditions that it was measured under.
+    /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<RateConditions>,
-    /// What real use has shown.
+    /// The correction from real use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used: Option<UsedRate>,
 }
 
 impl PromptRate {
-    /// Operations per second that plans count with.
+    /// The rate that plans use, in operations per second.
     pub fn rate(&self) -> u64 {
         self.used.map_or(self.flops, |used| used.per_second)
     }
@@ -377,15 +375,15 @@ pub struct PromptAttentionRate {
     pub head_size: u32,
     /// Query heads that share a head of keys and values.
     pub n_gqa: u32,
-    /// Heads of keys and values, where all heads together are narrow: cells of a narrow cache lie closer to each other.
-    /// 0 for a wide one.
+    /// Heads of keys and values, if all heads together are narrow: the cells of a narrow cache lie closer together. 0
+    /// for a wide cache.
     #[serde(default, skip_serializing_if = "is_default")]
     pub n_head_kv: u32,
-    /// Tokens computed at once.
+    /// Tokens of one computation.
     pub n_tokens: u32,
     /// Floating-point operations per second: four for each element of a query head, token and cell.
     pub flops: u64,
-    /// The conditions that it was measured under.
+    /// The conditions of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<RateConditions>,
 }
@@ -406,27 +404,27 @@ impl Figure for PromptAttentionRate {
     }
 }
 
-/// The way between the host's memory and a device's.
+/// Transfers between the host's memory and a device's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRate {
-    /// Bytes per second to the device, from memory as llama.cpp's host weights lie in.
+    /// Bytes per second to the device, from the kind of memory that llama.cpp's host weights use.
     pub upload: u64,
     /// Bytes per second from the device.
     pub download: u64,
-    /// Nanoseconds to hand a token's activations over, with the wait for it.
+    /// Nanoseconds to transfer a token's activations, including the wait for it.
     pub crossing_ns: u64,
 }
 
-/// What a GPU took beside the buffers that llama.cpp counts, in bytes: the most that was seen after real loads, and the
-/// work that made the memory grow, since larger work may make it grow further.
+/// A GPU's memory outside the buffers that llama.cpp counts, in bytes: the maximum after real loads. The workload of
+/// the measurement is kept, because a larger one may need more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("driver {}, growth {}, measured", Bytes(*driver), Bytes(*growth))]
 #[non_exhaustive]
 #[must_use]
 pub struct LearnedHeadroom {
-    /// What the driver took when the model was loaded, on a device that was open already: a CUDA context is not in it.
+    /// Memory that the driver took at the load, on a device that was already open: it excludes a CUDA context.
     pub driver: u64,
-    /// What more was taken by the largest batch and a token after it.
+    /// Further memory taken by the largest batch and a token after it.
     pub growth: u64,
     /// Bytes of the widest activations of that batch, in 32-bit floats.
     pub activations: u64,
@@ -435,19 +433,19 @@ pub struct LearnedHeadroom {
 }
 
 impl LearnedHeadroom {
-    /// What was measured, with no work until [`work`](Self::work) says with how much.
+    /// A measurement; [`work`](Self::work) sets its workload.
     pub const fn new(driver: u64, growth: u64) -> Self {
         Self { driver, growth, activations: 0, decoded_matrix: 0 }
     }
 
-    /// Sets the work that it was measured with: bytes of activations, and of the largest matrix decoded.
+    /// Sets the workload of the measurement: bytes of activations, and of the largest matrix, decoded.
     pub const fn work(mut self, activations: u64, decoded_matrix: u64) -> Self {
         self.activations = activations;
         self.decoded_matrix = decoded_matrix;
         self
     }
 
-    /// Whether the work was at least as large as this, so that the growth can be believed for it.
+    /// Whether the measured workload was at least this large, so that its growth applies.
     pub const fn covers(&self, activations: u64, decoded_matrix: u64) -> bool {
         self.activations >= activations && self.decoded_matrix >= decoded_matrix
     }
@@ -457,8 +455,8 @@ impl LearnedHeadroom {
         self.driver.saturating_add(self.growth)
     }
 
-    /// Two measurements as one: of both parts the larger, learned with the larger work. Where neither work is the
-    /// larger it is the later one, `self`: what it was seen to take with that, it surely takes no more than.
+    /// Merges two measurements: the larger value of each part, with the larger workload. If neither workload covers the
+    /// other, the later one (`self`) is kept: the merged values are an upper bound for it.
     pub(super) fn and_earlier(self, earlier: Self) -> Self {
         let larger = if earlier.covers(self.activations, self.decoded_matrix) { earlier } else { self };
         Self { driver: self.driver.max(earlier.driver), growth: self.growth.max(earlier.growth), ..larger }
@@ -481,7 +479,7 @@ mod tests {
         let both = learned(50, 60, (20, 20));
         assert_eq!(small.and_earlier(large), both);
         assert_eq!(large.and_earlier(small), both);
-        // Neither work is the larger: what was seen with the later one holds for it.
+        // Neither workload covers the other, and the later one is kept.
         let other = learned(0, 0, (30, 5));
         assert_eq!(other.and_earlier(small), learned(50, 40, (30, 5)));
         let text = learned(120, 88, (1, 1)).to_string();

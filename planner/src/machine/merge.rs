@@ -1,24 +1,24 @@
-//! One machine from two witnesses: ggml's backends, which say what can be used, and NVIDIA's driver, which
-//! sees whole cards.
+//! Merges the two descriptions of a machine: ggml's backends, which know the usable devices, and NVIDIA's driver, which
+//! knows whole cards.
 //!
-//! In flow ggml's devices as plain data, NVIDIA's cards and the host; out flows a [`Machine`]. Rules, each
-//! with its reason:
+//! ggml's devices as plain data, NVIDIA's cards and the host flow in; a [`Machine`] flows out. These rules apply:
 //!
-//! - A card is one card: PCI addresses match whatever way they are written, and a second backend on the same hardware
-//!   is unused, as in llama.cpp (src/llama.cpp, `llama_prepare_model_devices`).
-//! - `total` is ggml's. NVML counts bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and the whole card
-//!   where ggml has a MIG slice of it.
-//! - `free` is the smaller of both. CUDA's comes after its context (107 to 555 MiB) is open, NVML's sees every process.
-//! - `free` above `total` is `total`, and a negative number in disguise is 0: Vulkan subtracts what it uses from
-//!   its budget without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed
-//!   its heap (#29277).
-//! - A GPU in host memory has no more free than the host, beside what was set aside for it (`pools.rs`): a carve-out of
-//!   96 GiB leaves Linux 32 GiB of 128, and is the GPU's all the same.
-//! - A card that no backend lists is told apart from one that is not there.
-//! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, and which slice it is follows from them
-//!   where only one has as many.
-//! - Whose memory it is, is what ggml's backend says (CUDA's `integrated`, ggml-cuda.cu,
-//!   `ggml_backend_cuda_device_get_type`), or without ggml what NVML does.
+//! - PCI addresses identify cards, in any notation. A second backend on the same hardware is unused, as in llama.cpp
+//!   (src/llama.cpp, `llama_prepare_model_devices`).
+//! - `total` is ggml's. NVML includes bytes that CUDA cannot use (638 MiB on one card, Ollama #18201), and counts the
+//!   whole card where ggml has a MIG slice of it.
+//! - `free` is the smaller of both. CUDA's value is read with its context (107 to 555 MiB) open; NVML's covers every
+//!   process.
+//! - `free` above `total` becomes `total`, and a wrapped negative number becomes 0: Vulkan subtracts its use from its
+//!   budget without a check (ggml-vulkan.cpp, `ggml_backend_vk_get_device_memory`), and a budget may exceed its heap
+//!   (#29277).
+//! - An integrated GPU has no more free bytes than the host, apart from those set aside for it (`pools.rs`): a
+//!   carve-out of 96 GiB leaves Linux 32 GiB of 128, but belongs to the GPU.
+//! - A card that no backend lists is reported differently from a missing one.
+//! - In MIG mode a device is a slice of a card. CUDA reports the slice's bytes, which identify the slice if no other
+//!   has as many.
+//! - ggml's backend decides whether memory is the host's (CUDA's `integrated`, ggml-cuda.cu,
+//!   `ggml_backend_cuda_device_get_type`); without ggml, NVML does.
 
 use super::bytes::Bytes;
 use super::cards::{card_alone, describe, slice_of};
@@ -30,7 +30,8 @@ use super::pools::Pools;
 use super::tree::{Notes, Tree};
 use super::{Machine, UnusedGpu, UnusedReason};
 
-/// A device as ggml's registry describes it (`ggml_backend_dev_props`), in plain data: this room calls no native code.
+/// A device as ggml's registry describes it (`ggml_backend_dev_props`). It is plain data, because this crate calls no
+/// native code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
@@ -43,21 +44,21 @@ pub struct GgmlDevice {
     pub backend: String,
     /// `ggml_backend_dev_type`.
     pub kind: GgmlKind,
-    /// Its `device_id`, a PCI address in lower case where the backend knows one: `0000:01:00.0`.
+    /// The `device_id`: a PCI address in lower case, if the backend knows one: `0000:01:00.0`.
     pub device_id: Option<String>,
-    /// Bytes that it says it has.
+    /// Total bytes, as the backend reports them.
     pub total: u64,
-    /// Bytes that it says are free.
+    /// Free bytes, as the backend reports them.
     pub free: u64,
 }
 
-/// What a ggml device is: `ggml_backend_dev_type`.
+/// The kind of a ggml device: `ggml_backend_dev_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GgmlKind {
-    /// The CPU backend. Its memory is the host's, which is detected apart (ggml calls all of it free).
+    /// The CPU backend. Its memory is the host's, which is detected separately (ggml reports all of it as free).
     Cpu,
-    /// A GPU with memory of its own; devices of other machines (RPC) and Apple's GPUs also say so.
+    /// A GPU with its own memory. Devices of other machines (RPC) and Apple's GPUs report this kind too.
     Gpu,
     /// A GPU that uses the host's memory.
     IntegratedGpu,
@@ -68,18 +69,18 @@ pub enum GgmlKind {
 }
 
 impl GgmlDevice {
-    /// A device of a backend, with no memory yet. Its description is its name until another is set.
+    /// A device of a backend, without memory yet. Its description is its name until set.
     pub fn new(name: impl Into<String>, backend: impl Into<String>, kind: GgmlKind) -> Self {
         let name = name.into();
         Self { description: name.clone(), name, backend: backend.into(), kind, device_id: None, total: 0, free: 0 }
     }
 
     setters! {
-        /// Sets its description, the full name of the hardware.
+        /// Sets the description, the full name of the hardware.
         description(description: impl Into<String>) description = description.into();
-        /// Sets its `device_id`.
+        /// Sets the `device_id`.
         device_id(id: impl Into<String>) device_id = Some(id.into());
-        /// Sets the bytes that it says it has and those that it says are free.
+        /// Sets the reported total and free bytes.
         memory(total: u64, free: u64) total = total, free = free;
     }
 
@@ -87,10 +88,10 @@ impl GgmlDevice {
         self.device_id.as_deref()?.parse().ok()
     }
 
-    /// `None` for what is no GPU.
+    /// The kind of GPU; `None` for other devices.
     fn gpu_kind(&self) -> Option<GpuKind> {
-        // Metal always says GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`); Apple's own chips share the
-        // host's memory. So do those that Intel made for Macs.
+        // Metal always reports a GPU (ggml-metal.cpp, `ggml_backend_metal_device_get_type`), but Apple's chips share
+        // the host's memory, and so do the Intel GPUs of Macs.
         let in_mac = self.backend == "MTL" && self.description.starts_with("Intel");
         match self.kind {
             GgmlKind::Gpu if self.backend == "RPC" => Some(GpuKind::Remote),
@@ -102,9 +103,9 @@ impl GgmlDevice {
     }
 }
 
-/// A machine of which ggml's devices can be used; the rest is listed as unused. `backends` are those of this build,
-/// with or without devices; `chosen` says whether `CUDA_VISIBLE_DEVICES` chooses among the cards; `tree` is where the
-/// system describes itself.
+/// The machine with ggml's devices as usable GPUs and the rest listed as unused. `backends` are the backends of this
+/// build, with or without devices; `chosen` says whether `CUDA_VISIBLE_DEVICES` selects cards; `tree` has the system's
+/// files.
 pub(super) fn merge(
     devices: &[GgmlDevice],
     backends: &[String],
@@ -132,7 +133,7 @@ pub(super) fn merge(
 struct Merge<'a> {
     devices: &'a [GgmlDevice],
     cards: Vec<NvidiaGpu>,
-    /// For each card, whether a ggml device stands for it.
+    /// For each card, whether a ggml device represents it.
     claimed: Vec<bool>,
     notes: Notes,
     tree: Option<Tree<'a>>,
@@ -170,7 +171,7 @@ impl Merge<'_> {
         self.machine.gpus.push(gpu);
     }
 
-    /// The NVIDIA card that a device sits on.
+    /// The NVIDIA card of a device.
     fn card(&self, device: &GgmlDevice, kind: GpuKind) -> Option<usize> {
         if kind == GpuKind::Remote {
             return None;
@@ -178,8 +179,8 @@ impl Merge<'_> {
         if let Some(id) = device.pci_id() {
             return self.cards.iter().position(|card| card.gpu.pci_id == Some(id));
         }
-        // Some Vulkan drivers give no PCI address. One card of that very name can only be that card; of two, neither is
-        // taken. Other backends, a simulated one above all, may carry the name of a card that they do not sit on.
+        // Some Vulkan drivers report no PCI address. If exactly one card has the device's name, it is that card.
+        // Devices of other backends, for example simulated ones, may have the name of a card that they do not use.
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;
         }
@@ -188,9 +189,9 @@ impl Merge<'_> {
         places.next().filter(|_| places.next().is_none())
     }
 
-    /// The ggml name of a device already in use that is the same hardware: the same `device_id`, another backend on the
-    /// same card, or another backend's view of the integrated GPU, which often has no id. Virtual CUDA devices share a
-    /// card and are devices of their own.
+    /// The ggml name of a device in use that is the same hardware: one with the same `device_id`, another backend on
+    /// the same card, or another backend on the integrated GPU, which often has no id. Virtual CUDA devices on one card
+    /// count as separate devices.
     fn twin(&self, device: &GgmlDevice, gpu: &Gpu) -> Option<String> {
         let has_same_id = |used: &Gpu| {
             let is_it = |other: &GgmlDevice| used.device.as_ref() == Some(&other.name);
@@ -210,16 +211,16 @@ impl Merge<'_> {
         self.machine.gpus.iter().find(is_twin)?.device.clone()
     }
 
-    /// The bytes to believe in.
+    /// The plausible number of free bytes.
     fn free(&mut self, device: &GgmlDevice, gpu: &Gpu) -> u64 {
         let mut free = device.free;
         if free > i64::MAX as u64 {
-            let text = "says that less than nothing is free (more is used than its budget): taken as 0";
+            let text = "reports a negative number of free bytes (more in use than its budget): taken as 0";
             self.notes.add(&device.name, text);
             free = 0;
         } else if free > device.total {
             let total = Bytes(device.total);
-            self.notes.add(&device.name, format!("says that {} are free of {total}: taken as {total}", Bytes(free)));
+            self.notes.add(&device.name, format!("reports {} free of {total}: taken as {total}", Bytes(free)));
             free = device.total;
         }
         let host = &self.machine.host;
@@ -234,7 +235,7 @@ impl Merge<'_> {
         }
     }
 
-    /// How many devices of one backend share the card: ggml's virtual CUDA devices, which split what is free among them
+    /// How many devices of one backend share the card: ggml's virtual CUDA devices divide the free bytes among them
     /// (ggml-cuda.cu, `ggml_backend_cuda_device_get_memory`).
     fn sharers(&self, device: &GgmlDevice) -> u64 {
         let Some(id) = device.pci_id() else { return 1 };

@@ -1,7 +1,7 @@
-//! Room 3: what the machine has. Nothing flows in but the machine itself; a [`Machine`] flows out: GPUs with their free
-//! bytes, and the host with the limit that really holds for this process.
+//! Room 3: the machine. A [`Machine`] flows out: GPUs with their free bytes, and the host with the limit that applies
+//! to this process.
 
-/// A text is not what it should name: a PCI address, a type for the KV cache.
+/// A text does not parse as the expected value, for example as a PCI address or a KV cache type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is {what}")]
 pub struct ParseError {
@@ -67,23 +67,23 @@ pub use pools::{Pool, Pools};
 pub use pressure::HostSample;
 pub use tree::Note;
 
-/// What there is to place a model on: GPUs with their free bytes, and the host with its real limit.
+/// The hardware to plan for: GPUs with their free bytes, and the host with its real limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 #[non_exhaustive]
 pub struct Machine {
-    /// The GPUs that layers can be placed on, in the order of their backends.
+    /// The GPUs that can hold layers, in the order of their backends.
     pub gpus: Vec<Gpu>,
-    /// The host's memory, as far as this process may use it.
+    /// The host, as far as this process may use it.
     pub host: Host,
-    /// Whether it is a Linux inside of Windows (WSL): there Windows' own driver hands out the GPU's memory, and may
-    /// move it to the host's instead of refusing.
+    /// Whether this is Linux inside Windows (WSL). There Windows' driver manages the GPU's memory, and may move it to
+    /// the host instead of refusing an allocation.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub wsl: bool,
-    /// GPUs that are there but cannot be used, each with the reason.
+    /// GPUs that cannot be used, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused_gpus: Vec<UnusedGpu>,
-    /// What detection could not see or took from a second-best source.
+    /// Sources that detection could not read or had to replace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
 }
@@ -96,16 +96,16 @@ impl Machine {
         Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new() }
     }
 
-    /// This computer for planning without llama.cpp: NVIDIA's cards and the host. Never fails; see
+    /// This computer, for planning without llama.cpp: NVIDIA's cards and the host. It never fails; see
     /// [`notes`](Self::notes).
     ///
-    /// No CUDA context is opened, so what one costs is still to come out of each card's free bytes
+    /// No CUDA context is opened, so the cost of one still reduces each card's free bytes
     /// ([`Gpu::free_is_after_opening`]).
     pub fn detect() -> Self {
         Detector::new().detect()
     }
 
-    /// Adds a GPU behind those it already has.
+    /// Appends a GPU.
     #[must_use]
     pub fn with_gpu(mut self, gpu: Gpu) -> Self {
         self.gpus.push(gpu);
@@ -129,64 +129,63 @@ impl fmt::Display for Machine {
     }
 }
 
-/// How a slice is chosen.
+/// The setting that selects a slice.
 fn chooses(uuid: Option<&str>) -> String {
     uuid.map_or_else(String::new, |uuid| format!(": CUDA_VISIBLE_DEVICES={uuid} chooses this one"))
 }
 
-/// A GPU that is in this machine but cannot be planned for, and why.
+/// A GPU of this machine that cannot be planned for, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{} is not used: {reason}", gpu.title())]
 pub struct UnusedGpu {
-    /// The card as far as it is known.
+    /// The card, as far as it is known.
     pub gpu: Gpu,
-    /// Why nothing can be placed on it.
+    /// The reason.
     pub reason: UnusedReason,
 }
 
-/// Why a GPU that is there cannot be used.
+/// Why a GPU cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum UnusedReason {
-    /// No backend of this build can drive it: an NVIDIA card and neither CUDA nor Vulkan built in, for instance.
+    /// No backend of this build can drive it: for example an NVIDIA card, with neither CUDA nor Vulkan in the build.
     #[error("this build has no backend for it")]
     NoBackend,
     /// `CUDA_VISIBLE_DEVICES` hides it.
     #[error("CUDA_VISIBLE_DEVICES hides it")]
     Hidden,
-    /// The CUDA backend does not list it, and `CUDA_VISIBLE_DEVICES` is set to what only CUDA can assign to cards.
+    /// CUDA does not list it, and `CUDA_VISIBLE_DEVICES` has a value that only CUDA can match to cards.
     #[error("CUDA does not list it, and CUDA_VISIBLE_DEVICES is set")]
     PerhapsHidden,
-    /// A backend that could drive it is there but does not list it: the driver is too old for the CUDA it was built
-    /// with, or the card is.
+    /// A capable backend does not list it: the driver or the card is too old for the backend's CUDA version.
     #[error("the {backend} backend of this build does not list it")]
     NotListed { backend: String },
-    /// It is on the PCI bus and its driver's library is not there, or does not answer: the driver is not installed, or
-    /// a container was started without its GPUs.
+    /// It is on the PCI bus, but its driver's library is missing or does not answer: the driver is not installed, or a
+    /// container was started without its GPUs.
     #[error("its driver does not answer here ({library})")]
     NoDriver { library: String },
-    /// It is the same hardware as this ggml device, already in use through another backend. llama.cpp makes the same
-    /// choice (src/llama.cpp, `llama_prepare_model_devices`).
+    /// It is the same hardware as this ggml device of another backend, which is in use. llama.cpp makes the same choice
+    /// (src/llama.cpp, `llama_prepare_model_devices`).
     #[error("the same hardware is in use as {device}")]
     SameAs { device: String },
-    /// Its backend says that it has 0 bytes: ggml's CUDA backend answers so when the query fails.
+    /// Its backend reports 0 bytes: ggml's CUDA backend does so when its query fails.
     #[error("its backend says that it has no memory")]
     NoMemory,
-    /// Neither its backend nor the driver says how much memory it has.
+    /// Neither the backend nor the driver reports its memory.
     #[error("nothing says how much memory it has")]
     UnknownMemory,
-    /// It is another machine's, whose rpc-server was there before and is no longer.
+    /// It belongs to another machine whose rpc-server no longer answers.
     #[error("its rpc-server does not answer: {problem}")]
     NoServer { problem: String },
     /// It is in MIG mode, and neither CUDA nor the driver lists a slice of it.
     #[error("it is in MIG mode, and no slice of it is listed")]
     Mig,
-    /// It is in MIG mode and not divided into slices, so that CUDA has nothing to list.
+    /// It is in MIG mode without slices, so CUDA has nothing to list.
     #[error("it is in MIG mode and has no slices")]
     NoSlice,
-    /// It is a slice of a card in MIG mode, and CUDA gives a process one slice: another one.
+    /// It is a slice of a card in MIG mode. CUDA gives a process one slice, and chose another.
     #[error("CUDA gives a process one MIG slice, and takes another one{}", chooses(uuid.as_deref()))]
     OtherSlice { uuid: Option<String> },
 }

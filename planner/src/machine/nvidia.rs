@@ -1,13 +1,14 @@
-//! NVIDIA's driver library (NVML): every card, its PCI address and its memory, without opening a CUDA context on it.
+//! NVIDIA's driver library (NVML): every card with its PCI address and memory, without opening a CUDA context.
 //!
-//! In flows a library; out flow the cards it lists and notes on what it would not say. No library means no cards and no
-//! note: most machines have none. A library without a driver, or a card that does not answer, is worth a note.
+//! A library flows in; the cards that it lists, and notes on missing reports, flow out. A missing library gives no
+//! cards and no note, because most machines have none. A library without a driver, or a card that does not answer,
+//! gives a note.
 //!
-//! What a card need not report (its clock, its link, its MIG slices, who uses it) is `None` without a note: virtual
-//! machines, WSL and older drivers leave some of it out.
+//! Values that a card need not report (clock, link, MIG slices, processes) are `None` without a note: virtual machines,
+//! WSL and older drivers leave some of them out.
 //!
-//! Memory is read with NVML's second query (driver 510 and later), which counts apart the bytes that the driver keeps
-//! for itself. A driver without this query leaves the card without a figure: then ggml's holds.
+//! Memory is read by NVML's second query (driver 510 and later), which lists the driver's own bytes separately. An
+//! older driver leaves the card without a figure, and ggml's figure applies.
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -31,31 +32,30 @@ pub use driver::{CardProcesses, CardState, Driver, ThrottleReason};
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;
 
-/// The longest name of a program that is asked for; NVML cuts off what is beyond.
-const NAME_LENGTH: usize = 1024;
+/// The longest program name that is requested, in bytes; NVML truncates longer ones.
+const MAX_NAME_BYTES: usize = 1024;
 
-/// One card as NVIDIA's driver describes it.
+/// A card as NVIDIA's driver describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaGpu {
-    /// The card without ggml: its memory as NVML counts it, the peak of its memory by clock and width, and the link of
-    /// card and system together. It is in the host's memory where the driver says that it cannot count it, rather than
-    /// failing to: so it answers for chips such as GB10.
+    /// The card without ggml: its memory by NVML, its peak bandwidth by clock and bus width, and the link of card and
+    /// system together. It is integrated if the driver says that it cannot count its memory (instead of failing), as
+    /// for chips such as GB10.
     pub gpu: Gpu,
-    /// Its identity across machines and reboots: `GPU-8932f937-...`.
+    /// The card's permanent id: `GPU-8932f937-...`.
     pub uuid: Option<String>,
-    /// Whether it is in MIG mode: then a slice of it is a card to CUDA.
+    /// Whether the card is in MIG mode: then CUDA treats its slices as cards.
     pub mig: bool,
-    /// Its slices in MIG mode, of which CUDA takes the first; `None` where the driver does not list them.
+    /// The slices in MIG mode, of which CUDA takes the first; `None` if the driver does not list them.
     pub slices: Option<Vec<MigSlice>>,
-    /// Whether `CUDA_VISIBLE_DEVICES` hides it from CUDA. The [`Detector`](super::Detector) sets it; NVML does not know
-    /// it.
+    /// Whether `CUDA_VISIBLE_DEVICES` hides the card from CUDA. The [`Detector`](super::Detector) sets this field; NVML
+    /// does not know it.
     pub hidden: bool,
 }
 
-/// Asks the NVML at this path, or without one that which the system finds under its usual name (`libnvidia-ml.so.1`),
-/// or that of Windows' system folder. The cards that answer come in NVML's order, by PCI address, with notes on those
-/// that are skipped and on figures that are missing.
+/// Queries the NVML library at this path, or else the system's (`libnvidia-ml.so.1`, or `nvml.dll` in Windows' system
+/// folder). Returns the cards in NVML's order, by PCI address, with notes on skipped cards and missing figures.
 pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
     let mut notes = Notes::default();
     let mut gpus = Vec::new();
@@ -75,10 +75,11 @@ pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
     (gpus, notes.0)
 }
 
-/// Opens the library at this path or the usual one; fails with the reason, or with none where there is no usual one.
+/// Opens the library at this path or the system's. The error has the reason; `Err(None)` means that the system has no
+/// library.
 fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
     let mut builder = Nvml::builder();
-    // By its bare name Windows would look for it beside the program and in the current folder too.
+    // By a bare name Windows would also search the program's folder and the current one.
     let windows = || std::env::var_os("SystemRoot").unwrap_or_else(|| "C:\\Windows".into());
     let system = cfg!(windows).then(|| Path::new(&windows()).join("System32").join("nvml.dll"));
     if let Some(path) = library.or(system.as_deref()) {
@@ -89,15 +90,15 @@ fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
         error => Some(format!("does not start: {error}")),
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
-        // nvml-wrapper ends NVML when it is dropped and panics where it cannot. Better never ended than that.
+        // nvml-wrapper shuts NVML down on drop, and panics if it cannot. Never shutting it down is better.
         std::mem::forget(nvml);
-        let problem = "is no whole NVIDIA driver library: it has no nvmlShutdown";
+        let problem = "is not a complete NVIDIA driver library: it has no nvmlShutdown";
         return Err(Some(problem.to_owned()));
     }
     Ok(nvml)
 }
 
-/// One card, or nothing and a note where it does not even give itself out.
+/// One card; `None` with a note if it does not respond at all.
 fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> Option<NvidiaGpu> {
     let about = format!("NVIDIA GPU {index}");
     let mut note = |what: &str, error: &dyn Display| notes.add(about.clone(), format!("{what}: {error}"));
@@ -133,17 +134,17 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
     Some(NvidiaGpu { gpu, uuid: answer("UUID", device.uuid()), mig, slices, hidden: false })
 }
 
-/// `nvmlDeviceGetMemoryInfo_v2`.
+/// The memory by `nvmlDeviceGetMemoryInfo_v2`.
 fn memory(device: &Device<'_>) -> Result<Reading, NvmlError> {
     let memory = device.memory_info()?;
     Ok(Reading::new(memory.total, memory.free).reserved(memory.reserved))
 }
 
-/// The peak at which the card's memory is read in bytes per second, from its clock in MHz and its bus width in bits.
+/// The peak memory bandwidth in bytes per second, from the clock in MHz and the bus width in bits.
 ///
-/// All kinds of memory count as moving data twice per clock: NVML's clock is half of the rate per pin, whatever
-/// the memory does within. That gives the data sheet's number for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e: by
-/// the maximum that `nvidia-smi -q` shows of six cards, within 2 % (an H200's 4.9 TB/s are rounded down to 4.8).
+/// Every kind of memory counts as two transfers per clock: NVML's clock is half of the data rate per pin, whatever the
+/// memory does internally. This matches the data sheets for GDDR5, 5X, 6, 6X and 7 and for HBM2, 2e, 3 and 3e within 2
+/// %, by the maximum clocks that `nvidia-smi -q` shows for six cards (an H200's 4.9 TB/s are rounded down to 4.8).
 fn bandwidth(device: &Device<'_>) -> Option<u64> {
     let clock = answer("memory clock", device.max_clock_info(Clock::Memory))?;
     let width = answer("memory bus width", device.memory_bus_width())?;
@@ -164,15 +165,15 @@ fn pcie(device: &Device<'_>) -> Option<PcieLink> {
     Some(PcieLink { max, current: rate(generation, lanes) })
 }
 
-/// Whether the card is in MIG mode: divided into slices, each with memory and memory controllers of its own.
+/// Whether the card is in MIG mode: divided into slices, each with its own memory and memory controllers.
 fn is_divided(device: &Device<'_>) -> bool {
     let mode = answer("MIG mode", device.mig_mode());
     mode.is_some_and(|mode| mode.current == MIG_ENABLED)
 }
 
-/// The slices of a card in MIG mode; `None` where the driver does not list them.
+/// The slices of a card in MIG mode; `None` if the driver does not list them.
 fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
-    // So many it can have. Places between those that it has are empty.
+    // The maximum number of slices. Unused positions return nothing.
     let places = answer("MIG slices", device.mig_device_count())?;
     let slices = (0..places).filter_map(|place| {
         let slice = answer("MIG slice", device.mig_device_by_index(place))?;
@@ -184,15 +185,15 @@ fn slices(device: &Device<'_>) -> Option<Vec<MigSlice>> {
     Some(slices.collect())
 }
 
-/// The other programs on the card, those with a compute and those with a graphics context, the largest holder first,
-/// and whether this one is there too. `None` where neither list is to be had.
+/// The other programs on the card with a compute or graphics context, the largest holder first, and whether this
+/// program is there too. `None` if neither list is available.
 fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<CardProcesses> {
     let compute = answer("compute processes", device.running_compute_processes());
     let graphics = answer("graphics processes", device.running_graphics_processes());
     if compute.is_none() && graphics.is_none() {
         return None;
     }
-    // One that computes and draws is in both lists, with the same bytes.
+    // A program that both computes and draws is in both lists, with the same bytes.
     let mut held: Vec<GpuProcess> = Vec::new();
     for process in compute.into_iter().chain(graphics).flatten() {
         let bytes = match process.used_gpu_memory {
@@ -209,7 +210,7 @@ fn others_and_us(nvml: &Nvml, device: &Device<'_>) -> Option<CardProcesses> {
     held.sort_by_key(|process| (Reverse(process.bytes), process.pid));
     let knows_us = held.len() < all;
     let others = held.into_iter().map(|process| {
-        let name = answer("a process's name", nvml.sys_process_name(process.pid, NAME_LENGTH));
+        let name = answer("a process's name", nvml.sys_process_name(process.pid, MAX_NAME_BYTES));
         process.name(&name.unwrap_or_default())
     });
     Some(CardProcesses { knows_us, others: others.collect() })

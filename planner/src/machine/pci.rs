@@ -1,4 +1,4 @@
-//! PCI addresses: what tells two equal cards apart, and what two drivers agree on for one card.
+//! PCI addresses: they tell identical cards apart, and two drivers agree on them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::ParseError;
 
-/// Where a card sits on the PCI bus: domain, bus, device, function.
+/// The position of a card on the PCI bus: domain, bus, device, function.
 ///
-/// Every source writes it its own way: NVML `00000000:01:00.0` (eight digits of domain, upper-case), ggml
-/// `0000:01:00.0` (lower-case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse
-/// to the same value; it prints and serialises as Linux and ggml write it, `0000:01:00.0`.
+/// Sources write it differently: NVML `00000000:01:00.0` (eight digits of domain, upper case), ggml `0000:01:00.0`
+/// (lower case), ggml's virtual CUDA devices `0000:01:00.0-v1`, older tools `01:00.0`. All of them parse to the same
+/// value; `Display` and `serde` write `0000:01:00.0`, as Linux and ggml do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PciId {
@@ -22,7 +22,7 @@ pub struct PciId {
 }
 
 impl PciId {
-    /// A card's address from its parts. `device` has five bits and `function` three; higher bits are dropped.
+    /// An address from its parts. `device` has five bits and `function` three; higher bits are dropped.
     pub const fn new(domain: u32, bus: u8, device: u8, function: u8) -> Self {
         Self { domain, bus, device: device & 0x1f, function: function & 0x7 }
     }
@@ -59,7 +59,7 @@ impl From<PciId> for String {
 }
 
 fn parse(text: &str) -> Option<PciId> {
-    // ggml-cuda.cu marks several virtual devices on one card with a suffix "-v0", "-v1", ...
+    // ggml-cuda.cu marks virtual devices on one card with a suffix: "-v0", "-v1", ...
     let address = text.trim().split('-').next()?;
     let (address, function) = address.rsplit_once('.').unwrap_or((address, "0"));
     let mut parts = address.rsplit(':');
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_an_error_that_quotes_it() {
+    fn a_text_that_is_no_address_is_quoted_in_the_error() {
         let wrong = "|N/A|0000:01|0000:01:00.8|0000:01:20.0|1:0000:01:00.0|+1:01:00.0|00:100:00.0";
         for text in wrong.split('|') {
             let error = text.parse::<PciId>().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The PCIe link of a card: what carries a model to it, and activations between two cards.
+//! The PCIe link of a card, which carries the model to it and activations between cards.
 
 use std::fmt;
 use std::fs;
@@ -10,16 +10,17 @@ use super::bandwidth::PerSecond;
 use super::pci::PciId;
 use super::tree::Tree;
 
-/// A card's PCIe link as NVIDIA's driver reports it, or Linux: what card and slot can do together, and how it runs now.
+/// A card's PCIe link, as NVIDIA's driver or Linux reports it: its maximum rate and its current rate.
 ///
-/// Idle cards slow their link down to save power and raise it when something is sent: what it can do is what counts.
+/// Idle cards slow their link down to save power and speed it up for transfers, so the maximum is the figure that
+/// matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct PcieLink {
-    /// The most that the card and every slot and switch before it can do.
+    /// The maximum rate of the card with every slot and switch on its way.
     pub max: PcieRate,
-    /// How it ran when it was looked at.
+    /// The rate at the time of the query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<PcieRate>,
 }
@@ -36,26 +37,25 @@ pub struct PcieRate {
 }
 
 impl PcieLink {
-    /// A link that can do this; how it runs at the moment is not known.
+    /// A link with this maximum; the current rate is unknown.
     pub const fn new(max: PcieRate) -> Self {
         Self { max, current: None }
     }
 
-    /// Sets how it runs at the moment.
+    /// Sets the current rate.
     pub const fn current(mut self, rate: PcieRate) -> Self {
         self.current = Some(rate);
         self
     }
 
-    /// The link of the card at a PCI address, by `/sys/bus/pci/devices` (Documentation/ABI/testing/sysfs-bus-pci);
-    /// `None` where the card reports none.
+    /// The link of the card at a PCI address, from `/sys/bus/pci/devices` (Documentation/ABI/testing/sysfs-bus-pci);
+    /// `None` if the card reports none.
     ///
-    /// A card may sit behind bridges, of which its own may be one. Each reports what it can do itself: the least of all
-    /// holds.
+    /// The card may sit behind bridges, and may contain one. Each reports its own rate; the link has the lowest.
     pub(super) fn of_card(tree: Tree<'_>, id: PciId) -> Option<Self> {
-        // The entry is a link to the card's place in the tree of bridges.
+        // The entry is a symbolic link into the tree of bridges.
         let card = fs::canonicalize(tree.locate(&format!("/sys/bus/pci/devices/{id}"))).ok()?;
-        // A card that reports nothing has no link of its own, whatever the bridges before it report.
+        // A card that reports nothing has no known link, even if its bridges report theirs.
         PcieRate::of_device(&card, "max")?;
         let is_device = |path: &&Path| {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -70,16 +70,16 @@ impl PcieLink {
 }
 
 impl PcieRate {
-    /// A rate, or `None` for what is no generation (1 to 6) or number of lanes (1 to 32).
+    /// A rate; `None` unless the generation is 1 to 6 and the lanes are 1 to 32.
     pub const fn new(generation: u8, lanes: u8) -> Option<Self> {
         let exists = generation >= 1 && generation <= 6 && lanes >= 1 && lanes <= 32;
         if exists { Some(Self { generation, lanes }) } else { None }
     }
 
-    /// Its peak in bytes per second, one way.
+    /// The peak in bytes per second, in one direction.
     ///
-    /// Per lane 2.5, 5, 8, 16, 32 and 64 GT/s, of which the coding leaves 8 of 10 bits (generations 1 and 2), 128 of
-    /// 130 (3 to 5) and 242 of 256 (6); the headers of packets take some percent more (PCI Express Base Specification).
+    /// Each lane transfers 2.5, 5, 8, 16, 32 or 64 GT/s. The encoding leaves 8 of 10 bits (generations 1 and 2), 128 of
+    /// 130 (3 to 5) or 242 of 256 (6); packet headers take some percent more (PCI Express Base Specification).
     pub const fn bytes_per_second(self) -> u64 {
         let lane: u64 = match self.generation {
             0 => 0,
@@ -93,13 +93,13 @@ impl PcieRate {
         lane.saturating_mul(self.lanes as u64)
     }
 
-    /// The lower generation and the fewer lanes of two links in a row.
+    /// The rate of two links in series: the lower generation and the fewer lanes.
     fn least(self, other: Self) -> Self {
         Self { generation: self.generation.min(other.generation), lanes: self.lanes.min(other.lanes) }
     }
 
-    /// The `max` or `current` rate of one device. Its files hold `16.0 GT/s PCIe` (older kernels: `16 GT/s`) and `16`;
-    /// an unknown rate is `Unknown`, an unknown width 0 or 255.
+    /// The `max` or `current` rate of one device. Its files contain `16.0 GT/s PCIe` (older kernels: `16 GT/s`) and
+    /// `16`. An unknown speed is `Unknown`, an unknown width 0 or 255.
     fn of_device(device: &Path, which: &str) -> Option<Self> {
         let read = |what: &str| fs::read_to_string(device.join(format!("{which}_link_{what}"))).ok();
         let generation = match read("speed")?.split_whitespace().next()? {

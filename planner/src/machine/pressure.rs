@@ -1,33 +1,32 @@
-//! Whether threads wait for cores or for memory: the kernel's pressure stall information
-//! (Documentation/accounting/psi.rst; Linux 4.20 and later, where it is switched on).
+//! How long threads wait for cores or memory: the kernel's pressure stall information
+//! (Documentation/accounting/psi.rst; Linux 4.20 and later, if enabled).
 
 use std::fs;
 use std::path::Path;
 
-/// The host at one moment. `None`: the system does not report it.
+/// The host's pressure at one moment. `None` means that the system does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct HostSample {
-    /// The share of the last ten seconds in which a thread waited for a core, in percent (Linux: `/proc/pressure/cpu`).
+    /// The percentage of the last ten seconds in which a thread waited for a core (Linux: `/proc/pressure/cpu`).
     pub cpu_pressure: Option<f32>,
-    /// The share of the last ten seconds in which a thread waited for memory, in percent (Linux:
-    /// `/proc/pressure/memory`).
+    /// The percentage of the last ten seconds in which a thread waited for memory (Linux: `/proc/pressure/memory`).
     pub memory_pressure: Option<f32>,
 }
 
 impl HostSample {
-    /// Of this computer.
+    /// The current pressure of this computer.
     pub fn now() -> Self {
         Self::read(Path::new("/proc/pressure"))
     }
 
-    /// Of the files `cpu` and `memory` in this folder.
+    /// The pressure from the files `cpu` and `memory` in this folder.
     pub fn read(folder: &Path) -> Self {
         let share = |file| some_avg10(&fs::read_to_string(folder.join(file)).ok()?);
         Self { cpu_pressure: share("cpu"), memory_pressure: share("memory") }
     }
 }
 
-/// The share of the last ten seconds in which some task waited, in percent: `some avg10=1.53 ...`
+/// The percentage of the last ten seconds in which some task waited, from `some avg10=1.53 ...`
 /// (Documentation/accounting/psi.rst).
 fn some_avg10(text: &str) -> Option<f32> {
     let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_holds_the_last_ten_seconds_and_without_such_files_nothing_is_known() {
+    fn pressure_is_the_last_ten_seconds_and_is_unknown_without_the_kernels_files() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(HostSample::read(folder.path()), HostSample::default());
         let busy =

@@ -1,5 +1,4 @@
-//! The files that Linux describes itself in, under a root that a test can move; and what detection could not see, said
-//! aloud.
+//! Linux's own files, under a root that tests can replace; and notes on sources that detection could not read.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A file tree with `proc` and `sys` in it: `/`, or a folder that stands for it.
+/// A file tree with `proc` and `sys`: `/`, or a folder in its place.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::machine) struct Tree<'a>(pub(in crate::machine) &'a Path);
 
 impl Tree<'_> {
-    /// Where an absolute path of the tree lies on disk.
+    /// The path on disk of an absolute path in the tree.
     pub(in crate::machine) fn locate(&self, absolute: &str) -> PathBuf {
         self.0.join(absolute.trim_start_matches('/'))
     }
 
-    /// The text of a file, or `None` when there is no such file. A file that is there and cannot be read gets a note.
+    /// The text of a file, or `None` if it does not exist. A file that exists but cannot be read gives a note.
     pub(in crate::machine) fn read(&self, absolute: &str, notes: &mut Notes) -> Option<String> {
         match fs::read(self.locate(absolute)) {
-            // Cgroup and mount paths are bytes; one odd name must not hide the rest of the file.
+            // Cgroup and mount paths are bytes; one invalid name must not hide the rest of the file.
             Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
             Err(error) => {
                 if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) {
@@ -48,29 +47,29 @@ pub(in crate::machine) fn field(text: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// One thing that detection skipped or took from a second-best source, and why.
+/// A source that detection skipped or replaced, and why.
 ///
-/// Detection never fails as a whole; where one source is missing or answers nonsense, the [`Machine`](super::Machine)
-/// says so here, and the same line goes to `tracing` at debug level.
+/// Detection never fails as a whole. If a source is missing or wrong, the [`Machine`](super::Machine) has a note, and
+/// `tracing` gets the same line at debug level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{about}: {text}")]
 #[non_exhaustive]
 pub struct Note {
-    /// What the note is about: a source or a device, such as `NVML`, `CUDA0` or `/proc/meminfo`.
+    /// The source or device: `NVML`, `CUDA0`, `/proc/meminfo`.
     pub about: String,
-    /// What was seen there and what was done instead.
+    /// The problem and the substitute.
     pub text: String,
 }
 
 impl Note {
-    /// A note about a source or a device, in a line.
+    /// A note about a source or a device, without control characters.
     pub fn new(about: impl Into<String>, text: impl Into<String>) -> Self {
-        let [about, text] = [about.into(), text.into()].map(|it| it.replace(char::is_control, " "));
+        let [about, text] = [about.into(), text.into()].map(|text: String| text.replace(char::is_control, " "));
         Self { about, text }
     }
 }
 
-/// Collects notes on the way, each sent to `tracing` once.
+/// Collects notes and sends each to `tracing`.
 #[derive(Debug, Default)]
 pub(super) struct Notes(pub(super) Vec<Note>);
 

@@ -1,5 +1,5 @@
-//! Cards that are in the computer and that no driver reports: a container that was started without its GPUs, a driver
-//! that is not installed. Linux names them all the same, below `/sys/bus/pci/devices`.
+//! Cards on the PCI bus that no driver reports: a container started without its GPUs, or a missing driver. Linux lists
+//! them below `/sys/bus/pci/devices`.
 
 use std::fs;
 
@@ -10,18 +10,18 @@ use super::{Gpu, GpuKind, Machine, UnusedGpu, UnusedReason, gib};
 const NVIDIA: &str = "0x10de";
 const AMD: &str = "0x1002";
 
-/// A processor's own graphics have less set aside, and nobody misses them.
-const LEAST_CARD: u64 = gib(4);
+/// Smaller cards are ignored: the graphics of a processor have less memory set aside.
+const MIN_CARD_BYTES: u64 = gib(4);
 
-/// What a virtual machine is given a card by, or what keeps it for one.
+/// Drivers that pass a card through to a virtual machine, or reserve it for one.
 const LENT: [&str; 2] = ["vfio-pci", "pci-stub"];
 
-/// Adds them to a machine that knows the others. `backends` are those of this build; a driver of NVIDIA's that answers
-/// for any card does for all.
+/// Adds such cards to a machine. `backends` are the backends of this build. If NVIDIA's driver answers for any card, it
+/// covers all of NVIDIA's cards.
 pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool, tree: Tree<'_>) {
     let known = machine.gpus.iter().chain(machine.unused_gpus.iter().map(|unused| &unused.gpu));
     let known: Vec<Option<PciId>> = known.filter(|gpu| gpu.kind != GpuKind::Remote).map(|gpu| gpu.pci_id).collect();
-    // One without an address may be any of them.
+    // A known GPU without an address may be any of the cards.
     if known.contains(&None) {
         return;
     }
@@ -30,7 +30,7 @@ pub(super) fn add(machine: &mut Machine, backends: &[String], nvml_answers: bool
     };
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let mut ids: Vec<PciId> = ids.filter(|&id| !known.contains(&Some(id))).collect();
-    // In an order that is the same each time.
+    // Sorted, so that the order is always the same.
     ids.sort_unstable();
     let cards = ids.into_iter().filter_map(|id| card(tree, backends, nvml_answers, id));
     machine.unused_gpus.extend(cards);
@@ -47,13 +47,13 @@ fn card(tree: Tree<'_>, backends: &[String], nvml_answers: bool, id: PciId) -> O
         let text = tree.read(&format!("/sys/bus/pci/devices/{id}/{file}"), &mut notes)?;
         Some(text.trim().to_owned())
     };
-    // Display controllers: with a screen or without (PCI code and ID assignment specification, class 03).
+    // Display controllers, with or without a screen (PCI code and ID assignment specification, class 03).
     read("class").filter(|class| class.starts_with("0x03"))?;
     let (vendor, device) = (read("vendor")?, read("device")?);
     let named = |maker: &str| {
         let name = format!("{maker} GPU {}", device.trim_start_matches("0x"));
         let mut gpu = Gpu::new(&name);
-        // The maker is all that is known of it.
+        // Only the maker is known.
         gpu.name = name;
         gpu
     };
@@ -64,7 +64,7 @@ fn card(tree: Tree<'_>, backends: &[String], nvml_answers: bool, id: PciId) -> O
         }
         AMD => {
             let total = read("mem_info_vram_total").and_then(|text| text.parse().ok());
-            let total = total.filter(|&total: &u64| total >= LEAST_CARD)?;
+            let total = total.filter(|&total: &u64| total >= MIN_CARD_BYTES)?;
             let mut able = backends.iter().filter(|name| *name == "ROCm" || *name == "Vulkan");
             let reason = match able.next() {
                 Some(backend) => UnusedReason::NotListed { backend: backend.clone() },

@@ -1,4 +1,4 @@
-//! `CUDA_VISIBLE_DEVICES`: the cards that CUDA will not list, though NVIDIA's driver does.
+//! `CUDA_VISIBLE_DEVICES`: the cards that NVIDIA's driver reports but CUDA will not list.
 
 use super::cards::MigSlice;
 use super::nvidia::NvidiaGpu;
@@ -6,10 +6,10 @@ use super::tree::Note;
 
 const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The two variables by which CUDA chooses its devices.
+/// The two variables that select CUDA's devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct CudaVisibility {
-    /// `CUDA_VISIBLE_DEVICES`; `None` where it is not set, which shows every card.
+    /// `CUDA_VISIBLE_DEVICES`; `None` if unset: all cards are visible.
     pub(super) devices: Option<String>,
     /// Whether `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`: then CUDA's numbers are NVML's.
     pub(super) pci_order: bool,
@@ -23,14 +23,14 @@ impl CudaVisibility {
         }
     }
 
-    /// Marks the cards that CUDA will not list, and puts the MIG slice that it will use before the others of its card.
-    /// The list ends at its first entry that names no card (CUDA C++ Programming Guide, environment variables).
+    /// Marks the cards that CUDA will not list, and moves the MIG slice that it will use to the front of its card's
+    /// slices. The list ends at its first entry that names no card (CUDA C++ Programming Guide, environment variables).
     ///
-    /// Without `PCI_BUS_ID` order CUDA counts the fastest card first. Then a number says which card only where all are
-    /// equal. Where an entry cannot be assigned to a card, nothing is marked, and the note that is returned says so.
+    /// Without `PCI_BUS_ID` order, CUDA puts the fastest card first, so a number identifies a card only if all cards
+    /// are equal. If an entry cannot be matched to a card, nothing is marked and a note says so.
     pub(super) fn apply(&self, cards: &mut [NvidiaGpu]) -> Option<Note> {
         let list = self.devices.as_deref().filter(|_| !cards.is_empty())?;
-        let unknown = |why: &str| Some(Note::new(VARIABLE, format!("is {list}: {why}, so that all are listed")));
+        let unknown = |why: &str| Some(Note::new(VARIABLE, format!("is {list}: {why}, so all cards are listed")));
         let are_equal = cards.windows(2).all(|pair| pair[0].gpu.description == pair[1].gpu.description);
         let mut shown = vec![false; cards.len()];
         for entry in list.split(',').map(str::trim) {
@@ -42,7 +42,7 @@ impl CudaVisibility {
                 }
                 Ok(number) => Some(number),
                 Err(_) if entry.starts_with("GPU-") => cards.iter().position(|card| begins(&card.uuid)),
-                // Of slices CUDA takes the first of the list, and no card beside it.
+                // CUDA takes the first listed slice and no card beside it.
                 Err(_) if entry.starts_with("MIG-") => {
                     let Some(place) = take_slice(cards, |slice| begins(&slice.uuid)) else {
                         return unknown("no card has a MIG slice of this name");
@@ -65,7 +65,7 @@ impl CudaVisibility {
     }
 }
 
-/// Puts this slice before the others of its card, and returns the card's place.
+/// Moves this slice to the front of its card's slices and returns the card's index.
 fn take_slice(cards: &mut [NvidiaGpu], is_it: impl Fn(&MigSlice) -> bool) -> Option<usize> {
     cards.iter_mut().position(|card| {
         let slices = card.slices.as_deref_mut().unwrap_or_default();
@@ -82,7 +82,7 @@ mod tests {
     use super::{CudaVisibility, NvidiaGpu};
     use crate::machine::Gpu;
 
-    /// The places of the cards that are shown, and whether a note says that the list was not understood.
+    /// The indices of the visible cards, and whether a note says that the list was not understood.
     fn shown(list: Option<&str>, pci_order: bool, names: &str) -> (Vec<usize>, bool) {
         let card = |(place, name): (usize, &str)| {
             let uuid = Some(format!("GPU-{place}abc-def"));
@@ -94,12 +94,12 @@ mod tests {
     }
 
     #[test]
-    fn the_list_hides_what_cuda_would_not_list_and_nothing_where_that_is_not_known() {
+    fn the_list_hides_cards_that_cuda_would_not_list_or_none_if_that_is_unknown() {
         for (list, pci_order, names, expected) in [
             (None, false, "a b", (vec![0, 1], false)),
             (Some(""), false, "a a", (vec![], false)),
             (Some("-1"), false, "a a", (vec![], false)),
-            // Numbers mean cards where the order is known.
+            // Numbers identify cards if the order is known.
             (Some("1"), false, "a a", (vec![1], false)),
             (Some("1,0"), true, "a b c", (vec![0, 1], false)),
             (Some("1"), false, "a b", (vec![0, 1], true)),
@@ -109,7 +109,7 @@ mod tests {
             // The list ends at its first wrong entry.
             (Some("0,7,1"), true, "a b", (vec![0], false)),
             (Some("0,x,1"), true, "a b", (vec![0], false)),
-            // A MIG slice of no known card.
+            // A MIG slice that no known card has.
             (Some("MIG-1"), false, "a b", (vec![0, 1], true)),
         ] {
             assert_eq!(shown(list, pci_order, names), expected, "{list:?} of {names}");

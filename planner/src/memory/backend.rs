@@ -1,4 +1,4 @@
-//! What a GPU's backend adds to the bytes of a tensor, and what it can be handed.
+//! The memory layout of each GPU backend, and the attention that it can fuse.
 
 use crate::gguf::TensorType;
 use crate::machine::Gpu;
@@ -10,25 +10,26 @@ use crate::profile::ModelProfile;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackendRules {
-    /// Each tensor begins at a multiple of so many bytes.
+    /// Each tensor begins at a multiple of this many bytes.
     pub alignment: u64,
-    /// A quantised tensor whose rows are no multiple of so many elements gets the rest of one row on top.
+    /// Rows of quantised tensors are padded to a multiple of this many elements: the tensor gets the rest of one row on
+    /// top.
     pub row_padding: Option<u64>,
 }
 
 impl BackendRules {
-    /// The host: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow it too.
+    /// The host's rules: `TENSOR_ALIGNMENT` (ggml-impl.h). Pinned buffers of a GPU's backend follow them too.
     pub const HOST: Self = Self { alignment: 32, row_padding: None };
 
-    /// The rules of a GPU, and whether they are surely those: else they are the most that they may be.
+    /// The rules of a GPU, and whether they are exact; otherwise they are upper bounds.
     pub(super) fn of_gpu(gpu: &Gpu) -> (Self, bool) {
-        let (alignment, row_padding, exactly) = match Family::of(&gpu.backend) {
+        let (alignment, row_padding, exactly) = match Family::from_backend(&gpu.backend) {
             // ggml-cuda.cu, `ggml_backend_cuda_buffer_type_get_alignment`,
             // `ggml_backend_cuda_buffer_type_get_alloc_size`, `MATRIX_ROW_PADDING` 512.
             Family::Cuda => (128, Some(512), true),
             // The device's `minStorageBufferOffsetAlignment` (ggml-vulkan.cpp,
-            // `ggml_backend_vk_buffer_type_get_alignment`), of which the standard allows up to 256: where it is not
-            // known, at most 255 bytes per tensor too much.
+            // `ggml_backend_vk_buffer_type_get_alignment`). The standard allows up to 256, which costs at most 255
+            // bytes per tensor too many.
             Family::Vulkan => match gpu.alignment {
                 Some(alignment @ 1..) => (alignment, None, true),
                 _ => (256, None, false),
@@ -36,14 +37,14 @@ impl BackendRules {
             // ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`,
             // `ggml_backend_metal_buffer_type_private_get_alignment`.
             Family::Metal => (32, None, true),
-            // The most that any of the others takes.
+            // The maximum over the other families.
             Family::Other => (256, Some(512), false),
         };
         (Self { alignment, row_padding }, exactly)
     }
 
-    /// Bytes that a tensor takes: its own, the padding of its rows, and the way to the next tensor
-    /// (ggml-backend.cpp, `ggml_backend_buft_alloc_buffer_n_plan`, `ggml_backend_buft_get_alloc_size`).
+    /// Bytes that a tensor takes: its data, the padding of its rows, and the gap to the next tensor (ggml-backend.cpp,
+    /// `ggml_backend_buft_alloc_buffer_n_plan`, `ggml_backend_buft_get_alloc_size`).
     pub fn alloc(&self, ty: TensorType, ne0: u64, bytes: u64) -> u64 {
         let rest = match self.row_padding {
             Some(padding) if ty.is_quantized() && !ne0.is_multiple_of(padding) => ty.row_bytes(padding - ne0 % padding),
@@ -53,22 +54,22 @@ impl BackendRules {
     }
 }
 
-/// Backends that share their code.
+/// A family of backends that share their code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// CUDA, and the same code under ROCm and MUSA.
+    /// CUDA, and ROCm and MUSA, which compile the same code.
     Cuda,
     /// Vulkan.
     Vulkan,
     /// Metal.
     Metal,
-    /// One that we have not read.
+    /// A backend whose code we have not read.
     Other,
 }
 
 impl Family {
-    /// That of the backend that ggml calls so.
-    pub fn of(backend: &str) -> Self {
+    /// The family of a backend, by its name in ggml.
+    pub fn from_backend(backend: &str) -> Self {
         match backend {
             "CUDA" | "ROCm" | "HIP" | "MUSA" => Self::Cuda,
             "Vulkan" => Self::Vulkan,
@@ -78,11 +79,11 @@ impl Family {
     }
 }
 
-/// Whether all GPUs of this family are known to fuse attention; some may although this says no.
+/// Whether all GPUs of this family are known to fuse attention. If false, some may still do so.
 pub(crate) fn fuses_attention(family: Family, profile: &ModelProfile, params: &ContextParams) -> bool {
     let (hparams, types) = (&profile.hparams, [params.type_k, params.type_v]);
     let (head_k, head_v) = (hparams.head_dim_k, hparams.head_dim_v);
-    // The fewest queries that share a key, over all blocks. All queries of a block share a compressed key.
+    // The fewest queries that share a key, over all blocks. With compressed keys, all queries of a block share one.
     let heads = hparams.n_head.iter().zip(&hparams.n_head_kv);
     let shared = heads.filter_map(|(&q, &kv)| q.checked_div(kv)).min().unwrap_or(0);
     let common = head_k == head_v && matches!(head_k, 64 | 80 | 96 | 112 | 128 | 256);
@@ -91,7 +92,7 @@ pub(crate) fn fuses_attention(family: Family, profile: &ModelProfile, params: &C
         matches!(ty, F32 | F16 | Q8_0 | Q5_1 | Q5_0 | Q4_1 | Q4_0)
     };
     match family {
-        // ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; cells come in multiples of 256.
+        // ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`. The number of cells is always a multiple of 256.
         Family::Cuda => {
             let heads = match (head_k, head_v) {
                 (40 | 72, _) => head_k == head_v,
@@ -102,12 +103,12 @@ pub(crate) fn fuses_attention(family: Family, profile: &ModelProfile, params: &C
             };
             heads && types.iter().all(|&ty| is_common(ty) || ty == KvType::BF16)
         }
-        // ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`: heads of any multiple of 8.
+        // ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`: head sizes that are multiples of 8.
         Family::Vulkan => {
             let [k, v] = types.map(|ty| ty == KvType::BF16);
             head_k.is_multiple_of(8) && head_v.is_multiple_of(8) && k == v
         }
-        // ggml-metal-device.m, `ggml_metal_device_supports_op`; not every chip has bfloat.
+        // ggml-metal-device.m, `ggml_metal_device_supports_op`. Not every chip has bfloat16.
         Family::Metal => {
             let heads = common || matches!((head_k, head_v), (192, 128 | 192) | (576, 512));
             heads && types[0] == types[1] && is_common(types[0])

@@ -1,4 +1,4 @@
-//! The parameters of a context, and the sizes that llama.cpp makes of them.
+//! The parameters of a context, and the sizes that llama.cpp derives from them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,75 +6,74 @@ use crate::profile::{Hyperparameters, ModelProfile};
 
 use super::{Error, KvType, Pooling, Rope};
 
-/// Contexts are padded to multiples of so many tokens (llama-context.cpp, the constructor).
+/// Contexts are padded to multiples of this many tokens (llama-context.cpp, the constructor).
 pub(crate) const CONTEXT_PADDING: u32 = 256;
 
-/// Padded contexts must stay within the signed positions.
+/// Positions are signed, so a padded context must stay below 2^31.
 const MAX_CONTEXT: u32 = i32::MAX as u32 & !(CONTEXT_PADDING - 1);
 
 /// `LLAMA_MAX_SEQ` (llama-cparams.h).
 const MAX_SEQUENCES: u32 = 256;
 
-/// Tokens that a recurrent state can be taken back at most. llama.cpp knows no limit; each costs a whole state.
-pub(crate) const MOST_TAKEN_BACK: u32 = 64;
+/// Most tokens that a recurrent state can be rolled back. llama.cpp has no limit; each token costs a whole state.
+pub(crate) const MAX_ROLLBACK_TOKENS: u32 = 64;
 
 /// Whether attention is computed in one fused step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlashAttention {
-    /// Where every device that holds a layer can: llama.cpp's default.
+    /// Fused if every device that holds a layer can do it: llama.cpp's default.
     #[default]
     Auto,
-    /// Yes.
+    /// Fused.
     On,
-    /// No.
+    /// Not fused.
     Off,
 }
 
-/// The parameters of a load and its context that decide how many bytes it takes: a part of `llama_model_params` and
-/// `llama_context_params`, under their names.
+/// The parameters of a load and its context that determine its memory: a part of `llama_model_params` and
+/// `llama_context_params`, under the same names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ContextParams {
-    /// Tokens of context. Above 0: the 0 that means "as trained" in llama.cpp is resolved before.
+    /// Tokens of context, above 0. llama.cpp's 0, for the training context, is resolved before.
     pub n_ctx: u32,
     /// Tokens that one call may submit.
     pub n_batch: u32,
-    /// Tokens that are computed at once.
+    /// Tokens of one computation.
     pub n_ubatch: u32,
-    /// Sequences that are held at once.
+    /// Sequences that the context holds at once.
     pub n_seq_max: u32,
-    /// Tokens of a batch whose logits may be asked for; 0 means all of them. 1 is enough to generate, and saves much
+    /// Tokens of a batch that may request logits; 0 means all of them. 1 is enough to generate and saves much memory
     /// (llama-context.cpp, the constructor, `sched_reserve`).
     pub n_outputs_max: u32,
     /// The type of the keys.
     pub type_k: KvType,
     /// The type of the values.
     pub type_v: KvType,
-    /// Fused attention.
+    /// Whether attention is fused.
     pub flash_attn: FlashAttention,
-    /// Whether the cache of a layer lives where the layer lives; else it lives on the host.
+    /// Whether a layer's cache lies on the layer's device; otherwise it lies on the host.
     pub offload_kqv: bool,
-    /// Whether a GPU computes large batches with weights that the host keeps.
+    /// Whether a GPU computes large batches with weights of the host.
     pub op_offload: bool,
     /// Whether all sequences share one cache.
     pub kv_unified: bool,
-    /// Whether layers with a sliding window keep the whole context all the same, so that a text may go back to any
-    /// token.
+    /// Whether layers with a sliding window keep the whole context, so that a text can return to any earlier token.
     pub swa_full: bool,
-    /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO` and `_MMAP` where every device can) or read.
+    /// Whether the file is mapped (`LLAMA_LOAD_MODE_AUTO`, and `_MMAP` if every device can use it) or read.
     pub mmap: bool,
     /// Whether the CPU may rearrange weights for its instruction set (`use_extra_bufts`).
     pub repack: bool,
-    /// Vectors instead of text, combined so. `None`: the context generates.
+    /// How to combine the vectors of a text, for a context that embeds texts. `None`: the context generates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embeddings: Option<Pooling>,
-    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), and have a context of their own beside
-    /// this one (`LLAMA_CONTEXT_TYPE_MTP`).
+    /// Whether the blocks that predict further tokens are loaded (`load_mtp`), with their own context beside this one
+    /// (`LLAMA_CONTEXT_TYPE_MTP`).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub mtp: bool,
-    /// Tokens that the state of a recurrent model can be taken back, up to 64: for each, a state more of every sequence
-    /// is kept (llama-memory-recurrent.cpp, the constructor).
+    /// Tokens that a recurrent model's state can be rolled back, up to 64. For each, every sequence keeps one more
+    /// state (llama-memory-recurrent.cpp, the constructor).
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub n_rs_seq: u32,
     /// How positions are scaled.
@@ -83,9 +82,9 @@ pub struct ContextParams {
 }
 
 impl Default for ContextParams {
-    /// Those of llama.cpp's programs (common.h, `common_params`), but for a context of 4096 tokens and one output: a
-    /// plan's context is what its [`Request`](crate::plan::Request) asks for, by default 4096 to 32,768 tokens.
-    /// docs/defaults.md holds each beside theirs.
+    /// The values of llama.cpp's programs (common.h, `common_params`), except for a context of 4096 tokens and one
+    /// output. The context of a plan comes from its [`Request`](crate::plan::Request): by default 4096 to 32,768
+    /// tokens. docs/defaults.md compares all values.
     fn default() -> Self {
         Self {
             n_ctx: 4096,
@@ -110,7 +109,7 @@ impl Default for ContextParams {
     }
 }
 
-/// The sizes that llama.cpp makes of [`ContextParams`] (llama-context.cpp, the constructor, `sched_reserve`,
+/// The sizes that llama.cpp derives from [`ContextParams`] (llama-context.cpp, the constructor, `sched_reserve`,
 /// `graph_reserve`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -119,21 +118,21 @@ pub struct ContextSizes {
     pub n_ctx: u64,
     /// Tokens that one call may submit.
     pub n_batch: u64,
-    /// Cells of a cache: tokens of one stream.
+    /// Cells of one cache: the tokens of one stream.
     pub cells: u64,
-    /// Caches side by side.
+    /// Number of streams, each with a cache.
     pub streams: u64,
     /// Tokens of the largest computation.
     pub n_tokens: u64,
     /// Rows of logits of the largest computation.
     pub n_outputs: u64,
-    /// Rows of the buffer that logits are returned in, at its largest.
+    /// Most rows of the buffer that returns logits.
     pub output_rows: u64,
 }
 
 impl ContextParams {
-    /// Tokens of context that each sequence has. llama.cpp rounds them up to a multiple of 256; what was asked for, and
-    /// planned, is what holds.
+    /// Tokens of context of each sequence. llama.cpp rounds them up to a multiple of 256; plans count the requested
+    /// number.
     pub const fn n_ctx_seq(&self) -> u32 {
         match self.n_seq_max {
             0 | 1 => self.n_ctx,
@@ -142,7 +141,7 @@ impl ContextParams {
         }
     }
 
-    /// Tokens that are computed at once, of those that one call may submit; an `n_ubatch` of 0 stands for all of them.
+    /// Tokens of one computation: `n_ubatch` limited by `n_batch`; an `n_ubatch` of 0 means `n_batch`.
     pub(crate) const fn computed(&self) -> u32 {
         match self.n_ubatch {
             1.. if self.n_ubatch < self.n_batch => self.n_ubatch,
@@ -150,11 +149,11 @@ impl ContextParams {
         }
     }
 
-    /// The sizes that llama.cpp makes of these parameters.
+    /// The sizes that llama.cpp derives from these parameters.
     ///
     /// # Errors
     ///
-    /// [`Error::Context`] where llama.cpp would end the process or refuse.
+    /// [`Error::Context`] if llama.cpp would abort the process or reject the parameters.
     pub fn sizes(&self) -> Result<ContextSizes, Error> {
         let refuse = |parameter, value: u32, limit: &str| {
             Err(Error::Context { parameter, value: value.into(), limit: limit.to_owned() })
@@ -168,22 +167,23 @@ impl ContextParams {
             return refuse("n_seq_max", self.n_seq_max, "llama.cpp takes 1 to 256 (`LLAMA_MAX_SEQ`)");
         }
         if self.n_batch == 0 {
-            return refuse("n_batch", 0, "a batch of no tokens ends the process");
+            return refuse("n_batch", 0, "llama.cpp aborts on an empty batch");
         }
-        if self.n_rs_seq > MOST_TAKEN_BACK {
-            return refuse("n_rs_seq", self.n_rs_seq, "at most 64 states more are kept");
+        if self.n_rs_seq > MAX_ROLLBACK_TOKENS {
+            return refuse("n_rs_seq", self.n_rs_seq, "at most 64 more states are kept");
         }
         let (n_ctx, n_seq) = (u64::from(self.n_ctx), u64::from(self.n_seq_max));
-        // The batch is limited by the context before that is padded (llama-context.cpp, the constructor).
+        // llama.cpp limits the batch by the context before it pads the context (llama-context.cpp, the constructor).
         let n_batch = u64::from(self.n_batch).min(n_ctx);
         if n_seq > n_batch {
-            let limit = format!("a batch has only {n_batch} tokens, which ends the process");
+            let limit =
+                format!("a batch has only {n_batch} tokens, and llama.cpp aborts unless every sequence has one");
             return refuse("n_seq_max", self.n_seq_max, &limit);
         }
         let n_ubatch = n_batch.min(self.computed().into());
         if self.n_rs_seq > 0 && u64::from(self.n_rs_seq) + 2 > n_ubatch {
             let limit = format!(
-                "a computation has only {n_ubatch} tokens, which ends the process unless there are two more (llama-batch.cpp, `split_equal`)"
+                "a computation has only {n_ubatch} tokens, and llama.cpp aborts unless it has at least two more than this (llama-batch.cpp, `split_equal`)"
             );
             return refuse("n_rs_seq", self.n_rs_seq, &limit);
         }
@@ -202,7 +202,8 @@ impl ContextParams {
             n_batch,
             cells,
             streams,
-            // The graph is reserved for as many tokens of each sequence (llama-context.cpp, `graph_reserve`).
+            // llama.cpp reserves the graph for equally many tokens of each sequence (llama-context.cpp,
+            // `graph_reserve`).
             n_tokens: n_tokens.next_multiple_of(n_seq),
             n_outputs: n_tokens.min(n_outputs_max),
             output_rows: n_outputs_max.max(n_seq),
@@ -228,9 +229,9 @@ impl ContextParams {
         Ok(())
     }
 
-    /// Bytes of the buffer that logits are returned in, and embeddings beside them (llama-context.cpp,
-    /// `output_reserve`); to predict further tokens, the hidden states of a whole batch too, and the second context's
-    /// logits and hidden state for each sequence.
+    /// Bytes of the buffer that returns logits and embeddings (llama-context.cpp, `output_reserve`). With blocks that
+    /// predict further tokens it also holds the hidden states of a whole batch, and for each sequence the second
+    /// context's logits and hidden state.
     pub(super) fn output_bytes(&self, profile: &ModelProfile, sizes: &ContextSizes) -> u64 {
         let (width, n_vocab) = (profile.hparams.n_embd_out.into(), u64::from(profile.hparams.n_vocab));
         let embedding = if self.embeddings.is_some() { width } else { 0 };
@@ -255,8 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_shared_out_and_padded_to_256_tokens_and_has_an_output_per_sequence_and_at_most_a_batch() {
-        // 4096 / 3 = 1365, padded to 1536 for each of three streams; 171 tokens of each at once.
+    fn contexts_are_divided_among_sequences_and_padded_to_256_tokens() {
+        // 4096 / 3 = 1365, padded to 1536 for each of three streams; the graph takes 171 tokens of each.
         for ((n_ctx, n_seq_max, kv_unified, n_outputs_max), (all, cells, streams), batch, outputs) in [
             ((4097, 1, false, 1), (4352, 4352, 1), (2048, 512), (1, 1)),
             ((100, 1, false, 1), (256, 256, 1), (100, 100), (1, 1)),
@@ -264,8 +265,8 @@ mod tests {
             ((4096, 3, true, 0), (4096, 4096, 1), (2048, 513), (512, 2048)),
             ((4096, 1, false, 100_000), (4096, 4096, 1), (2048, 512), (512, 2048)),
         ] {
-            let sizes = with(|it| {
-                (it.n_ctx, it.n_seq_max, it.kv_unified, it.n_outputs_max) =
+            let sizes = with(|params| {
+                (params.n_ctx, params.n_seq_max, params.kv_unified, params.n_outputs_max) =
                     (n_ctx, n_seq_max, kv_unified, n_outputs_max);
             });
             let sizes = sizes.unwrap();
@@ -276,17 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn what_would_end_the_process_is_an_error_that_names_the_parameter() {
+    fn parameters_that_would_abort_the_process_are_named_in_an_error() {
         type Edit = fn(&mut ContextParams);
         let cases: [(Edit, &str); 8] = [
-            (|it| it.n_ctx = 0, "n_ctx"),
-            (|it| it.n_ctx = u32::MAX, "n_ctx"),
-            (|it| it.n_batch = 0, "n_batch"),
-            (|it| it.n_seq_max = 0, "n_seq_max"),
-            (|it| it.n_seq_max = 300, "n_seq_max"),
-            (|it| (it.n_batch, it.n_seq_max) = (2, 3), "n_seq_max"),
-            (|it| it.n_rs_seq = 65, "n_rs_seq"),
-            (|it| (it.n_ubatch, it.n_rs_seq) = (5, 4), "n_rs_seq"),
+            (|params| params.n_ctx = 0, "n_ctx"),
+            (|params| params.n_ctx = u32::MAX, "n_ctx"),
+            (|params| params.n_batch = 0, "n_batch"),
+            (|params| params.n_seq_max = 0, "n_seq_max"),
+            (|params| params.n_seq_max = 300, "n_seq_max"),
+            (|params| (params.n_batch, params.n_seq_max) = (2, 3), "n_seq_max"),
+            (|params| params.n_rs_seq = 65, "n_rs_seq"),
+            (|params| (params.n_ubatch, params.n_rs_seq) = (5, 4), "n_rs_seq"),
         ];
         for (change, named) in cases {
             match with(change) {

@@ -1,32 +1,32 @@
-//! Why a placement has no cost.
+//! Errors of the memory estimate.
 
 use super::KvType;
 
-/// What is asked for cannot be computed, or llama.cpp would not take it.
+/// The memory cannot be computed, or llama.cpp would reject the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
-    /// A parameter of the context is outside of what llama.cpp takes.
+    /// A parameter of the context is outside llama.cpp's range.
     #[error("{parameter} is {value}, but {limit}")]
     Context { parameter: &'static str, value: u64, limit: String },
-    /// A quantised cache type whose blocks do not divide a head (llama-context.cpp, `llama_init_from_model`).
+    /// The blocks of a quantised cache type do not divide a head (llama-context.cpp, `llama_init_from_model`).
     #[error("{parameter} {ty} stores blocks of {block} elements, which do not divide heads of {head}")]
     KvWidth { parameter: &'static str, ty: KvType, block: u64, head: u32 },
     /// A quantised cache of values needs flash attention (llama-context.cpp, `llama_init_from_model`).
     #[error("type_v {ty} needs flash attention, which is turned off")]
     NeedsFlashAttention { ty: KvType },
-    /// Compressed keys and values need one type (llama-context.cpp, `llama_init_from_model`).
+    /// A model with compressed keys needs one type for keys and values (llama-context.cpp, `llama_init_from_model`).
     #[error("this model compresses its keys: type_k {type_k} and type_v {type_v} must be the same")]
     KvTypesDiffer { type_k: KvType, type_v: KvType },
-    /// No device has free memory, so there are no proportions to split the layers by: llama.cpp divides by zero there
+    /// No GPU has free memory, so there are no proportions to split the layers by. llama.cpp divides by zero there
     /// (llama-model.cpp, `load_tensors`) and throws later.
     #[error("the GPUs have no free memory to split the layers by")]
     NothingFree,
-    /// A proportion that llama.cpp cannot split by.
+    /// A proportion that llama.cpp cannot use.
     #[error("tensor_split[{index}] is {value}, but {limit}")]
     TensorSplit { index: usize, value: String, limit: &'static str },
-    /// An override that cannot be followed.
+    /// An override with an invalid pattern or place.
     #[error("tensor_buft_overrides `{pattern}`: {reason}")]
     Override { pattern: String, reason: String },
 }

@@ -1,28 +1,28 @@
-//! Bytes, by device and by what they are for.
+//! Bytes by device and by purpose.
 
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-/// What a placement takes of one device, in bytes.
+/// The memory that a placement takes on one device, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Footprint {
     /// Weights.
     pub weights: u64,
-    /// Keys and values (or recurrent state) of the context.
+    /// Keys and values, or recurrent state, of the context.
     pub kv: u64,
-    /// Buffers of the computation; on the host also the buffer that logits are returned in.
+    /// Compute buffers; on the host also the buffer that returns logits.
     pub compute: u64,
 }
 
 impl Footprint {
-    /// A footprint of these parts, in bytes.
+    /// A footprint with these parts, in bytes.
     pub const fn new(weights: u64, kv: u64, compute: u64) -> Self {
         Self { weights, kv, compute }
     }
 
-    /// All parts together, in bytes; saturates.
+    /// The sum of all parts, in bytes; saturates.
     pub const fn total(&self) -> u64 {
         self.weights.saturating_add(self.kv).saturating_add(self.compute)
     }
@@ -36,22 +36,22 @@ impl AddAssign for Footprint {
     }
 }
 
-/// What a placement takes of every device.
+/// The memory that a placement takes on every device.
 ///
-/// Estimates, probes and measurements all come in this form, so that they can stand beside each other.
+/// Estimates, probes and measurements all use this type, so that they can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Footprints {
-    /// One per GPU, in the order in which the GPUs were given.
+    /// One footprint per GPU, in the caller's order of GPUs.
     pub gpus: Vec<Footprint>,
-    /// The host: what no GPU holds.
+    /// The host's footprint.
     pub host: Footprint,
-    /// The part of the host's `compute` that is the buffer of logits, in bytes. llama.cpp's breakdown leaves it out.
+    /// Bytes of the buffer of logits, a part of the host's `compute`. llama.cpp's breakdown leaves it out.
     pub output: u64,
 }
 
 impl Footprints {
-    /// Footprints of these GPUs and this host.
+    /// Footprints of these GPUs and this host, with an `output` of 0.
     pub const fn new(gpus: Vec<Footprint>, host: Footprint) -> Self {
         Self { gpus, host, output: 0 }
     }

@@ -1,4 +1,4 @@
-//! The types that the cache of keys and values can be stored in.
+//! The types for the cache of keys and values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use crate::gguf::TensorType;
 use crate::machine::ParseError;
 
-/// One line per type, the widest first.
+/// One line for each type, the widest first.
 macro_rules! kv_types {
     ($($(#[$default:meta])* $name:ident;)*) => {
-        /// A type that keys or values can be stored in.
+        /// A type for keys or values in the cache.
         ///
-        /// The cache is written with `SET_ROWS`. The CPU writes rows of every type that it can quantise to
-        /// (ggml-cpu.cpp, `ggml_backend_cpu_device_supports_op`), CUDA only these (ggml-cuda.cu,
-        /// `ggml_backend_cuda_device_supports_op`), and llama.cpp's own programs offer the same nine (common/arg.cpp,
-        /// `kv_cache_types`). Any other type ends the process, or, like `I8`, breaks it.
+        /// llama.cpp writes the cache with `SET_ROWS`. The CPU writes every type that it can quantise to (ggml-cpu.cpp,
+        /// `ggml_backend_cpu_device_supports_op`), but CUDA only these nine (ggml-cuda.cu,
+        /// `ggml_backend_cuda_device_supports_op`), which llama.cpp's programs also offer (common/arg.cpp,
+        /// `kv_cache_types`). Any other type aborts the process or, like `I8`, corrupts the output.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types, missing_docs)] // `Q8_0` is the name by which everybody knows it.
         pub enum KvType {
@@ -24,15 +24,15 @@ macro_rules! kv_types {
         }
 
         impl KvType {
-            /// All of them, widest first.
+            /// All types, the widest first.
             pub const ALL: [Self; 9] = [$(Self::$name,)*];
 
-            /// The same as a tensor type.
+            /// The same type as a tensor type.
             pub const fn tensor_type(self) -> TensorType {
                 match self { $(Self::$name => TensorType::$name,)* }
             }
 
-            /// Whether its elements share a scale.
+            /// Whether the type is quantised: blocks of elements share a scale.
             pub const fn is_quantized(self) -> bool {
                 self.tensor_type().is_quantized()
             }
@@ -54,13 +54,13 @@ kv_types! {
 }
 
 impl KvType {
-    /// The share by which perplexity rises with keys and values of this type instead of `F16`: 0.01 is 1 %. `None`
-    /// where nobody has published it for llama.cpp.
+    /// The relative rise of perplexity with keys and values of this type instead of `F16`: 0.01 is 1 %. `None` if no
+    /// figure is published for llama.cpp.
     ///
     /// `Q8_0`: 6.2344 instead of 6.2322 (LLaMA 3 8B, ggml-org/llama.cpp#7412); 7.8569 instead of 7.8551 (Gemma 3 4B,
     /// #21551). `Q4_0`: 7.9506 instead of 7.8551 (Gemma 3 4B, #21551), 5.2709 instead of 5.2306 (Gemma 4 31B,
-    /// ikawrakow/ik_llama.cpp#1599). The larger figure of each type counts. All are of texts of a few hundred tokens,
-    /// as llama-perplexity has them: longer ones may cost more.
+    /// ikawrakow/ik_llama.cpp#1599). The method returns the larger figure of each type. All figures are for the short
+    /// texts of llama-perplexity, a few hundred tokens; longer texts may lose more.
     pub const fn perplexity_cost(self) -> Option<f64> {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => Some(0.0),
@@ -81,7 +81,7 @@ impl FromStr for KvType {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let what = "no type for the KV cache: it takes f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl";
+        let what = "not a KV cache type: use f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl";
         Self::ALL
             .into_iter()
             .find(|ty| ty.tensor_type().name().eq_ignore_ascii_case(text))

@@ -1,5 +1,5 @@
-//! Whether a model's file is mapped into memory or read: the file and the GPUs of a placement flow in; why it is not
-//! mapped flows out.
+//! Whether a model's file is mapped or read. The file and the GPUs of a placement flow in; the reason against mapping
+//! flows out.
 
 use crate::gguf::Header;
 use crate::machine::{Bytes, Gpu, GpuKind, gib};
@@ -8,86 +8,86 @@ use crate::profile::ModelProfile;
 use super::ContextParams;
 use super::backend::Family;
 
-/// The alignment that ggml asks of memory that it is handed, in bytes (`TENSOR_ALIGNMENT`, ggml/src/ggml-impl.h;
+/// The alignment that ggml demands of external memory, in bytes (`TENSOR_ALIGNMENT`, ggml/src/ggml-impl.h;
 /// `ggml_backend_cpu_buffer_from_ptr` asserts it).
 const TENSOR_ALIGNMENT: u32 = 32;
 
-/// What ROCm was seen to upload from a mapped file without harm: 16 GiB, and more than that hung (ROCm's own #5952;
+/// The most that ROCm uploaded from a mapped file in reports without a hang. Larger uploads hung (ROCm's own #5952;
 /// llama.cpp #15018; ROCmFPX #37, on gfx1151 and on three gfx1201).
 const ROCM_UPLOAD: u64 = gib(16);
 
-/// Why a file is read rather than mapped, though nobody asked for that.
+/// Why a file is read although the request allows mapping.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum NotMapped {
-    /// ggml takes no buffer that begins between two multiples of its alignment, and ends the process.
-    #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml maps from 32 on")]
+    /// ggml aborts on a buffer that does not begin at a multiple of its alignment.
+    #[error("the file is read, not mapped: its data is aligned to {alignment} bytes, and ggml needs 32")]
     Alignment { alignment: u32 },
-    /// Metal maps a GPU's weights by the span of the file from the first to the last of them, those of the host in
-    /// between included (llama-model.cpp, `load_tensors`), which no probe sees.
+    /// Metal maps the whole range of the file from the first to the last of a GPU's weights, including the host's
+    /// weights in between (llama-model.cpp, `load_tensors`). No probe sees those bytes.
     #[error("the file is read, not mapped: Metal would map weights of the host for the GPU too")]
     Metal,
-    /// A GPU in the host's memory gets a copy of what is mapped beside it (ggml-org/llama.cpp#26081).
-    #[error("the file is read, not mapped: {gpu} is in the host's memory, where the model would be twice")]
+    /// An integrated GPU copies the mapped weights into the same memory (ggml-org/llama.cpp#26081).
+    #[error("the file is read, not mapped: {gpu} shares the host's memory, which would hold the model twice")]
     Twice { gpu: String },
-    /// ROCm stalls where much is uploaded from mapped pages.
+    /// ROCm hangs on large uploads from mapped pages.
     #[error(
-        "the file is read, not mapped: ROCm was seen to hang while more than {} of a mapped file were uploaded",
+        "the file is read, not mapped: ROCm has hung on uploads of more than {} from a mapped file",
         Bytes(ROCM_UPLOAD)
     )]
     Rocm,
 }
 
-/// What of a file decides whether it is mapped.
+/// The properties of a file that decide whether it is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFacts {
-    /// The alignment of the data, in bytes; of several files the least.
+    /// The alignment of the data, in bytes; of several shards the smallest.
     pub alignment: u32,
-    /// Bytes of all files together.
+    /// Bytes of all shards together.
     pub bytes: u64,
 }
 
 impl FileFacts {
-    /// Of the file of this model.
-    pub const fn of(profile: &ModelProfile) -> Self {
+    /// The facts of this model's file.
+    pub const fn from_profile(profile: &ModelProfile) -> Self {
         Self { alignment: profile.alignment, bytes: profile.file_bytes }
     }
 
-    /// Of the file of this header.
-    pub fn of_header(header: &Header) -> Self {
+    /// The facts of this header's file.
+    pub fn from_header(header: &Header) -> Self {
         Self { alignment: header.alignment(), bytes: header.file_bytes() }
     }
 }
 
 impl NotMapped {
-    /// Why a file is not mapped whatever GPUs hold its weights.
-    pub fn of_file(file: FileFacts) -> Option<Self> {
+    /// The reason against mapping that holds for any GPUs.
+    pub fn check_file(file: FileFacts) -> Option<Self> {
         let FileFacts { alignment, .. } = file;
         (alignment < TENSOR_ALIGNMENT).then_some(Self::Alignment { alignment })
     }
 
-    /// Why a file is not mapped where these GPUs hold weights of it; `None` where it is, if
+    /// The reason against mapping a file whose weights these GPUs hold. `None` if it is mapped, provided that
     /// [`ContextParams::mmap`] allows it.
-    pub fn of(file: FileFacts, gpus: &[&Gpu]) -> Option<Self> {
-        let of_gpu = |gpu: &&Gpu| match (Family::of(&gpu.backend), gpu.kind) {
+    pub fn check(file: FileFacts, gpus: &[&Gpu]) -> Option<Self> {
+        let of_gpu = |gpu: &&Gpu| match (Family::from_backend(&gpu.backend), gpu.kind) {
             (Family::Metal, _) => Some(Self::Metal),
-            // As the backends say (`mmap_support`): ggml-cuda.cu, which is ROCm's too, ggml-vulkan.cpp.
+            // The backends report this as `mmap_support`: ggml-cuda.cu (ROCm uses it too) and ggml-vulkan.cpp.
             (Family::Cuda | Family::Vulkan, GpuKind::Integrated) => Some(Self::Twice { gpu: gpu.name.clone() }),
             _ => None,
         };
         let on_rocm = gpus.iter().filter(|gpu| ["ROCm", "HIP"].contains(&&*gpu.backend)).map(|gpu| gpu.total);
         let uploaded = on_rocm.fold(0, u64::saturating_add).min(file.bytes);
-        Self::of_file(file)
+        Self::check_file(file)
             .or_else(|| gpus.iter().find_map(of_gpu))
             .or_else(|| (uploaded > ROCM_UPLOAD).then_some(Self::Rocm))
     }
 }
 
 impl ContextParams {
-    /// The same with the file read where it is not mapped for these GPUs.
+    /// The same parameters, with `mmap` off if the file cannot be mapped for these GPUs.
     pub fn mapped_for(mut self, file: FileFacts, gpus: &[&Gpu]) -> Self {
-        self.mmap = self.mmap && NotMapped::of(file, gpus).is_none();
+        self.mmap = self.mmap && NotMapped::check(file, gpus).is_none();
         self
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_mapped_but_where_that_is_known_to_end_the_process_to_hang_or_to_double_memory() {
+    fn a_file_is_mapped_unless_that_is_known_to_abort_hang_or_double_the_memory() {
         use GpuKind::{Discrete, Integrated, Remote};
         let twice = Some(NotMapped::Twice { gpu: "GPU".to_owned() });
         for (alignment, bytes, gpus, expected) in [
@@ -116,7 +116,7 @@ mod tests {
             (32, 8, vec![("CUDA", Discrete, 24), ("Vulkan", Integrated, 32)], twice),
             (32, 8, vec![("MTL", Integrated, 32)], Some(NotMapped::Metal)),
             (32, 8, vec![("RPC", Remote, 32)], None),
-            // A model that is small, or a card that takes little of it.
+            // A small model, or a card too small to hold much of the model.
             (32, 8, vec![("ROCm", Discrete, 96)], None),
             (32, 80, vec![("ROCm", Discrete, 8)], None),
             (32, 58, vec![("ROCm", Discrete, 32); 3], Some(NotMapped::Rocm)),
@@ -125,7 +125,7 @@ mod tests {
             let gpus: Vec<Gpu> = gpus.into_iter().map(|(backend, kind, total)| gpu(backend, kind, total)).collect();
             let gpus: Vec<&Gpu> = gpus.iter().collect();
             let file = FileFacts { alignment, bytes: gib(bytes) };
-            assert_eq!(NotMapped::of(file, &gpus), expected, "{alignment} {bytes} {gpus:?}");
+            assert_eq!(NotMapped::check(file, &gpus), expected, "{alignment} {bytes} {gpus:?}");
         }
     }
 }

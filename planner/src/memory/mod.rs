@@ -1,8 +1,8 @@
-//! Room 4: what a placement costs. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the [`ContextParams`]
-//! flow in; a [`Footprint`] per device flows out, and the [`HeadroomParts`] that must stay free beside it.
+//! Room 4: the memory of a placement. A [`ModelProfile`](crate::profile::ModelProfile), the GPUs and the
+//! [`ContextParams`] flow in; a [`Footprint`] per device and the [`HeadroomParts`] to keep free beside it flow out.
 //!
-//! Three answers to "how many bytes" live here, each better than the one before: the [`estimate`] (arithmetic over the
-//! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. They speak the same [`Footprints`].
+//! The bytes come from three sources, each more accurate than the one before: the [`estimate`] (arithmetic over the
+//! header), the probe (llama.cpp's own `no_alloc` load) and the measurement. All three return [`Footprints`].
 
 pub mod backend;
 pub mod companion;
@@ -19,13 +19,13 @@ mod rope;
 mod split;
 
 pub use companion::{Companion, CompanionBytes};
-pub(crate) use context::{CONTEXT_PADDING, MOST_TAKEN_BACK};
+pub(crate) use context::{CONTEXT_PADDING, MAX_ROLLBACK_TOKENS};
 pub use context::{ContextParams, ContextSizes, FlashAttention};
 pub use error::Error;
 pub(crate) use estimate::full_windows;
 pub use estimate::{Estimate, Place, Uncertainty};
 pub use footprint::{Footprint, Footprints};
-pub use headroom::{Headroom, HeadroomParts, WSL_HEADROOM, Workload};
+pub use headroom::{Headroom, HeadroomParts, PeakSizes, WSL_HEADROOM};
 pub use kv_type::KvType;
 pub use mapping::{FileFacts, NotMapped};
 pub(crate) use pattern::{NOTHING, OverrideRules};

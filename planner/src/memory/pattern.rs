@@ -1,9 +1,9 @@
-//! The patterns of tensor overrides: regular expressions, read by `regex-lite` alone.
+//! The patterns of tensor overrides: regular expressions, which only `regex-lite` evaluates.
 //!
-//! A pattern may come from somebody else's plan, and llama.cpp's `std::regex` backtracks: a dozen characters,
-//! `(.|.|.|..)+!`, take it hours, and a long pattern overflows its stack. So llama.cpp is given none of them, but
-//! [the names](by_name) that they match by `regex-lite`, whose time is the pattern's length times the name's: at most
-//! about a second for a thousand names.
+//! A pattern may come from another person's plan, and llama.cpp's `std::regex` backtracks: a dozen characters,
+//! `(.|.|.|..)+!`, take hours, and a long pattern overflows the stack. llama.cpp therefore never receives such a
+//! pattern. It receives [the names](by_name) that the pattern matches by `regex-lite`, whose time is at most the
+//! pattern's length times the name's: about a second for a thousand names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,27 +11,27 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::{Error, Place, TensorOverride};
 
-/// Bytes that the patterns of a plan may have together. Ours have some 2 KiB where a model has the most blocks.
-const LONGEST: usize = 4 << 10;
+/// Most bytes of a plan's patterns together. Our own take about 2 KiB for the models with the most blocks.
+const MAX_PATTERN_BYTES: usize = 4 << 10;
 
-/// Bytes that the names given to llama.cpp may have together: it compiles them again for every tensor.
-const LONGEST_NAMES: usize = 8 << 10;
+/// Most bytes of the names given to llama.cpp, which compiles them again for every tensor.
+const MAX_NAME_BYTES: usize = 8 << 10;
 
-/// Bytes of a compiled pattern for each of its own: a character takes 32, a group or a class of a few ranges twice
-/// that. `(a{99}){99}` wants thousands.
-const COMPILED: usize = 64;
+/// Bytes of the compiled pattern allowed for each byte of its text: a character takes 32, a group or a class of a few
+/// ranges twice that. `(a{99}){99}` needs thousands.
+const COMPILED_BYTES_PER_BYTE: usize = 64;
 
-/// A pattern that no name matches: an override that moves nothing.
+/// A pattern that no name matches: its override moves nothing.
 pub(crate) const NOTHING: &str = "^$";
 
-/// Overrides, ready to be asked by name.
+/// Overrides with their patterns read, for lookup by a weight's name.
 #[derive(Debug, Clone)]
 pub(crate) struct OverrideRules(Vec<(Pattern, Place)>);
 
 #[derive(Debug, Clone)]
 enum Pattern {
-    /// As the search writes them, `^blk\.(1|2)\.(ffn_up|ffn_down)\.`: of each name a regular expression tries every
-    /// number, a sixth of the time of a plan for 80 blocks.
+    /// The form that the search writes, `^blk\.(1|2)\.(ffn_up|ffn_down)\.`. A regular expression would try every number
+    /// on each name, which took a sixth of the planning time for 80 blocks.
     Parts {
         blocks: BTreeSet<String>,
         stems: BTreeSet<String>,
@@ -44,7 +44,7 @@ impl Pattern {
         if let Some(parts) = Self::parts(pattern) {
             return Ok(parts);
         }
-        let regex = RegexBuilder::new(pattern).size_limit(COMPILED * (pattern.len() + 8)).build();
+        let regex = RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_PER_BYTE * (pattern.len() + 8)).build();
         regex.map(Self::Any).map_err(|error| refused(pattern, error.to_string()))
     }
 
@@ -73,13 +73,13 @@ impl Pattern {
 }
 
 impl OverrideRules {
-    /// Reads the patterns of overrides on so many GPUs.
+    /// Reads the patterns of overrides for a machine with `n_gpus` GPUs.
     pub(crate) fn new(overrides: &[TensorOverride], n_gpus: usize) -> Result<Self, Error> {
         let mut length = 0;
         let rule = |TensorOverride { pattern, place }: &TensorOverride| {
             length += pattern.len() + 1;
-            if length > LONGEST {
-                let reason = format!("the patterns have more than {LONGEST} bytes together");
+            if length > MAX_PATTERN_BYTES {
+                let reason = format!("the patterns have more than {MAX_PATTERN_BYTES} bytes together");
                 return Err(refused(pattern, reason));
             }
             match *place {
@@ -92,15 +92,15 @@ impl OverrideRules {
         overrides.iter().map(rule).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Where the weight of this name goes, if elsewhere than its layer: the first pattern found in it decides.
+    /// The place of the weight with this name, if an override moves it. The first pattern found in the name decides.
     pub(crate) fn place(&self, name: &str) -> Option<Place> {
         self.0.iter().find(|(pattern, _)| pattern.is_in(name)).map(|&(_, place)| place)
     }
 }
 
-/// Overrides with patterns that list those of a model's tensors which these move: `^blk\.(1|2)\.ffn_up\.weight$`.
+/// Overrides whose patterns list the tensors that the given overrides move: `^blk\.(1|2)\.ffn_up\.weight$`.
 ///
-/// Blocks of which the same weights move share a pattern, which keeps a thousand names in some hundred bytes.
+/// Blocks whose moved weights are the same share a pattern, so that a thousand names take some hundred bytes.
 pub(super) fn by_name(
     overrides: &[TensorOverride],
     tensors: &mut dyn Iterator<Item = &str>,
@@ -130,24 +130,24 @@ pub(super) fn by_name(
         listed.push(TensorOverride::new(NOTHING, Place::Host));
     }
     let length: usize = listed.iter().map(|rule| rule.pattern.len()).sum();
-    if length > LONGEST_NAMES {
+    if length > MAX_NAME_BYTES {
         return Err(refused(
             first,
             format!(
-                "the tensors of all patterns differ too much from block to block: \
-                 their names take {length} bytes, and llama.cpp is given at most {LONGEST_NAMES}"
+                "the patterns move different tensors in too many blocks: \
+                 the names take {length} bytes, and at most {MAX_NAME_BYTES} are passed to llama.cpp"
             ),
         ));
     }
     Ok(listed)
 }
 
-/// The letters of llama.cpp's names (llama-arch.cpp, `LLM_TENSOR_NAMES`): it asks for no others.
+/// The characters of llama.cpp's tensor names (llama-arch.cpp, `LLM_TENSOR_NAMES`).
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.')
 }
 
-/// A name, cut before and behind the number of its block, if it has one.
+/// Splits a name before and after its block number, if it has one.
 fn at_number(name: &str) -> (&str, &str, &str) {
     let mut begin = 0;
     for part in name.split('.') {
@@ -160,22 +160,23 @@ fn at_number(name: &str) -> (&str, &str, &str) {
     ("", "", name)
 }
 
-/// A pattern for these texts of plain characters, which are sorted: what they begin and end with is in it once.
+/// A pattern for these sorted texts of plain characters. A common beginning or end occurs in the pattern once.
 ///
-/// llama.cpp compiles a pattern again for every tensor: of a list of 48 blocks, of which three weights move, that was
-/// more than half of what it took to load a model of 80 blocks without its data.
+/// llama.cpp compiles a pattern again for every tensor: a plain list of 48 blocks with three moved weights each took
+/// more than half of the load time of an 80-block model without its data.
 fn any_of(texts: &[&str]) -> String {
     let [first, _, ..] = texts else {
         return texts.concat().replace('.', r"\.");
     };
     let same = |text: &str| text.bytes().zip(first.bytes()).take_while(|(byte, of_first)| byte == of_first).count();
     let (begin, rests) = first.split_at(texts.iter().map(|text| same(text)).min().unwrap_or_default());
-    let same = |rest: &str| rest.bytes().rev().zip(rests.bytes().rev()).take_while(|(byte, it)| byte == it).count();
+    let same =
+        |rest: &str| rest.bytes().rev().zip(rests.bytes().rev()).take_while(|(byte, of_rest)| byte == of_rest).count();
     let end = texts.iter().map(|text| same(&text[begin.len()..])).min().unwrap_or_default();
     let mut middles: Vec<&str> = texts.iter().map(|text| &text[begin.len()..text.len() - end]).collect();
     middles.retain(|middle| !middle.is_empty());
     let mut middle = match middles[..] {
-        // No tensor's number has another character there, and a class of characters takes longer to compile.
+        // Tensor names have no other character in this position, and a character class takes longer to compile.
         ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"] => ".".to_owned(),
         _ => {
             let alike = middles.chunk_by(|one, next| one.bytes().next() == next.bytes().next());
@@ -188,7 +189,7 @@ fn any_of(texts: &[&str]) -> String {
     [any_of(&[begin]), middle, any_of(&[&rests[rests.len() - end..]])].concat()
 }
 
-/// The error of a pattern, of which a plan may have said a megabyte.
+/// The error for a pattern, of which it quotes at most 64 characters.
 fn refused(pattern: &str, reason: String) -> Error {
     Error::Override { pattern: pattern.chars().take(64).collect(), reason }
 }
@@ -198,7 +199,7 @@ mod tests {
     use proptest::prelude::*;
     use regex_lite::Regex;
 
-    use super::{LONGEST_NAMES, NOTHING, Pattern, any_of, by_name};
+    use super::{MAX_NAME_BYTES, NOTHING, Pattern, any_of, by_name};
     use crate::memory::{Place, TensorOverride};
 
     fn names(rules: &[(&str, Place)], tensors: &[&str]) -> Vec<(String, Place)> {
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn llama_cpp_is_given_the_names_that_match_and_of_several_patterns_the_first() {
+    fn llama_cpp_is_given_the_matching_names_under_their_first_pattern() {
         let tensors = [
             "token_embd.weight",
             "output.weight",
@@ -228,7 +229,7 @@ mod tests {
         ];
         let expected = expected.map(|(pattern, place)| (pattern.to_owned(), place));
         assert_eq!(names(&rules, &tensors), expected);
-        // Overrides that move nothing are overrides still: llama.cpp keeps one copy of its graphs' inputs then.
+        // Overrides that move nothing still count as overrides: llama.cpp then keeps one copy of its graph inputs.
         assert_eq!(names(&[("x", Place::Gpu(0))], &tensors), [(NOTHING.to_owned(), Place::Host)]);
         assert_eq!(names(&[], &tensors), []);
     }
@@ -244,7 +245,10 @@ mod tests {
             (sorted(32..80), "(3(2|3|4|5|6|7|8|9)|4.|5.|6.|7.)"),
             (sorted(0..14), "(0|1(0|1|2|3)?|2|3|4|5|6|7|8|9)"),
             (sorted(100..110), "10."),
-            (["_down", "_gate", "_up"].map(|it| format!(".ffn{it}.weight")).to_vec(), r"\.ffn_(down|gate|up)\.weight"),
+            (
+                ["_down", "_gate", "_up"].map(|stem| format!(".ffn{stem}.weight")).to_vec(),
+                r"\.ffn_(down|gate|up)\.weight",
+            ),
         ] {
             assert_eq!(any_of(&texts.iter().map(String::as_str).collect::<Vec<_>>()), expected);
         }
@@ -265,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_search_writes_is_read_without_a_regular_expression_and_means_the_same() {
+    fn patterns_of_the_search_are_read_without_a_regular_expression() {
         let names = ["blk.1.ffn_up.weight", "blk.12.ffn_up.bias", "blk.2.ffn_up", "blk.2.ffn_upper.weight", "blk..x."];
         let names = names.into_iter().chain(["blk.3.ffn_down.weight", "enc.blk.1.ffn_up.weight", "blk.1", "2.ffn_up."]);
         for (pattern, is_list) in [
@@ -301,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_few_patterns_list_are_refused() {
+    fn names_that_need_too_many_patterns_are_refused() {
         let tensors: Vec<String> = (0..512_u32)
             .flat_map(|block| (0..9).map(move |bit| (block, bit)))
             .filter(|(block, bit)| block >> bit & 1 == 1)
@@ -309,6 +313,6 @@ mod tests {
             .collect();
         let mut tensors = tensors.iter().map(String::as_str);
         let error = by_name(&[TensorOverride::new("", Place::Host)], &mut tensors).unwrap_err();
-        assert!(error.to_string().contains(&LONGEST_NAMES.to_string()), "{error}");
+        assert!(error.to_string().contains(&MAX_NAME_BYTES.to_string()), "{error}");
     }
 }

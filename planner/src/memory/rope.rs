@@ -1,9 +1,9 @@
-//! How positions are scaled. It takes no memory, and is a part of what is loaded.
+//! Scaling of positions. It takes no memory, but it is a parameter of the context.
 
 use serde::{Deserialize, Serialize};
 
-/// How positions are scaled, for a context longer than the model was trained on; what is `None` is as the model says.
-/// The fields are those of `llama_context_params`.
+/// Scaling of positions, for contexts longer than in training. `None` keeps the model's own value. The fields are those
+/// of `llama_context_params`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -14,7 +14,7 @@ pub struct Rope {
     pub freq_base: Option<f32>,
     /// `rope_freq_scale`, above 0: 0.25 for a context of 4 times the length.
     pub freq_scale: Option<f32>,
-    /// `yarn_orig_ctx`: tokens of context that the model was trained on, before YaRN; above 0.
+    /// `yarn_orig_ctx`: the training context before YaRN, in tokens; above 0.
     pub yarn_orig_ctx: Option<u32>,
     /// `yarn_ext_factor`, 0.0 (all interpolated) or more.
     pub yarn_ext_factor: Option<f32>,
@@ -30,12 +30,12 @@ pub struct Rope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopeScaling {
-    /// None, whatever the model says.
+    /// No scaling, even if the model states some.
     None,
-    /// All frequencies alike.
+    /// Scales all frequencies by the same factor.
     Linear,
-    /// High frequencies less.
+    /// Scales high frequencies less (YaRN).
     Yarn,
-    /// By the model's own factors.
+    /// Uses the model's own factors.
     LongRope,
 }

@@ -1,53 +1,54 @@
-//! What is loaded beside the main model: where it goes, and what it leaves.
+//! Placement of companions (files loaded beside the main model), and the machine that remains for the model.
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Bytes, Machine};
-use crate::memory::companion::Role;
-use crate::memory::{CompanionBytes, ContextParams, Headroom, Workload};
+use crate::memory::companion::CompanionRole;
+use crate::memory::{CompanionBytes, ContextParams, Headroom, PeakSizes};
 
 use super::{Error, Plan, Planner, Probe};
 
-/// As many GPUs are tried for a companion: those with most free memory.
-const MOST_GPUS: usize = 4;
+/// Only the GPUs with the most free memory are candidates for a companion.
+const MAX_COMPANION_GPUS: usize = 4;
 
-/// A companion as it was planned.
+/// A planned companion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PlannedCompanion {
-    /// What it is for.
-    pub role: Role,
+    /// The companion's purpose.
+    pub role: CompanionRole,
     /// Its name for people.
     pub name: String,
-    /// The GPU that it is on, by its name for people; `None` on the host.
+    /// The name of its GPU for people; `None` on the host.
     pub gpu: Option<String>,
-    /// That GPU's name in ggml, which a load uses: it may hold nothing of the model, and then has no placement.
+    /// The name of its GPU in ggml, which a load uses. This GPU may hold no part of the model and then has no
+    /// placement.
     #[serde(default)]
     pub device: Option<String>,
-    /// What it takes.
+    /// Bytes that the companion takes.
     pub bytes: CompanionBytes,
 }
 
-/// Where each companion goes: on the GPU of this index, or on the host.
+/// The GPU index of each companion; `None` is the host.
 type Spots = Vec<Option<usize>>;
 
-/// A machine on which the companions have their places already.
+/// The machine after its companions have taken their memory.
 struct Arrangement {
     machine: Machine,
     placed: Vec<PlannedCompanion>,
-    /// Bytes that the companions take of each GPU, pools included, and of the host.
+    /// Bytes that the companions take of each GPU, memory pools included.
     taken: Vec<u64>,
     taken_of_host: u64,
 }
 
 impl Planner<'_> {
-    /// The best plan over all places of the companions. On a GPU they come first: an image takes a hundred times as
-    /// long on the host, and a draft that is no faster than the model is none.
+    /// The best plan over all placements of the companions. Companions get GPUs before the model's layers: an image
+    /// takes a hundred times as long on the host, and a draft as slow as the model is of no use.
     pub(super) fn beside_companions(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         let params = self.params();
         let mut request = self.request.clone();
-        if self.companions.iter().any(|one| one.role() == Role::Draft) {
-            // The context of a draft is as long as the model's, and has been counted so.
+        if self.companions.iter().any(|companion| companion.role() == CompanionRole::Draft) {
+            // The companion's bytes were computed for a draft context as long as the model's.
             request = request.without_growth(&self.profile);
         }
         let mut best: Option<(Plan, Arrangement)> = None;
@@ -83,13 +84,13 @@ impl Planner<'_> {
         Ok(arrangement.on_whole_machine(found, &self.machine))
     }
 
-    /// Every way to place the companions, those with fewer on the host first.
+    /// Every assignment of the companions to GPUs and host, those with fewer companions on the host first.
     fn all_spots(&self) -> Vec<Spots> {
         let free = |gpu: &usize| self.machine.gpus[*gpu].free;
         let mut gpus: Vec<usize> = (0..self.machine.gpus.len()).collect();
         gpus.retain(|gpu| free(gpu) > 0);
         gpus.sort_by_key(|gpu| std::cmp::Reverse(free(gpu)));
-        gpus.truncate(MOST_GPUS);
+        gpus.truncate(MAX_COMPANION_GPUS);
         gpus.sort_unstable();
         let spots: Vec<Option<usize>> = gpus.into_iter().map(Some).chain([None]).collect();
         let mut all = vec![Spots::new()];
@@ -101,7 +102,7 @@ impl Planner<'_> {
         all
     }
 
-    /// What is left with the companions in these places; `None` where one finds no room.
+    /// The machine that remains with the companions placed at `spots`; `None` if one does not fit.
     fn arrange(&self, spots: &Spots, params: &ContextParams) -> Result<Option<Arrangement>, Error> {
         let mut machine = Machine::clone(&self.machine);
         let mut taken = vec![0_u64; machine.gpus.len()];
@@ -112,9 +113,9 @@ impl Planner<'_> {
             let bytes = companion.bytes(gpu, params)?;
             taken_of_host = taken_of_host.saturating_add(bytes.host.total().saturating_add(bytes.host_uncertainty));
             if let (Some(index), Some(gpu)) = (spot, gpu) {
-                // Its own, what that may be wrong by, and the pools of its backend.
-                let workload = companion.workload(params)?;
-                let pools = Headroom::Default.of_gpu(gpu, &workload, 0, self.machine.wsl).growth;
+                // The companion's bytes, their uncertainty, and the memory pools of its backend.
+                let peak_sizes = companion.peak_sizes(params)?;
+                let pools = Headroom::Default.of_gpu(gpu, &peak_sizes, 0, self.machine.wsl).growth;
                 let of_gpu = [bytes.gpu.total(), bytes.gpu_uncertainty, pools];
                 taken[index] = of_gpu.into_iter().fold(taken[index], u64::saturating_add);
             }
@@ -127,9 +128,9 @@ impl Planner<'_> {
             });
         }
         for (gpu, &taken) in machine.gpus.iter_mut().zip(&taken) {
-            // Its driver and a margin are needed there, whether or not the model has a layer there too.
+            // The GPU also needs its driver's memory and a margin, with or without a layer of the model.
             let headroom = self.request.headroom;
-            let beside = headroom.of_gpu(gpu, &Workload::default(), 0, self.machine.wsl);
+            let beside = headroom.of_gpu(gpu, &PeakSizes::default(), 0, self.machine.wsl);
             if taken > 0 && taken.saturating_add(beside.total()) > gpu.free {
                 return Ok(None);
             }
@@ -146,7 +147,7 @@ impl Planner<'_> {
 }
 
 impl Arrangement {
-    /// The plan on this arrangement, as a plan on the whole machine.
+    /// Turns a plan on this arrangement into a plan on the whole machine.
     fn on_whole_machine(self, mut plan: Plan, machine: &Machine) -> Plan {
         for (index, gpu) in self.machine.gpus.iter().enumerate() {
             let whole = &machine.gpus[index];
@@ -173,15 +174,15 @@ impl Arrangement {
     }
 }
 
-/// Companions that are on the host.
+/// Number of companions on the host.
 fn on_host(spots: &Spots) -> usize {
     spots.iter().filter(|spot| spot.is_none()).count()
 }
 
-/// Whether a plan is faster, or, of those that embed, has more layers on GPUs.
+/// Whether `plan` is faster than `known`; for plans that embed, whether it has more layers on GPUs.
 fn is_better(plan: &Plan, known: &Plan) -> bool {
     match (&plan.speed, &known.speed) {
         (Some(plan), Some(known)) => plan.seconds() < known.seconds(),
-        _ => (plan.n_gpu_layers, known.parted_blocks) > (known.n_gpu_layers, plan.parted_blocks),
+        _ => (plan.n_gpu_layers, known.split_blocks) > (known.n_gpu_layers, plan.split_blocks),
     }
 }

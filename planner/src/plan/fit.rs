@@ -1,34 +1,34 @@
-//! Whether footprints fit a device: its free bytes, less the headroom, compared with what is needed of it.
+//! Whether footprints fit: the needed bytes of each device against its free bytes minus the headroom.
 
 use crate::machine::{Bytes, Gpu, Host};
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, Split, Uncertainty, Workload};
+use crate::memory::{ContextParams, Footprint, Footprints, Headroom, HeadroomParts, PeakSizes, Split, Uncertainty};
 
 use super::{Confidence, Placement, PlacementKind, Shortfall};
 
-/// The devices of one candidate: its GPUs, in the order in which they take layers, and the host.
+/// The devices of one candidate placement: its GPUs, in the order in which they take layers, and the host.
 #[derive(Debug, Clone)]
 pub(super) struct Room<'a> {
     pub(super) gpus: Vec<&'a Gpu>,
     pub(super) host: &'a Host,
     pub(super) headroom: Headroom,
-    pub(super) workload: Workload,
-    /// Whether the machine is a Linux inside of Windows.
+    pub(super) peak_sizes: PeakSizes,
+    /// Whether the machine is Linux under WSL.
     pub(super) wsl: bool,
-    /// Where the host's weights may be more than it has room for: bytes of them that must be in memory all the same.
+    /// `Some` if the host's weights may exceed its memory: the bytes of them that must stay in memory nevertheless.
     pub(super) unmapped_if_paging: Option<u64>,
 }
 
-/// One device, with what a placement takes of it.
+/// The memory of one device under a placement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Level {
     pub(super) footprint: Footprint,
     pub(super) headroom: HeadroomParts,
     pub(super) free: u64,
     pub(super) budget: u64,
-    /// Bytes needed of the device: its footprint, and on the host also what GPUs take of its memory.
+    /// Needed bytes: the device's footprint; on the host, also the bytes that GPUs take of its memory.
     pub(super) needed: u64,
-    /// Bytes of the host's mapped weights that are not among them, because there is no room for them.
+    /// Bytes of mapped weights that do not fit on the host, left out of `needed`.
     pub(super) paged: u64,
 }
 
@@ -38,13 +38,13 @@ impl Level {
         Self { footprint, headroom, free, budget, needed: footprint.total(), paged: 0 }
     }
 
-    /// Leaves out what is missing, as far as that is mapped weights: all but `unmapped` bytes of them.
+    /// Moves missing bytes from `needed` to `paged`, up to the mapped weights: all weights but `unmapped` bytes.
     fn page(&mut self, unmapped: u64) {
         self.paged = self.missing().min(self.footprint.weights.saturating_sub(unmapped));
         self.needed -= self.paged;
     }
 
-    /// Bytes of it that lie in the host's memory, where it is this GPU's.
+    /// Bytes of the footprint in the host's memory, for a GPU that shares it.
     fn of_host(&self, gpu: &Gpu) -> u64 {
         gpu.bytes_of_host(self.needed, self.headroom.total())
     }
@@ -58,7 +58,7 @@ impl Level {
     }
 }
 
-/// All devices of a candidate, with what a placement takes of them.
+/// The memory of all devices under a placement.
 #[derive(Debug, Clone)]
 pub(super) struct Levels {
     pub(super) gpus: Vec<Level>,
@@ -70,9 +70,9 @@ impl Levels {
         self.gpus.iter().chain([&self.host]).map(Level::missing).fold(0, u64::saturating_add)
     }
 
-    /// How far from fitting it is, to compare candidates by: whether something is missing on the GPUs and on the host,
-    /// how many of the two, and then how many bytes. Bytes missing on one GPU may go to another; those missing on the
-    /// host may not.
+    /// How far the placement is from fitting, for comparing candidates: whether bytes are missing on the GPUs and on
+    /// the host (0, 1 or 2 of them), then how many bytes. Bytes missing on one GPU may fit on another; those missing on
+    /// the host have no such way out.
     pub(super) fn lack(&self) -> (usize, u64) {
         let gpus = self.gpus.iter().any(|level| level.missing() > 0);
         let lacking = usize::from(gpus) + usize::from(self.host.missing() > 0);
@@ -83,14 +83,14 @@ impl Levels {
         self.missing() == 0
     }
 
-    /// Whether these devices are left enough when more is needed of them: at most `1 / share` of what is to spare.
+    /// Whether `more` takes at most `1 / share` of each device's spare bytes.
     pub(super) fn leave(&self, share: u64, more: &Self) -> bool {
         let devices = self.gpus.iter().chain([&self.host]).zip(more.gpus.iter().chain([&more.host]));
         { devices }.all(|(now, then)| then.needed <= now.needed.saturating_add(now.spare() / share))
     }
 }
 
-/// A chosen placement, ready to become a plan.
+/// A chosen placement, from which the plan is made.
 pub(super) struct Chosen<'a> {
     pub(super) room: Room<'a>,
     pub(super) params: ContextParams,
@@ -98,18 +98,17 @@ pub(super) struct Chosen<'a> {
     pub(super) assignment: Assignment,
     /// Layers on each GPU.
     pub(super) counts: Vec<u32>,
-    /// Blocks on GPUs of which a part stays on the host.
-    pub(super) parted_blocks: u32,
+    pub(super) split_blocks: u32,
     pub(super) levels: Levels,
     pub(super) confidence: Confidence,
-    /// What decided, for people; and what stands before the bytes that are left of the GPUs, where these are stated.
+    /// The reason for the choice, for people. The character, if any, joins the spare bytes of the GPUs to it.
     pub(super) why: (String, Option<char>),
     /// Further notes on the choice.
     pub(super) notes: Vec<String>,
 }
 
 impl Chosen<'_> {
-    /// What decided, with what is left of the GPUs where no more of them could be taken.
+    /// The reason for the choice, with the GPUs' spare bytes where they matter.
     pub(super) fn reason(&self) -> String {
         let (why, before) = &self.why;
         let Some(before) = before else {
@@ -124,16 +123,16 @@ impl Chosen<'_> {
 }
 
 impl Room<'_> {
-    /// What these footprints leave on each device, if they may be larger by `uncertainty`.
+    /// The memory of each device with these footprints, keeping `uncertainty` free.
     pub(super) fn levels(&self, footprints: &Footprints, uncertainty: &Uncertainty) -> Levels {
         let level = |(index, gpu): (usize, &&Gpu)| {
             let footprint = footprints.gpus.get(index).copied().unwrap_or_default();
             let unsure = uncertainty.gpus.get(index).copied().unwrap_or(0);
-            Level::new(footprint, self.headroom.of_gpu(gpu, &self.workload, unsure, self.wsl), gpu.free)
+            Level::new(footprint, self.headroom.of_gpu(gpu, &self.peak_sizes, unsure, self.wsl), gpu.free)
         };
         let gpus: Vec<Level> = self.gpus.iter().enumerate().map(level).collect();
         let unsure = uncertainty.host;
-        let headroom = Headroom::of_host(self.host, &self.workload, !gpus.is_empty(), unsure);
+        let headroom = Headroom::of_host(self.host, &self.peak_sizes, !gpus.is_empty(), unsure);
         let mut host = Level::new(footprints.host, headroom, self.host.available);
         for (gpu, level) in self.gpus.iter().zip(&gpus) {
             host.needed = host.needed.saturating_add(level.of_host(gpu));
@@ -144,13 +143,13 @@ impl Room<'_> {
         Levels { gpus, host }
     }
 
-    /// The GPUs, for people.
+    /// The GPUs' names for people.
     pub(super) fn names(&self) -> String {
         let names: Vec<&str> = self.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
         if names.is_empty() { "the host".to_owned() } else { names.join(" and ") }
     }
 
-    /// What is missing where, for people.
+    /// The shortfall of each device, for people.
     pub(super) fn shortfalls(&self, levels: &Levels) -> Vec<Shortfall> {
         let of = |name: &str, level: &Level| Shortfall {
             device: name.to_owned(),
@@ -163,7 +162,7 @@ impl Room<'_> {
         gpus.map(|(gpu, level)| of(&gpu.name, level)).chain([of("host", &levels.host)]).collect()
     }
 
-    /// The devices of a plan, with so many layers on each GPU and on the host.
+    /// The devices as the plan lists them. `gpu_layers` has the layers of each GPU.
     pub(super) fn placements(&self, levels: &Levels, gpu_layers: &[u32], host_layers: u32) -> Vec<Placement> {
         let of = |name: &str, backend: &str, kind, total, layers, level: &Level| Placement {
             name: name.to_owned(),

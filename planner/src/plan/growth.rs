@@ -1,4 +1,4 @@
-//! More context than was asked for, as far as that costs no layer.
+//! Growth of the context beyond the requested tokens, as far as it costs no layer.
 
 use crate::memory::{CONTEXT_PADDING as STEP, ContextParams, Estimate, Footprint, Footprints, Uncertainty};
 use crate::profile::ModelProfile;
@@ -9,14 +9,14 @@ use super::probe::with_output;
 use super::request::Growth;
 use super::{Error, Probe};
 
-/// How often llama.cpp is asked how much more fits.
-const MOST_PROBES: usize = 3;
+/// Most probes for a longer context.
+const MAX_PROBES: usize = 3;
 
-/// What the chosen placement takes with other parameters.
+/// The estimate of the chosen placement with other parameters.
 type Estimated<'e> = dyn Fn(&ContextParams) -> Result<(Footprints, Uncertainty), Error> + 'e;
 
 impl Chosen<'_> {
-    /// Makes the context as long as it may become: by the estimate, or as the probe confirms it.
+    /// Extends the context as far as `growth` allows: by the estimate, or confirmed by the probe.
     pub(super) fn grow(
         &mut self,
         profile: &ModelProfile,
@@ -29,9 +29,9 @@ impl Chosen<'_> {
             let estimate = now.with_params(profile, gpus, params)?;
             Ok(estimate.with_uncertainty(assignment))
         };
-        // A longer context will also take what the accepted placement takes beyond the estimate.
+        // A longer context will also need the excess over the estimate that the accepted placement has.
         let mut beyond = probe.map(|_| beyond_estimate(&estimated, &self.params, &self.levels)).transpose()?;
-        for _ in 0..MOST_PROBES {
+        for _ in 0..MAX_PROBES {
             let Some((params, mut levels)) = self.longest(growth, &estimated, beyond.as_ref())? else {
                 break;
             };
@@ -51,8 +51,8 @@ impl Chosen<'_> {
         Ok(())
     }
 
-    /// The longest context for which these layers fit by the estimate and what probes have shown beyond it, or else
-    /// what it may be wrong by; `None` where it is the one there is.
+    /// The longest context for which the chosen layers fit by the estimate. The excess seen by probes is added; without
+    /// it the estimate's uncertainty stays free. `None` if the context cannot grow.
     fn longest(
         &self,
         growth: Growth,
@@ -60,7 +60,7 @@ impl Chosen<'_> {
         beyond: Option<&Footprints>,
     ) -> Result<Option<(ContextParams, Levels)>, Error> {
         let (least, most) = (self.params.n_ctx, growth.most);
-        // Multiples of the step above the least, and at the end the most itself.
+        // Multiples of the step above the minimum, and as the last step the limit itself.
         let steps = if most > least { most.div_ceil(STEP) - least / STEP } else { 0 };
         let after = |step: u32| -> Result<_, Error> {
             let n_ctx = (least / STEP).saturating_add(step).saturating_mul(STEP).min(most);
@@ -75,7 +75,7 @@ impl Chosen<'_> {
             }
             Ok((params, self.room.levels(&footprints, &unsure)))
         };
-        // A context that cannot be estimated counts as short enough: estimating it again says why.
+        // A context whose estimate fails counts as short enough: the later estimate of it reports the error.
         let is_too_long =
             |step| after(step).is_ok_and(|(_, levels)| !(levels.fit() && self.levels.leave(growth.share, &levels)));
         match least_that(1, steps.saturating_add(1), is_too_long) - 1 {
@@ -85,7 +85,7 @@ impl Chosen<'_> {
     }
 }
 
-/// Bytes beyond the estimate, as `compute`.
+/// The bytes by which `levels` exceed the estimate, as `compute`.
 fn beyond_estimate(estimated: &Estimated<'_>, params: &ContextParams, levels: &Levels) -> Result<Footprints, Error> {
     let (estimate, _) = estimated(params)?;
     let beyond =

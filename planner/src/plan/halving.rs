@@ -1,7 +1,6 @@
-//! Binary search for a condition that, where it holds for a number, holds for all above it.
+//! Binary search over a monotone condition.
 
-/// The least of these numbers for which the condition holds. It must hold for the last one, and for all after one for
-/// which it holds.
+/// The least number in `low..=last` for which `holds` returns true. `holds` must be monotone, and true at `last`.
 pub(super) fn least_that(low: u32, last: u32, mut holds: impl FnMut(u32) -> bool) -> u32 {
     let (mut low, mut high) = (low, last);
     while low < high {

@@ -1,4 +1,4 @@
-//! Which types the cache of keys and values may have, and the price of a smaller one in the search.
+//! The allowed types for keys and values, and the price that the search puts on a smaller type.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use crate::memory::backend::{Family, fuses_attention};
 use crate::memory::{ContextParams, FlashAttention, KvType};
 use crate::profile::ModelProfile;
 
-/// Which types the keys and values may have.
+/// Which types the planner may choose for the keys and values.
 ///
-/// A smaller type leaves room for more layers on GPUs, or for a longer context, and changes what the model answers a
-/// little ([`KvType::perplexity_cost`]). The search chooses one where the speed that it buys is worth that, and the
-/// plan's notes say what was bought.
+/// A smaller type leaves room for more layers on GPUs or for a longer context, and slightly changes the model's answers
+/// ([`KvType::perplexity_cost`]). The planner chooses one if the gain in speed is worth that loss, and notes the gain
+/// in the plan.
 ///
 /// ```
 /// use autoplace_planner::memory::KvType;
@@ -27,31 +27,31 @@ use crate::profile::ModelProfile;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KvCache {
-    /// Those of [`ContextParams`]: `type_k` and `type_v`.
+    /// The types of [`ContextParams`]: `type_k` and `type_v`.
     #[default]
     Given,
-    /// Those, or `Q8_0` where that is worth it.
+    /// The types of [`ContextParams`], or `Q8_0` if that is worth it.
     Auto,
-    /// Those, or a smaller type where that is worth it, and none smaller than this: `Q4_0` costs some thirty times the
-    /// quality that `Q8_0` costs.
+    /// The types of [`ContextParams`], or a smaller type down to this one if that is worth it. `Q4_0` costs about
+    /// thirty times the quality that `Q8_0` costs.
     DownTo(KvType),
 }
 
-/// The types that the search tries, the widest first: those that llama.cpp's CUDA kernels read without a build option
-/// (`GGML_CUDA_FA_ALL_QUANTS`), and whose cost somebody has measured.
+/// The types that the planner tries, the widest first. llama.cpp's CUDA kernels read them without a build option
+/// (`GGML_CUDA_FA_ALL_QUANTS`), and measurements of their quality are published.
 const TRIED: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// What a smaller type must save of the time, whatever its quality: other caches of the same text, and other programs'
-/// plans, have another type.
-const LEAST_SAVING: f64 = 0.05;
+/// The least share of the time that a smaller type must save, whatever its quality: saved caches of the same text and
+/// other programs' plans use the wider type.
+const MIN_SAVING: f64 = 0.05;
 
-/// The share of the time that is worth one share of perplexity. People give up 2.8 % of it with Q4_K_M instead of Q8_0
-/// (LLaMA 3 8B, ggml-org/llama.cpp#6936), and read 4.83 instead of 8.5 bits for each weight: 1 % is worth
+/// The share of the time that one share of perplexity is worth. People accept a perplexity 2.8 % higher with Q4_K_M
+/// instead of Q8_0 (LLaMA 3 8B, ggml-org/llama.cpp#6936) to read 4.83 instead of 8.5 bits for each weight: 1 % is worth
 /// ln(8.5 / 4.83) / 2.8 = 20 % of the time.
 const TIME_FOR_PERPLEXITY: f64 = 20.0;
 
 impl KvCache {
-    /// The smallest type that may be chosen; `None` where nothing is chosen.
+    /// The smallest type that the planner may choose; `None` if it keeps the given types.
     const fn least(self) -> Option<KvType> {
         match self {
             Self::Given => None,
@@ -60,8 +60,8 @@ impl KvCache {
         }
     }
 
-    /// The parameters with each type that the search may choose, the given types first and smaller ones behind them.
-    /// llama.cpp takes all of them for this model.
+    /// The parameters with each type that the search may choose: the given types first, then smaller ones. llama.cpp
+    /// accepts each of them for this model.
     pub(super) fn choices(self, profile: &ModelProfile, params: &ContextParams) -> Vec<ContextParams> {
         let mut all = vec![params.clone()];
         let Some(least) = self.least() else {
@@ -69,12 +69,12 @@ impl KvCache {
         };
         let bits = |ty: KvType| ty.tensor_type().row_bytes(256);
         let given = bits(params.type_k).min(bits(params.type_v));
-        // Quantised values need fused attention, and llama.cpp fuses none of Grok's (llama-context.cpp,
+        // Quantised values need fused attention, and llama.cpp never fuses Grok's (llama-context.cpp,
         // `llama_init_from_model`).
         let may_fuse = params.flash_attn != FlashAttention::Off && profile.architecture != "grok";
         for ty in TRIED.into_iter().filter(|&ty| may_fuse && bits(ty) < given && bits(ty) >= bits(least)) {
             let smaller = ContextParams { type_k: ty, type_v: ty, ..params.clone() };
-            // A head that is no multiple of the type's block is refused.
+            // llama.cpp rejects a head size that is not a multiple of the type's block size.
             if smaller.check_kv_types(&profile.hparams).is_ok() {
                 all.push(smaller);
             }
@@ -83,14 +83,14 @@ impl KvCache {
     }
 }
 
-/// By how much the time of a plan with a cache of this type counts more than its seconds.
+/// The surcharge on the seconds of a plan whose cache has this type, as a share of them.
 pub(super) fn price(ty: KvType) -> f64 {
-    LEAST_SAVING + TIME_FOR_PERPLEXITY * ty.perplexity_cost().unwrap_or(0.0)
+    MIN_SAVING + TIME_FOR_PERPLEXITY * ty.perplexity_cost().unwrap_or(0.0)
 }
 
 /// Whether every GPU of this backend is known to fuse attention over a cache of these types.
 pub(super) fn is_fused(backend: &str, profile: &ModelProfile, params: &ContextParams) -> bool {
-    fuses_attention(Family::of(backend), profile, params)
+    fuses_attention(Family::from_backend(backend), profile, params)
 }
 
 impl fmt::Display for KvCache {
@@ -106,14 +106,15 @@ impl fmt::Display for KvCache {
 impl FromStr for KvCache {
     type Err = ParseError;
 
-    /// `auto`, or `auto:q4_0` with the smallest type that may be chosen.
+    /// Parses `auto`, or `auto:q4_0` with the smallest type that the planner may choose.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         match text.split_once(':') {
             None if text.eq_ignore_ascii_case("auto") => Ok(Self::Auto),
             Some((auto, least)) if auto.eq_ignore_ascii_case("auto") => least.parse().map(Self::DownTo),
-            _ => {
-                Err(ParseError::new(text, "no choice of a cache's type: it takes auto, or auto:q4_0 with the smallest"))
-            }
+            _ => Err(ParseError::new(
+                text,
+                "not a cache type choice: use auto, or auto:q4_0 with the smallest type allowed",
+            )),
         }
     }
 }

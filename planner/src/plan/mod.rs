@@ -1,8 +1,9 @@
-//! Room 5: which placement is best. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: how many
-//! layers on which GPU, what every device takes and keeps free, and why not one layer more.
+//! Room 5: the choice of a placement. A profile, a machine and a [`Request`] flow in; a [`Plan`] flows out: the layers
+//! on each GPU, the bytes that every device takes and keeps free, and the shortage that keeps the next layer off the
+//! GPUs.
 //!
-//! The same header, machine and request always give the same plan. Nothing here is native code: a probe (llama.cpp's
-//! own `no_alloc` load) is passed in as a [`Probe`].
+//! The same header, machine and request always give the same plan. No native code is involved: the caller passes a
+//! [`Probe`], which asks llama.cpp by a `no_alloc` load.
 
 mod advice;
 mod companions;
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::json::compiled_here;
 use crate::memory::{ContextParams, Split, TensorOverride};
 
-pub use advice::{Advice, Change, ChangeKind, Effect, Outcome, Pointless};
+pub use advice::{Advice, Change, ChangeKind, Effect, OffloadNotWorthwhile, Outcome};
 pub use companions::PlannedCompanion;
 pub use error::{Error, Shortfall};
 pub use kv_cache::KvCache;
@@ -44,109 +45,111 @@ pub use saved::{MachineChange, ModelIdentity, SavedPlan, SavedPlanError};
 pub use speed::Speed;
 pub use workload::Workload;
 
-/// Where a model goes, and why. It serialises, and what is read back is the same plan.
+/// The placement of a model, and the reasons for it. A plan that is serialised and read back is the same plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 #[non_exhaustive]
 pub struct Plan {
     /// The model.
     pub model: ModelSummary,
-    /// Layers on GPUs, the output layer counted first: what `llama_model_params.n_gpu_layers` takes.
+    /// Layers on GPUs, the output layer included: the value for `llama_model_params.n_gpu_layers`.
     pub n_gpu_layers: u32,
-    /// The layers per GPU as proportions, for `llama_model_params.tensor_split`; empty where one GPU takes them all.
+    /// The layers of each GPU as proportions, for `llama_model_params.tensor_split`; empty if one GPU takes them all.
     #[serde(default)]
     pub tensor_split: Vec<f32>,
-    /// Weights that stay elsewhere than their layer, for `llama_model_params.tensor_buft_overrides`: the
-    /// first match decides.
+    /// Weights placed apart from their layer, for `llama_model_params.tensor_buft_overrides`. The first matching
+    /// pattern decides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<TensorOverride>,
-    /// Whether everything that can be is on GPUs: `n_gpu_layers` is the number of blocks and one.
+    /// Whether all layers are whole and on GPUs: `n_gpu_layers` is the number of blocks plus one, and no block is
+    /// split.
     pub full_offload: bool,
-    /// Blocks on GPUs of which a part stays on the host.
-    #[serde(default)]
-    pub parted_blocks: u32,
-    /// Every device that is used, GPUs first and the host last. Without layers on GPUs it is the host alone, and the
-    /// load must be given no devices, so that nothing touches a GPU.
+    /// Blocks on GPUs that keep some of their weights on the host.
+    #[serde(default, rename = "parted_blocks")]
+    pub split_blocks: u32,
+    /// Every device in use: the GPUs first, the host last. A plan without layers on GPUs lists the host alone; its load
+    /// must be given no devices, so that llama.cpp touches no GPU.
     pub placements: Vec<Placement>,
-    /// The parameters of the load and its context, every default resolved.
+    /// The parameters of the load and its context, with every default resolved.
     pub context: ContextParams,
-    /// How far the bytes of the plan can be trusted.
+    /// How accurate the plan's bytes are.
     pub confidence: Confidence,
-    /// What is loaded beside the model, and where.
+    /// The files loaded beside the model, such as a draft or an mmproj, and where each goes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub companions: Vec<PlannedCompanion>,
-    /// Weights that the host's memory has no room for; `None` where everything fits.
+    /// Weights that do not fit in the host's memory; `None` if everything fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paging: Option<Paging>,
-    /// How fast it is, predicted, and on what basis; `None` where it embeds texts.
+    /// The predicted speed and its basis; `None` for a context that embeds texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,
-    /// Why it is this plan, for people: what decided, what was changed of the request, what is not known.
+    /// Notes for people: the reason for the placement first, then changes to the request and open questions.
     pub notes: Vec<String>,
 }
 
 compiled_here!(Plan);
 
-/// A model, in a line.
+/// A short description of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelSummary {
-    /// Its file (the first shard), if it came from one.
+    /// The model's file (the first shard), if it was read from one.
     pub path: Option<PathBuf>,
-    /// Its name for people.
+    /// The name shown to people.
     pub name: String,
-    /// Its architecture, as llama.cpp spells it.
+    /// The architecture, in llama.cpp's spelling.
     pub architecture: String,
-    /// The name of its quantisation.
+    /// The name of the quantisation.
     pub file_type: Option<String>,
-    /// Bytes of its files.
+    /// Bytes of all its files.
     pub file_bytes: u64,
-    /// Its blocks; with the output layer there is one layer more.
+    /// Number of blocks; the output layer is not counted.
     pub blocks: u32,
-    /// Tokens of context that it was trained on.
+    /// The context length in training, in tokens; 0 if the header does not say.
     pub n_ctx_train: u32,
-    /// Whether some of its layers attend to a sliding window.
+    /// Whether some layers attend to a sliding window only.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub sliding_window: bool,
 }
 
-/// How far the bytes of a plan can be trusted.
+/// How accurate the bytes of a plan are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Confidence {
-    /// llama.cpp itself reported them for this very placement.
+    /// llama.cpp reported the bytes of this very placement.
     Probed,
-    /// Weights and cache are exact; the compute buffers come from a formula, and what it may miss is left free.
+    /// Weights and cache are exact. A formula gives the compute buffers, and its largest error stays free.
     Estimated,
-    /// The same, for a kind of model that the formula was not fitted on: as much again is left free.
+    /// As `Estimated`, for an architecture that the formula was not fitted on. The plan keeps the estimate of the
+    /// compute buffers free once more.
     Modelled,
 }
 
 impl Plan {
-    /// The tokens that the model was trained on, where the context of a sequence has more: what it makes of the others
-    /// may be nonsense, unless [`Rope`](crate::memory::Rope) says how to scale them.
+    /// The context length in training, if each sequence has more tokens than that. Beyond it the model may write
+    /// nonsense, unless [`Rope`](crate::memory::Rope) scales the positions.
     pub fn trained_on_fewer(&self) -> Option<u32> {
         let trained = self.model.n_ctx_train;
         (trained > 0 && self.context.n_ctx_seq() > trained).then_some(trained)
     }
 
-    /// The GPUs that are used.
+    /// The placements on GPUs.
     pub fn gpus(&self) -> impl Iterator<Item = &Placement> {
         self.placements.iter().filter(|placement| placement.kind != PlacementKind::Host)
     }
 
-    /// The host.
+    /// The placement on the host.
     pub fn host(&self) -> Option<&Placement> {
         self.placements.iter().find(|placement| placement.kind == PlacementKind::Host)
     }
 
-    /// What llama.cpp is given for it.
+    /// The split that the load passes to llama.cpp.
     pub fn split(&self) -> Split {
         Split::layers(self.n_gpu_layers).tensor_split(self.tensor_split.clone()).overrides(self.overrides.clone())
     }
 
-    /// Layers of the model, the output layer counted.
+    /// All layers of the model, the output layer included.
     pub const fn layers(&self) -> u32 {
         self.model.blocks.saturating_add(1)
     }

@@ -1,5 +1,5 @@
-//! A model larger than the host's memory: which of its mapped weights have no room there, and the time to read them
-//! again from disk. A chosen placement flows in, [`Paging`] flows out.
+//! Paging of a model larger than the host's memory: the mapped weights that do not fit, and the time to read them from
+//! disk again. A chosen placement flows in, [`Paging`] flows out.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +7,15 @@ use super::Speed;
 use super::fit::Chosen;
 use crate::machine::{Bytes, DiskRate};
 use crate::memory::{Error, OverrideRules, Place};
-use crate::profile::{ModelProfile, Role, Weight};
+use crate::profile::{ModelProfile, Weight, WeightRole};
 
-/// Weights that the host's memory has no room for ([`Request::allow_paging`](super::Request::allow_paging)). The file
-/// is mapped, so that the system drops such pages and reads them again when they are needed.
+/// Weights that do not fit in the host's memory ([`Request::allow_paging`](super::Request::allow_paging)). Their file
+/// is mapped: the system drops pages that do not fit and reads them again on use.
 ///
-/// What a token reads follows from the order in which pages are used. Linux drops those that were used least recently.
-/// Weights that every token uses come in the same order each time: if memory has no room for all of them, each one is
-/// dropped before it is used again, and all are read for every token (benches/results: 400 MiB of a file in 360 MiB of
-/// memory are read whole in every pass). Experts are used by chance: of those that a token uses, the share is read that
-/// memory has no room for.
+/// The order of use decides how much a token reads. Linux drops the least recently used pages. Every token uses the
+/// dense weights in the same order, so if they do not all fit, each is dropped before its next use, and every token
+/// reads all of them (benches/results: 400 MiB of a file in 360 MiB of memory are read whole in every pass). The use of
+/// experts is random: a token reads, of the experts that it uses, the share that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
     "{} of weights do not fit in memory and are read from disk again, {} for every token: {:.2} s with {disk}",
@@ -26,33 +25,33 @@ use crate::profile::{ModelProfile, Role, Weight};
 pub struct Paging {
     /// Bytes of weights that do not fit.
     pub bytes: u64,
-    /// Bytes that are read for each generated token: of experts those that it uses.
+    /// Bytes read for each generated token; of the experts, only those in use count.
     pub bytes_per_token: u64,
-    /// Bytes that are read for each computation of a prompt, of as many tokens as the context computes at once.
+    /// Bytes read for each computation of a prompt (one ubatch).
     pub bytes_per_batch: u64,
-    /// How fast the disk is read.
+    /// The disk's read speed.
     pub disk: DiskRate,
 }
 
-/// Bytes of the host's weights, by how a token uses them. The embedding is left out: of that a token reads a row.
+/// Bytes of the host's weights, by how a token uses them. The token embedding is left out: a token reads one row of it.
 #[derive(Debug, Clone, Copy, Default)]
 struct OnHost {
-    /// Used by every token.
+    /// Weights that every token uses.
     always: u64,
-    /// Experts, and those of them that a token uses.
+    /// All experts, and the part of them that one token uses.
     experts: u64,
     used: u64,
 }
 
 impl Paging {
-    /// Of this placement; `None` where everything fits.
-    pub(super) fn of(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Option<Self>, Error> {
+    /// The paging of a placement; `None` if everything fits.
+    pub(super) fn for_placement(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Option<Self>, Error> {
         let host = &chosen.levels.host;
         if host.paged == 0 {
             return Ok(None);
         }
         let room = host.footprint.weights.saturating_sub(host.paged);
-        let on_host = OnHost::of(profile, chosen)?;
+        let on_host = OnHost::new(profile, chosen)?;
         Ok(Some(Self {
             bytes: host.paged,
             bytes_per_token: on_host.read(on_host.used, room),
@@ -70,7 +69,7 @@ impl Paging {
         bytes as f64 / self.disk.bytes_per_second.max(1) as f64
     }
 
-    /// A predicted speed with the time that the disk takes.
+    /// The predicted speed, slowed by the time that the disk takes.
     pub(super) fn slow_down(&self, mut speed: Speed, n_ubatch: u32) -> Speed {
         let slower = |speed: f64, tokens: f64, seconds: f64| (tokens * 1e4 / (tokens / speed + seconds)).round() / 1e4;
         let token = |speed: f64| slower(speed, 1.0, self.seconds_per_token());
@@ -84,14 +83,14 @@ impl Paging {
             let seconds = computations * self.seconds(self.bytes_per_batch);
             prompt.tokens_per_second = slower(prompt.tokens_per_second, f64::from(prompt.tokens), seconds);
         }
-        // Of other numbers of layers other bytes would be read.
+        // The curve's points with other numbers of layers would read other bytes.
         speed.curve.clear();
         speed
     }
 }
 
 impl OnHost {
-    fn of(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Self, Error> {
+    fn new(profile: &ModelProfile, chosen: &Chosen<'_>) -> Result<Self, Error> {
         let rules = OverrideRules::new(&chosen.split.overrides, chosen.room.gpus.len())?;
         let weights = &profile.weights;
         let tied = weights.output_matrix().filter(|_| weights.tied_output);
@@ -103,7 +102,7 @@ impl OnHost {
             let stays = |weight: &&Weight| rules.place(&weight.name).unwrap_or(place) == Place::Host;
             for weight in weights.into_iter().filter(stays) {
                 match &profile.hparams.experts {
-                    Some(experts) if weight.role == Role::Experts => {
+                    Some(experts) if weight.role == WeightRole::Experts => {
                         let (used, count) = (experts.used.min(experts.count), experts.count.max(1));
                         let share = u128::from(weight.bytes) * u128::from(used) / u128::from(count);
                         sums.experts = sums.experts.saturating_add(weight.bytes);
@@ -116,7 +115,7 @@ impl OnHost {
         Ok(sums)
     }
 
-    /// Bytes that a computation reads which uses so many bytes of experts, where memory has so much room.
+    /// Bytes that a computation reads if it uses `used` bytes of experts and memory holds `room` bytes of weights.
     fn read(&self, used: u64, room: u64) -> u64 {
         let in_order = self.always.saturating_add(used);
         if in_order > room {
@@ -135,18 +134,18 @@ mod tests {
     use crate::machine::gib;
 
     #[test]
-    fn weights_in_order_are_read_whole_where_any_lacks_and_experts_by_the_share_that_lacks() {
+    fn dense_weights_are_read_whole_if_any_are_missing_and_experts_by_the_missing_share() {
         let dense = OnHost { always: gib(40), ..OnHost::default() };
         assert_eq!(dense.read(0, gib(24)), gib(40));
         assert_eq!(dense.read(0, gib(39)), gib(40));
         assert_eq!(dense.read(0, gib(40)), 0);
-        // Of 128 experts a token uses 8: half of the experts have room beside what every token uses.
+        // A token uses 8 of 128 experts, and memory holds half of the experts beside the dense weights.
         let mixture = OnHost { always: gib(4), experts: gib(64), used: gib(4) };
         assert_eq!(mixture.read(mixture.used, gib(36)), gib(2));
         assert_eq!(mixture.read(mixture.used, gib(68)), 0);
-        // A prompt uses all of them, in order.
+        // A prompt uses all experts, in order.
         assert_eq!(mixture.read(mixture.experts, gib(36)), gib(68));
-        // Where not even a token's own have room, nothing stays.
+        // The weights of a single token do not fit, so nothing stays in memory.
         assert_eq!(mixture.read(mixture.used, gib(7)), gib(8));
     }
 }

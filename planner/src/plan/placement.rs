@@ -4,49 +4,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::{Footprint, HeadroomParts};
 
-/// The kind of device that a placement is on.
+/// The kind of device of a placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PlacementKind {
-    /// A GPU with memory of its own.
+    /// A GPU with its own memory.
     Gpu,
-    /// A GPU that uses the host's memory: what its own pool does not hold is counted against the host's too
+    /// A GPU that uses the host's memory. Bytes beyond its own pool also count against the host
     /// ([`Placement::of_host`]).
     SharedGpu,
     /// The host.
     Host,
 }
 
-/// What one device holds, and what of it stays free. Sizes in bytes.
+/// The memory that a plan takes on one device, and the memory that it keeps free there. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Placement {
-    /// Its name for people: `RTX 4090`, `host`.
+    /// The device's name for people: `RTX 4090`, `host`.
     pub name: String,
-    /// Its name in ggml (`CUDA0`), which a load uses. `None` for the host and for hypothetical GPUs.
+    /// The device's name in ggml (`CUDA0`), which a load uses. `None` for the host and for hypothetical GPUs.
     pub device: Option<String>,
     /// The ggml backend that drives it.
     pub backend: String,
-    /// What it is.
+    /// The kind of device.
     pub kind: PlacementKind,
-    /// Bytes it has.
+    /// Bytes of memory in total.
     pub total: u64,
-    /// Bytes that were free when it was planned; of the host, those that this process may take.
+    /// Bytes that were free at planning; for the host, the bytes that this process may take.
     pub free: u64,
-    /// Layers on it, the output layer counted. The input layer is always on the host and not counted.
+    /// Layers on the device, the output layer included. The input layer is always on the host and is not counted.
     pub layers: u32,
-    /// What the plan takes of it.
+    /// Bytes that the model and its context take there.
     #[serde(flatten)]
     pub footprint: Footprint,
-    /// Bytes of the footprint that lie in the host's memory: of an integrated GPU those beyond its own pool.
+    /// Bytes of the footprint in the host's memory: for an integrated GPU, the bytes beyond its own pool.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub of_host: u64,
-    /// What is left free on purpose.
+    /// Bytes that the plan keeps free.
     pub headroom: HeadroomParts,
-    /// Bytes for what is loaded beside the model ([`Plan::companions`](super::Plan::companions)), its pools included.
+    /// Bytes for the files loaded beside the model ([`Plan::companions`](super::Plan::companions)), memory pools
+    /// included.
     #[serde(default)]
     pub companions: u64,
-    /// `free` less `headroom` and `companions`: what the plan may take.
+    /// Bytes that the plan may take: `free` minus `headroom` and `companions`.
     pub budget: u64,
 }

@@ -1,10 +1,10 @@
-//! The planner: from a profile, a machine and a request to a plan.
+//! The planner: makes a plan from a profile, a machine and a request.
 
 use std::borrow::Cow;
 
 use crate::machine::{Machine, UnusedGpu, UnusedReason};
 use crate::memory;
-use crate::memory::{Companion, ContextParams, FileFacts, MOST_TAKEN_BACK, NotMapped};
+use crate::memory::{Companion, ContextParams, FileFacts, MAX_ROLLBACK_TOKENS, NotMapped};
 use crate::profile::ModelProfile;
 
 use super::fit::Chosen;
@@ -12,8 +12,8 @@ use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
 use super::{Context, Error, KvCache, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons};
 
-/// A placement that is this many times as fast at some depth gets a note.
-const WORTH_A_NOTE: f64 = 1.1;
+/// The least speed-up, as a factor, of another placement that the notes mention.
+const MIN_NOTED_SPEEDUP: f64 = 1.1;
 
 /// Makes plans of one model on one machine.
 ///
@@ -48,44 +48,47 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The same with [`Request::allow_paging`].
+    /// The same planner with [`Request::allow_paging`].
     pub fn with_paging(mut self) -> Self {
         self.request.allow_paging = true;
         self
     }
 
-    /// Leaves room for something that is loaded beside the model: an mmproj, a draft. It goes to a GPU where it can.
+    /// Leaves memory for a file loaded beside the model, such as an mmproj or a draft. It goes to a GPU if one has
+    /// room.
     pub fn beside(mut self, companion: Companion) -> Self {
         self.companions.push(companion);
         self
     }
 
-    /// The plan by the estimate: the fastest that is safe, or as the request's [`Policy`] says.
+    /// Plans by the estimate alone: the fastest placement that fits, or the best by the request's [`Policy`].
     ///
     /// # Errors
     ///
-    /// [`Error::DoesNotFit`] where it fits nowhere, with the bytes missing on each device; [`Error::Unknown`] where
-    /// the model's memory follows no law we know: only a probe can plan such a model.
+    /// [`Error::DoesNotFit`] if no placement fits, with the bytes missing on each device; [`Error::Unknown`] if only a
+    /// probe can tell the model's memory.
     pub fn plan(&self) -> Result<Plan, Error> {
         self.plan_by(None)
     }
 
-    /// The plan by llama.cpp's own numbers: the estimate says where to look, the probe decides. The accepted placement
-    /// has been probed. So has the one that would be better and lacks the least, unless the corrected estimate says
-    /// that it lacks more than any error of its own. It takes at most 6 probes for one GPU and 12 for several, unless
-    /// none of these fits: then the search for the most layers takes its own. A longer context takes up to 3 more. On
-    /// more than two GPUs none is spent on what would be faster by less than half a percent. Where types of the cache
-    /// may be chosen ([`KvCache`]), it is as many probes for each type.
+    /// Plans with llama.cpp's own numbers: the estimate proposes placements, and the probe accepts or rejects them.
+    /// llama.cpp has confirmed the accepted placement. It has also rejected the next better one, unless the corrected
+    /// estimate alone excludes that.
+    ///
+    /// The plan takes at most 6 probes on one GPU and 12 on several. If none of these fits, the search for the most
+    /// layers takes that many again; a longer context takes up to 3 more. With more than two GPUs, no probe is spent on
+    /// a gain below half a percent. If the planner may choose the cache's type ([`KvCache`]), each type may take that
+    /// many probes.
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] where the probe fails on a GPU and no
-    /// other one will do.
+    /// As [`plan`](Self::plan), but never [`Error::Unknown`]; [`Error::Probe`] if the probe fails on a GPU and no other
+    /// GPU will do.
     pub fn plan_probed(&self, probe: &dyn Probe) -> Result<Plan, Error> {
         self.plan_by(Some(probe))
     }
 
-    /// A plan in memory; where there is none, one that reads weights from disk again, if that is allowed.
+    /// Plans in memory; if nothing fits and the request allows it, plans with paging.
     pub(super) fn plan_by(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         if !self.request.allow_paging {
             return self.plan_once(probe);
@@ -95,7 +98,7 @@ impl<'a> Planner<'a> {
             Err(Error::DoesNotFit { .. }) => {
                 let mut request = self.request.clone();
                 (request.params.mmap, request.params.repack) = (true, false);
-                // More context would leave less room for weights.
+                // A longer context would leave less memory for weights.
                 request.context = Context::Tokens(request.tokens(&self.profile));
                 request.params.n_ctx = 0;
                 let mut found = self.clone().request(request).plan_once(probe)?;
@@ -114,15 +117,15 @@ impl<'a> Planner<'a> {
         }
         let policy = match (self.unknown(), probe) {
             (Some(reason), None) => return Err(Error::Unknown { model: self.profile.name.clone(), reason }),
-            // Without a known law of its memory, no estimate says which placement is the fastest. Of a context that
-            // predicts further tokens only the compute buffers are not known, and those the probes correct.
+            // Without a memory model of the architecture the estimate cannot rank placements by speed. A context that
+            // predicts further tokens lacks only its compute buffers, which the probes correct.
             (Some(_), Some(_)) if self.request.embeds() || self.profile.unmodelled().is_some() => Policy::MostLayers,
-            // Whoever names a number of layers wants that number, and no other placement of them.
+            // A request for an exact number of layers gets whole layers, not another split of the same number.
             _ if self.request.gpu_layers.is_exact() => Policy::MostLayers,
             _ => self.request.policy,
         };
         let params = self.params();
-        let model = SpeedModel::new(&self.profile, &params, Rates::of(&[], &self.machine.host));
+        let model = SpeedModel::new(&self.profile, &params, Rates::for_devices(&[], &self.machine.host));
         let mut chosen = match self.is_stated() {
             true => self.stated(&params, probe)?,
             false => self.chosen(policy, (&params, &model), probe)?,
@@ -138,7 +141,7 @@ impl<'a> Planner<'a> {
         self.profile.check_predicting(request.params.n_seq_max, request.embeds())?;
         request.asked_context()?;
         let n_ctx = request.tokens(&self.profile);
-        let asked = request.workload.iter().map(|it| ("workload", it.tokens()));
+        let asked = request.workload.iter().map(|workload| ("workload", workload.tokens()));
         let at = request.at.iter().map(|&depth| ("at", depth));
         match asked.chain(at).find(|&(_, tokens)| tokens > n_ctx) {
             Some((parameter, tokens)) => Err(Error::Memory(memory::Error::Context {
@@ -150,7 +153,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The best placement by this policy; where nothing fits by it, that with the most layers.
+    /// The best placement by `policy`; if none fits by `Fastest`, the one with the most layers.
     fn chosen<'s>(
         &'s self,
         policy: Policy,
@@ -177,7 +180,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Says how much more is on GPUs, and how much faster, than the best placement with the types that were given.
+    /// The note on a smaller cache type: its gains over the best placement with the given type.
     fn bought_by_smaller_cache(
         &self,
         chosen: &Chosen<'_>,
@@ -194,31 +197,31 @@ impl<'a> Planner<'a> {
         };
         let work = self.request.work(profile);
         let seconds = |chosen: &Chosen<'_>| -> Result<f64, Error> {
-            let model = model.over(profile, &chosen.params, Rates::of(&chosen.room.gpus, chosen.room.host));
+            let model = model.over(profile, &chosen.params, Rates::for_devices(&chosen.room.gpus, chosen.room.host));
             Ok(model.overrides(profile, &chosen.split.overrides)?.seconds(&chosen.assignment, &work))
         };
         let speedup = wider.as_ref().map(|wider| Ok::<_, Error>(seconds(wider)? / seconds(chosen)?)).transpose()?;
         Ok(reasons::smaller_cache(chosen, params.type_k, wider.as_ref().zip(speedup)))
     }
 
-    /// Notes where another placement would generate faster at the beginning or at the end of the context. Where all is
-    /// on GPUs, none would.
+    /// Notes another placement that would generate faster at the beginning or the end of the context. With all layers
+    /// on GPUs there is none.
     fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>, model: &SpeedModel) -> Result<Chosen<'c>, Error> {
         let layers = self.profile.full_offload();
-        let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.parted_blocks == 0;
+        let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.split_blocks == 0;
         if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
             return Ok(chosen);
         }
         let of = |chosen: &Chosen<'_>| {
-            let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
+            let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
             model.over(&self.profile, &chosen.params, rates).overrides(&self.profile, &chosen.split.overrides)
         };
         let here = of(&chosen)?;
         let depths = self.request.depths(chosen.params.n_ctx);
-        // The first and the last, which may be one.
+        // The first and the last depth, which may be the same.
         for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
             let workload = Workload::new(0, 1).after(depth);
-            // Everything else stays as it was chosen.
+            // All settings stay as chosen.
             let mut request = self.request.clone().workload(workload);
             request.max_ubatch = None;
             request.kv_cache = KvCache::Given;
@@ -234,28 +237,29 @@ impl<'a> Planner<'a> {
             }
             let seconds = here.seconds(&chosen.assignment, &workload);
             let faster = seconds / of(&other)?.seconds(&other.assignment, &workload);
-            if faster > WORTH_A_NOTE {
+            if faster > MIN_NOTED_SPEEDUP {
                 chosen.notes.push(reasons::another_is_faster(depth, &other, layers, faster));
             }
         }
         Ok(chosen)
     }
 
-    /// The request's parameters, every default resolved.
+    /// The request's parameters, with every default resolved.
     pub(super) fn params(&self) -> ContextParams {
         let mut params = self.request.params.clone();
         params.n_ctx = self.request.tokens(&self.profile);
         params.mtp = self.profile.predicts();
         params.n_rs_seq = if self.profile.goes_back_by_states() {
-            // A computation has two tokens more (llama-batch.cpp, `split_equal`).
+            // A computation holds two tokens beside the drafts (llama-batch.cpp, `split_equal`).
             let most = params.computed().min(params.n_ctx).saturating_sub(2);
-            self.request.drafts(&self.profile).min(most).min(MOST_TAKEN_BACK)
+            self.request.drafts(&self.profile).min(most).min(MAX_ROLLBACK_TOKENS)
         } else {
             0
         };
         if self.request.embeds() {
-            // llama.cpp pools what one computation holds of a text; with a cache of their own it would compute parts of
-            // texts. A mean it can only reserve for as many tokens of each (llama-context.cpp, `graph_reserve`).
+            // llama.cpp pools the tokens of a text within one computation; with separate caches it would compute texts
+            // in pieces. For mean pooling it can only reserve equally many tokens for each text (llama-context.cpp,
+            // `graph_reserve`).
             params.n_seq_max = params.n_seq_max.min(params.n_ctx).max(1);
             params.n_ctx = params.n_ctx.div_ceil(params.n_seq_max).saturating_mul(params.n_seq_max);
             (params.n_batch, params.n_ubatch) = (params.n_ctx, params.n_ctx);
@@ -263,7 +267,8 @@ impl<'a> Planner<'a> {
             params.kv_unified = true;
         }
         if params.n_outputs_max > 0 {
-            // A token of every sequence may ask for its logits in one batch; one more than stated ends the process.
+            // One token of every sequence, and each of its drafts, may request logits in one batch. llama.cpp aborts
+            // the process if more tokens do than were stated.
             let each = self.request.drafts(&self.profile).saturating_add(1);
             let all = params.n_seq_max.saturating_mul(each).min(params.n_batch);
             params.n_outputs_max = params.n_outputs_max.max(params.n_seq_max).max(all);
@@ -271,7 +276,7 @@ impl<'a> Planner<'a> {
         params
     }
 
-    /// Why the estimate cannot be trusted for this model, if it cannot: then only a probe can plan it.
+    /// Why the estimate does not cover this model or context, if so. Only a probe can plan it then.
     pub fn unknown(&self) -> Option<String> {
         let embeds = self.request.embeds().then(|| {
             "a context for embeddings computes what we have no model of (llama-graph.cpp, build_pooling)".to_owned()
@@ -288,14 +293,14 @@ impl<'a> Planner<'a> {
         let layers = profile.full_offload();
         let n = chosen.split.n_gpu_layers;
         let workload = self.request.work(profile);
-        let rates = Rates::of(&chosen.room.gpus, chosen.room.host);
-        // Of generation, which a context for embeddings does not do.
+        let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
+        // A context for embeddings generates nothing, so it has no speed.
         let work = (workload, &self.request.depths(chosen.params.n_ctx)[..]);
         let model = model.over(profile, &chosen.params, rates);
         let speed = (!self.request.embeds())
-            .then(|| Speed::of(profile, &model, work, &chosen.assignment, &chosen.split))
+            .then(|| Speed::predict(profile, &model, work, &chosen.assignment, &chosen.split))
             .transpose()?;
-        let paging = Paging::of(profile, &chosen)?;
+        let paging = Paging::for_placement(profile, &chosen)?;
         let speed = match (speed, paging) {
             (Some(speed), Some(paging)) => Some(paging.slow_down(speed, chosen.params.n_ubatch)),
             (speed, _) => speed,
@@ -305,16 +310,20 @@ impl<'a> Planner<'a> {
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
-        // A card that a build cannot drive is the commonest reason for a slow model. The same hardware under another
-        // name is no loss.
+        // A card that this build cannot drive is the most common reason for a slow model. The same hardware listed
+        // under another name is no loss.
         let is_lost = |unused: &&UnusedGpu| !matches!(unused.reason, UnusedReason::SameAs { .. });
         notes.extend(self.machine.unused_gpus.iter().filter(is_lost).map(ToString::to_string));
         let windows = profile.state.windows();
         let placements = chosen.room.placements(&chosen.levels, &chosen.counts, layers - n);
         notes.extend(reasons::carried(&self.machine, &placements));
-        let context = chosen.params.clone().mapped_for(FileFacts::of(profile), &chosen.room.gpus);
+        let context = chosen.params.clone().mapped_for(FileFacts::from_profile(profile), &chosen.room.gpus);
         if context.mmap != chosen.params.mmap {
-            notes.extend(NotMapped::of(FileFacts::of(profile), &chosen.room.gpus).as_ref().map(NotMapped::to_string));
+            notes.extend(
+                NotMapped::check(FileFacts::from_profile(profile), &chosen.room.gpus)
+                    .as_ref()
+                    .map(NotMapped::to_string),
+            );
         }
         Ok(Plan {
             model: ModelSummary {
@@ -330,8 +339,8 @@ impl<'a> Planner<'a> {
             n_gpu_layers: n,
             tensor_split: chosen.split.tensor_split,
             overrides: chosen.split.overrides,
-            full_offload: n == layers && chosen.parted_blocks == 0,
-            parted_blocks: chosen.parted_blocks,
+            full_offload: n == layers && chosen.split_blocks == 0,
+            split_blocks: chosen.split_blocks,
             placements,
             context,
             confidence: chosen.confidence,

@@ -1,21 +1,23 @@
-//! The question that a planner may ask llama.cpp.
+//! The interface by which the planner asks llama.cpp.
 
 use crate::machine::{Bytes, Gpu};
 use crate::memory::{ContextParams, Footprint, Footprints, Split};
 
-/// Asks llama.cpp itself what a placement takes, without loading it.
+/// Asks llama.cpp how much memory a placement takes, without loading the model.
 ///
-/// Called for a handful of placements per plan. The load room implements it; without one the estimate decides.
+/// The planner calls it for a handful of placements. The load room implements it; without a probe the estimate decides.
 pub trait Probe {
-    /// Bytes per device with the model split so over these GPUs, or on the host alone where there are none.
+    /// Bytes that the model takes on each device, split over these GPUs as `split` says. Without GPUs, the model is on
+    /// the host.
     ///
-    /// `output` of the answer may be left out (0): the planner then adds the buffer of logits, which llama.cpp's
-    /// breakdown does not count, to the host's `compute`.
+    /// The answer may leave `output` at 0: the planner then adds the buffer of logits, which llama.cpp's breakdown does
+    /// not count, to the host's `compute`.
     ///
     /// # Errors
     ///
-    /// [`NoRoom`] where a device has too little for what the probe itself had to allocate: such a placement does not
-    /// fit. Any other error keeps llama.cpp from answering, and counts against the devices.
+    /// [`NoRoom`] if a device lacks memory for an allocation that the probe itself makes; the planner takes this as a
+    /// placement that does not fit. With any other error llama.cpp gave no answer, and the planner counts the error
+    /// against the devices.
     fn footprints(
         &self,
         gpus: &[&Gpu],
@@ -24,7 +26,7 @@ pub trait Probe {
     ) -> Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// An answer with the buffer of logits of so many bytes, unless it has one.
+/// The answer with an output buffer of `output` bytes added, unless it already has one.
 pub(super) fn with_output(mut answer: Footprints, output: u64) -> Footprints {
     if answer.output == 0 {
         answer.output = output;
@@ -33,19 +35,19 @@ pub(super) fn with_output(mut answer: Footprints, output: u64) -> Footprints {
     answer
 }
 
-/// A device has no room for what a probe really allocates, such as the state of a recurrent model.
+/// A device lacks memory for a buffer that the probe really allocates, such as the state of a recurrent model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{device} has no room for {}", Bytes(*bytes))]
 #[non_exhaustive]
 pub struct NoRoom {
-    /// The device, as ggml names it.
+    /// The device's name in ggml.
     pub device: String,
-    /// Bytes of the buffer that it has no room for.
+    /// Bytes of the buffer.
     pub bytes: u64,
 }
 
 impl NoRoom {
-    /// A device without room for a buffer of so many bytes.
+    /// The error for a buffer of `bytes` bytes on `device`.
     pub fn new(device: impl Into<String>, bytes: u64) -> Self {
         Self { device: device.into(), bytes }
     }

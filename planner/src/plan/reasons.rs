@@ -1,4 +1,4 @@
-//! The notes of a plan, in words, beside the reason for choosing it.
+//! The notes of a plan, apart from the reason for its placement.
 
 use crate::machine::{Bytes, GpuKind, Machine};
 use crate::memory::{ContextParams, KvType, full_windows};
@@ -7,13 +7,13 @@ use crate::profile::{ModelProfile, Weight};
 use super::fit::Chosen;
 use super::{Confidence, Context, GpuLayers, Placement, Request};
 
-/// So many of what is called so.
+/// `3 layers`, `1 layer`.
 pub(super) fn counted(n: u32, what: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{n} {what}{plural}")
 }
 
-/// What a load carries to other machines, and how long that takes.
+/// The weights that each load sends to other machines, and how long that takes.
 pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Iterator<Item = String> {
     machine.gpus.iter().filter(|gpu| gpu.kind == GpuKind::Remote && gpu.device.is_some()).filter_map(|gpu| {
         let placement = placements.iter().find(|placement| placement.device == gpu.device)?;
@@ -27,7 +27,7 @@ pub(super) fn carried(machine: &Machine, placements: &[Placement]) -> impl Itera
     })
 }
 
-/// Where the plan differs from the letter of the request.
+/// A note for a request that the plan could not follow to the letter.
 pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<String> {
     let layers = profile.full_offload();
     match request.gpu_layers {
@@ -38,10 +38,10 @@ pub(super) fn changed(profile: &ModelProfile, request: &Request) -> Option<Strin
     }
 }
 
-/// Another placement that is so many times as fast: at a depth, or else with parts of dense blocks on the host.
+/// A note on another placement that generates `faster` times as fast at `depth` tokens.
 pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, faster: f64) -> String {
     let n = other.split.n_gpu_layers;
-    let parts = match other.parted_blocks {
+    let parts = match other.split_blocks {
         0 => String::new(),
         blocks => format!(" with parts of {} on the host", counted(blocks, "block")),
     };
@@ -51,8 +51,8 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
     )
 }
 
-/// What a smaller type of the cache than `given` has bought: more of the model on GPUs, and speed, beside the best
-/// placement with that type, which may not fit at all.
+/// What a smaller cache type than `given` gains: layers on GPUs and speed, compared with the best placement for the
+/// `given` type (`wider`), if that fits at all.
 pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&Chosen<'_>, f64)>) -> String {
     let ty = chosen.params.type_k;
     let mut bought = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&
             if layers > 0 {
                 bought.push(format!("{} more on GPUs", counted(layers, "layer")));
             }
-            let (now, then) = (chosen.parted_blocks, wider.parted_blocks);
+            let (now, then) = (chosen.split_blocks, wider.split_blocks);
             if layers == 0 && now < then {
                 bought.push(format!("parts of {} on the host instead of {then}", counted(now, "block")));
             }
@@ -81,7 +81,7 @@ pub(super) fn smaller_cache(chosen: &Chosen<'_>, given: KvType, wider: Option<(&
     format!("cache in {ty}: {}; {cost}", bought.join(", "))
 }
 
-/// What to know of the model and of the numbers.
+/// Notes on the model and on the accuracy of the numbers.
 pub(super) fn notes(
     profile: &ModelProfile,
     request: &Request,

@@ -1,4 +1,4 @@
-//! A plan as people read it.
+//! The text form of a plan.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use super::reasons::counted;
 use super::{Placement, PlacementKind, Plan, Speed};
 
 impl fmt::Display for Plan {
-    /// The model in a line, a table with a line per device, what decided, a line per further note, the predicted speed,
-    /// and the same placement in other programs.
+    /// One line for the model, a table with a line for each device, the reason, the notes, the predicted speed, and the
+    /// same placement in other programs' flags.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.model;
         write!(f, "{}", model.name)?;
@@ -18,7 +18,7 @@ impl fmt::Display for Plan {
             write!(f, " · {file_type}")?;
         }
         writeln!(f, " · {} · {} + output", Bytes(model.file_bytes), counted(model.blocks, "layer"))?;
-        let width = self.placements.iter().map(|it| it.name.chars().count()).fold(16, usize::max);
+        let width = self.placements.iter().map(|placement| placement.name.chars().count()).fold(16, usize::max);
         let cells: Vec<[String; 5]> = self.placements.iter().map(cells).collect();
         let heads = ["weights", "KV", "compute", "headroom", "free"].map(str::to_owned);
         let widest = |column: usize| cells.iter().map(|row| row[column].len()).fold(heads[column].len(), usize::max);
@@ -35,7 +35,7 @@ impl fmt::Display for Plan {
             writeln!(f)?;
             line(f, &placement.name, row)?;
             match placement.kind {
-                PlacementKind::Host if placement.layers == 0 => match self.parted_blocks {
+                PlacementKind::Host if placement.layers == 0 => match self.split_blocks {
                     0 => {}
                     blocks => write!(f, "   parts of {}", counted(blocks, "block"))?,
                 },
@@ -65,7 +65,7 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    /// What is predicted, and what the layers on the host cost.
+    /// The predicted speed, and the cost of the layers on the host.
     fn speed_in_words(&self, speed: &Speed) -> String {
         let mut depths = speed.generation.iter();
         let middle = (speed.depth, speed.tokens_per_second);
@@ -85,11 +85,11 @@ impl Plan {
             return begin;
         };
         let on_host = rounded(speed.all_on_host);
-        if self.n_gpu_layers == self.layers() && self.parted_blocks == 0 {
+        if self.n_gpu_layers == self.layers() && self.split_blocks == 0 {
             return format!("{begin} (all on the host: {on_host})");
         }
         let slow = match self.layers() - self.n_gpu_layers {
-            0 => format!("parts of {}", counted(self.parted_blocks, "block")),
+            0 => format!("parts of {}", counted(self.split_blocks, "block")),
             n => counted(n, "layer"),
         };
         let fastest = speed.gpu_rates.iter().copied().fold(0.0, f64::max);
@@ -102,24 +102,24 @@ impl Plan {
         )
     }
 
-    /// The same placement in other programs, where a number says it all.
+    /// The placement as flags of other programs, if the number of layers alone describes it.
     fn elsewhere(&self) -> Option<String> {
         let n = self.n_gpu_layers;
         let simple = self.overrides.is_empty() && self.tensor_split.is_empty();
         (simple && self.gpus().next().is_some())
-            // LM Studio's slider ends at the blocks.
+            // The largest value of LM Studio's slider is the number of blocks.
             .then(|| format!("llama.cpp -ngl {n} · Ollama num_gpu {n} · LM Studio {}", n.min(self.model.blocks)))
     }
 }
 
-/// Three digits, as many as a prediction is worth.
+/// Rounds to about three digits, the precision of a prediction.
 fn rounded(number: f64) -> String {
     let digits = usize::from(number < 99.5) + usize::from(number < 9.95);
     format!("{number:.digits$}")
 }
 
 fn cells(placement: &Placement) -> [String; 5] {
-    // Nothing is nothing, not "0 B".
+    // An empty cell is easier to see than `0 B`.
     let bytes = |bytes: u64| match bytes {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),

@@ -11,42 +11,42 @@ use crate::profile::ModelProfile;
 
 use super::{Error, KvCache, Workload};
 
-/// How many tokens of context to make room for.
+/// How many tokens of context to plan for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Context {
-    /// 4096 tokens, and more of them, up to 32,768, as far as that costs no layer and takes at most half of what would
-    /// be left of each device's budget. Never more than the model was trained on.
+    /// 4096 tokens, and up to 32,768 if the extra tokens cost no layer and take at most half of each device's remaining
+    /// budget. Never more than the model's training context.
     ///
-    /// llama.cpp's own default is what the model was trained on, or what fits: 16 GiB of cache for an 8B model and
-    /// 131,072 tokens.
+    /// llama.cpp's own default is the training context, or as much of it as fits: for an 8B model with 131,072 tokens
+    /// that is a cache of 16 GiB.
     #[default]
     Default,
-    /// As many as the model was trained on.
+    /// The model's training context.
     Model,
-    /// So many. More than the model was trained on is allowed, and the plan says so.
+    /// Exactly this many tokens. A number above the training context is allowed, and the plan notes it.
     Tokens(u32),
-    /// So many, and more of them, up to what the model was trained on, as far as that costs no layer.
+    /// At least this many tokens, and up to the training context if the extra tokens cost no layer.
     AtLeast(u32),
-    /// 4096 tokens, and more in the same way.
+    /// At least 4096 tokens, and up to the training context if the extra tokens cost no layer.
     Auto,
 }
 
 impl Context {
-    /// The least tokens of [`Context::Default`], and the most.
+    /// Fewest and most tokens of [`Context::Default`].
     const DEFAULT_TOKENS: [u32; 2] = [4096, 32_768];
 
-    /// Whether there may be more of them.
+    /// Whether the planner may add tokens.
     pub const fn may_grow(self) -> bool {
         matches!(self, Self::Default | Self::AtLeast(_) | Self::Auto)
     }
 
-    /// The number of tokens for this model; of what [may grow](Self::may_grow) the least.
+    /// The number of tokens for this model. If the context [may grow](Self::may_grow), this is its minimum.
     pub fn tokens(self, profile: &ModelProfile) -> u32 {
         let trained = profile.hparams.n_ctx_train;
         match self {
-            // A header that says 0 says nothing.
+            // A training context of 0 means that the header does not state one.
             Self::Default | Self::Auto if trained == 0 => Self::DEFAULT_TOKENS[0],
             Self::Default | Self::Auto => trained.min(Self::DEFAULT_TOKENS[0]),
             Self::Model => trained,
@@ -55,12 +55,12 @@ impl Context {
     }
 }
 
-/// How much longer a context may become than it has to be.
+/// How far a context may grow beyond its minimum.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Growth {
-    /// Tokens at most.
+    /// The upper limit, in tokens.
     pub(super) most: u32,
-    /// The share of what is left of each device that it may take: `1 / share`.
+    /// The growth may take `1 / share` of each device's remaining budget.
     pub(super) share: u64,
 }
 
@@ -69,20 +69,20 @@ pub(super) struct Growth {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GpuLayers {
-    /// As many as are safe and make it faster.
+    /// The number of layers that fits with the headroom kept and gives the fastest plan.
     #[default]
     Auto,
-    /// The same, and so many at most, the output layer counted first: what a number is taken for.
+    /// As `Auto`, with at most this many layers, the output layer included. A plain number converts to this variant.
     AtMost(u32),
-    /// So many, the output layer counted first. More than there are means all of them. If they do not fit, that is an
-    /// error and not a smaller plan.
+    /// Exactly this many layers, the output layer included; a larger number than the model has means all of them. A
+    /// request that does not fit fails instead of shrinking.
     Exactly(u32),
-    /// All of them. If they do not fit, that is an error.
+    /// All layers. A request that does not fit fails.
     All,
 }
 
 impl GpuLayers {
-    /// The least and the most, of so many.
+    /// The numbers of layers on GPUs that the search may choose, for a model with `layers` layers.
     pub(super) fn range(self, layers: u32) -> RangeInclusive<u32> {
         match self {
             Self::Auto => 0..=layers,
@@ -92,53 +92,54 @@ impl GpuLayers {
         }
     }
 
-    /// Whether no other number will do.
+    /// Whether the request allows one number only.
     pub(super) const fn is_exact(self) -> bool {
         matches!(self, Self::Exactly(_) | Self::All)
     }
 }
 
-/// At most so many.
+/// A plain number is an upper limit.
 impl From<u32> for GpuLayers {
     fn from(layers: u32) -> Self {
         Self::AtMost(layers)
     }
 }
 
-/// What makes one safe plan better than another.
+/// The criterion by which the planner ranks placements that fit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Policy {
-    /// More predicted tokens per second: layers go to the GPU that reads fastest, experts that find no room
-    /// stay on the host.
+    /// More predicted tokens per second: layers go to the GPU that reads fastest, and experts that do not fit stay on
+    /// the host.
     #[default]
     Fastest,
-    /// More layers on GPUs: exactly the largest safe `n_gpu_layers`, whole layers only, on as few GPUs as take so many.
+    /// More layers on GPUs: the largest `n_gpu_layers` that fits, whole layers only, on as few GPUs as can hold them.
     MostLayers,
 }
 
-/// Which parts of a block may stay on the host though the block is on a GPU.
+/// Which parts of a block may stay on the host while the block is on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HostParts {
-    /// Experts; of a model without experts the feed-forward matrices: attention, keys and values first. Where a dense
-    /// model is on a GPU in part, this is faster the more tokens are in the context. llama.cpp's first computation can
-    /// then need a little more than it reserves: that comes out of the headroom, and with none a load may find out in
-    /// its warm-up and plan again.
+    /// Experts; in a model without experts, the feed-forward matrices. Attention, keys and values go to the GPU first,
+    /// which speeds up a partly offloaded dense model more the longer the context is.
+    ///
+    /// llama.cpp's first computation can then need slightly more memory than it reserved. The headroom covers the
+    /// difference; without headroom the load's warm-up may fail and trigger a new plan.
     #[default]
     Auto,
-    /// None: whole layers.
+    /// No parts: layers stay whole.
     None,
-    /// Experts, of which a token reads a few: many bytes that cost little there.
+    /// Experts: a token reads only a few of them, so on the host they free many bytes at a low cost.
     Experts,
-    /// Experts, and the dense feed-forward matrices too: attention first.
+    /// Experts and dense feed-forward matrices; attention goes to the GPU first.
     FeedForward,
 }
 
-/// The request that a plan is made for. The default asks for the fastest safe plan with room for 4096 tokens, and for
-/// up to 32,768 where they cost no layer ([`Context::Default`]).
+/// The requirements of a plan. The default asks for the fastest placement that fits, with at least 4096 tokens of
+/// context and up to 32,768 if they cost no layer ([`Context::Default`]).
 ///
 /// ```
 /// use autoplace_planner::plan::{Context, Request};
@@ -153,46 +154,48 @@ pub struct Request {
     pub context: Context,
     /// Layers on GPUs.
     pub gpu_layers: GpuLayers,
-    /// What makes a plan better.
+    /// The criterion between placements that fit.
     pub policy: Policy,
-    /// What to leave free on GPUs.
+    /// Memory to leave free on GPUs.
     pub headroom: Headroom,
-    /// Types of the keys and values.
+    /// Allowed types for the keys and values.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub kv_cache: KvCache,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
-    /// The most tokens to compute at once, where more than `params.n_ubatch` make the plan faster: doubled up to this,
-    /// and to `params.n_batch`. `None` leaves it as it is.
+    /// The largest ubatch, in tokens, that the planner may choose to make the plan faster. It doubles `params.n_ubatch`
+    /// up to this value and `params.n_batch`. `None` keeps `params.n_ubatch`.
     #[serde(default)]
     pub max_ubatch: Option<u32>,
-    /// What is to take the least time. `None` is [`Workload::typical`].
+    /// The prompt and reply whose time is minimised. `None` is [`Workload::typical`].
     #[serde(default)]
     pub workload: Option<Workload>,
-    /// Depths that the plan's speed is predicted for, in tokens. Empty: a beginning, half and all of the context.
+    /// Context depths, in tokens, at which the plan predicts its speed. Empty: near the beginning, half way, and the
+    /// full context.
     #[serde(default)]
     pub at: Vec<u32>,
-    /// Tokens of each sequence that may be drafted and computed together with its last one: speculative decoding. The
-    /// context has an output for each, whose logits take memory. 0 is none, or 3 for a model [with a block that
-    /// predicts](ModelProfile::with_mtp).
+    /// Tokens that each sequence may draft for speculative decoding; one computation covers them and the sequence's
+    /// last token. The context reserves an output for each, and its logits take memory. 0 means no drafts, or 3 for a
+    /// model [with a block that predicts further tokens](ModelProfile::with_mtp).
     #[serde(default)]
     pub draft_max: u32,
-    /// Whether weights that the host's memory has no room for may be read from disk again for every token.
+    /// Whether weights that do not fit in the host's memory may be read from disk again for every token.
     #[serde(default, skip_serializing_if = "crate::json::is_default")]
     pub allow_paging: bool,
-    /// Weights that lie elsewhere than their layer, as `--override-tensor` and `--n-cpu-moe` say it: the first pattern
-    /// found in a weight's name decides. GPUs count in the machine's order.
+    /// Weights to place apart from their layer, as with `--override-tensor` and `--n-cpu-moe`. The first pattern found
+    /// in a weight's name decides. GPUs are numbered in the machine's order.
     ///
-    /// Overrides, or a [`tensor_split`](Self::tensor_split), state a placement: then nothing is searched but the number
-    /// of layers, where [`gpu_layers`](Self::gpu_layers) leaves it open. Empty: the plan chooses.
+    /// Overrides or a [`tensor_split`](Self::tensor_split) fix the placement: the planner then chooses only the number
+    /// of layers, and only if [`gpu_layers`](Self::gpu_layers) leaves it open. Empty: the planner chooses the
+    /// placement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<TensorOverride>,
-    /// The proportions in which the machine's GPUs share the layers, in its order; missing ones are 0. Empty: the plan
-    /// chooses, or beside `overrides` the free bytes decide, as in llama.cpp.
+    /// Proportions in which the machine's GPUs share the layers, in the machine's order; missing entries are 0. Empty:
+    /// the planner chooses, or beside `overrides` the free bytes decide, as in llama.cpp.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tensor_split: Vec<f32>,
-    /// Everything else, under llama.cpp's names and with its defaults. Its `n_ctx` is 0: as `context` says. Another
-    /// number counts as [`Context::Tokens`], and is refused beside another context.
+    /// All other parameters, with llama.cpp's names and defaults. An `n_ctx` of 0 defers to `context`. Another number
+    /// counts as [`Context::Tokens`], and conflicts with any other `context`.
     pub params: ContextParams,
 }
 
@@ -205,8 +208,8 @@ impl Default for Request {
 }
 
 impl Request {
-    /// Of more tokens at once prompts gain no more (docs/speed-model.md), and compute buffers grow with them.
-    const LARGEST_UBATCH: u32 = 2048;
+    /// Larger ubatches do not speed up prompts (docs/speed-model.md), and compute buffers grow with them.
+    const MAX_UBATCH: u32 = 2048;
 
     /// The default request.
     pub fn new() -> Self {
@@ -217,7 +220,7 @@ impl Request {
             headroom: Headroom::Default,
             kv_cache: KvCache::Given,
             host_parts: HostParts::Auto,
-            max_ubatch: Some(Self::LARGEST_UBATCH),
+            max_ubatch: Some(Self::MAX_UBATCH),
             workload: None,
             at: Vec::new(),
             draft_max: 0,
@@ -229,62 +232,63 @@ impl Request {
     }
 
     setters! {
-        /// Sets how many tokens of context there are, or how many there may be.
+        /// Sets the tokens of context, or their range.
         context(tokens: Context) context = tokens;
-        /// Sets what makes a plan better.
+        /// Sets the criterion between placements that fit.
         policy(policy: Policy) policy = policy;
-        /// Sets which types the keys and values may have.
+        /// Sets the allowed types for the keys and values.
         kv_cache(types: KvCache) kv_cache = types;
         /// Sets which parts of a block may stay on the host.
         host_parts(parts: HostParts) host_parts = parts;
-        /// Sets the most tokens that may be computed at once where that makes the plan faster (2048, unless
-        /// [`n_ubatch`](Self::n_ubatch) is set).
+        /// Sets the largest ubatch that the planner may choose, in tokens. The default is 2048;
+        /// [`n_ubatch`](Self::n_ubatch) fixes the ubatch instead.
         max_ubatch(tokens: u32) max_ubatch = Some(tokens);
-        /// Sets what is to take the least time: a prompt and its reply.
+        /// Sets the prompt and reply whose time is minimised.
         workload(workload: Workload) workload = Some(workload);
-        /// Sets what to leave free on GPUs.
+        /// Sets the memory to leave free on GPUs.
         headroom(headroom: Headroom) headroom = headroom;
-        /// Sets whether the cache of a layer lies where the layer lies, or on the host (llama.cpp: `true`).
+        /// Sets whether a layer's cache lies on the layer's device (llama.cpp's default: `true`) or on the host.
         offload_kqv(offload: bool) params.offload_kqv = offload;
-        /// Sets whether layers with a sliding window keep the whole context all the same (`false`, as llama.cpp's
-        /// programs have it).
+        /// Sets whether layers with a sliding window keep the whole context. The default is `false`, as in llama.cpp's
+        /// programs.
         swa_full(full: bool) params.swa_full = full;
-        /// Sets the tokens that one call may submit (llama.cpp: 2048).
+        /// Sets the tokens that one call may submit (llama.cpp's default: 2048).
         n_batch(tokens: u32) params.n_batch = tokens;
-        /// Sets the sequences held at once (1).
+        /// Sets the sequences that the context holds at once (default: 1).
         n_seq_max(sequences: u32) params.n_seq_max = sequences;
-        /// Sets the tokens of a batch whose logits may be asked for: 1, which is enough to generate; 0 is all of them,
-        /// llama.cpp's default.
+        /// Sets the tokens of a batch that may request logits. The default is 1, which is enough to generate; 0 means
+        /// all tokens, llama.cpp's default.
         n_outputs_max(rows: u32) params.n_outputs_max = rows;
-        /// Sets the tokens of each sequence that may be drafted at once (0).
+        /// Sets the tokens that each sequence may draft at once (default: 0).
         draft_max(tokens: u32) draft_max = tokens;
-        /// Sets whether a model may be planned that fits nowhere, GPUs and host together (`false`: that is an error).
+        /// Sets whether to plan a model that does not fit in the GPUs and the host together (default: `false`, an
+        /// error).
         ///
-        /// Where it fits nothing changes. Where it does not, its file is mapped and the host's weights are not
-        /// rearranged (`mmap` on, `repack` off): the system drops pages that it has no room for, and reads them from
-        /// disk again, which [`Plan::paging`](super::Plan::paging) counts. Cache, compute buffers and adapters must
-        /// fit. GPUs beside which no file is mapped ([`NotMapped`](crate::memory::NotMapped)) have no part in such a
-        /// plan.
+        /// A model that fits is planned as usual. For a larger one the plan maps the file and does not rearrange the
+        /// host's weights (`mmap` on, `repack` off). The system then drops pages that do not fit and reads them from
+        /// disk again; [`Plan::paging`](super::Plan::paging) predicts the cost. Cache, compute buffers and adapters
+        /// must fit in memory. Such a plan leaves out GPUs whose backend cannot use a mapped file
+        /// ([`NotMapped`](crate::memory::NotMapped)).
         allow_paging(allow: bool) allow_paging = allow;
-        /// Sets whether attention is fused (where it can be).
+        /// Sets whether attention is fused. `Auto` fuses it on devices that can.
         flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
-        /// Sets the tokens of context: [`Context::Tokens`].
+        /// Sets the tokens of context to exactly `tokens`: [`Context::Tokens`].
         n_ctx(tokens: u32) context = Context::Tokens(tokens);
-        /// Sets the layers on GPUs: a number is [at most](GpuLayers::AtMost) so many.
+        /// Sets the layers on GPUs. A plain number is an [upper limit](GpuLayers::AtMost).
         n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
-        /// Sets the depths that the plan's speed is predicted for, in tokens.
+        /// Sets the context depths at which the plan predicts its speed, in tokens.
         at(depths: impl Into<Vec<u32>>) at = depths.into();
-        /// States which weights lie elsewhere than their layer.
+        /// Sets the weights to place apart from their layer.
         overrides(overrides: impl Into<Vec<TensorOverride>>) overrides = overrides.into();
-        /// States the proportions in which GPUs share the layers.
+        /// Sets the proportions in which GPUs share the layers.
         tensor_split(proportions: impl Into<Vec<f32>>) tensor_split = proportions.into();
-        /// Sets the types of keys and values (llama.cpp: `F16` and `F16`).
+        /// Sets the types of keys and values (llama.cpp's default: `F16` for both).
         kv_types(keys: KvType, values: KvType) params.type_k = keys, params.type_v = values;
-        /// Sets the tokens that are computed at once (llama.cpp: 512), and no others.
+        /// Sets the ubatch: the tokens of one computation (llama.cpp's default: 512). The planner keeps this value.
         n_ubatch(tokens: u32) params.n_ubatch = tokens, max_ubatch = None;
     }
 
-    /// The types that keys or values of this model may get, the widest first.
+    /// The types that the planner may choose for this model's keys or values, the widest first.
     pub fn kv_types_of(&self, profile: &ModelProfile) -> Vec<KvType> {
         let choices = self.kv_cache.choices(profile, &self.params);
         let mut all: Vec<KvType> = choices.iter().flat_map(|params| [params.type_k, params.type_v]).collect();
@@ -292,13 +296,15 @@ impl Request {
         all
     }
 
-    /// Asks for a context that embeds texts instead of generating, their tokens' vectors combined so.
+    /// Asks for a context that embeds texts instead of generating. `pooling` says how the vectors of a text's tokens
+    /// are combined.
     ///
-    /// Each computation is of whole texts. So the context is the longest text that can be embedded: a batch, a
-    /// computation and its outputs are of as many tokens (rounded up to as many for each text), and by default 2048, or
-    /// what the model was trained on if that is less. Up to 16 texts share one, unless [`n_seq_max`](Self::n_seq_max)
-    /// is set to more, or afterwards to less. Only llama.cpp knows what it takes: such a plan is a
-    /// [probed](super::Planner::plan_probed) one, of whole layers.
+    /// One computation holds whole texts, so the batch, the ubatch and the outputs are as long as the context,
+    /// rounded up to a multiple of the number of texts. The default context is 2048 tokens, or the training context if
+    /// that is shorter.
+    /// Up to 16 texts share a computation unless [`n_seq_max`](Self::n_seq_max) is set higher, or afterwards lower.
+    /// Only llama.cpp can tell the memory of such a context, so its plan needs a [probe](super::Planner::plan_probed),
+    /// and keeps layers whole.
     pub const fn embeddings(mut self, pooling: Pooling) -> Self {
         const TEXTS: u32 = 16;
         self.params.embeddings = Some(pooling);
@@ -308,13 +314,13 @@ impl Request {
         self
     }
 
-    /// What is to take the least time.
+    /// The workload whose time is minimised.
     pub(super) fn work(&self, profile: &ModelProfile) -> Workload {
         let n_ctx = self.tokens(profile);
         self.workload.unwrap_or_else(|| Workload::typical(n_ctx))
     }
 
-    /// The depths that the plan's speed is predicted for in a context of so many tokens, rising.
+    /// The depths at which the plan predicts its speed in a context of `n_ctx` tokens, ascending.
     pub(super) fn depths(&self, n_ctx: u32) -> Vec<u32> {
         const BEGINNING: u32 = 64;
         let mut depths = match self.at.as_slice() {
@@ -326,8 +332,8 @@ impl Request {
         depths
     }
 
-    /// Tokens of each sequence that may be drafted at once: as stated; else, with blocks that predict further tokens,
-    /// as many as llama.cpp's own programs have them draft (common.h, `common_params_speculative_draft`).
+    /// Tokens that each sequence may draft at once: the request's number, or llama.cpp's default for a model with
+    /// blocks that predict further tokens (common.h, `common_params_speculative_draft`).
     pub(super) fn drafts(&self, profile: &ModelProfile) -> u32 {
         const BY_HEADS: u32 = 3;
         match self.draft_max {
@@ -336,13 +342,14 @@ impl Request {
         }
     }
 
-    /// Bytes of the host's weights that are in no mapped file, where the others may be paged beside these GPUs.
+    /// Bytes of the host's weights outside any mapped file, if paging is allowed beside these GPUs.
     pub(super) fn unmapped_if_paging(&self, profile: &ModelProfile, gpus: &[&Gpu]) -> Option<u64> {
-        let may = self.allow_paging && self.params.mmap && NotMapped::of(FileFacts::of(profile), gpus).is_none();
+        let may =
+            self.allow_paging && self.params.mmap && NotMapped::check(FileFacts::from_profile(profile), gpus).is_none();
         may.then(|| profile.adapters.bytes())
     }
 
-    /// How many tokens of context are asked for, in whichever way.
+    /// The requested context, from `context` or `params.n_ctx`.
     pub(super) fn asked_context(&self) -> Result<Context, Error> {
         match (self.context, self.params.n_ctx) {
             (context, 0) => Ok(context),
@@ -352,12 +359,12 @@ impl Request {
         }
     }
 
-    /// Whether there may be more tokens of context than are asked for: not where it is to embed.
+    /// Whether the context may grow beyond the requested tokens. A context that embeds never grows.
     pub(super) fn may_grow(&self) -> bool {
         !self.embeds() && self.asked_context().is_ok_and(Context::may_grow)
     }
 
-    /// The same with the least context, where it may grow.
+    /// The same request, with a context that stays at its minimum.
     pub fn without_growth(mut self, profile: &ModelProfile) -> Self {
         if self.may_grow() {
             self.context = Context::Tokens(self.tokens(profile));
@@ -365,7 +372,7 @@ impl Request {
         self
     }
 
-    /// The same with at least so many tokens of context, where it may grow.
+    /// The same request with at least `tokens` tokens of context, if the context may grow.
     pub fn with_room_for(mut self, tokens: u32) -> Self {
         if self.may_grow() {
             self.context = Context::AtLeast(tokens);
@@ -373,7 +380,7 @@ impl Request {
         self
     }
 
-    /// How the context of this model may grow, if it may.
+    /// How far this model's context may grow; `None` if it may not.
     pub(super) fn growth(&self, profile: &ModelProfile) -> Option<Growth> {
         let trained = profile.hparams.n_ctx_train;
         self.may_grow().then(|| match self.context {
@@ -382,20 +389,20 @@ impl Request {
         })
     }
 
-    /// Whether the context is to embed.
+    /// Whether the context embeds texts.
     pub(crate) const fn embeds(&self) -> bool {
         self.params.embeddings.is_some()
     }
 
-    /// The context's tokens for this model.
+    /// The minimum tokens of context for this model.
     pub(super) fn tokens(&self, profile: &ModelProfile) -> u32 {
-        /// llama-embedding's.
-        const LONGEST_TEXT: u32 = 2048;
+        /// The default of llama-embedding.
+        const MAX_TEXT_TOKENS: u32 = 2048;
         let context = self.asked_context().unwrap_or(self.context);
         let tokens = context.tokens(profile);
         match context {
-            Context::Default | Context::Auto if self.embeds() => tokens.min(LONGEST_TEXT),
-            // What is to be done in it is room that is asked for.
+            Context::Default | Context::Auto if self.embeds() => tokens.min(MAX_TEXT_TOKENS),
+            // The context must hold the workload and the depths that are asked about.
             _ if context.may_grow() => {
                 let work = self.workload.iter().map(Workload::tokens);
                 let asked = work.chain(self.at.iter().copied()).max().unwrap_or(0);

@@ -1,12 +1,12 @@
-//! A placement that the request states: which weights lie elsewhere than their layer (`--override-tensor`,
-//! `--n-cpu-moe`), and in which proportions GPUs share the layers (`--tensor-split`).
+//! A placement fixed by the request: the weights placed apart from their layer (`--override-tensor`, `--n-cpu-moe`),
+//! and the proportions in which GPUs share the layers (`--tensor-split`).
 //!
-//! Nothing is searched but the number of layers, where the request leaves it open: the most that fit.
+//! The planner chooses only the number of layers, if the request leaves it open: the most that fit.
 
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
 use crate::memory::{
-    self, ContextParams, Estimate, Footprint, Footprints, Place, Split, TensorOverride, Uncertainty, Workload,
+    self, ContextParams, Estimate, Footprint, Footprints, PeakSizes, Place, Split, TensorOverride, Uncertainty,
 };
 
 use super::fit::{Chosen, Levels, Room};
@@ -14,13 +14,12 @@ use super::probe::with_output;
 use super::reasons::counted;
 use super::{Confidence, Error, NoRoom, Planner, Probe};
 
-/// Probes of one stated placement: each that finds too little room lowers the number of layers.
-const MOST_PROBES: usize = 6;
+/// Most probes for one stated placement. Each probe that finds too little memory lowers the number of layers.
+const MAX_PROBES: usize = 6;
 
-/// One number of layers, in the stated proportions and with the stated overrides.
+/// A candidate: one number of layers, with the stated proportions and overrides.
 struct Stated<'a> {
     room: Room<'a>,
-    /// Layers on each GPU of the room.
     counts: Vec<u32>,
     split: Split,
     estimate: Estimate,
@@ -28,12 +27,12 @@ struct Stated<'a> {
 }
 
 impl Planner<'_> {
-    /// Whether the request states a placement.
+    /// Whether the request fixes the placement.
     pub(super) fn is_stated(&self) -> bool {
         !self.request.overrides.is_empty() || !self.request.tensor_split.is_empty()
     }
 
-    /// The stated placement, with as many layers on GPUs as the request says, or else as fit.
+    /// The stated placement, with the requested number of layers on GPUs or else the most that fit.
     pub(super) fn stated<'s>(&'s self, params: &ContextParams, probe: Option<&dyn Probe>) -> Result<Chosen<'s>, Error> {
         let layers = self.profile.full_offload();
         let range = self.request.gpu_layers.range(layers);
@@ -68,10 +67,10 @@ impl Planner<'_> {
                     beyond = Some(excess(&footprints, &estimated));
                     lacking = Some((n, stated.room.shortfalls(&levels)));
                 }
-                Err(source) if source.is::<NoRoom>() && asked < MOST_PROBES && n > *range.start() => {}
+                Err(source) if source.is::<NoRoom>() && asked < MAX_PROBES && n > *range.start() => {}
                 Err(source) => return Err(Error::Probe { n_gpu_layers: n, source }),
             }
-            if asked == MOST_PROBES {
+            if asked == MAX_PROBES {
                 break;
             }
         }
@@ -80,7 +79,7 @@ impl Planner<'_> {
         Err(Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices })
     }
 
-    /// The estimate on all GPUs of the machine, which assigns layers to them in the stated proportions.
+    /// The estimate over all GPUs of the machine, which assigns layers to them in the stated proportions.
     fn stated_estimate(&self, params: &ContextParams) -> Result<Estimate, Error> {
         let gpus: Vec<&Gpu> = self.machine.gpus.iter().collect();
         let shares = &self.request.tensor_split;
@@ -94,7 +93,7 @@ impl Planner<'_> {
         Ok(Estimate::new(&self.profile, &gpus, params)?.tensor_split(shares)?)
     }
 
-    /// The placement with so many layers. GPUs without one are left out.
+    /// The placement with `n` layers on GPUs. GPUs without a layer are left out.
     fn stated_with(&self, n: u32, whole: &Estimate, params: &ContextParams) -> Result<Stated<'_>, Error> {
         let mut counts = vec![0_u32; self.machine.gpus.len()];
         for place in whole.assignment(n).layers() {
@@ -130,7 +129,7 @@ impl Planner<'_> {
             gpus,
             host: &self.machine.host,
             headroom: self.request.headroom,
-            workload: Workload::of(&self.profile, &params.sizes()?),
+            peak_sizes: PeakSizes::new(&self.profile, &params.sizes()?),
             wsl: self.machine.wsl,
         };
         Ok(Stated { room, counts, split, estimate, assignment })
@@ -145,10 +144,10 @@ impl Planner<'_> {
     ) -> Chosen<'s> {
         let Stated { room, counts, split, assignment, .. } = stated;
         let (n, layers) = (split.n_gpu_layers, self.profile.full_offload());
-        let parted_blocks = self.blocks_with_weights_on_the_host(&split, &assignment);
+        let split_blocks = self.blocks_with_weights_on_the_host(&split, &assignment);
         let on =
             if n == 0 { "no layer on a GPU".to_owned() } else { format!("{n} of {layers} layers on {}", room.names()) };
-        let parts = match parted_blocks {
+        let parts = match split_blocks {
             0 => String::new(),
             blocks => format!(", weights of {} on the host", counted(blocks, "block")),
         };
@@ -159,23 +158,23 @@ impl Planner<'_> {
         };
         let why = (format!("{on}{parts}: the {stated} that were asked for"), (n > 0).then_some(';'));
         let params = params.clone();
-        Chosen { room, params, split, assignment, counts, parted_blocks, levels, confidence, why, notes: Vec::new() }
+        Chosen { room, params, split, assignment, counts, split_blocks, levels, confidence, why, notes: Vec::new() }
     }
 
-    /// Blocks on GPUs of which an override keeps a weight on the host.
+    /// Blocks on GPUs with at least one weight that an override keeps on the host.
     fn blocks_with_weights_on_the_host(&self, split: &Split, assignment: &Assignment) -> u32 {
         let Ok(rules) = memory::OverrideRules::new(&split.overrides, self.machine.gpus.len()) else { return 0 };
         let blocks = self.profile.weights.blocks.iter().zip(&assignment.blocks);
         let on_gpus = blocks.filter(|(_, place)| matches!(place, Place::Gpu(_)));
-        let parted =
+        let split =
             on_gpus.filter(|(weights, _)| weights.iter().any(|weight| rules.place(&weight.name) == Some(Place::Host)));
-        u32::try_from(parted.count()).unwrap_or(u32::MAX)
+        u32::try_from(split.count()).unwrap_or(u32::MAX)
     }
 }
 
 impl Stated<'_> {
-    /// What it leaves of each device by the estimate: with what a probe of more layers took beyond its own estimate,
-    /// or else, where no probe will decide, with what the estimate may be wrong by.
+    /// The memory of each device by the estimate. `beyond` adds the excess that a probe of more layers found. Without a
+    /// probe, the estimate's uncertainty stays free.
     fn levels(&self, is_probed: bool, beyond: Option<&Footprints>) -> Levels {
         let (mut footprints, mut unsure) = self.estimate.with_uncertainty(&self.assignment);
         if is_probed {
@@ -191,7 +190,7 @@ impl Stated<'_> {
     }
 }
 
-/// Bytes that a probe found beyond the estimate of the same placement, as `compute`.
+/// The bytes by which a probe exceeds the estimate of the same placement, as `compute`.
 fn excess(probed: &Footprints, estimated: &Footprints) -> Footprints {
     let more = |theirs: &Footprint, ours: &Footprint| Footprint::new(0, 0, theirs.total().saturating_sub(ours.total()));
     let gpus = probed.gpus.iter().zip(&estimated.gpus).map(|(theirs, ours)| more(theirs, ours));

@@ -1,16 +1,16 @@
-//! What a plan is made for: the tokens of a prompt, the tokens of its reply, and what is in the context before them.
+//! The workload that a plan is optimised for: the tokens already in the context, a prompt and a reply.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens that a plan is to get through in the least time. Its `Display` is what `autoplace plan --workload`
-/// takes: `4096+512`.
+/// A prompt and its reply, whose total time a plan minimises. Its `Display` is the syntax of `autoplace plan
+/// --workload`: `4096+512`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 #[must_use]
 pub struct Workload {
-    /// Tokens in the context before the prompt: earlier turns.
+    /// Tokens in the context before the prompt, from earlier turns.
     #[serde(default)]
     pub before: u32,
     /// Tokens of the prompt.
@@ -25,31 +25,31 @@ impl Workload {
         Self { before: 0, prompt, reply }
     }
 
-    /// Sets the tokens before the prompt.
+    /// Sets the tokens in the context before the prompt.
     pub const fn after(mut self, tokens: u32) -> Self {
         self.before = tokens;
         self
     }
 
-    /// What a plan is made for where nothing is stated: a prompt of 1024 tokens (of a context of more than 8192 an
-    /// eighth, up to 4096) and 256 of a reply, whose middle is the middle of the context. Of a short context both are
-    /// less.
+    /// The default workload for a context of `n_ctx` tokens. The prompt has 1024 tokens, or an eighth of a context
+    /// above 8192, up to 4096. The reply has 256 tokens, and its middle is the middle of the context. A short context
+    /// gets a shorter prompt and reply.
     pub fn typical(n_ctx: u32) -> Self {
         let (prompt, reply) = ((n_ctx / 8).clamp(1024, 4096).min(n_ctx / 4), (n_ctx / 8).clamp(1, 256));
         Self::new(prompt, reply).after((n_ctx / 2).saturating_sub(prompt + reply / 2))
     }
 
-    /// The tokens before the middle of the reply.
+    /// Tokens before the middle of the reply.
     pub const fn depth(&self) -> u32 {
         self.before.saturating_add(self.prompt).saturating_add(self.reply / 2)
     }
 
-    /// The tokens before the middle of the prompt.
+    /// Tokens before the middle of the prompt.
     pub(super) const fn prompt_depth(&self) -> u32 {
         self.before.saturating_add(self.prompt / 2)
     }
 
-    /// All tokens.
+    /// The tokens of context, prompt and reply together.
     pub const fn tokens(&self) -> u32 {
         self.before.saturating_add(self.prompt).saturating_add(self.reply)
     }

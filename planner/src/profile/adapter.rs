@@ -1,18 +1,18 @@
-//! LoRA adapters and control vectors: a [`Header`] flows in; what it holds, checked against the model that it is for,
-//! becomes a part of the [`ModelProfile`]. What llama.cpp would refuse, and what would end its process in the middle
-//! of a graph, is refused here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
+//! LoRA adapters and control vectors. A [`Header`] flows in; its content, checked against the model, becomes part of
+//! the [`ModelProfile`]. Files that llama.cpp would reject, or that would abort the process while a graph is built, are
+//! rejected here (llama-adapter.cpp, `llama_adapter_lora_init_impl`).
 
 use std::collections::HashMap;
 
 use crate::gguf::{self, Header, Tensor, TensorType};
 
-use super::{Group, ModelProfile, Role, Weight};
+use super::{Group, ModelProfile, Weight, WeightRole};
 
-/// What an adapter adds to one weight, whose name both factors have: `scale * b * a`.
+/// An adapter's addition to one weight: `scale * b * a`. Both factors have the weight's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoraPair {
-    /// `lora_a`, from the weight's inputs to the rank; of an embedding from the rank to its rows.
+    /// `lora_a`, from the weight's inputs to the rank; for an embedding, from the rank to its rows.
     pub a: Weight,
     /// `lora_b`, from the rank to the weight's outputs.
     pub b: Weight,
@@ -29,13 +29,13 @@ impl LoraPair {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Lora {
-    /// The file, or `<memory>` where the header came from there.
+    /// The file, or `<memory>` for a header in memory.
     pub file: String,
     /// `general.name`, or the file's stem.
     pub name: String,
-    /// `general.architecture`: that of the model which it is for.
+    /// `general.architecture`: the architecture of its model.
     pub architecture: String,
-    /// What it adds, weight by weight.
+    /// The additions, weight by weight.
     pub pairs: Vec<LoraPair>,
 }
 
@@ -44,15 +44,15 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// [`AdapterError`] for a file that is no LoRA adapter, one that is activated by tokens (aLoRA), and for a tensor
-    /// without its other half or of a type that nothing multiplies by.
+    /// [`AdapterError`] for a file that is not a LoRA adapter, for one activated by tokens (aLoRA), and for a tensor
+    /// without its other half or of an unsupported type.
     pub fn from_header(header: &Header) -> Result<Self, AdapterError> {
         let file = header.path().display().to_string();
         let expect = |key: &str, wanted: &'static str| match header.str(key)? {
             Some(found) if found == wanted => Ok(()),
             found => {
-                let found = found.map_or_else(|| "missing".to_owned(), |it| format!("`{}`", it.escape_debug()));
-                let reason = format!("is no LoRA adapter: `{key}` is {found} and not `{wanted}`");
+                let found = found.map_or_else(|| "missing".to_owned(), |found| format!("`{}`", found.escape_debug()));
+                let reason = format!("is not a LoRA adapter: `{key}` is {found} instead of `{wanted}`");
                 Err(AdapterError::Unfit { file: file.clone(), reason })
             }
         };
@@ -61,7 +61,7 @@ impl Lora {
         if let Some(tokens) = header.array("adapter.alora.invocation_tokens")?
             && !tokens.is_empty()
         {
-            let reason = "is activated by tokens (aLoRA), which cannot be done here".to_owned();
+            let reason = "is activated by tokens (aLoRA), which is not supported".to_owned();
             return Err(AdapterError::Unfit { file, reason });
         }
         let architecture = header.architecture()?.to_owned();
@@ -69,7 +69,7 @@ impl Lora {
         for tensor in header.tensors() {
             let name = tensor.name();
             let wrong = |problem: &str| AdapterError::tensor(&file, name, problem);
-            let alone = |other: &str| wrong(&format!("is there without `{other}`"));
+            let alone = |other: &str| wrong(&format!("has no `{other}`"));
             if let Some(weight) = name.strip_suffix(".lora_a") {
                 let b = format!("{weight}.lora_b");
                 let b = header.tensor(&b).ok_or_else(|| alone(&b))?;
@@ -78,8 +78,8 @@ impl Lora {
                 let a = format!("{weight}.lora_a");
                 header.tensor(&a).ok_or_else(|| alone(&a))?;
             } else if !name.ends_with("_norm.weight") {
-                // llama.cpp leaves norms out.
-                return Err(wrong("is none of an adapter's (.lora_a, .lora_b)"));
+                // llama.cpp ignores norms.
+                return Err(wrong("is not an adapter tensor (.lora_a, .lora_b)"));
             }
         }
         if pairs.is_empty() {
@@ -89,12 +89,13 @@ impl Lora {
         Ok(Self { name: header.title().unwrap_or_else(|| file.clone()), architecture, pairs, file })
     }
 
-    /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and what the
-    /// product then asserts).
+    /// Checks one pair against its weight (llama-adapter.cpp, `llama_adapter_lora_init_impl`, and the asserts of the
+    /// product).
     fn fits(&self, pair: &LoraPair, weight: &Weight) -> Result<(), AdapterError> {
         let LoraPair { a, b } = pair;
         let [inputs, outputs, planes, beyond] = weight.shape;
-        // llm_build_inp_embd looks up rows of `a`, so the two change places. It is an embedding by the end of its name.
+        // llm_build_inp_embd looks up rows of `a`, so the factors swap roles. The end of the name identifies an
+        // embedding.
         let (of_a, of_b) = if pair.a.name.ends_with("token_embd.weight") {
             ([b.shape[0], outputs], [a.shape[0], inputs])
         } else {
@@ -113,20 +114,20 @@ impl Lora {
     }
 }
 
-/// One of the two matrices whose product is added to a weight, under that weight's name. It is of a type that backends
-/// multiply by (ggml-cpu.c, `type_traits_cpu`: those with a `vec_dot`).
+/// One of the two factors of an addition, under its weight's name. Its type must be one that backends multiply by
+/// (ggml-cpu.c, `type_traits_cpu`: those with a `vec_dot`).
 fn factor(tensor: &Tensor, weight: &str, file: &str) -> Result<Weight, AdapterError> {
     use TensorType::{BF16, F16, F32, Q8_1, Q8_K};
     let ty = tensor.ty();
     let is_float = matches!(ty, F32 | F16 | BF16);
     if !is_float && (!ty.is_quantized() || matches!(ty, Q8_1 | Q8_K)) {
-        let problem = format!("is {ty}; an adapter's are floats or quantised");
+        let problem = format!("is {ty}, and an adapter needs floats or a quantised type");
         return Err(AdapterError::tensor(file, tensor.name(), problem));
     }
-    Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: Role::Other })
+    Ok(Weight { name: weight.into(), ty, shape: tensor.shape(), bytes: tensor.bytes(), role: WeightRole::Other })
 }
 
-/// LoRA adapters and a control vector beside a model.
+/// The LoRA adapters and the control vector of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Adapters {
@@ -134,7 +135,7 @@ pub struct Adapters {
     pub lora: Vec<String>,
     /// Whether there is a control vector.
     pub control_vector: bool,
-    /// What they add, each to a weight of this layer.
+    /// The additions, each with its weight's group.
     pub(crate) adapted: Vec<(Group, LoraPair)>,
 }
 
@@ -146,12 +147,12 @@ impl Adapters {
 }
 
 impl ModelProfile {
-    /// The same model with an adapter beside it: its bytes lie on the device of each weight that it changes.
+    /// The same model with an adapter. The adapter's bytes lie on the device of each weight that it changes.
     ///
     /// # Errors
     ///
-    /// [`AdapterError`] where the adapter is of another architecture, changes a weight that this model does not have,
-    /// or has another shape than it.
+    /// [`AdapterError`] if the adapter is for another architecture, or changes a weight that the model lacks or that
+    /// has another shape.
     pub fn with_lora(mut self, lora: &Lora) -> Result<Self, AdapterError> {
         let unfit = |reason| AdapterError::Unfit { file: lora.file.clone(), reason };
         if lora.architecture != self.architecture {
@@ -167,9 +168,9 @@ impl ModelProfile {
             };
             lora.fits(pair, weight)?;
             if weights.tied_output && &*pair.a.name == "token_embd.weight" {
-                // As the output matrix it would be multiplied with the factors of a lookup (llama-graph.cpp,
+                // As the output matrix, it would be multiplied with the factors of a lookup (llama-graph.cpp,
                 // `build_lora_mm`).
-                let reason = format!("changes the token embedding, which in {} is the output matrix too", self.name);
+                let reason = format!("changes the token embedding, which is also the output matrix of {}", self.name);
                 return Err(unfit(reason));
             }
             adapted.push((layer, pair.clone()));
@@ -179,51 +180,51 @@ impl ModelProfile {
         Ok(self)
     }
 
-    /// The same model with a control vector, which takes `n_embd` floats for each layer but the first, on
-    /// the layer's device.
+    /// The same model with a control vector. It takes `n_embd` floats for each layer but the first, on the layer's
+    /// device.
     pub const fn with_control_vector(mut self) -> Self {
         self.adapters.control_vector = true;
         self
     }
 
-    /// The blocks that have a part of the control vector, and what one part takes. llama.cpp allocates a part for every
-    /// block but the first, also where no direction is added (llama-adapter.cpp, `llama_adapter_cvec::init`).
+    /// The blocks with a part of the control vector, and one such part. llama.cpp allocates a part for every block but
+    /// the first, even if no direction is added there (llama-adapter.cpp, `llama_adapter_cvec::init`).
     pub(crate) fn control_vector(&self) -> (std::ops::Range<usize>, Weight) {
         let blocks = if self.adapters.control_vector { 1..self.hparams.n_layer_trunk() as usize } else { 0..0 };
         let width = u64::from(self.hparams.n_embd);
         let (name, shape, bytes) = ("".into(), [width, 1, 1, 1], width.saturating_mul(4));
-        (blocks, Weight { name, ty: TensorType::F32, shape, bytes, role: Role::Other })
+        (blocks, Weight { name, ty: TensorType::F32, shape, bytes, role: WeightRole::Other })
     }
 }
 
-/// What is wrong with an adapter's file, by itself or for the model that it was given for. Each names the file, what
-/// was needed and what was found.
+/// A problem of an adapter's file, by itself or for its model. Each message names the file, the expected value and the
+/// found one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum AdapterError {
-    /// The header itself could not be read as it claims to be.
+    /// The header could not be read.
     #[error(transparent)]
     Header(#[from] gguf::Error),
     /// The file's data cannot be read.
     #[error("cannot read {file}: {reason}")]
     Unreadable { file: String, reason: String },
-    /// The file is something else, or for another model; or llama.cpp's process ends on it.
+    /// The file is not an adapter or is for another model, or llama.cpp would abort on it.
     #[error("{file} {reason}")]
     Unfit { file: String, reason: String },
-    /// A tensor that is no half of a pair and no direction of a layer, or that does not go with its weight.
+    /// A tensor is neither half of a pair nor a layer's direction, or does not fit its weight.
     #[error("{file}: the tensor `{tensor}` {problem}")]
     Tensor { file: String, tensor: String, problem: String },
-    /// A scale that is no number.
+    /// The scale is not a finite number.
     #[error("the scale of {file} is {scale}, and a finite number is needed")]
     Scale { file: String, scale: f32 },
-    /// Two adapters that were given the same name.
-    #[error("two adapters are called `{name}`: each needs a name of its own")]
+    /// Two adapters have the same name.
+    #[error("two adapters are called `{name}`: each needs its own name")]
     Twice { name: String },
-    /// A request for an adapter that the model was loaded without.
+    /// A request names an adapter that the model was loaded without.
     #[error("the model was loaded without an adapter called `{name}`: {}", list(present))]
     NoSuchAdapter { name: String, present: Vec<String> },
-    /// A range of layers without any that a control vector could be added to.
+    /// A range of layers contains no layer that a control vector could be added to.
     #[error(
         "control vectors cannot be added to the layers {first} to {last}: layers count from 1, and the first is not after the last"
     )]

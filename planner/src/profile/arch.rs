@@ -1,81 +1,82 @@
-//! How each architecture keeps its context.
+//! The KV layout of each architecture.
 //!
-//! `llama_model::create_memory` (llama-model.cpp) gives a plain `llama_kv_cache` to every architecture that is not
-//! named in its switch, is neither recurrent nor hybrid (llama-arch.cpp, `llm_arch_is_recurrent`,
-//! `llm_arch_is_hybrid`), sets no `swa_type` in its `load_arch_hparams`, and reuses no layer. This list was made by
-//! reading that function and `load_arch_hparams` of each file in models/, and `tests/load/architectures.rs` holds every
-//! entry against llama.cpp; what it has not seen equal is unknown, which is an answer too.
+//! `llama_model::create_memory` (llama-model.cpp) creates a plain `llama_kv_cache` for an architecture unless its
+//! switch names it, it is recurrent or hybrid (llama-arch.cpp, `llm_arch_is_recurrent`, `llm_arch_is_hybrid`), its
+//! `load_arch_hparams` sets a `swa_type`, or it reuses layers. This list was made by reading that function and the
+//! `load_arch_hparams` of each file in models/. `tests/load/architectures.rs` compares every entry with llama.cpp; an
+//! architecture that was not compared equal is listed as unknown.
 
-/// How an architecture keeps its context, and what the header decides of it.
+/// The rule by which an architecture's header determines the state of each block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Law {
+pub(super) enum LayoutRule {
     /// No block keeps anything: a text is computed at once.
     Nothing,
-    /// Every block keeps every token, whatever the header says.
+    /// Every block keeps every token.
     Full,
-    /// As `Full`, the last layer included, which llama.cpp counts among those that predict.
+    /// As `Full`, including the last layer, which llama.cpp counts as a prediction layer.
     Routed,
-    /// As `Full`, one cache for each block that encodes; no more may decode (models/t5.cpp, `load_arch_hparams`).
+    /// As `Full`, with one cache for each encoding block; there may not be more decoding blocks (models/t5.cpp,
+    /// `load_arch_hparams`).
     EncoderDecoder,
     /// Some blocks attend to a window only.
     Windowed(Window),
-    /// As `Windowed`, unless it is made of another kind of block (models/dflash.cpp, `load_arch_hparams`).
+    /// As `Windowed`; models with hyper-connections are unknown (models/dflash.cpp, `load_arch_hparams`).
     Drafting(Window),
-    /// Windowed with 64 blocks, else full (models/exaone4.cpp, `load_arch_hparams`).
+    /// Windowed with 64 blocks, otherwise full (models/exaone4.cpp, `load_arch_hparams`).
     WindowedAt64Blocks(Window),
-    /// Windowed, and the blocks from this one on use the caches of earlier ones (`n_layer_kv_from_start`); without a
-    /// number it is so many of the last blocks as the header says.
+    /// Windowed, and the blocks from this one on use the caches of earlier ones (`n_layer_kv_from_start`). Without a
+    /// number, the header says how many of the last blocks do.
     Reused(Window, Option<u32>),
-    /// Full unless it states the widths of compressed keys (models/deepseek2.cpp, `load_arch_hparams`).
+    /// Full, unless the header states the widths of compressed keys (models/deepseek2.cpp, `load_arch_hparams`).
     Compressible,
-    /// Keys to choose keys by, beside the cache.
+    /// A cache, and index keys that select among its keys.
     Indexed(Indexer),
     /// Every block keeps a state.
     Recurrent(Mixer),
-    /// Some blocks keep a state, the others tokens (or all of them both).
+    /// Some blocks keep a state and the others tokens, or all of them both.
     Hybrid(Hybrid),
 }
 
-/// Where `load_arch_hparams` takes its sliding window from.
+/// The source of the sliding window in `load_arch_hparams`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
-    /// Its tokens where the header does not say.
+    /// The window if the header states none.
     pub(super) unstated: Unstated,
-    /// Its tokens where the header says any others than 0, which then means no window.
+    /// The window's tokens if the header states any number but 0; 0 then means no window.
     pub(super) fixed: Option<u32>,
-    /// Which blocks are windowed.
+    /// The windowed blocks.
     pub(super) pattern: Pattern,
 }
 
-/// What a header without `attention.sliding_window` means.
+/// The meaning of a header without `attention.sliding_window`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unstated {
-    /// A window of so many tokens.
+    /// A window of this many tokens.
     Tokens(u32),
-    /// No window; neither is there one where the header states 0 tokens.
+    /// No window; 0 tokens in the header mean the same.
     NoWindow,
-    /// llama.cpp refuses the file.
+    /// llama.cpp rejects the file.
     Refused,
-    /// llama.cpp ends the process, also where the header states 0 tokens: its graph knows only windowed caches
+    /// llama.cpp aborts the process, also for 0 tokens in the header: its graph requires windowed caches
     /// (models/afmoe.cpp, `graph::graph`).
     Fatal,
 }
 
-/// Which blocks are windowed, unless the header says otherwise (`load_swa_pattern`, llama-model.cpp).
+/// The windowed blocks, unless the header lists them (`load_swa_pattern`, llama-model.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
-    /// Of so many blocks the last is without a window.
+    /// Of each group of this many blocks, the last has no window.
     LastIsFull(u32),
-    /// Of so many blocks the first is without a window.
+    /// Of each group of this many blocks, the first has no window.
     FirstIsFull(u32),
     /// The header must list them.
     Listed,
 }
 
-/// What a recurrent block keeps (llama-hparams.cpp, `n_embd_r`, `n_embd_s`).
+/// The kind of state of a recurrent block (llama-hparams.cpp, `n_embd_r`, `n_embd_s`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mixer {
-    /// State space of one group: the convolution covers the inner width alone.
+    /// State space of one group: the convolution covers only the inner width.
     Mamba,
     /// State space of several groups, or the delta rule, whose sizes have the same names.
     Mamba2,
@@ -89,72 +90,73 @@ pub(super) enum Mixer {
     Lightning,
 }
 
-/// Which blocks are recurrent, and what the others keep.
+/// The recurrent blocks of a hybrid model, and the state of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hybrid {
     pub(super) mixer: Mixer,
     pub(super) recurring: Recurring,
     pub(super) attention: Attention,
-    /// What the blocks keep that predict further tokens.
+    /// The state of blocks that predict further tokens.
     pub(super) predicting: Predicting,
 }
 
-/// Which blocks of a hybrid are recurrent.
+/// The recurrent blocks of a hybrid model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recurring {
-    /// Those without key heads.
+    /// Blocks without key heads.
     WithoutKeyHeads,
-    /// Those without key heads and without a feed-forward width; what has one keeps nothing (models/nemotron-h.cpp,
-    /// `load_arch_hparams`).
+    /// Blocks without key heads and without a feed-forward width; a block with such a width keeps nothing
+    /// (models/nemotron-h.cpp, `load_arch_hparams`).
     WithoutKeyHeadsAndForward,
-    /// All of them, and all of them attend too (models/falcon-h1.cpp, `load_arch_hparams`).
+    /// All blocks, which also attend (models/falcon-h1.cpp, `load_arch_hparams`).
     Every,
-    /// All but the last of every so many, unless the header says otherwise (models/qwen3next.cpp, `load_arch_hparams`).
+    /// All but the last of each group of this many blocks, unless the header lists them (models/qwen3next.cpp,
+    /// `load_arch_hparams`).
     AllButEvery(u32),
 }
 
-/// What the other blocks of a hybrid keep: every token, unless it is said here.
+/// The state of a hybrid model's other blocks: every token, with these exceptions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Attention {
     /// Keys are compressed.
     pub(super) compressed: bool,
-    /// All have a window, if the header states one (models/lfm2.cpp, `load_arch_hparams`).
+    /// All blocks have a window if the header states one (models/lfm2.cpp, `load_arch_hparams`).
     pub(super) windowed: bool,
-    /// Beside the keys, the rows of an indexer that pools so many together.
+    /// The blocks also keep an index, which pools this many rows.
     pub(super) indexed: Option<u32>,
 }
 
-/// What a hybrid's block keeps that predicts further tokens.
+/// The state of a hybrid model's blocks that predict further tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Predicting {
-    /// No loader that we have read knows such blocks there.
+    /// Unknown: no loader that we have read has such blocks.
     Unread,
-    /// Nothing: the filters stop before it.
+    /// Nothing: the filters exclude them.
     Nothing,
-    /// What any block does: the filters ask only whether it is recurrent.
+    /// The same as other blocks: the filters only test for recurrence.
     AsOthers,
 }
 
-/// Which blocks have an indexer, and beside what.
+/// The blocks with an index, and the cache beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Indexer {
     /// Every block; compressed keys.
     Every,
-    /// The blocks that the header lists, or every block, or from so long a context on those of GLM 5.2; compressed keys
-    /// (models/glm-dsa.cpp, `load_arch_hparams`).
+    /// The blocks that the header lists, or else every block, or from this training context on the blocks of GLM 5.2;
+    /// compressed keys (models/glm-dsa.cpp, `load_arch_hparams`).
     Glm(u32),
-    /// The blocks that the header lists, if it states how many keys to choose; compressed keys.
+    /// The blocks that the header lists, if it states how many keys to select; compressed keys.
     ListedIfChoosing,
     /// The blocks that the header lists; the others attend to a window; compressed keys.
     ListedBesideWindows,
     /// The blocks that are not dense; keys and values.
     AfterDense,
-    /// A window, and compressed caches of what lies before it.
+    /// A window, and compressed caches of the tokens before it.
     Distilled,
 }
 
-/// How this architecture keeps its context, or `None` where we have not read it.
-pub(super) fn law(architecture: &str) -> Option<Law> {
+/// The layout rule of this architecture, or `None` if we have not read its code.
+pub(super) fn layout_rule(architecture: &str) -> Option<LayoutRule> {
     use Mixer::{Kda, Lightning, Mamba, Mamba2, Rwkv, ShortConvolution};
     use Pattern::{FirstIsFull, LastIsFull, Listed};
     use Predicting::{AsOthers, Nothing, Unread};
@@ -164,9 +166,10 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
     let compressed = Attention { compressed: true, ..full };
     let window = |unstated, pattern| Window { unstated, fixed: None, pattern };
     let fixed = |tokens, unstated, pattern| Window { fixed: Some(tokens), ..window(unstated, pattern) };
-    let windowed = |unstated, pattern| Law::Windowed(window(unstated, pattern));
-    let hybrid =
-        |mixer, recurring, attention, predicting| Law::Hybrid(Hybrid { mixer, recurring, attention, predicting });
+    let windowed = |unstated, pattern| LayoutRule::Windowed(window(unstated, pattern));
+    let hybrid = |mixer, recurring, attention, predicting| {
+        LayoutRule::Hybrid(Hybrid { mixer, recurring, attention, predicting })
+    };
     Some(match architecture {
         // phi3 reads a sliding window and then disables it (models/phi3.cpp, `load_arch_hparams`); phimoe, llama, qwen2
         // and mistral3 never read it.
@@ -179,12 +182,12 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         | "starcoder2" | "falcon" | "gptneox" | "gpt2" | "mpt" | "bloom" | "baichuan" | "xverse" | "orion"
         | "plamo" | "plm" | "codeshell" | "refact" | "nemotron" | "exaone" | "jais" | "jais2" | "openelm"
         | "bitnet" | "deci" | "pangu-embedded" | "maincoder" | "grovemoe" | "chameleon" | "hrm_text" | "talkie"
-        | "pockettts" | "t5encoder" | "nanbeige" => Law::Full,
-        "graniteswitch" => Law::Routed,
-        "t5" => Law::EncoderDecoder,
+        | "pockettts" | "t5encoder" | "nanbeige" => LayoutRule::Full,
+        "graniteswitch" => LayoutRule::Routed,
+        "t5" => LayoutRule::EncoderDecoder,
         "bert" | "jina-bert-v2" | "jina-bert-v3" | "nomic-bert" | "nomic-bert-moe" | "neo-bert" | "eurobert"
         | "modern-bert" | "gemma-embedding" | "wavtokenizer-dec" | "dream" | "llada" | "llada-moe" | "rnd1"
-        | "clef" => Law::Nothing,
+        | "clef" => LayoutRule::Nothing,
         "olmo2" | "mellum" => windowed(NoWindow, LastIsFull(4)),
         "afmoe" => windowed(Fatal, LastIsFull(4)),
         "gemma3" => windowed(NoWindow, LastIsFull(6)),
@@ -195,48 +198,48 @@ pub(super) fn law(architecture: &str) -> Option<Law> {
         "cohere2" | "muse-glimmer" | "exaone-moe" => windowed(Refused, LastIsFull(4)),
         "cohere2moe" => windowed(Refused, FirstIsFull(4)),
         "mimo2" | "step35" | "maple" | "spark2_5" | "granite_swa" => windowed(Refused, Listed),
-        // Whatever the header says, if it says anything but 0.
-        "llama4" => Law::Windowed(fixed(8192, Tokens(8192), LastIsFull(4))),
-        "smallthinker" => Law::Windowed(fixed(4096, NoWindow, FirstIsFull(4))),
-        "dflash" => Law::Drafting(window(NoWindow, Listed)),
-        "exaone4" => Law::WindowedAt64Blocks(window(Tokens(4096), LastIsFull(4))),
-        "gemma3n" => Law::Reused(window(Refused, LastIsFull(5)), Some(20)),
-        "gemma4" => Law::Reused(window(Refused, Listed), None),
-        "deepseek2" | "mistral4" => Law::Compressible,
-        "deepseek32" => Law::Indexed(Indexer::Every),
-        "glm-dsa" => Law::Indexed(Indexer::Glm(1_048_576)),
-        "hy_v4" => Law::Indexed(Indexer::ListedIfChoosing),
-        "dots3note" => Law::Indexed(Indexer::ListedBesideWindows),
-        "minimax-m3" => Law::Indexed(Indexer::AfterDense),
-        "deepseek4" => Law::Indexed(Indexer::Distilled),
-        "mamba" => Law::Recurrent(Mamba),
-        "mamba2" => Law::Recurrent(Mamba2),
-        "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => Law::Recurrent(Rwkv),
+        // The window is fixed unless the header states 0.
+        "llama4" => LayoutRule::Windowed(fixed(8192, Tokens(8192), LastIsFull(4))),
+        "smallthinker" => LayoutRule::Windowed(fixed(4096, NoWindow, FirstIsFull(4))),
+        "dflash" => LayoutRule::Drafting(window(NoWindow, Listed)),
+        "exaone4" => LayoutRule::WindowedAt64Blocks(window(Tokens(4096), LastIsFull(4))),
+        "gemma3n" => LayoutRule::Reused(window(Refused, LastIsFull(5)), Some(20)),
+        "gemma4" => LayoutRule::Reused(window(Refused, Listed), None),
+        "deepseek2" | "mistral4" => LayoutRule::Compressible,
+        "deepseek32" => LayoutRule::Indexed(Indexer::Every),
+        "glm-dsa" => LayoutRule::Indexed(Indexer::Glm(1_048_576)),
+        "hy_v4" => LayoutRule::Indexed(Indexer::ListedIfChoosing),
+        "dots3note" => LayoutRule::Indexed(Indexer::ListedBesideWindows),
+        "minimax-m3" => LayoutRule::Indexed(Indexer::AfterDense),
+        "deepseek4" => LayoutRule::Indexed(Indexer::Distilled),
+        "mamba" => LayoutRule::Recurrent(Mamba),
+        "mamba2" => LayoutRule::Recurrent(Mamba2),
+        "rwkv6" | "rwkv6qwen2" | "rwkv7" | "arwkv7" => LayoutRule::Recurrent(Rwkv),
         "jamba" => hybrid(Mamba, WithoutKeyHeads, full, Unread),
         "plamo2" | "granitehybrid" => hybrid(Mamba2, WithoutKeyHeads, full, Unread),
         "lfm2" => hybrid(ShortConvolution, WithoutKeyHeads, Attention { windowed: true, ..full }, Unread),
         "lfm2moe" => hybrid(ShortConvolution, WithoutKeyHeads, full, Unread),
         "kimi-linear" | "kimi-k3" => hybrid(Kda, WithoutKeyHeads, compressed, Unread),
         "bailingmoe3" => hybrid(Kda, WithoutKeyHeads, compressed, AsOthers),
-        // key, gate, and what is pooled
+        // A key, a gate and the pooled row.
         "glm5-next" => hybrid(Kda, WithoutKeyHeads, Attention { indexed: Some(3), ..compressed }, Nothing),
         "nemotron_h" | "nemotron_h_moe" => hybrid(Mamba2, WithoutKeyHeadsAndForward, full, AsOthers),
         "falcon-h1" => hybrid(Mamba2, Every, full, Unread),
         "qwen3next" | "qwen35" | "qwen35moe" => hybrid(Mamba2, AllButEvery(4), full, Nothing),
-        // key, and what is pooled
+        // A key and the pooled row.
         "qwen4exp" => hybrid(Mamba2, AllButEvery(4), Attention { indexed: Some(2), ..full }, Nothing),
         "minimax-01" => hybrid(Lightning, AllButEvery(8), full, Unread),
         _ => return None,
     })
 }
 
-/// Why an architecture is not on the list, for the message.
+/// The reason why an architecture is unknown, for the message.
 pub(super) fn why_unknown(architecture: &str) -> &'static str {
     match architecture {
         "eagle3" | "gemma4-assistant" => {
             "drafts for another model, without which it has no context (llama-context.cpp, the constructor)"
         }
-        "clip" | "gptj" => "is named by llama.cpp, which does not load it",
-        _ => "is no architecture we have read",
+        "clip" | "gptj" => "is named in llama.cpp, which cannot load it",
+        _ => "is an unknown architecture",
     }
 }

@@ -1,4 +1,5 @@
-//! Control vectors: a direction per layer, added to the layer's output. A header flows in, and then the file's numbers.
+//! Control vectors: a direction for each layer, added to the layer's output. A header flows in, then the file's
+//! numbers.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,8 +19,8 @@ pub struct ControlVector {
 }
 
 impl ControlVector {
-    /// Reads the header of a control vector's file and checks it against the model: its tensors are `direction.1`,
-    /// `direction.2`, ..., each of `n_embd` 32-bit floats, for layers that the model has.
+    /// Reads a control vector's header and checks it against the model. Its tensors are `direction.1`, `direction.2`,
+    /// ..., each of `n_embd` 32-bit floats, for layers that the model has.
     ///
     /// # Errors
     ///
@@ -33,7 +34,7 @@ impl ControlVector {
             let wrong = |problem: String| Err(AdapterError::tensor(&file, tensor.name(), problem));
             let layer = tensor.name().strip_prefix("direction.").and_then(|layer| layer.parse::<u32>().ok());
             let Some(layer) = layer.filter(|&layer| layer > 0) else {
-                return wrong("is not `direction.N` with N from 1 on, as the tensors of a control vector are".into());
+                return wrong("is not a control vector tensor `direction.N` with N from 1 on".into());
             };
             if layer > last {
                 return wrong(format!("is for layer {layer}, and the last layer of {} is {last}", model.name));
@@ -48,7 +49,7 @@ impl ControlVector {
             directions.push((layer, tensor.offset()));
         }
         if directions.is_empty() {
-            let reason = "is no control vector: it holds no tensor".to_owned();
+            let reason = "is not a control vector: it has no tensors".to_owned();
             return Err(AdapterError::Unfit { file, reason });
         }
         Ok(Self { header: header.clone(), width: model.hparams.n_embd as usize, directions })
@@ -59,7 +60,7 @@ impl ControlVector {
     ///
     /// # Errors
     ///
-    /// [`AdapterError::Unreadable`] where the file's data cannot be read.
+    /// [`AdapterError::Unreadable`] if the file's data cannot be read.
     pub fn add_to(&self, sum: &mut Vec<f32>, scale: f32) -> Result<(), AdapterError> {
         let path = self.header.path();
         let unreadable = |error: std::io::Error| AdapterError::Unreadable {

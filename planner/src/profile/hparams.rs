@@ -1,24 +1,25 @@
-//! The hyper-parameters that shape memory, and the checks whose failure would end llama.cpp's process.
+//! The hyper-parameters that determine memory, and the checks whose failure would abort llama.cpp's process.
 
 use std::fmt::Display;
 
 use crate::gguf::{self, Header, Value};
 
-/// What is wrong with a model's header. Each names the file, what was read there, and what it should have been.
+/// A problem in a model's header. Each message names the file, the value found there, and the limit.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
-    /// The header itself could not be read as it claims to be, or lacks a key that llama.cpp requires.
+    /// The header could not be read, or lacks a key that llama.cpp requires.
     #[error(transparent)]
     Header(#[from] gguf::Error),
-    /// It holds a projector's tensors, of pictures or sound, beside the model's: llama.cpp takes either alone.
+    /// The file contains tensors of a projector for images or sound. llama.cpp takes model and projector from separate
+    /// files.
     #[error(
         "{file}: {count} tensors of a projector are in the model's file, such as `{first}`, as Ollama's own files have \
          them: llama.cpp takes a model and its projector (mmproj) from two files; `autoplace extract` writes the model alone"
     )]
     Projector { file: String, count: usize, first: String },
-    /// A key holds a value that llama.cpp does not take: most of them end its process.
+    /// A key has a value that llama.cpp does not accept. Most such values abort the process.
     #[error("{file}: `{key}` is {value}, but {limit}")]
     Value { file: String, key: String, value: String, limit: String },
 }
@@ -28,25 +29,24 @@ pub(crate) const MAX_LAYERS: u32 = 512;
 /// `LLAMA_MAX_EXPERTS` (llama-hparams.h).
 const MAX_EXPERTS: u32 = 1024;
 
-/// What refuses most of them.
+/// The function that checks most of these values.
 const LOAD: &str = "(llama-model.cpp, `load_hparams`)";
 
-/// The numbers of a model that shape its memory (`llama_model_base::load_hparams`, llama-model.cpp).
+/// The numbers of a model that determine its memory (`llama_model_base::load_hparams`, llama-model.cpp).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hyperparameters {
-    /// Blocks, next-token-prediction blocks included (`n_layer_all`). 1 to 512.
+    /// Blocks, including those that predict further tokens (`n_layer_all`): 1 to 512.
     pub n_layer: u32,
-    /// Blocks that the file holds: fewer where llama.cpp runs through them several times, or adds one of its own.
+    /// Blocks in the file: fewer than `n_layer` if llama.cpp runs through them several times or adds one.
     pub n_layer_stored: u32,
-    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They take places in the layer count
-    /// even when unused.
+    /// How many of the last blocks predict further tokens (`n_layer_nextn`). They count as layers even if unused.
     pub n_layer_nextn: u32,
-    /// Tokens of context that the model was trained on.
+    /// Context length in training, in tokens.
     pub n_ctx_train: u32,
     /// Width of the residual stream, in elements.
     pub n_embd: u32,
-    /// Elements of an embedding that the model gives out: `n_embd`, unless the header says otherwise.
+    /// Elements of an embedding that the model returns: `n_embd`, unless the header differs.
     pub n_embd_out: u32,
     /// Entries of the vocabulary.
     pub n_vocab: u32,
@@ -62,30 +62,30 @@ pub struct Hyperparameters {
     pub head_dim_k_swa: u32,
     /// Elements of a value head of a block with a sliding window.
     pub head_dim_v_swa: u32,
-    /// Width of the dense feed-forward step of each block, in elements; 0 where the header does not say.
+    /// Width of the dense feed-forward step of each block, in elements; 0 if the header does not say.
     pub n_ff_of: Vec<u32>,
     /// Width of the widest dense feed-forward step, in elements.
     pub n_ff: u32,
-    /// The experts, for a mixture of them.
+    /// The experts of a mixture-of-experts model.
     pub experts: Option<Experts>,
-    /// How the header says that the vectors of a text's tokens become one (`llama_pooling_type`); `None` where it does
-    /// not, or says 0: not at all.
+    /// The pooling type of the header (`llama_pooling_type`); `None` if the header states none or 0, which means no
+    /// pooling.
     pub pooling: Option<u32>,
     /// Whether queries are multiplied by a number per token (`attention.temperature_scale`).
     pub(super) has_temperature: bool,
-    /// Parts of an input beside its own width, added after later blocks.
+    /// Parts of an input beyond its own width, added after later blocks (deepstack).
     pub(crate) n_deepstack_layers: u32,
-    /// Elements of the keys and of the values that compressed keys stand for; 0 where the header does not say.
+    /// Elements of the keys and values that compressed keys represent; 0 if the header does not say.
     pub(super) mla: (u32, u32),
 }
 
-/// A mixture of experts.
+/// The experts of a mixture-of-experts model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Experts {
-    /// Experts per block.
+    /// Experts in each block.
     pub count: u32,
-    /// Experts that a token uses, at most.
+    /// Most experts that a token uses.
     pub used: u32,
     /// Width of an expert's feed-forward step, in elements.
     pub n_ff: u32,
@@ -102,7 +102,8 @@ impl Hyperparameters {
         let limit = format_args!("there are {n_layer} blocks {LOAD}");
         let holds = n_layer_nextn <= n_layer;
         keys.check(holds, "nextn_predict_layers", &n_layer_nextn, &limit)?;
-        // Of a file without their weights the others are the model (models/deepseek4.cpp, `load_arch_hparams`).
+        // Without the weights of its prediction blocks, the other blocks are the whole model (models/deepseek4.cpp,
+        // `load_arch_hparams`).
         let first = format!("blk.{}.nextn.eh_proj.weight", n_layer - n_layer_nextn);
         if architecture == "deepseek4" && header.tensor(&first).is_none() {
             n_layer_nextn = 0;
@@ -121,10 +122,10 @@ impl Hyperparameters {
 
         let n_head = per_layer("attention.head_count")?.unwrap_or_else(none);
         let n_head_kv = per_layer("attention.head_count_kv")?.unwrap_or_else(|| n_head.clone());
-        // llama-model.cpp, `load_hparams`: the default is the width shared by the heads of the first block; without
-        // heads there is none.
+        // llama-model.cpp, `load_hparams`: the default divides the width among the first block's heads; without heads
+        // there is no default.
         let head_dim = n_embd.checked_div(n_head[0]).unwrap_or(0);
-        // plamo2 reads its own again, heads or not (models/plamo2.cpp, `load_arch_hparams`).
+        // plamo2 reads the lengths again, even without heads (models/plamo2.cpp, `load_arch_hparams`).
         let (mut head_dim_k, mut head_dim_v) = (0, 0);
         if head_dim > 0 || architecture == "plamo2" {
             head_dim_k = keys.or("attention.key_length", head_dim)?;
@@ -132,7 +133,8 @@ impl Hyperparameters {
         }
         let head_dim_k_swa = keys.or("attention.key_length_swa", head_dim_k)?;
         let head_dim_v_swa = keys.or("attention.value_length_swa", head_dim_v)?;
-        // Values are what keys are compressed to (models/kimi-k3.cpp and models/glm5-next.cpp, `load_arch_hparams`).
+        // The values are what keys are compressed to (models/kimi-k3.cpp and models/glm5-next.cpp,
+        // `load_arch_hparams`).
         if matches!(architecture, "kimi-k3" | "glm5-next") {
             head_dim_v = keys.required("attention.kv_lora_rank")?;
         }
@@ -166,7 +168,7 @@ impl Hyperparameters {
         Ok(hparams)
     }
 
-    /// The same blocks again and again, each time a layer of its own (models/nanbeige.cpp, `load_arch_hparams`).
+    /// Repeats the blocks; each repetition counts as separate layers (models/nanbeige.cpp, `load_arch_hparams`).
     fn loops(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let loops = keys.or("num_loops", 1)?;
         let blocks = self.n_layer_trunk();
@@ -186,7 +188,7 @@ impl Hyperparameters {
         Ok(())
     }
 
-    /// One more layer, of one head, that says which adapter a token is for (models/granite-switch.cpp,
+    /// Adds a layer with one head, which selects the adapter of each token (models/granite-switch.cpp,
     /// `load_arch_hparams`).
     fn routes(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
         let blocks = self.n_layer_trunk();
@@ -201,7 +203,7 @@ impl Hyperparameters {
         Ok(())
     }
 
-    /// Blocks that compute a token: all but the next-token-prediction ones (`n_layer()`, llama-hparams.cpp).
+    /// Blocks that compute a token: all except those that predict further tokens (`n_layer()`, llama-hparams.cpp).
     pub const fn n_layer_trunk(&self) -> u32 {
         self.n_layer - self.n_layer_nextn
     }
@@ -211,10 +213,10 @@ impl Hyperparameters {
         self.mla.0 > 0 && self.mla.1 > 0
     }
 
-    /// Elements of the widest row that a token makes: of the residual stream, the queries, or the feed-forward step,
-    /// dense or of all the experts it uses.
+    /// Elements of a token's widest row: residual stream, queries, or feed-forward step, dense or of all experts in
+    /// use.
     pub(crate) fn widest(&self) -> u64 {
-        let experts = self.experts.map_or(0, |e| u64::from(e.n_ff) * u64::from(e.used));
+        let experts = self.experts.map_or(0, |experts| u64::from(experts.n_ff) * u64::from(experts.used));
         let heads = self.n_head.iter().copied().max().unwrap_or(0);
         let queries = u64::from(heads) * u64::from(self.head_dim_k.max(self.head_dim_v));
         experts.max(queries).max(self.n_ff.max(self.n_embd).into())
@@ -249,21 +251,21 @@ impl Keys<'_> {
         Ok(self.stated(suffix)?.unwrap_or(default))
     }
 
-    /// One number for each of so many blocks, which a single number may stand for.
+    /// One number for each of `n` blocks; a single number in the header applies to all.
     pub(super) fn per_layer(&self, suffix: &str, n: usize) -> Result<Option<Vec<u32>>, Error> {
         Ok(self.header.u32_per_layer(&self.key(suffix), n)?)
     }
 
-    /// The same as truth values.
+    /// One flag for each of `n` blocks.
     pub(super) fn flags(&self, suffix: &str, n: u32) -> Result<Option<Vec<bool>>, Error> {
         let numbers = self.per_layer(suffix, n as usize)?;
         Ok(numbers.map(|numbers| numbers.iter().map(|&flag| flag != 0).collect()))
     }
 
-    /// The numbers of a list, however many; `None` where there is no list.
+    /// The numbers of a list of any length; `None` if the key is not a list.
     pub(super) fn list(&self, suffix: &str) -> Result<Option<Vec<u32>>, Error> {
         match self.get(suffix) {
-            // No more than there can be blocks.
+            // A longer list would exceed the number of blocks.
             Some(Value::Array(list)) if list.len() <= u64::from(MAX_LAYERS) => {
                 self.per_layer(suffix, list.len() as usize)
             }
@@ -293,7 +295,7 @@ impl Keys<'_> {
         Ok(self.header.bool(&self.key("attention.causal"))? != Some(false))
     }
 
-    /// `load_hparams` in llama-model.cpp ends the process at a name that is not one of these.
+    /// `load_hparams` in llama-model.cpp aborts the process for any other name.
     fn rope_scaling(&self) -> Result<(), Error> {
         let suffix = "rope.scaling.type";
         let name = self.header.str(&self.key(suffix))?.unwrap_or("linear");
@@ -302,14 +304,14 @@ impl Keys<'_> {
         self.check(holds, suffix, &format_args!("{name:?}"), &limit)
     }
 
-    /// `load_hparams` in llama-model.cpp ends the process at counts that do not fit together.
+    /// `load_hparams` in llama-model.cpp aborts the process for inconsistent counts.
     fn experts(&self, n_layer: u32, n_ff: u32) -> Result<Option<Experts>, Error> {
         let mut count = self.or("expert_count", 0)?;
         let used = self.per_layer("expert_used_count", n_layer as usize)?;
         let mut used = used.into_iter().flatten().max().unwrap_or(0);
         let groups = self.or("expert_group_count", 0)?;
         let groups_used = self.or("expert_group_used_count", 0)?;
-        // llama-model.cpp, `load_hparams`: one expert is none.
+        // llama-model.cpp, `load_hparams`: a single expert means a dense model.
         if matches!(self.architecture, "hunyuan-dense" | "hunyuan_vl") && count <= 1 {
             (count, used) = (0, 0);
         }
@@ -339,7 +341,8 @@ impl Keys<'_> {
         Ok(Some(Experts { count, used, n_ff }))
     }
 
-    /// Parts of an input: so many, or one for each block that is given one (models/granite.cpp, `load_arch_hparams`).
+    /// Number of deepstack parts: a count, or one for each block that receives a part (models/granite.cpp,
+    /// `load_arch_hparams`).
     fn deepstack(&self) -> Result<u32, Error> {
         let Some(Value::Array(mapping)) = self.get("deepstack_mapping") else {
             return self.or("n_deepstack_layers", 0);
@@ -353,15 +356,14 @@ impl Keys<'_> {
         if self.architecture == "wavtokenizer-dec" {
             return self.or("embedding_length", n_embd);
         }
-        // A header that says 0 says nothing (llama-hparams.cpp, `n_embd_out`).
+        // A value of 0 means unstated (llama-hparams.cpp, `n_embd_out`).
         Ok(match self.or("embedding_length_out", n_embd)? {
             0 => n_embd,
             stated => stated,
         })
     }
 
-    /// The vocabulary has as many entries as it lists; a header without a list says how many
-    /// (llama-vocab.cpp, `no_vocab`).
+    /// The vocabulary's size: the length of its list, or else the number in the header (llama-vocab.cpp, `no_vocab`).
     fn n_vocab(&self) -> Result<u32, Error> {
         if let Some(Value::Array(tokens)) = self.header.get("tokenizer.ggml.tokens") {
             return Ok(u32::try_from(tokens.len()).unwrap_or(u32::MAX));

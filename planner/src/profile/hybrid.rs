@@ -1,12 +1,12 @@
-//! What recurrent blocks keep, and which blocks are recurrent.
+//! The state of recurrent blocks, and the recurrent blocks of a hybrid model.
 
 use super::arch::{Attention, Hybrid, Mixer, Predicting, Recurring};
-use super::law::{Facts, Kept, NoLaw, PREDICTS, Windows, unknown};
+use super::kv_layout::{Facts, Kept, NoLayout, PREDICTS, Windows, unknown};
 use super::{BlockState, Rows};
 
 impl Hybrid {
-    /// What each block of a hybrid keeps (llama-model.cpp, `create_memory`).
-    pub(super) fn blocks(self, facts: Facts<'_>) -> Result<Kept, NoLaw> {
+    /// The state of each block of a hybrid model (llama-model.cpp, `create_memory`).
+    pub(super) fn blocks(self, facts: Facts<'_>) -> Result<Kept, NoLayout> {
         let hparams = facts.hparams;
         let windows = self.windows(facts)?;
         if hparams.n_layer_nextn > 0 && self.predicting == Predicting::Unread {
@@ -18,7 +18,7 @@ impl Hybrid {
         if compressed && !hparams.is_mla() {
             return unknown("without the widths of compressed keys");
         }
-        // Heads of no elements: a file whose first block says that it has no heads (llama-model.cpp, `load_hparams`).
+        // Heads without elements: a file whose first block has no heads (llama-model.cpp, `load_hparams`).
         if hparams.head_dim_k == 0 && is_recurrent.contains(&false) {
             return unknown("whose first block has no heads");
         }
@@ -45,8 +45,8 @@ impl Hybrid {
         Ok((blocks.collect(), windows))
     }
 
-    /// All blocks that attend have a window, or none (models/lfm2.cpp, `load_arch_hparams`).
-    fn windows(self, Facts { keys, hparams }: Facts<'_>) -> Result<Option<Windows>, NoLaw> {
+    /// The window of all blocks that attend, if the header states one (models/lfm2.cpp, `load_arch_hparams`).
+    fn windows(self, Facts { keys, hparams }: Facts<'_>) -> Result<Option<Windows>, NoLayout> {
         if !self.attention.windowed {
             return Ok(None);
         }
@@ -55,8 +55,8 @@ impl Hybrid {
         Ok((tokens > 0).then_some(Windows { tokens, blocks }))
     }
 
-    /// Which blocks are recurrent.
-    fn recurring(self, Facts { keys, hparams }: Facts<'_>) -> Result<Vec<bool>, NoLaw> {
+    /// For each block, whether it is recurrent.
+    fn recurring(self, Facts { keys, hparams }: Facts<'_>) -> Result<Vec<bool>, NoLayout> {
         let blocks = 0..hparams.n_layer as usize;
         let without_heads = |il: usize| hparams.n_head_kv[il] == 0;
         Ok(match self.recurring {
@@ -71,7 +71,7 @@ impl Hybrid {
                 }
                 let every = keys.or("full_attention_interval", default)? as usize;
                 if every == 0 {
-                    // An integer division by zero.
+                    // llama.cpp would divide by zero.
                     return unknown("with an interval of no blocks");
                 }
                 blocks.map(|il| (il + 1) % every != 0).collect()
@@ -80,17 +80,17 @@ impl Hybrid {
     }
 }
 
-/// The rows of the indexer (llama-memory-hybrid-idx.cpp, the constructor): those of its tokens, and what
-/// is pooled of them. How many elements its keys have, and which blocks have one, if they attend.
-fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool>), NoLaw> {
+/// The index (llama-memory-hybrid-idx.cpp, the constructor), with the rows of its tokens and the pooled rows: the
+/// number of elements of its keys, and for each block whether it has an index if it attends.
+fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool>), NoLayout> {
     let key = keys.required("attention.indexer.key_length")?;
     let n_layer = hparams.n_layer as usize;
-    // They would keep the past of a convolution too (llama-hparams.cpp, `ple_conv_state`).
+    // Such blocks would also keep the past of a convolution (llama-hparams.cpp, `ple_conv_state`).
     if keys.get("ple.layers").is_some() {
         return unknown("with embeddings of word parts");
     }
     let (pools, blocks) = if keys.architecture == "qwen4exp" {
-        // Blocks pool by what they compress by (models/qwen4exp.cpp, `load_arch_hparams`).
+        // Blocks pool by their compression ratios (models/qwen4exp.cpp, `load_arch_hparams`).
         let ratios = keys.flags("attention.compress_ratios", hparams.n_layer)?;
         let pools = ratios.is_some_and(|ratios| ratios.contains(&true));
         (pools, vec![true; n_layer])
@@ -108,8 +108,8 @@ fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool
 }
 
 impl Mixer {
-    /// Every block keeps a state.
-    pub(super) fn blocks(self, facts: Facts<'_>) -> Result<Vec<BlockState>, NoLaw> {
+    /// The state of every block.
+    pub(super) fn blocks(self, facts: Facts<'_>) -> Result<Vec<BlockState>, NoLayout> {
         if facts.hparams.n_layer_nextn > 0 {
             return unknown(PREDICTS);
         }
@@ -117,8 +117,8 @@ impl Mixer {
         Ok(facts.hparams.each_block(|_| state.clone()))
     }
 
-    /// llama-hparams.cpp, `n_embd_r`, `n_embd_s`, in 32 bits; unknown where those overflow or nothing is kept.
-    fn state(self, Facts { keys, hparams }: Facts<'_>) -> Result<BlockState, NoLaw> {
+    /// llama-hparams.cpp, `n_embd_r`, `n_embd_s`, in 32 bits. Unknown if these overflow or if nothing is kept.
+    fn state(self, Facts { keys, hparams }: Facts<'_>) -> Result<BlockState, NoLayout> {
         let n_embd = hparams.n_embd;
         let first_heads = hparams.n_head[0];
         let (r, s) = match self {

@@ -1,7 +1,7 @@
-//! Blocks that keep more than one cache: keys to attend with, and keys to choose those by.
+//! Blocks with several caches: keys to attend with, and index keys that select among them.
 
 use super::arch::{Indexer, Pattern, Unstated, Window};
-use super::law::{Facts, Kept, NoLaw, PREDICTS, Windows, unknown, windows};
+use super::kv_layout::{Facts, Kept, NoLayout, PREDICTS, Windows, unknown, windows};
 use super::{BlockState, Part, Rows};
 
 const TYPES: &str = "attention.indexer.types";
@@ -10,14 +10,14 @@ const TYPES: &str = "attention.indexer.types";
 const CLOSE: u32 = 4;
 const FAR: u32 = 128;
 
-/// What each block keeps.
-pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> {
+/// The state of each block.
+pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let compressed = hparams.is_mla();
     if !compressed && !matches!(indexer, Indexer::AfterDense | Indexer::Distilled) {
         return unknown("without the widths of compressed keys");
     }
-    // There no filter keeps prediction blocks out (llama-model.cpp, `create_memory`).
+    // For these, no filter excludes prediction blocks (llama-model.cpp, `create_memory`).
     let unfiltered = matches!(indexer, Indexer::AfterDense | Indexer::ListedIfChoosing);
     if unfiltered && hparams.n_layer_nextn > 0 {
         return unknown(PREDICTS);
@@ -35,7 +35,7 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
             let dense = keys.or("leading_dense_block_count", 0)? as usize;
             (0..trunk).map(|il| il >= dense).collect()
         }
-        // The first three of 78, and then every fourth (models/glm-dsa.cpp, `GLM_5_2_DEFAULT_INDEXER_TYPES`).
+        // The first three of 78 blocks, and then every fourth (models/glm-dsa.cpp, `GLM_5_2_DEFAULT_INDEXER_TYPES`).
         Indexer::Glm(n_ctx) if hparams.n_ctx_train >= n_ctx && types.is_none() => {
             (0..trunk).map(|il| il < 78 && (il < 2 || il % 4 == 2)).collect()
         }
@@ -53,7 +53,7 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
         let (k, v) = hparams.state(il);
         let v = (!compressed).then_some(v);
         match (indexed[il], v) {
-            // Values of one head of the cache's own width (llama-kv-cache-msa.cpp, the constructor).
+            // Values of one head of the cache's width (llama-kv-cache-msa.cpp, the constructor).
             (true, v) => BlockState::indexed(k, v, index_k, v.map(|_| hparams.head_dim_v)),
             (false, None) => BlockState::compressed(k, Rows::Tokens),
             (false, Some(_)) => hparams.full(il),
@@ -62,8 +62,9 @@ pub(super) fn blocks(facts: Facts<'_>, indexer: Indexer) -> Result<Kept, NoLaw> 
     Ok((blocks, None))
 }
 
-/// Compressed keys, some of a window; indexers beside the others (llama-kv-cache-dsa-iswa.cpp, the constructor).
-fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
+/// Compressed keys, in some blocks of a window; the others have an index (llama-kv-cache-dsa-iswa.cpp, the
+/// constructor).
+fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let window = Window { unstated: Unstated::Refused, fixed: None, pattern: Pattern::Listed };
     let Some(windows) = windows(facts, window)? else {
@@ -71,7 +72,7 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
     };
     let n_layer = hparams.n_layer as usize;
     let trunk = hparams.n_layer_trunk() as usize;
-    // A list of all blocks or of those that compute a token: those that predict are not asked for.
+    // The list covers all blocks or only those that compute a token; blocks that predict are not looked up.
     let types = match keys.list(TYPES)? {
         Some(types) if types.len() == trunk || types.len() == n_layer => types,
         _ => return unknown("without a list of its indexers"),
@@ -91,9 +92,9 @@ fn beside_windows(facts: Facts<'_>) -> Result<Kept, NoLaw> {
     Ok((blocks, Some(windows)))
 }
 
-/// A window in every block, prediction blocks included, and what lies before it at two ratios (llama-kv-cache-dsv4.cpp,
-/// the constructor).
-fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLaw> {
+/// A window in every block, including those that predict, and the tokens before it compressed at two ratios
+/// (llama-kv-cache-dsv4.cpp, the constructor).
+fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLayout> {
     let tokens = keys.required("attention.sliding_window")?;
     let index = keys.required("attention.indexer.key_length")?;
     let n_layer = hparams.n_layer as usize;
@@ -112,7 +113,7 @@ fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLaw> {
         if ratio == 0 {
             return window;
         }
-        // Of two groups where they overlap; of what was seen, and how much of it counts.
+        // Overlapping ratios have two groups. The state holds the pending tokens and their weights.
         let groups = if close { 2 } else { 1 };
         let pending = |width: u32| match il < trunk {
             true => width.saturating_mul(groups).saturating_mul(groups * ratio),
@@ -122,7 +123,7 @@ fn distilled(Facts { keys, hparams }: Facts<'_>) -> Result<Kept, NoLaw> {
         let keys = keys.map(|n| (Part::IndexKeys, n, Rows::Groups(ratio)));
         let widths = [Some(hparams.head_dim_k_swa), close.then_some(index)].into_iter().flatten();
         let pending = widths.flat_map(|width| [(Part::State, pending(width), Rows::Sequences); 2]);
-        window.and(&BlockState::of(keys.chain(pending)))
+        window.and(&BlockState::new(keys.chain(pending)))
     });
     let windows = Windows { tokens, blocks: vec![true; n_layer] };
     Ok((blocks.collect(), Some(windows)))

@@ -1,6 +1,6 @@
-//! Room 2: what a header means. A [`Header`] flows in; a [`ModelProfile`] flows out: how many layers there are, which
-//! bytes belong to which layer, what a token of context costs. What llama.cpp would refuse by ending the process is
-//! refused here with a typed [`Error`].
+//! Room 2: the meaning of a header. A [`Header`] flows in; a [`ModelProfile`] flows out: the number of layers, the
+//! weights of each layer, and the memory of the context. A header that would make llama.cpp abort is rejected with a
+//! typed [`Error`].
 
 mod adapter;
 mod arch;
@@ -8,7 +8,7 @@ mod control_vector;
 mod hparams;
 mod hybrid;
 mod indexer;
-mod law;
+mod kv_layout;
 mod mtp;
 mod names;
 mod quantisation;
@@ -26,55 +26,55 @@ pub use control_vector::ControlVector;
 pub(crate) use hparams::MAX_LAYERS;
 pub use hparams::{Error, Experts, Hyperparameters};
 pub use mtp::MtpError;
-pub use names::Role;
+pub use names::WeightRole;
 pub use quantisation::Quantisation;
-pub use state::{BlockState, KeptTensor, Part, Rows, StateLaw};
+pub use state::{BlockState, KeptTensor, KvLayout, Part, Rows};
 pub(crate) use weights::Group;
 pub use weights::{Weight, WeightBytes};
 
-/// What a model is, as far as memory is concerned.
+/// The properties of a model that determine its memory.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ModelProfile {
-    /// The file the header came from (the first shard), where it came from a file.
+    /// The file of the header (the first shard), if it was read from one.
     pub path: Option<PathBuf>,
-    /// `general.name`, or the file's stem, or the architecture.
+    /// `general.name`, or else the file's stem or the architecture.
     pub name: String,
-    /// `general.architecture`, as llama.cpp spells it: `llama`, `qwen3moe`.
+    /// `general.architecture`, in llama.cpp's spelling: `llama`, `qwen3moe`.
     pub architecture: String,
-    /// The name of the quantisation that `general.file_type` gives (`Q4_K_M`), where it gives a known one.
+    /// The quantisation's name for `general.file_type` (`Q4_K_M`), if that is known.
     pub file_type: Option<&'static str>,
     /// Bytes of all shards together.
     pub file_bytes: u64,
-    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); of several shards the least.
+    /// The alignment of the tensors' data in the file, in bytes (`general.alignment`); of several shards the smallest.
     pub alignment: u32,
-    /// The numbers that shape memory: layers, widths, heads, experts, vocabulary.
+    /// The numbers that determine memory: layers, widths, heads, experts, vocabulary.
     pub hparams: Hyperparameters,
-    /// The weights, arranged by where llama.cpp puts them.
+    /// The weights, grouped by where llama.cpp puts them.
     pub weights: WeightBytes,
-    /// The law by which context takes memory.
-    pub state: StateLaw,
-    /// What is added to its computation; nothing, until [`with_lora`](Self::with_lora).
+    /// The tensors that each block keeps in a context.
+    pub state: KvLayout,
+    /// The adapters; none, until [`with_lora`](Self::with_lora).
     pub adapters: Adapters,
-    /// Whether the blocks that predict further tokens are loaded: not until [`with_mtp`](Self::with_mtp).
+    /// Whether the blocks that predict further tokens are loaded; false until [`with_mtp`](Self::with_mtp).
     mtp: bool,
 }
 
-/// What the names of a projector's tensors begin with (tools/mtmd/clip-impl.h); no model of llama.cpp's has such a name
-/// (llama-arch.cpp, `LLM_TENSOR_NAMES`).
+/// Prefixes of a projector's tensors (tools/mtmd/clip-impl.h). No model of llama.cpp has such names (llama-arch.cpp,
+/// `LLM_TENSOR_NAMES`).
 const PROJECTOR: [&str; 3] = ["v.", "a.", "mm."];
 
-/// Whether a tensor of this name belongs to a projector of pictures or sound, and not to a model.
+/// Whether a tensor of this name belongs to a projector for images or sound.
 pub fn is_of_projector(name: &str) -> bool {
     PROJECTOR.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Refuses a model with a projector in its file: llama.cpp refuses tensors that it does not use (`wrong number of
-/// tensors`, llama-model-loader.cpp, `done_getting_tensors`).
+/// Rejects a model file that contains a projector: llama.cpp rejects unused tensors (`wrong number of tensors`,
+/// llama-model-loader.cpp, `done_getting_tensors`).
 fn check_projector(keys: &Keys<'_>) -> Result<(), Error> {
     let mut of_projector = keys.header.tensors().map(Tensor::name).filter(|name| is_of_projector(name));
     match of_projector.next() {
-        // It is nothing but a projector.
+        // A file of architecture `clip` is only a projector.
         Some(first) if keys.architecture != "clip" => Err(Error::Projector {
             file: keys.header.path().display().to_string(),
             first: first.to_owned(),
@@ -85,18 +85,18 @@ fn check_projector(keys: &Keys<'_>) -> Result<(), Error> {
 }
 
 impl ModelProfile {
-    /// Reads the profile out of a header.
+    /// Reads the profile from a header.
     ///
     /// # Errors
     ///
-    /// [`Error`] where the header lacks a key that llama.cpp requires, or holds a value at which llama.cpp would end
-    /// the process instead of returning an error. Each names the file, the key, the value and the limit.
+    /// [`Error`] if the header lacks a key that llama.cpp requires, or has a value at which llama.cpp would abort
+    /// instead of returning an error. The message names the file, the key, the value and the limit.
     pub fn from_header(header: &Header) -> Result<Self, Error> {
         let architecture = header.architecture()?.to_owned();
         let keys = Keys { header, architecture: &architecture };
         check_projector(&keys)?;
         let hparams = Hyperparameters::read(&keys)?;
-        let state = StateLaw::of(&keys, &hparams)?;
+        let state = KvLayout::new(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
         let file_type = header.u32("general.file_type")?.and_then(quantisation::file_type);
         let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
@@ -116,23 +116,23 @@ impl ModelProfile {
         })
     }
 
-    /// Blocks of the model, next-token-prediction blocks included: what llama.cpp calls `n_layer_all`.
+    /// Blocks of the model, including those that predict further tokens: llama.cpp's `n_layer_all`.
     pub const fn n_layer(&self) -> u32 {
         self.hparams.n_layer
     }
 
-    /// The `n_gpu_layers` at which everything that can be is on the GPU: the blocks and the output layer.
+    /// The `n_gpu_layers` of full offload: the blocks plus the output layer.
     pub const fn full_offload(&self) -> u32 {
         self.hparams.n_layer + 1
     }
 
-    /// Why an estimate of this model's memory may be too low, if it may: then only llama.cpp knows what it takes. Of
-    /// several reasons the first: the law of its context, its graph, or weights that no table of ours places.
+    /// The reason why an estimate of this model's memory may be too low, if there is one; then only llama.cpp knows the
+    /// memory. The first of: an unknown KV layout, a graph without a model, weights in no known layer.
     pub fn unmodelled(&self) -> Option<String> {
-        if let StateLaw::Unknown { reason } = &self.state {
+        if let KvLayout::Unknown { reason } = &self.state {
             return Some(reason.clone());
         }
-        // The buffers came out 25 times too small.
+        // The estimated buffers were 25 times too small.
         if self.architecture == "gemma3n" {
             let does = "computes several streams at once, of whose buffers we have no model (models/gemma3n.cpp)";
             return Some(format!("`gemma3n` {does}"));

@@ -1,50 +1,50 @@
-//! The blocks of a model that predict further tokens (MTP, next-token prediction): whether llama.cpp can compute with
-//! them, and what of the file is loaded then.
+//! Blocks that predict further tokens (MTP, next-token prediction): whether llama.cpp can use them, and which weights
+//! are loaded for them.
 
 use super::names::Slot;
 use super::{Hyperparameters, ModelProfile};
 
-/// Why a model's blocks cannot be used to predict further tokens.
+/// Why a model's blocks cannot predict further tokens.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum MtpError {
-    /// There are none.
+    /// The model has no such blocks.
     #[error("{model} has no blocks that predict further tokens: {reason}")]
     NoHeads { model: String, reason: String },
-    /// llama.cpp has no graph for them, or one whose draft tokens could not be taken back.
+    /// llama.cpp has no graph for them, or one whose draft tokens could not be rolled back.
     #[error("{model}: the blocks of `{architecture}` that predict further tokens cannot be used: {reason}")]
     Architecture { model: String, architecture: String, reason: &'static str },
-    /// There are several, each for another token; only chains of one are computed.
+    /// The model has several, one for each further token; only a single one is supported.
     #[error("{model} has {heads} blocks that predict further tokens, and only one can be used")]
     Several { model: String, heads: u32 },
-    /// A part of its memory is recurrent, and llama.cpp takes the states of several sequences back only while all of
-    /// them are computed together.
+    /// A part of the model's memory is recurrent. llama.cpp can roll back the states of several sequences only if all
+    /// of them are computed together.
     #[error(
-        "{model}: further tokens are predicted for one sequence only, and {n_seq_max} were asked for: a part of its memory is recurrent"
+        "{model}: further tokens are predicted for one sequence only, but {n_seq_max} were requested: a part of the model's memory is recurrent"
     )]
     Sequences { model: String, n_seq_max: u32 },
-    /// A context for embeddings chooses no tokens.
+    /// A context for embeddings generates no tokens.
     #[error("{model}: a context for embeddings predicts no further tokens")]
     Embeds { model: String },
 }
 
-/// What models/*.cpp asserts of every prediction block: weights by the middle of their name.
+/// Weights that models/*.cpp assert in every prediction block, by the middle of their names.
 const ALWAYS: &str = "nextn.eh_proj nextn.enorm nextn.hnorm";
 
-/// The architectures whose memory can forget single tokens and whose prediction blocks llama.cpp computes
-/// (models/*.cpp, `graph_mtp`), with what such a block has besides; or why it cannot be used.
+/// The further weights of a prediction block, for architectures whose memory can drop single tokens and whose
+/// prediction blocks llama.cpp computes (models/*.cpp, `graph_mtp`); or why the block cannot be used.
 fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, &'static str> {
     match architecture {
         "cohere2moe" | "deepseek32" | "glm-dsa" | "glm4moe" | "qwen35moe" => Ok("ffn_gate_inp"),
-        // models/deepseek2.cpp, `graph_mtp`, asserts both.
+        // models/deepseek2.cpp, `graph_mtp`, asserts both conditions.
         "deepseek2" if hparams.has_temperature => {
             Err("llama.cpp does not compute with them where attention has a temperature")
         }
         "deepseek2" if !hparams.is_mla() => Err("llama.cpp does not compute with them where keys are not compressed"),
         "deepseek2" => Ok("attn_q_a attn_q_a_norm attn_q_b ffn_gate_inp ffn_gate_shexp"),
         "hy_v3" | "qwen35" | "step35" => Ok(""),
-        // Its files have three blocks, and no model of one has been computed with.
+        // Its files have three such blocks, and no model with one has been tried.
         "mimo2" => Err("it has not been tried"),
         "bailingmoe3" | "deepseek4" | "glm5-next" | "nemotron_h_moe" | "qwen3next" | "qwen4exp" => {
             Err("a part of its memory is recurrent, so that a rejected draft token could not be taken back")
@@ -54,19 +54,19 @@ fn needs(architecture: &str, hparams: &Hyperparameters) -> Result<&'static str, 
 }
 
 impl ModelProfile {
-    /// The same model with the blocks loaded that predict further tokens, which a second context computes with: only a
-    /// [probe](crate::plan::Planner::plan_probed) can plan it then.
+    /// The same model with the blocks that predict further tokens loaded. A second context computes them, so only a
+    /// [probe](crate::plan::Planner::plan_probed) can plan the model.
     ///
     /// # Errors
     ///
-    /// [`MtpError`] where the file has none, or llama.cpp cannot use them.
+    /// [`MtpError`] if the file has no such blocks or llama.cpp cannot use them.
     pub fn with_mtp(mut self) -> Result<Self, MtpError> {
         let (heads, trunk) = (self.hparams.n_layer_nextn, self.hparams.n_layer_trunk());
         if heads == 0 {
             return Err(self.no_heads(format!("`{}.nextn_predict_layers` is 0", self.architecture)));
         }
         if trunk == 0 {
-            return Err(self.no_heads("it has nothing else".to_owned()));
+            return Err(self.no_heads("the model has no other blocks".to_owned()));
         }
         let (model, architecture) = (self.name.clone(), self.architecture.clone());
         let needs = match needs(&architecture, &self.hparams) {
@@ -76,7 +76,7 @@ impl ModelProfile {
         };
         let (head, skipped): (Vec<_>, _) = std::mem::take(&mut self.weights.skipped)
             .into_iter()
-            .partition(|weight| Slot::of(&self.architecture, &weight.name) == Slot::Block(trunk));
+            .partition(|weight| Slot::from_name(&self.architecture, &weight.name) == Slot::Block(trunk));
         self.weights.skipped = skipped;
         head.into_iter().for_each(|weight| self.weights.add(trunk as usize, weight));
         let block = &self.weights.blocks[trunk as usize];
@@ -97,13 +97,13 @@ impl ModelProfile {
         self.mtp
     }
 
-    /// Whether rejected draft tokens are taken back by going back to an earlier state (llama-arch.cpp,
-    /// `llm_arch_supports_rs_rollback`), which has to be kept.
+    /// Whether rejected draft tokens are rolled back to an earlier state (llama-arch.cpp,
+    /// `llm_arch_supports_rs_rollback`), which must be kept.
     pub(crate) fn goes_back_by_states(&self) -> bool {
         self.mtp && matches!(self.architecture.as_str(), "qwen35" | "qwen35moe")
     }
 
-    /// Whether it can predict further tokens in a context for so many sequences.
+    /// Checks that further tokens can be predicted in such a context.
     pub(crate) fn check_predicting(&self, n_seq_max: u32, embeds: bool) -> Result<(), MtpError> {
         let model = self.name.clone();
         if self.mtp && embeds {

@@ -1,35 +1,35 @@
-//! What a tensor's name says: what a weight does, and which layer decides where llama.cpp puts it.
+//! The meaning of a tensor's name: its role, and the layer that decides its place in llama.cpp.
 //!
-//! The layers are those of llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp) read through `LLM_TENSOR_NAMES`, and for
-//! repeating tensors without a number of their own the block that the loaders in models/*.cpp name.
+//! The layers follow llama.cpp's `LLM_TENSOR_INFOS` (llama-arch.cpp), read through `LLM_TENSOR_NAMES`. A repeating
+//! tensor without a number belongs to the block that the loaders in models/*.cpp name.
 
-/// What a weight of a block does.
+/// The role of a weight in its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Role {
-    /// Queries, keys, values, their way back, indexers, and the norms of these.
+pub enum WeightRole {
+    /// Queries, keys, values, the output projection, index keys, and their norms.
     Attention,
-    /// A step that every token takes: dense matrices and their norms.
+    /// A feed-forward step that every token takes: dense matrices and their norms.
     FeedForward,
-    /// Experts, of which each token takes some: what `--cpu-moe` keeps on the host (common/common.h,
+    /// Experts, of which each token uses some: the weights that `--cpu-moe` keeps on the host (common/common.h,
     /// `LLM_FFN_EXPS_REGEX`).
     Experts,
-    /// An expert that every token takes.
+    /// An expert that every token uses.
     SharedExperts,
-    /// Anything else: recurrent mixers, routers, prediction heads.
+    /// Any other weight: recurrent mixers, routers, prediction heads.
     Other,
 }
 
-impl Role {
-    /// What the tensor of this name does: `blk.3.ffn_down_exps.weight`. `Other` for what is no block's.
-    pub fn of(name: &str) -> Self {
+impl WeightRole {
+    /// The role of a tensor by its name: `blk.3.ffn_down_exps.weight`. `Other` for a tensor outside a block.
+    pub fn from_name(name: &str) -> Self {
         let stacks = ["enc.", "dec."].iter();
         let own = stacks.filter_map(|stack| name.strip_prefix(stack)).next();
         let Some(stem) = in_block(own.unwrap_or(name)) else {
             return Self::Other;
         };
         let (first, rest) = stem.split_once('.').unwrap_or((stem, ""));
-        // `ffn_up.17.weight`: one expert of old files.
+        // Old files store each expert separately: `ffn_up.17.weight`.
         let single = rest.starts_with(|c: char| c.is_ascii_digit());
         let step = first.strip_prefix("ffn_").unwrap_or_default();
         let step = ["_chexps", "_exps"].iter().find_map(|end| step.strip_suffix(end)).or(single.then_some(step));
@@ -57,27 +57,27 @@ impl Role {
 pub(super) enum Slot {
     /// `LLM_TENSOR_LAYER_INPUT`: always on the CPU (llama-model.cpp, `load_tensors`).
     Input,
-    /// `LLM_TENSOR_LAYER_REPEATING`: on the device of block `0`, `1`, ...
+    /// `LLM_TENSOR_LAYER_REPEATING`: on the device of this block.
     Block(u32),
     /// `LLM_TENSOR_LAYER_OUTPUT`: on the device of the output layer.
     Output,
-    /// `rope_freqs` and its kin: one copy on every device that holds a block which uses it (created once per block with
+    /// `rope_freqs` and similar: one copy on every device with a block that uses it (created once per block with
     /// `TENSOR_DUPLICATED`: models/llama.cpp, `load_arch_tensors`; llama-model-loader.cpp, `create_tensor`).
     Rope,
-    /// No operation of llama.cpp uses it (`GGML_OP_NONE`): it is not loaded (llama-model-loader.cpp, `create_tensor`).
+    /// Unused by llama.cpp (`GGML_OP_NONE`) and not loaded (llama-model-loader.cpp, `create_tensor`).
     Unused,
-    /// No table of llama.cpp holds this name. llama.cpp refuses a file with a tensor it does not use
-    /// (`wrong number of tensors`, llama-model-loader.cpp, `done_getting_tensors`).
+    /// Unknown to llama.cpp's tables. llama.cpp rejects a file with an unused tensor (`wrong number of tensors`,
+    /// llama-model-loader.cpp, `done_getting_tensors`).
     Unplaced,
 }
 
-/// What names of tensors end in.
+/// Suffixes of tensor names.
 const SUFFIXES: &str = ".weight .bias .input_scale .scale .lora_a .lora_b";
 
-/// What names of a block's tensors begin with.
+/// Prefixes of the names of a block's tensors.
 const NUMBERED: &str = "blk. enc.blk. dec.blk. posnet. convnext.";
 
-/// The tensors of the output layer.
+/// Tensors of the output layer.
 const OUTPUT: &str = "output output_norm enc.output_norm dec.output_norm cls cls.output cls.norm dense_2 dense_3 \
     altup_proj altup_unembd_proj output_hc_fn output_hc_base output_hc_scale output_hc_norm \
     output_hc_down output_hc_up output_res_score nextn.post_projection fc d2t markov_w1 markov_w2 \
@@ -85,7 +85,7 @@ const OUTPUT: &str = "output output_norm enc.output_norm dec.output_norm cls cls
 
 impl Slot {
     /// The layer of the tensor with this name in a model of this architecture.
-    pub(super) fn of(architecture: &str, name: &str) -> Self {
+    pub(super) fn from_name(architecture: &str, name: &str) -> Self {
         let mut suffixes = SUFFIXES.split(' ');
         let stem = suffixes.find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
         let mut prefixes = NUMBERED.split(' ');
@@ -98,9 +98,9 @@ impl Slot {
         }
         match stem {
             "token_embd" | "position_embd" | "token_types" | "per_layer_token_embd" => Self::Input,
-            // A wrong name for the norm of the output (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
+            // The norm of the output under a wrong name (`LLM_TENSOR_OUTPUT_NORM_LFM2`).
             "token_embd_norm" if matches!(architecture, "lfm2" | "lfm2moe") => Self::Output,
-            // The norms of the embeddings are done on the first layer, not on the input layer (llama-arch.cpp,
+            // The norms of the embeddings belong to the first layer, not to the input layer (llama-arch.cpp,
             // `LLM_TENSOR_INFOS`).
             "token_embd_norm"
             | "per_layer_model_proj"
@@ -117,8 +117,8 @@ impl Slot {
     }
 }
 
-/// Whether the tensor of this name, of a block that predicts further tokens, is loaded all the same: the loaders in
-/// models/*.cpp ask for some as optional and forget to skip them (`TENSOR_NOT_REQUIRED` without `TENSOR_SKIP`).
+/// Whether llama.cpp loads this tensor of a prediction block although the block is unused: the loaders in models/*.cpp
+/// request some tensors as optional without skipping them (`TENSOR_NOT_REQUIRED` without `TENSOR_SKIP`).
 pub(super) fn is_loaded(architecture: &str, name: &str) -> bool {
     let not_skipped = match architecture {
         "cohere2moe" => "nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm",
@@ -140,18 +140,18 @@ pub(super) fn is_loaded(architecture: &str, name: &str) -> bool {
     not_skipped.split_whitespace().any(is)
 }
 
-/// The rest of a name after `blk.` and the block's number.
+/// The part of a name after `blk.` and the block's number.
 fn in_block(name: &str) -> Option<&str> {
     Some(name.strip_prefix("blk.")?.split_once('.')?.1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Role;
+    use super::WeightRole;
 
     #[test]
     fn names_show_what_a_weight_does() {
-        use Role::{Attention, Experts, FeedForward, Other, SharedExperts};
+        use WeightRole::{Attention, Experts, FeedForward, Other, SharedExperts};
         for (role, names) in [
             (Attention, "blk.0.attn_q.weight blk.0.attn_norm.weight blk.0.indexer.attn_k.weight"),
             (Attention, "blk.11.post_attention_norm.weight dec.blk.1.cross_attn_k.weight"),
@@ -164,7 +164,7 @@ mod tests {
             (Other, "blk.0.nextn.eh_proj.weight output.weight"),
         ] {
             for name in names.split(' ') {
-                assert_eq!(Role::of(name), role, "{name}");
+                assert_eq!(WeightRole::from_name(name), role, "{name}");
             }
         }
     }

@@ -1,28 +1,28 @@
-//! How a model's context takes memory.
+//! The tensors that a model keeps in a context.
 
-/// How a model's context takes memory.
+/// The tensors that a model's blocks keep in a context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum StateLaw {
-    /// We know the law of every block.
+pub enum KvLayout {
+    /// The layout of every block is known.
     Known {
-        /// What each block keeps.
+        /// The state of each block.
         blocks: Vec<BlockState>,
-        /// Elements of the values of the widest block, whether that has a cache or not (`n_embd_v_gqa_max`): without
-        /// flash attention all caches are as wide (llama-kv-cache.cpp, the constructor).
+        /// Elements of the widest block's values, whether or not that block has a cache (`n_embd_v_gqa_max`). Without
+        /// flash attention all caches have this width (llama-kv-cache.cpp, the constructor).
         widest_v: u32,
-        /// Which blocks attend to a sliding window, those included that keep nothing of their own; empty if none does.
+        /// For each block, whether it attends to a sliding window, including blocks without their own cache; empty if
+        /// none does.
         windowed: Vec<bool>,
     },
-    /// We do not know the law of this architecture: only a probe can say what its context takes.
+    /// The layout of this architecture is unknown: only a probe can tell the context's memory.
     Unknown {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What one block keeps of its context, a tensor each; nothing in a block that predicts further tokens
-/// (llama-model.cpp, `create_memory`).
+/// The tensors that one block keeps; empty for a block that predicts further tokens (llama-model.cpp, `create_memory`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockState {
@@ -34,90 +34,90 @@ pub struct BlockState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptTensor {
-    /// What it holds.
+    /// The content.
     pub part: Part,
     /// Elements of a row.
     pub n: u32,
-    /// How many rows there are.
+    /// The number of rows.
     pub rows: Rows,
 }
 
-/// What a tensor of a context holds.
+/// The content of a tensor in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
-    /// Keys (`n_embd_k_gqa`, llama-hparams.cpp). Without values beside them they are compressed, one for all heads:
+    /// Keys (`n_embd_k_gqa`, llama-hparams.cpp). Without values they are compressed keys, shared by all heads:
     /// multi-head latent attention (llama-kv-cache.cpp, the constructor).
     Keys,
     /// Values (`n_embd_v_gqa`).
     Values,
-    /// Keys that select which others to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
-    /// `llama_memory_hybrid_idx`), or that stand for several tokens each (`llama_kv_cache_dsv4`).
+    /// Keys that select which keys to attend to (`llama_kv_cache_dsa`, `llama_kv_cache_msa`,
+    /// `llama_memory_hybrid_idx`), or that represent several tokens each (`llama_kv_cache_dsv4`).
     IndexKeys,
-    /// Values beside such keys, which nothing reads.
+    /// Values beside index keys, which nothing reads.
     IndexValues,
     /// A sequence's state in 32-bit floats: the past of a convolution or token shift (`n_embd_r`), a recurrent state
-    /// (`n_embd_s`), what is to be distilled yet.
+    /// (`n_embd_s`), or tokens that are still to be compressed.
     State,
 }
 
-/// How many rows a tensor of a context has.
+/// The number of rows of a tensor in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rows {
-    /// One for each token.
+    /// One row for each token.
     Tokens,
-    /// One for each of the last tokens (`n_swa`, `llama_kv_cache_iswa`), of all with `swa_full`.
+    /// One row for each token of the window (`n_swa`, `llama_kv_cache_iswa`), or for each token with `swa_full`.
     Window(u32),
-    /// The same, with a window of its own for each sequence (llama-kv-cache-dsv4.cpp, the constructor).
+    /// One row for each token of a window, separately for each sequence (llama-kv-cache-dsv4.cpp, the constructor).
     OwnWindow(u32),
-    /// One for each group of so many tokens, for each sequence its own.
+    /// One row for each group of this many tokens, separately for each sequence.
     Groups(u32),
-    /// One for each sequence, and for each token that it can be taken back (`llama_memory_recurrent`).
+    /// One row for each sequence, and one more for each token of rollback (`llama_memory_recurrent`).
     States,
-    /// One for each sequence.
+    /// One row for each sequence.
     Sequences,
 }
 
 impl BlockState {
-    pub(super) fn of(kept: impl IntoIterator<Item = (Part, u32, Rows)>) -> Self {
+    pub(super) fn new(kept: impl IntoIterator<Item = (Part, u32, Rows)>) -> Self {
         Self { kept: kept.into_iter().map(|(part, n, rows)| KeptTensor { part, n, rows }).collect() }
     }
 
     /// Keys and values.
     pub(super) fn attended((k, v): (u32, u32), rows: Rows) -> Self {
-        Self::of([(Part::Keys, k, rows), (Part::Values, v, rows)])
+        Self::new([(Part::Keys, k, rows), (Part::Values, v, rows)])
     }
 
     /// Keys without values.
     pub(super) fn compressed(k: u32, rows: Rows) -> Self {
-        Self::of([(Part::Keys, k, rows)])
+        Self::new([(Part::Keys, k, rows)])
     }
 
-    /// Keys of every token, and keys that select which of them to attend to; values of both where there are any.
+    /// Keys of every token and index keys, with the values of either if it has any.
     pub(super) fn indexed(k: u32, v: Option<u32>, index_k: u32, index_v: Option<u32>) -> Self {
         let parts =
             [(Part::Keys, Some(k)), (Part::Values, v), (Part::IndexKeys, Some(index_k)), (Part::IndexValues, index_v)];
-        Self::of(parts.into_iter().filter_map(|(part, n)| Some((part, n?, Rows::Tokens))))
+        Self::new(parts.into_iter().filter_map(|(part, n)| Some((part, n?, Rows::Tokens))))
     }
 
     /// The past and the state of each sequence.
     pub(super) fn recurrent(r: u32, s: u32) -> Self {
-        Self::of([r, s].map(|n| (Part::State, n, Rows::States)))
+        Self::new([r, s].map(|n| (Part::State, n, Rows::States)))
     }
 
-    /// This beside another.
+    /// This state, with the tensors of another added.
     pub(super) fn and(mut self, other: &Self) -> Self {
         self.kept.extend(&other.kept);
         self
     }
 
-    /// The first tensor of this part.
+    /// The first tensor with this content.
     pub fn part(&self, part: Part) -> Option<&KeptTensor> {
         self.kept.iter().find(|kept| kept.part == part)
     }
 
-    /// Elements of the past and the state that each sequence has, whatever its length; 0 without.
+    /// Elements of the past and the state of each sequence, independent of its length; 0 without a state.
     pub fn recurrent_elements(&self) -> u64 {
         self.kept.iter().filter(|kept| kept.rows == Rows::States).map(|kept| u64::from(kept.n)).sum()
     }
@@ -128,18 +128,18 @@ impl BlockState {
     }
 }
 
-impl StateLaw {
-    /// Whether keys are compressed: then values are part of them, and there is one type for both.
+impl KvLayout {
+    /// Whether keys are compressed: then values are a part of them, and both have one type.
     pub fn is_compressed(&self) -> bool {
         self.blocks().unwrap_or_default().iter().any(BlockState::is_compressed)
     }
 
-    /// Which blocks attend to a sliding window, where the law is known; empty if none does.
+    /// For each block, whether it attends to a sliding window; empty if none does, `None` if the layout is unknown.
     pub fn windows(&self) -> Option<&[bool]> {
         if let Self::Known { windowed, .. } = self { Some(windowed) } else { None }
     }
 
-    /// What each block keeps, where the law is known.
+    /// The state of each block, if the layout is known.
     pub fn blocks(&self) -> Option<&[BlockState]> {
         if let Self::Known { blocks, .. } = self { Some(blocks) } else { None }
     }

@@ -1,4 +1,4 @@
-//! What a header means, and what is refused.
+//! The meaning of headers, and the rejected ones.
 
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
@@ -26,7 +26,7 @@ fn profile(builder: &Builder) -> ModelProfile {
     ModelProfile::from_header(&builder.header().unwrap()).unwrap()
 }
 
-/// Checks that a header is refused for the value of a key of its architecture.
+/// Checks that a header is rejected for the value of a key of its architecture.
 #[track_caller]
 fn refused(builder: &Builder, suffix: &str, value: &str) {
     let header = builder.header().unwrap();
@@ -45,7 +45,7 @@ fn with_matrices(builder: Builder, names: &[&str]) -> Builder {
 }
 
 #[test]
-fn no_name_of_a_file_moves_the_cursor_of_who_reads_it() {
+fn names_from_a_file_contain_no_control_characters() {
     assert_eq!(profile(&model("llama", "")).name, "llama");
     let named = model("llama", "").str("general.name", "Tiny\n\u{1b}[2J\u{9b}2J");
     assert_eq!(profile(&named).name, "Tiny  [2J 2J");
@@ -72,7 +72,7 @@ fn predicting(architecture: &str, heads: u32, weights: &str) -> ModelProfile {
     profile(&weights.fold(builder, |builder, name| with_matrices(builder, &[&name])))
 }
 
-/// What the block of `glm4moe` that predicts has.
+/// The weights of the prediction block of `glm4moe`.
 const HEAD: &str = "nextn.eh_proj nextn.enorm nextn.hnorm attn_q ffn_gate_inp";
 
 #[test]
@@ -83,7 +83,7 @@ fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
         ("deepseek2", 1, HEAD, "where keys are not compressed"),
         ("glm4moe", 1, "nextn.eh_proj nextn.enorm nextn.hnorm", "blk.1.ffn_gate_inp"),
         ("hy_v3", 1, "nextn.enorm", "blk.1.nextn.eh_proj"),
-        ("glm4moe", 2, HEAD, "it has nothing else"),
+        ("glm4moe", 2, HEAD, "the model has no other blocks"),
     ] {
         let profile = predicting(architecture, heads, weights);
         let error = profile.with_mtp().unwrap_err();
@@ -94,8 +94,8 @@ fn prediction_blocks_that_cannot_be_used_are_refused_with_the_reason() {
 }
 
 #[test]
-fn what_there_is_no_model_of_is_named() {
-    // A window's cache is as long as a batch, which is limited by the context for causal attention only.
+fn reasons_for_an_unknown_model_are_named() {
+    // The cache of a window is as long as a batch, which the context limits only with causal attention.
     let acausal = |architecture: &str| model(architecture, "").bool(&format!("{architecture}.attention.causal"), false);
     assert_eq!(profile(&acausal("llama")).unmodelled(), None);
     let shared = "attention.shared_kv_layers=1 block_count=5 attention.sliding_window=512 attention.sliding_window_pattern=1,1,0,1,0";
@@ -104,8 +104,8 @@ fn what_there_is_no_model_of_is_named() {
     for (model, why) in [
         (acausal("gemma2"), "without causal attention"),
         (model("eagle3", ""), "`eagle3` drafts for another model"),
-        (model("gptj", ""), "does not load it"),
-        (model("brand-new", ""), "no architecture we have read"),
+        (model("gptj", ""), "cannot load it"),
+        (model("brand-new", ""), "an unknown architecture"),
         (model("gemma3n", "attention.sliding_window=512"), "`gemma3n` computes several streams"),
         (model("gemma4", shared), "uses the caches of blocks 2 and 3 again"),
         (model("deepseek2", "attention.key_length_mla=192"), "the width of only one of compressed keys and values"),
@@ -119,7 +119,7 @@ fn what_there_is_no_model_of_is_named() {
 }
 
 #[test]
-fn what_would_end_the_process_is_refused() {
+fn values_that_would_abort_the_process_are_refused() {
     let table = "
         llama block_count=0: block_count is 0
         llama block_count=513: block_count is 513
@@ -152,12 +152,12 @@ fn what_would_end_the_process_is_refused() {
     assert!(error.ends_with("the key 'llama.context_length' is missing"), "{error}");
 }
 
-/// One architecture of each law.
+/// One architecture for each layout rule.
 const ARCHITECTURES: &str = "afmoe bert bailingmoe3 deepseek2 deepseek32 deepseek4 dflash dots3note exaone4 falcon-h1 \
     gemma3n gemma4 glm-dsa glm5-next graniteswitch hy_v4 kimi-k3 lfm2 llama llama4 mamba2 minimax-01 minimax-m3 \
     nanbeige nemotron_h_moe plamo2 qwen4exp rwkv7 t5";
 
-/// What those ask for.
+/// The keys that these architectures read.
 const KEYS: &str = "nextn_predict_layers leading_dense_block_count full_attention_interval num_loops \
     decoder_block_count token_shift_count feed_forward_length attention.head_count attention.head_count_kv \
     attention.key_length attention.value_length attention.key_length_mla attention.value_length_mla \
@@ -172,7 +172,7 @@ fn one_of(words: &'static str) -> impl prop::strategy::Strategy<Value = &'static
 
 proptest! {
     #[test]
-    fn whatever_a_header_says_each_block_has_a_law_or_none(
+    fn any_header_has_a_layout_for_each_block_or_none(
         arch in one_of(ARCHITECTURES),
         n_layer in prop_oneof![1u32..8, Just(64), Just(512)],
         n_ctx in prop_oneof![Just(4096u32), Just(1_048_576)],

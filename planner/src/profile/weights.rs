@@ -1,4 +1,4 @@
-//! The weights, arranged by the layer that decides where llama.cpp puts them.
+//! The weights of a model, grouped by the layer that decides where llama.cpp puts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,42 +7,42 @@ use crate::gguf::{Tensor, TensorType};
 
 use super::hparams::Keys;
 use super::names::{Slot, is_loaded};
-use super::{Hyperparameters, Role, StateLaw};
+use super::{Hyperparameters, KvLayout, WeightRole};
 
-/// One weight, without its data.
+/// A weight, without its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Weight {
-    /// Its name in the file: `blk.0.attn_q.weight`.
+    /// The name in the file: `blk.0.attn_q.weight`.
     pub name: Arc<str>,
-    /// The type of its elements.
+    /// The type of the elements.
     pub ty: TensorType,
-    /// Its elements along each dimension, innermost first; unused dimensions are 1.
+    /// Elements in each dimension, innermost first; unused dimensions are 1.
     pub shape: [u64; 4],
-    /// Its bytes (`ggml_nbytes`).
+    /// Bytes (`ggml_nbytes`).
     pub bytes: u64,
-    /// What it does in its block.
-    pub role: Role,
+    /// The role in its block.
+    pub role: WeightRole,
 }
 
 impl Weight {
-    fn of(tensor: &Tensor) -> Self {
+    fn new(tensor: &Tensor) -> Self {
         Self {
             name: tensor.name.clone(),
             ty: tensor.ty(),
             shape: tensor.shape(),
             bytes: tensor.bytes(),
-            role: Role::of(tensor.name()),
+            role: WeightRole::from_name(tensor.name()),
         }
     }
 
-    /// The bytes of these weights together; saturates.
+    /// Bytes of these weights together; saturates.
     pub fn sum<'a>(weights: impl IntoIterator<Item = &'a Self>) -> u64 {
         weights.into_iter().fold(0, |sum, weight| sum.saturating_add(weight.bytes))
     }
 
-    /// Whether it is a matrix: what a GPU may be handed for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and what
-    /// the CPU may repack.
+    /// Whether this is a matrix, which a GPU may borrow for a large batch (`MUL_MAT`, `MUL_MAT_ID`) and the CPU may
+    /// repack.
     pub const fn is_matrix(&self) -> bool {
         self.shape[1] > 1
     }
@@ -51,11 +51,11 @@ impl Weight {
 /// The layer that a weight follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// The host's, always.
+    /// Always on the host.
     Input,
-    /// A block's.
+    /// With this block.
     Block(usize),
-    /// The output layer's.
+    /// With the output layer.
     Output,
     /// The output layer's copy of the token embedding.
     Tied,
@@ -69,7 +69,7 @@ fn named<'a>(weights: &'a [Weight], name: &str) -> Option<&'a Weight> {
     weights.iter().find(|weight| &*weight.name == name)
 }
 
-/// Without logits of their own, or with logits computed on the CPU (bitnet).
+/// Architectures without logits, or with logits computed on the CPU (bitnet).
 const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert \
     bitnet eagle3";
 
@@ -77,40 +77,40 @@ const WITHOUT_OUTPUT: &str = "bert modern-bert nomic-bert nomic-bert-moe neo-ber
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WeightBytes {
-    /// What llama.cpp keeps on the CPU whatever is offloaded: `token_embd` and its like.
+    /// Weights that llama.cpp always keeps on the CPU: `token_embd` and similar.
     pub input: Vec<Weight>,
-    /// What llama.cpp loads for each block, in the order of the file. Of next-token-prediction blocks it is little or
-    /// nothing: see `skipped`.
+    /// Weights that llama.cpp loads for each block, in the order of the file. For blocks that predict further tokens
+    /// there are few or none: see `skipped`.
     pub blocks: Vec<Vec<Weight>>,
-    /// The names of their weights, without the block: `attn_q.weight`.
+    /// Names of the blocks' weights, without the block: `attn_q.weight`.
     pub(crate) stems: BTreeSet<String>,
-    /// `output`, `output_norm` and their like. `output.weight` is not among them where it is tied to the embedding.
+    /// `output`, `output_norm` and similar. `output.weight` is missing if it is tied to the embedding.
     pub output: Vec<Weight>,
-    /// What every device with a block that uses it gets a copy of: `rope_freqs` and its like.
+    /// Weights copied to every device with a block that uses them: `rope_freqs` and similar.
     pub rope: Vec<Weight>,
-    /// Which blocks use those.
+    /// For each block, whether it uses the weights in `rope`.
     pub rope_blocks: Vec<bool>,
-    /// What the file holds but llama.cpp does not load: the tensors of next-token-prediction blocks (without
-    /// `load_mtp`), and those that nothing uses.
+    /// Weights that the file contains but llama.cpp does not load: those of blocks that predict further tokens (without
+    /// `load_mtp`), and unused ones.
     pub skipped: Vec<Weight>,
-    /// What no table of ours places: llama.cpp may refuse the file, or know better. Memory counts them with the output
-    /// layer, and the plan says so.
+    /// Weights in no known layer. llama.cpp may reject the file or place them anywhere. They count with the output
+    /// layer, and the plan notes them.
     pub unplaced: Vec<Weight>,
-    /// Whether the logits are computed with the token embedding: there is no `output.weight`, and llama.cpp makes a
-    /// second copy of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
+    /// Whether the token embedding computes the logits: there is no `output.weight`, and llama.cpp makes a second copy
+    /// of the embedding on the output layer's device (models/llama.cpp, `load_arch_tensors`).
     pub tied_output: bool,
-    /// Whether the copy for a tied output is made before the embedding itself, which then never shares it: both are
-    /// there on one device too (models/gemma3n.cpp and models/gemma4.cpp, `load_arch_tensors`).
+    /// Whether the copy for a tied output is created before the embedding and never shares it, so that both exist even
+    /// on one device (models/gemma3n.cpp and models/gemma4.cpp, `load_arch_tensors`).
     pub tied_apart: bool,
 }
 
-/// Weights that follow one layer.
-fn of(group: Group, weights: &[Weight]) -> impl Iterator<Item = (Group, &Weight)> {
+/// Weights of one group.
+fn in_group(group: Group, weights: &[Weight]) -> impl Iterator<Item = (Group, &Weight)> {
     weights.iter().map(move |weight| (group, weight))
 }
 
 impl WeightBytes {
-    pub(super) fn read(keys: &Keys<'_>, hparams: &Hyperparameters, state: &StateLaw) -> Self {
+    pub(super) fn read(keys: &Keys<'_>, hparams: &Hyperparameters, state: &KvLayout) -> Self {
         let Keys { header, architecture } = *keys;
         let trunk = hparams.n_layer_trunk();
         let mut all = Self {
@@ -119,11 +119,10 @@ impl WeightBytes {
             ..Self::default()
         };
         for tensor in header.tensors() {
-            let weight = Weight::of(tensor);
-            match Slot::of(architecture, &weight.name) {
+            let weight = Weight::new(tensor);
+            match Slot::from_name(architecture, &weight.name) {
                 Slot::Input => all.input.push(weight),
-                // A file of nothing but prediction blocks has no trunk, and then they are the model (llama-model.cpp,
-                // `create_memory`).
+                // In a file of prediction blocks only, those blocks are the model (llama-model.cpp, `create_memory`).
                 Slot::Block(block)
                     if trunk > 0
                         && (trunk..hparams.n_layer).contains(&block)
@@ -140,7 +139,7 @@ impl WeightBytes {
                 Slot::Block(_) | Slot::Unplaced => all.unplaced.push(weight),
             }
         }
-        let without_output = WITHOUT_OUTPUT.split_whitespace().any(|one| one == architecture);
+        let without_output = WITHOUT_OUTPUT.split_whitespace().any(|listed| listed == architecture);
         let has_own = named(&all.output, OUTPUT).is_some();
         all.tied_output = !without_output && !has_own && all.token_embedding().is_some();
         all.tied_apart = all.tied_output && matches!(architecture, "gemma3n" | "gemma4");
@@ -162,12 +161,12 @@ impl WeightBytes {
         named(&self.input, "token_embd.weight")
     }
 
-    /// The bytes of all blocks; saturates.
+    /// Bytes of all blocks; saturates.
     pub(crate) fn blocks_bytes(&self) -> u64 {
         Weight::sum(self.blocks.iter().flatten())
     }
 
-    /// The matrix that computes the logits: `output.weight`, or the token embedding where the two are tied.
+    /// The matrix that computes the logits: `output.weight`, or the token embedding if they are tied.
     pub fn output_matrix(&self) -> Option<&Weight> {
         match self.tied_output {
             true => self.token_embedding(),
@@ -175,13 +174,13 @@ impl WeightBytes {
         }
     }
 
-    /// The types of the matrices that every token passes, each with whether they are experts' matrices, and the largest
-    /// first. Types of less than a twentieth of their bytes are left out: they hardly change a speed.
+    /// The types of the matrices that every token passes, with a flag for matrices of experts, the largest first. Types
+    /// with less than a twentieth of the bytes are left out: they hardly affect the speed.
     pub fn matrix_types(&self) -> Vec<(TensorType, bool)> {
         let mut types: BTreeMap<(TensorType, bool), u64> = BTreeMap::new();
         let output = self.output_matrix().into_iter();
         for weight in self.blocks.iter().flatten().chain(output).filter(|weight| weight.is_matrix()) {
-            let bytes = types.entry((weight.ty, weight.role == Role::Experts)).or_default();
+            let bytes = types.entry((weight.ty, weight.role == WeightRole::Experts)).or_default();
             *bytes = bytes.saturating_add(weight.bytes);
         }
         let all = types.values().fold(0, |all: u64, &bytes| all.saturating_add(bytes));
@@ -190,23 +189,23 @@ impl WeightBytes {
         types.into_iter().map(|(kind, _)| kind).collect()
     }
 
-    /// Everything that llama.cpp loads, each weight once, in no particular order.
+    /// All weights that llama.cpp loads, each once, in no particular order.
     pub fn loaded(&self) -> impl Iterator<Item = &Weight> {
         self.grouped().map(|(_, weight)| weight)
     }
 
-    /// The same, each with the layer that it follows.
+    /// All weights that llama.cpp loads, each with its group.
     pub(crate) fn grouped(&self) -> impl Iterator<Item = (Group, &Weight)> {
-        let blocks = self.blocks.iter().enumerate().flat_map(|(index, block)| of(Group::Block(index), block));
-        let output = of(Group::Output, &self.output).chain(of(Group::Output, &self.unplaced));
-        blocks.chain(of(Group::Input, &self.input)).chain(output).chain(of(Group::Rope, &self.rope))
+        let blocks = self.blocks.iter().enumerate().flat_map(|(index, block)| in_group(Group::Block(index), block));
+        let output = in_group(Group::Output, &self.output).chain(in_group(Group::Output, &self.unplaced));
+        blocks.chain(in_group(Group::Input, &self.input)).chain(output).chain(in_group(Group::Rope, &self.rope))
     }
 }
 
-/// Which blocks use the frequencies of rope: all but those that predict further tokens or stand for others. gemma4's
-/// windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), and step35's prediction blocks do
+/// For each block, whether it uses rope frequencies. Most do, except those that predict further tokens or repeat
+/// others. gemma4's windowed blocks do not (models/gemma4.cpp, `load_arch_tensors`), and step35's prediction blocks do
 /// (models/step35.cpp, `load_arch_tensors`).
-fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &StateLaw) -> Vec<bool> {
+fn rope_blocks(architecture: &str, hparams: &Hyperparameters, state: &KvLayout) -> Vec<bool> {
     let trunk = hparams.n_layer_trunk().min(hparams.n_layer_stored);
     let windows = state.windows().unwrap_or_default();
     let uses = |il: u32| match architecture {

@@ -1,9 +1,9 @@
-//! What an mmproj takes beside the main model: weights to the byte, and a compute buffer that is never less than what
+//! Memory of an mmproj beside the main model: weights to the byte, and a compute buffer that is never less than what
 //! clip.cpp reserves for the largest image.
 
 use autoplace_planner::gguf::{Builder, Tensor, TensorType};
 use autoplace_planner::machine::{Gpu, gib, mib};
-use autoplace_planner::memory::companion::{Error, Role};
+use autoplace_planner::memory::companion::{CompanionRole, Error};
 use autoplace_planner::memory::{Companion, CompanionBytes, ContextParams, FlashAttention};
 use proptest::prelude::{prop_assert, proptest};
 
@@ -11,10 +11,10 @@ use crate::shapes::{Shape, TINY};
 use crate::synthetic::mmproj;
 use crate::table::rows;
 
-/// What clip.cpp (llama.cpp as `vendor/` pins it) reserved of a CUDA device for an image as large as it is handed any,
-/// by a load that allocates nothing (`clip_context_params::no_alloc`), on a card simulated by `llama_sys::sim`: file |
-/// image | bytes of weights | of the device's compute buffer with fused attention | and without | of the host's buffer.
-/// `benches/clip-buffers` asks it again.
+/// What clip.cpp (llama.cpp as `vendor/` pins it) reserved on a CUDA device for the largest image that it is given. It
+/// was asked by a load that allocates nothing (`clip_context_params::no_alloc`), on a card that `llama_sys::sim`
+/// simulates. `benches/clip-buffers` repeats the measurement. Columns: file, image, bytes of weights, bytes of the
+/// device's compute buffer with fused attention, the same without fused attention, bytes of the host's buffer.
 const RESERVED: &str = "\
 LLaVA 1.5 | 336 x 336 | 625594368 | 22593152 | 34479872 | 1359392
 Gemma 3 before 2560 | 896 x 896 | 849873024 | 127139840 | 1186988032 | 9633792
@@ -43,7 +43,7 @@ fn on_cuda(companion: &Companion, flash: FlashAttention) -> CompanionBytes {
 }
 
 #[test]
-fn weights_are_clips_to_the_byte_and_compute_buffers_no_less_and_at_most_64_mib_and_two_and_a_half_times_as_much() {
+fn weights_equal_clips_and_compute_buffers_are_within_bounds_above_clips() {
     for [name, _, bytes @ ..] in rows::<6>(RESERVED) {
         let [weights, fused, plain, host] = bytes.map(|it| it.parse::<u64>().unwrap());
         let companion = companion(match name.strip_prefix("Gemma 3 before ") {
@@ -65,7 +65,7 @@ fn weights_are_clips_to_the_byte_and_compute_buffers_no_less_and_at_most_64_mib_
 fn without_a_gpu_all_of_it_is_on_the_host_and_attention_is_fused() {
     let gemma = companion(mmproj::gemma3(2560));
     let bytes = gemma.bytes(None, &ContextParams::default()).unwrap();
-    // By the CPU's alignment of 32 bytes: read from clip.cpp as the others were.
+    // With the CPU's alignment of 32 bytes; clip.cpp gave this number like the others.
     assert_eq!(bytes.host.weights, 849_871_296);
     assert!(bytes.host.compute >= 127_139_840 && bytes.host.compute < 241_000_000);
     assert_eq!((bytes.gpu.total(), bytes.gpu_uncertainty), (0, 0));
@@ -75,11 +75,11 @@ fn without_a_gpu_all_of_it_is_on_the_host_and_attention_is_fused() {
 fn a_backend_that_does_not_fuse_attention_holds_all_scores() {
     let gemma = companion(mmproj::gemma3(2560));
     let compute = |backend| on(backend, &gemma).gpu.compute;
-    // Heads of 72 elements are fused by all that we know.
+    // All backends that we know fuse heads of 72 elements.
     for backend in ["CUDA", "Vulkan", "MTL"] {
         assert!(compute(backend) < mib(230), "{backend}");
     }
-    // 4096 x 4096 scores for each of 16 heads
+    // 4096 x 4096 scores for each of 16 heads.
     assert!(compute("SomethingNew") > gib(1));
 }
 
@@ -105,7 +105,7 @@ fn image_tokens_may_be_limited_where_a_projector_takes_any_number() {
     };
     let qwen = |limit| compute("Qwen2.5-VL 7B", "qwen2.5vl_merger", 0, limit);
     assert!(qwen(1024) < qwen(0) / 3);
-    // Two by two patches of 14 pixels are a token; clip.cpp hears the header's limit last.
+    // Two by two patches of 14 pixels make a token. clip.cpp applies the header's limit last.
     let stated = |projector, limit| compute("Qwen2-VL 7B", projector, 3000 * 28 * 28, limit);
     let unstated = |projector, limit| compute("Qwen2-VL 7B", projector, 0, limit);
     for projector in ["hunyuanvl", "paddleocr"] {
@@ -113,7 +113,7 @@ fn image_tokens_may_be_limited_where_a_projector_takes_any_number() {
         assert_eq!(stated(projector, 100), stated(projector, 0), "{projector}");
     }
     assert_eq!(unstated("hunyuanvl", 0), unstated("qwen2vl_merger", 16384));
-    // Gemma's image is of one size.
+    // Gemma's images have one size.
     let gemma = |limit| compute("Gemma 3", "gemma3", 0, limit);
     assert_eq!(gemma(8), gemma(0));
 }
@@ -186,8 +186,8 @@ fn an_mmproj_of_another_width_does_not_go_with_a_model() {
 
 #[test]
 fn its_pools_hold_the_widest_step_of_the_largest_image() {
-    let gemma = companion(mmproj::gemma3(2560)).workload(&ContextParams::default()).unwrap();
-    // 4096 patches and a class token, 4304 wide; the largest matrix is one of the feed-forward step's.
+    let gemma = companion(mmproj::gemma3(2560)).peak_sizes(&ContextParams::default()).unwrap();
+    // 4096 patches and a class token, each 4304 wide; the largest matrix belongs to the feed-forward step.
     assert_eq!(gemma.activations, 4 * 4304 * 4097);
     assert_eq!(gemma.decoded_matrix, 2 * 1152 * 4304);
     assert_eq!(gemma.vocabulary, 0);
@@ -196,7 +196,7 @@ fn its_pools_hold_the_widest_step_of_the_largest_image() {
 #[test]
 fn a_companion_says_what_it_is_and_its_bytes_are_plain_data() {
     let gemma = companion(mmproj::gemma3(2560).str("general.name", "Gemma 3 4B It"));
-    assert_eq!((gemma.role(), gemma.to_string().as_str()), (Role::Mmproj, "Gemma 3 4B It (mmproj)"));
+    assert_eq!((gemma.role(), gemma.to_string().as_str()), (CompanionRole::Mmproj, "Gemma 3 4B It (mmproj)"));
     assert!(gemma.draft_context(&ContextParams::default()).unwrap().is_none());
     let bytes = on("CUDA", &gemma);
     let text = serde_json::to_string(&bytes).unwrap();

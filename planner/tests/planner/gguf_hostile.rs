@@ -48,8 +48,8 @@ fn any_bool_other_than_0_is_true_as_in_llama_cpp() {
 
 #[test]
 fn sizes_that_only_a_huge_file_could_have_are_refused_in_a_huge_file_too() {
-    // llama.cpp's reader lets a product of just about 2^63 pass, and then ggml_new_tensor_impl ends the process. A type
-    // of less than a byte per element, so that the bytes are no reason.
+    // llama.cpp's reader accepts a product of just about 2^63, and then ggml_new_tensor_impl ends the process. The type
+    // has less than a byte per element, so that the number of bytes is not what refuses it.
     let max = i64::MAX as u64;
     let n = (2..).find(|n| (max / n).is_multiple_of(256)).unwrap();
     let shaped = |ne0| Raw::head(1, 0).tensor("t", &[ne0, n], 10, 0);
@@ -59,7 +59,7 @@ fn sizes_that_only_a_huge_file_could_have_are_refused_in_a_huge_file_too() {
     for (raw, file_bytes, words) in [
         (Raw::head((1 << 20) + 1, 0), 1 << 40, ["at most 0", "tensors"]),
         (shaped(max / n), max, ["'t'", "2^63"]),
-        // They add up past 64 bits.
+        // Their sum is more than 64 bits hold.
         (added, u64::MAX, ["'b'", "9223372036854775807"]),
     ] {
         says(&parse(raw, file_bytes).unwrap_err(), &words);
@@ -93,7 +93,7 @@ fn any_byte_set_to_any_of_five_values_is_no_reason_to_panic() {
     }
 }
 
-// The file system.
+// Errors of the file system.
 
 #[test]
 fn a_missing_file_a_folder_and_a_device_are_refused_by_name() {

@@ -28,7 +28,7 @@ fn the_header_of_a_70b_model_takes_less_than_2_mib() {
     assert!(bytes <= 1 << 20, "{bytes}");
 }
 
-/// One thing that can happen to a file: some bytes, at one place, are replaced by others or by those of another place.
+/// One damage to a file: at one place, some bytes are replaced by other bytes or by those of another place.
 type Damage = (prop::sample::Index, usize, Vec<u8>, Option<prop::sample::Index>);
 
 fn apply((at, gone, put, from): &Damage, bytes: &mut Vec<u8>) {
@@ -47,7 +47,7 @@ fn apply((at, gone, put, from): &Damage, bytes: &mut Vec<u8>) {
 
 fn damage() -> impl Strategy<Value = Damage> {
     let index = any::<prop::sample::Index>;
-    // Small numbers, powers of two and their neighbours, and anything.
+    // Small numbers, powers of two and their neighbours, and arbitrary numbers.
     let number = prop_oneof![
         0..300_u64,
         (0..64_u32, -1..=1_i64).prop_map(|(bit, off)| (1_u64 << bit).wrapping_add_signed(off)),
@@ -74,7 +74,7 @@ proptest! {
         damages in prop::collection::vec(damage(), 1..4),
         file_bytes in prop_oneof![Just(0_u64), any::<u64>()],
     ) {
-        // The tensor data is mostly left out, so that most of the damage hits the header.
+        // Most of the tensor data is left out, so that most of the damage hits the header.
         let mut bytes = small().encoded().unwrap().0;
         bytes.resize(bytes.len() + 100, 0);
         for damage in &damages {
@@ -82,7 +82,7 @@ proptest! {
         }
         let len = bytes.len();
         let (result, held) = peak(|| Header::parse_shards([(bytes.into(), file_bytes)]));
-        // The window, the copy of the bytes, and a few times what the header says.
+        // The reader's window, the copy of the bytes, and a few times the size of the header's content.
         prop_assert!(held <= (256 << 10) + 16 * len + 4096, "{held} bytes of heap for {len} in the file");
         match result {
             Ok(header) => read_everything(&header),

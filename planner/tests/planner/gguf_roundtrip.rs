@@ -1,4 +1,4 @@
-//! What a builder is given is what a header says.
+//! A header reads back as the builder was given it.
 
 use crate::gguf_support::{Raw, read_everything, says, small};
 use autoplace_planner::gguf::{Builder, Error, Header, TensorType, Value, ValueType};
@@ -68,7 +68,7 @@ fn a_file_a_hole_and_memory_say_the_same() {
     std::fs::write(&whole, &bytes).unwrap();
     small().write_sparse(&hole).unwrap();
     assert_eq!(std::fs::read(&hole).unwrap(), bytes);
-    let identity = |header: Result<Header, Error>| ModelIdentity::of(&header.unwrap()).unwrap();
+    let identity = |header: Result<Header, Error>| ModelIdentity::from_header(&header.unwrap()).unwrap();
     for header in [Header::open(whole), Header::open(hole), Header::parse(bytes)] {
         assert!(identity(header).is(&identity(small().header())));
     }
@@ -89,7 +89,7 @@ fn version_2_is_read_like_version_3() {
 }
 
 #[test]
-fn a_file_without_tensors_has_no_padding_and_that_after_the_last_tensor_may_be_missing() {
+fn padding_may_be_missing_without_tensors_and_after_the_last_one() {
     let header = Header::parse(Builder::new("llama").to_bytes().unwrap()).unwrap();
     let (bytes, file_bytes) = Builder::new("llama").encoded().unwrap();
     assert_eq!((bytes.len() as u64, header.file_bytes()), (file_bytes, file_bytes));
@@ -109,11 +109,11 @@ fn getters_give_what_is_there_and_nothing_for_a_key_that_is_not() {
     let header = small().header().unwrap();
     assert_eq!(header.u32("llama.block_count").unwrap(), Some(2));
     assert_eq!(header.u32("absent").unwrap(), None);
-    // Any integer that is not negative.
+    // `uint` reads every integer that is not negative.
     assert_eq!(header.uint("t.u8").unwrap(), Some(200));
     assert_eq!(header.uint("t.u64").unwrap(), Some(1 << 60));
     assert_eq!(header.uint("absent").unwrap(), None);
-    // An array of that length, or one number for all.
+    // An array with a number for each layer, or one number for all layers.
     let per_layer = |suffix: &str, n| header.u32_per_layer(&format!("llama.{suffix}"), n).unwrap();
     assert_eq!(per_layer("attention.head_count_kv", 2), Some(vec![8, 4]));
     assert_eq!(per_layer("attention.sliding_window_pattern", 2), Some(vec![1, 0]));

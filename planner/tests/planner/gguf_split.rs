@@ -1,4 +1,4 @@
-//! Models in several files: the first one opens all, and whatever does not belong together is refused.
+//! Models in several files: the first file opens all of them, and files that do not belong together are refused.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn shards_in_memory_are_read_like_files() {
 fn a_shard_that_was_changed_or_replaced_since_is_named() {
     type Change = fn(&Path);
     const OPEN: fn(&Path) -> File = |path| File::options().write(true).open(path).unwrap();
-    // The same bytes, of the same time.
+    // The same bytes and the same time of change.
     let replace = |path: &Path| {
         let other = path.with_extension("other");
         std::fs::copy(path, &other).unwrap();
@@ -88,7 +88,7 @@ fn a_shard_that_was_changed_or_replaced_since_is_named() {
     }
 }
 
-/// Checks what is said of a shard that is opened.
+/// Opens a shard, checks its error against these words, and returns the error's text.
 #[track_caller]
 fn refused(path: &Path, words: &str) -> String {
     let error = Header::open(path).unwrap_err();
@@ -102,7 +102,7 @@ fn shards_that_do_not_belong_together_are_refused_by_name() {
     let cases: [(&str, &str, Change); 8] = [
         ("big-00002-of-00003.gguf; 'split.no' is 2, not 1", "", |[a, b, c]| [a, c, b]),
         ("big-00003-of-00003.gguf; 'split.count' is 4, not 3", "", |[a, b, c]| [a, b, c.u16("split.count", 4)]),
-        // llama.cpp aborts.
+        // llama.cpp aborts on these.
         ("big-00002-of-00003.gguf; 'split.no'; u32; u16", "WrongType", |[a, b, c]| [a, b.u32("split.no", 1), c]),
         ("'split.count'; u32; u16", "WrongType", |[a, b, c]| [a.u32("split.count", 3), b, c]),
         ("split.tensors.count is 4; hold 3", "", |[a, b, c]| [a.i32("split.tensors.count", 4), b, c]),
@@ -152,7 +152,7 @@ fn a_split_count_of_1_is_no_split() {
 #[cfg(unix)]
 #[test]
 fn links_in_one_folder_are_followed_from_there() {
-    // As the Hugging Face cache keeps files: the names are links, what they lead to is called after its hash.
+    // As in the Hugging Face cache: the names are links to files that are named after their hashes.
     let dir = tempfile::tempdir().unwrap();
     for (index, shard) in shards().iter().enumerate() {
         let blob = dir.path().join(format!("blob{index}"));

@@ -1,7 +1,7 @@
-//! What holds of every headroom, and what it leaves of a small or crowded card.
+//! Properties of every headroom, and how much of a small or crowded card each leaves.
 
 use autoplace_planner::machine::{Gpu, Host, LearnedHeadroom, Machine, Reading, gib, mib};
-use autoplace_planner::memory::{Headroom, Workload};
+use autoplace_planner::memory::{Headroom, PeakSizes};
 use autoplace_planner::plan::{Plan, Request};
 use proptest::option;
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -10,7 +10,7 @@ use crate::shapes::{QWEN3_8B, Shape};
 
 const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Cautious];
 
-/// Any card: of any backend and size, measured or not, open or not.
+/// Any card: of any backend and size, with or without a measured headroom, read before or after ggml opened it.
 fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop::sample::select(&["CUDA", "ROCm", "Vulkan", "MTL", "Other"]);
     let learned = (any::<u64>(), any::<u64>(), any::<(u64, u64)>())
@@ -27,9 +27,9 @@ fn gpu() -> impl Strategy<Value = Gpu> {
     })
 }
 
-fn workload() -> impl Strategy<Value = Workload> {
+fn workload() -> impl Strategy<Value = PeakSizes> {
     prop_oneof![(0..gib(4), 0..gib(4)), any::<(u64, u64)>()].prop_map(|(activations, decoded_matrix)| {
-        let mut workload = Workload::default();
+        let mut workload = PeakSizes::default();
         (workload.activations, workload.decoded_matrix) = (activations, decoded_matrix);
         workload
     })
@@ -91,7 +91,7 @@ fn plan(gpu: Gpu, headroom: Headroom, wsl: bool) -> Plan {
     crate::plan(&QWEN3_600M.profile(), &machine, &request).unwrap()
 }
 
-/// A card of 8 GiB of which others hold all but one. A fixed margin of 1 GiB would put nothing on it.
+/// A card of 8 GiB, 7 GiB of which other programs hold. A fixed margin of 1 GiB would leave nothing for the model.
 #[test]
 fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
     let gpu = Gpu::named("RTX 4060").unwrap().free(gib(1));
@@ -102,9 +102,9 @@ fn at_1_gib_free_a_small_model_that_fits_is_on_the_gpu() {
         let needed = taken.footprint.total() + taken.headroom.driver + taken.headroom.growth;
         assert!(needed > mib(600) && needed < gib(1), "{plan}");
     }
-    // A card that others use must keep 15 % of its total free, and these 1.2 GiB are not.
+    // `Cautious` keeps 15 % of the total free on a card that other programs use: 1.2 GiB, more than the card has free.
     assert_eq!(plan(gpu, Headroom::Cautious, false).n_gpu_layers, 0);
-    // One without a known name takes what a large driver's context leaves.
+    // A card without a known name has the margin of a large driver's context.
     let unknown = plan(Gpu::new("A card").total(gib(8)).free(gib(1)), Headroom::Default, false);
     assert!(unknown.n_gpu_layers > 0 && !unknown.full_offload, "{unknown}");
 }

@@ -1,5 +1,5 @@
-//! Files of adapters and control vectors: what they are for, what they lack, and by how much; nothing of
-//! llama.cpp's is asked.
+//! Files of adapters and control vectors: which model each is for, and what a bad one lacks. None of these tests calls
+//! llama.cpp.
 
 use crate::lora_support::Adapter;
 use crate::shapes::{Shape, TINY};
@@ -34,7 +34,7 @@ fn an_adapter_is_what_its_header_says() {
     let profile = MODEL.profile().with_lora(&lora).unwrap();
     assert_eq!(profile.adapters.lora, ["<builder>"]);
     assert_eq!(profile.adapters.bytes(), 4 * (64 * 4 + 4 * 32));
-    // A norm is left out, as llama.cpp does.
+    // A norm is ignored, as llama.cpp ignores it.
     let normed = keys().tensor("blk.0.attn_norm.weight", F32, &[64]);
     assert_eq!(Lora::from_header(&normed.header()).unwrap().pairs, lora.pairs);
 }
@@ -42,10 +42,13 @@ fn an_adapter_is_what_its_header_says() {
 #[test]
 fn a_file_of_another_kind_is_refused_by_the_key_that_says_so() {
     let error = Lora::from_header(&MODEL.header()).unwrap_err();
-    assert!(error.to_string().contains("`general.type` is missing and not `adapter`"), "{error}");
+    assert!(error.to_string().contains("`general.type` is missing instead of `adapter`"), "{error}");
     let other = Builder::new("llama").str("general.type", "adapter").str("adapter.type", "control_vector");
     let error = Lora::from_header(&other.header().unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "<builder> is no LoRA adapter: `adapter.type` is `control_vector` and not `lora`");
+    assert_eq!(
+        error.to_string(),
+        "<builder> is not a LoRA adapter: `adapter.type` is `control_vector` instead of `lora`"
+    );
     let activated = keys().with(|it| it.array_u32("adapter.alora.invocation_tokens", &[1, 2]));
     assert!(refused(&activated).contains("aLoRA"));
     assert!(refused(&Adapter::of("llama")).contains("no tensor"));
@@ -64,11 +67,11 @@ fn every_tensor_is_held_against_its_weight_and_its_other_half() {
             pair("llama", "blk.1.attn_k.weight", 64, F32),
             "<builder>: the tensor `blk.1.attn_k.weight.lora_b` is 4 x 64 x 1 x 1, and 4 x 32 x 1 x 1 is needed",
         ),
-        (half("lora_a", &[64, 4]), "without `blk.1.attn_k.weight.lora_b`"),
-        (half("lora_b", &[4, 32]), "without `blk.1.attn_k.weight.lora_a`"),
+        (half("lora_a", &[64, 4]), "has no `blk.1.attn_k.weight.lora_b`"),
+        (half("lora_b", &[4, 32]), "has no `blk.1.attn_k.weight.lora_a`"),
         (with_b(&[64, 8]), "is 64 x 8"),
         (with_b(&[64, 4, 2]), "is 64 x 4 x 2"),
-        (keys().tensor("blk.0.attn_k.weight", F32, &[64, 32]), "none of an adapter's"),
+        (keys().tensor("blk.0.attn_k.weight", F32, &[64, 32]), "is not an adapter tensor"),
         (pair("llama", "blk.0.attn_k.weight", 32, TensorType::I32), "is I32"),
     ] {
         let error = refused(&adapter);
@@ -86,7 +89,7 @@ fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
     assert!(refused(&embedding(&[64, 4], &[4, 128])).contains("token_embd"));
     assert!(refused(&embedding(&[8, 128], &[4, 64])).contains("is 8 x 128"));
     let error = Shape { tied: true, ..MODEL }.profile().with_lora(&lora).unwrap_err();
-    assert!(error.to_string().contains("is the output matrix too"), "{error}");
+    assert!(error.to_string().contains("is also the output matrix"), "{error}");
 }
 
 #[test]
@@ -98,7 +101,8 @@ fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
         (footprints.gpus[0].weights, footprints.host.weights)
     };
     let (plain, with) = (MODEL.profile(), MODEL.profile().with_lora(&lora).unwrap());
-    // The first block is the last to go to a GPU. Tensors are of 1024 and 512 bytes: whole multiples of any alignment.
+    // The first block is the last that goes to a GPU. The tensors have 1024 and 512 bytes: whole multiples of any
+    // alignment.
     for layers in 0..=3 {
         let (before, after) = (weights(&plain, layers), weights(&with, layers));
         let more = if layers == 3 { (1536, 0) } else { (0, 1536) };
@@ -139,7 +143,7 @@ fn a_control_vector_lies_on_its_layers_devices_whatever_is_overridden() {
         let footprints = estimate.footprints(layers);
         (footprints.gpus[0].weights, footprints.host.weights)
     };
-    // Two blocks: the second has a direction of 64 floats, and is the first that goes to a GPU after the output layer.
+    // Of the two blocks, only the second has a direction, of 64 floats. It goes to a GPU right after the output layer.
     let (plain, with) = (MODEL.profile(), MODEL.profile().with_control_vector());
     for layers in 0..=3 {
         let (before, after) = (weights(&plain, layers), weights(&with, layers));

@@ -1,5 +1,5 @@
-//! What was measured of a machine - the rates of its devices, the headroom of its GPUs - is kept in files, and found
-//! again by the same machine, driver and build alone.
+//! The measurements of a machine (rates of its devices, headroom of its GPUs) are kept in files. Only the same machine
+//! with the same driver and build finds them again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,14 +33,14 @@ fn card() -> Gpu {
     gpu
 }
 
-/// An empty cache, and its folder, which is not there yet.
+/// An empty cache, and its folder, which does not exist yet.
 fn empty() -> (TempDir, PathBuf, MeasurementCache) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("new");
     (folder, path.clone(), MeasurementCache::at(path))
 }
 
-/// Keeps rates of a host.
+/// Puts a host's rates into the cache.
 fn put_rates(cache: &MeasurementCache, host: &Host, rates: MeasuredRates) {
     let mut machine = Machine::new(host.clone());
     machine.host.rates = Some(rates);
@@ -56,11 +56,11 @@ fn only(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_most_headroom_is_found_again_by_the_same_device_driver_backend_and_build_alone() {
+fn the_largest_headroom_is_found_only_by_the_same_device_driver_backend_and_build() {
     let (_folder, path, cache) = empty();
     cache.put_headroom(&card(), BUILD, learned(mib(20), mib(30)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(20), mib(30))));
-    // What else is used of it does not matter.
+    // Neither the card's free memory nor the name of its device matters.
     let crowded = card().free(gib(1)).device("CUDA3");
     assert!(cache.headroom(&crowded, BUILD).is_some());
     let (mut newer, mut unknown, mut slice) = (card(), card(), card());
@@ -72,10 +72,10 @@ fn the_most_headroom_is_found_again_by_the_same_device_driver_backend_and_build_
         assert_eq!(cache.headroom(&other, BUILD), None, "{other:?}");
     }
     assert_eq!(cache.headroom(&card(), "autoplace 0.2.0"), None);
-    // The most that was seen stays, and nothing beside its file.
+    // The largest measured bytes stay, and the folder holds no other file.
     cache.put_headroom(&card(), BUILD, learned(mib(40), mib(10)));
     assert_eq!(cache.headroom(&card(), BUILD), Some(learned(mib(40), mib(30))));
-    // So does the larger work it was seen with; of two of which neither is, the later.
+    // The larger of two works stays too. Where neither work is larger in both parts, the later one stays.
     for (work, stays) in [((mib(10), mib(10)), (mib(28), mib(112))), ((mib(30), mib(5)), (mib(30), mib(5)))] {
         cache.put_headroom(&card(), BUILD, LearnedHeadroom::new(0, 0).work(work.0, work.1));
         let most = LearnedHeadroom::new(mib(40), mib(30)).work(stays.0, stays.1);
@@ -90,14 +90,14 @@ fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
     let host = Host::new(gib(64)).physical_cores(8);
     assert_eq!(cache.host_rates(&host, BUILD), None);
     put_rates(&cache, &host, rates(Some(8), &[(TensorType::Q4_K, 10)]));
-    // Of one thing the later figure stays.
+    // The later of two rates for the same type stays.
     let both = [(TensorType::Q4_K, 12), (TensorType::Q6_K, 11)];
     put_rates(&cache, &host, rates(Some(8), &both));
     assert_eq!(cache.host_rates(&host, BUILD), Some(rates(Some(8), &both)));
-    // Of another number of threads they are others.
+    // Rates of another number of threads are kept apart.
     let one = rates(Some(1), &[(TensorType::Q4_K, 4)]);
     put_rates(&cache, &host, one.clone());
-    // A kernel that keeps some more of the memory makes no other machine.
+    // The machine stays the same if a newer kernel reserves some more of the memory.
     let booted = Host::new(gib(64) - mib(100)).physical_cores(8);
     assert_eq!([&host, &booted].map(|host| cache.host_rates(host, BUILD)), [Some(one.clone()), Some(one)]);
     assert_eq!(cache.host_rates(&host, "another build"), None);
@@ -114,7 +114,7 @@ fn rates_are_found_again_by_device_and_build_and_later_ones_are_added() {
 #[test]
 fn what_is_of_another_machine_is_not_kept() {
     let (_folder, path, cache) = empty();
-    // The driver of a remote GPU is not known.
+    // A remote GPU's driver is unknown.
     let mut remote = card().kind(GpuKind::Remote);
     remote.rates = Some(rates(None, &[(TensorType::Q4_K, 900)]));
     cache.put_headroom(&remote, BUILD, learned(20, 30));
@@ -135,7 +135,8 @@ fn the_file_has_its_version_and_what_it_is_of() {
     assert_eq!((&file["value"]["driver"], &file["value"]["growth"]), (&20.into(), &30.into()));
 }
 
-/// Checks that each of these, made of the file that a cache wrote, is as good as none and written again.
+/// Damages the file that a cache wrote in each of these ways. Checks that the cache reads nothing from it and writes it
+/// again.
 fn replaced(put: impl Fn(&MeasurementCache), is_there: impl Fn(&MeasurementCache) -> bool, wrong: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     let cache = MeasurementCache::at(folder.path());
@@ -167,7 +168,7 @@ fn a_file_that_is_no_cache_is_ignored_and_replaced() {
         |cache| cache.host_rates(&host, BUILD) == Some(kept()),
         &[("64 GiB", "65 GiB"), (": 10", ": -5")],
     );
-    // More than the card has was not measured on it.
+    // A value above the card's memory cannot have been measured on it.
     let (too_much, most) = (format!(" {},", gib(25)), format!(" {},", u64::MAX));
     replaced(
         |cache| cache.put_headroom(&card(), BUILD, learned(20, 30)),
@@ -191,7 +192,7 @@ fn threads_that_keep_something_at_once_lose_nothing_and_leave_whole_files() {
     let cards: Vec<Gpu> = (0..16).map(|bus| card().pci_id(PciId::new(0, bus, 0, 0))).collect();
     std::thread::scope(|scope| {
         for card in &cards {
-            // Two of them write each file.
+            // Two threads write each file.
             for _ in 0..2 {
                 scope.spawn(|| cache.put_headroom(card, BUILD, learned(20, 30)));
             }
@@ -235,7 +236,7 @@ proptest! {
     }
 }
 
-/// Conditions of a measurement at this time; `others`: percent of a core that other programs used.
+/// Conditions of a measurement at this time. `others` is how much other programs used, in percent of a core.
 fn conditions(at: u64, others: u32) -> RateConditions {
     let mut conditions = RateConditions::default();
     (conditions.at, conditions.others) = (at, Some(others));
@@ -253,9 +254,9 @@ fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
         (rates.weights[0].bytes_per_second, rates.layer_ns)
     };
     for (taken, bytes, layer_ns, expected) in [
-        // The first is kept, however disturbed, with what disturbed it.
+        // The first measurement is kept even if it was disturbed, with what disturbed it.
         (busy(1, 190), 10, 900, (10, 900)),
-        // Of two disturbed ones the less disturbed, of equals the later.
+        // Of two disturbed measurements the less disturbed one stays, and the later one where they are equal.
         (busy(2, 195), 9, 950, (10, 900)),
         (busy(3, 60), 30, 500, (30, 500)),
         (busy(4, 60), 32, 480, (32, 480)),
@@ -273,10 +274,10 @@ fn a_disturbed_figure_never_replaces_a_quiet_one_and_is_replaced_by_it() {
 }
 
 #[test]
-fn a_figure_without_conditions_is_read_and_replaced_by_any_that_was_measured_quietly() {
+fn a_figure_without_conditions_is_read_and_replaced_by_any_quiet_measurement() {
     let (_folder, path, cache) = empty();
     let host = Host::new(gib(64));
-    // As a release before this one wrote it.
+    // A file as an older release wrote it.
     put_rates(&cache, &host, rates(Some(2), &[(TensorType::Q4_K, 10)]));
     let text = fs::read_to_string(only(&path)).unwrap();
     assert!(!text.contains("conditions") && !text.contains("shape") && !text.contains("used"), "{text}");

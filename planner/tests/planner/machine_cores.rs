@@ -1,4 +1,4 @@
-//! Processors and kernels of Linux machines that are folders.
+//! Processors and kernels of Linux machines, read from folders that stand for them.
 
 use crate::folder::Fake;
 
@@ -14,7 +14,7 @@ fn cores_that_the_process_may_not_run_on_are_not_usable() {
         let cores = (host.physical_cores, host.usable_cores);
         assert_eq!(cores, (Some(4), Some(usable)), "{allowed}");
     }
-    // Of five threads in two packages two pairs share their cores, but for one in another cluster.
+    // Five threads in two packages. Two pairs of them share a core, unless one of the threads is in another cluster.
     let two = Fake::new().processors(&[(0, 0, 0), (1, 0, 1), (2, 0, 0), (3, 0, 1), (4, 1, 0)]);
     assert_eq!(two.host().physical_cores, Some(3));
     assert_eq!(two.file("/sys/devices/system/cpu/cpu3/topology/cluster_id", "1\n").host().physical_cores, Some(4));
@@ -25,7 +25,7 @@ fn cores_that_the_process_may_not_run_on_are_not_usable() {
 
 #[test]
 fn of_two_kinds_of_cores_the_performance_cores_compute_unless_there_are_none() {
-    // Two cores with two threads each and four without, as Intel numbers them.
+    // Two cores with two threads each and four cores with one, numbered as Intel numbers them.
     let all = [(0, 0, 0), (1, 0, 0), (2, 0, 4), (3, 0, 4), (4, 0, 8), (5, 0, 9), (6, 0, 10), (7, 0, 11)];
     for (allowed, usable) in [("0-7", 2), ("0-1,4-7", 1), ("4-6", 3)] {
         let host = Fake::new()

@@ -1,5 +1,5 @@
-//! One machine from what ggml's backends and NVIDIA's driver say: which card is which, whose figure holds, and
-//! what is not used.
+//! Detection of a machine from ggml's backends and NVIDIA's driver: which entries are the same card, whose figure
+//! counts, and which cards stay unused.
 
 use crate::folder::{Fake, device};
 use crate::scripted::{ScriptedNvml, card, rtx_4090};
@@ -7,8 +7,8 @@ use crate::table::{parts, rows};
 use autoplace_planner::machine::{Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, Machine, gib, mib};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-/// What is found where NVIDIA's driver follows this script, none being there without one, and llama.cpp lists these
-/// devices, being absent without any.
+/// The machine that is detected where NVIDIA's driver follows this script and llama.cpp lists these devices. Without a
+/// script there is no driver; without devices there is no llama.cpp.
 fn detected(detector: Detector, script: &str, devices: &'static str) -> Machine {
     let nvml = (!script.is_empty()).then(|| ScriptedNvml::new(script));
     let detector = match &nvml {
@@ -19,7 +19,7 @@ fn detected(detector: Detector, script: &str, devices: &'static str) -> Machine 
     if devices.is_empty() { detector.detect() } else { detector.detect_with(&devices) }
 }
 
-/// `RTX 4090@01 24 22`, perhaps with ` mig`.
+/// Reads a card from `RTX 4090@01 24 22`, perhaps with ` mig`.
 fn card_of(text: &str) -> String {
     let (name, rest) = text.split_once('@').expect(text);
     let words: Vec<&str> = rest.split(' ').collect();
@@ -57,7 +57,7 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
     }
 }
 
-/// Everything that is known of the GPUs that are found, of those that are not used, and why.
+/// Everything that is known of the GPUs in use and of the unused ones, with the reasons.
 fn known(machine: &Machine) -> String {
     let json = |gpu: &Gpu| serde_json::to_string(gpu).unwrap();
     let mut text = String::new();
@@ -74,7 +74,7 @@ fn known(machine: &Machine) -> String {
     text
 }
 
-/// An H100 in MIG mode on a bus: its lines, and those of its slices.
+/// The script's lines for an H100 in MIG mode on this bus, and for its slices.
 fn h100_with(bus: &str, slices: &str) -> String {
     let card = card("H100 80GB HBM3", bus, [gib(80), gib(70), 0]);
     format!("{card}memory_clock 2619\nbus_width 5120\nmig\n{slices}")
@@ -86,7 +86,7 @@ fn slice(place: u32, profile: &str, size: u64) -> String {
 }
 
 #[test]
-fn of_cards_and_their_slices_everything_is_known_that_the_driver_or_a_data_sheet_says() {
+fn cards_and_slices_have_every_fact_of_the_driver_or_a_data_sheet() {
     let two = slice(0, "1g.10gb", 10) + &slice(3, "3g.40gb", 40);
     let equal = slice(0, "3g.40gb", 40) + &slice(1, "3g.40gb", 40);
     let both = rtx_4090() + &h100_with("02", &slice(0, "1g.10gb", 10));

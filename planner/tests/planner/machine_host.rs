@@ -1,5 +1,5 @@
-//! How much of the host's memory this process may take, on machines that are folders: each test writes the `/proc` and
-//! `/sys` of one and asks.
+//! Host memory that this process may take. Each test writes the `/proc` and `/sys` of a machine into a folder and
+//! detects it.
 
 use crate::folder::Fake;
 use crate::table::rows;
@@ -9,12 +9,12 @@ use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, prop_o
 const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
 const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";
 
-/// Adds the files of a group, as `machine_host.txt` writes them.
+/// Adds the files of a control group, in the notation of `machine_host.txt`.
 fn with_files(fake: Fake, word: &str) -> Fake {
     let (kind, rest) = word.split_once(':').expect(word);
     if kind == "file" {
         let (path, text) = rest.split_once('=').expect(word);
-        // Names of files have underscores of their own, folders have not.
+        // Names of files contain underscores. In names of folders, an underscore stands for a space.
         let (folder, name) = path.rsplit_once('/').unwrap();
         let path = format!("{}/{name}", folder.replace('_', " ").replace('^', "\t"));
         return fake.file(&path, text.replace("limit_", "limit "));
@@ -124,7 +124,7 @@ fn this_very_machine_has_memory_and_cores() {
     assert!(host.system_available <= host.total, "{host}");
 }
 
-/// One group's files: limits, use, cache; any of them may be absent or nonsense.
+/// The files of one control group: limits, use, cache. Any of them may be absent or nonsense.
 fn group() -> impl Strategy<Value = [Option<String>; 4]> {
     let number = || {
         let bytes = prop_oneof![0..gib(128), any::<u64>()].prop_map(|bytes| bytes.to_string());
@@ -135,7 +135,7 @@ fn group() -> impl Strategy<Value = [Option<String>; 4]> {
     (number(), number(), number(), cache).prop_map(<[Option<String>; 4]>::from)
 }
 
-/// The folders of so many nested groups, outermost first.
+/// The folders of nested groups, outermost first.
 fn nested(groups: &[[Option<String>; 4]]) -> Fake {
     let path: String = (0..groups.len()).map(|level| format!("/g{level}")).collect();
     let fake = Fake::new().file("/proc/self/cgroup", format!("0::{path}\n"));
@@ -153,7 +153,7 @@ fn nested(groups: &[[Option<String>; 4]]) -> Fake {
 }
 
 proptest! {
-    // Each case writes a machine's files.
+    // Few cases, because each writes a machine's files.
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]

@@ -1,4 +1,4 @@
-//! Limits on the processors of this process, on machines that are folders and in a control group of this computer.
+//! Limits on the processors of this process: on machines that are folders, and in a control group of this computer.
 
 use crate::folder::Fake;
 use crate::real_group::RealGroup;
@@ -16,7 +16,7 @@ fn eight() -> Fake {
     Fake::new().processors(&all)
 }
 
-/// In a group of version 2 with these files of it and of the groups above it.
+/// Eight cores, and this process in a group of version 2. `files` belong to that group and to the groups above it.
 fn within(group: &str, files: &[(&str, &str)]) -> Fake {
     let fake = eight().file("/proc/self/cgroup", format!("0::{group}\n")).file("/proc/self/mountinfo", V2);
     files.iter().fold(fake, |fake, (file, text)| fake.file(&format!("/sys/fs/cgroup/{file}"), text))
@@ -32,7 +32,7 @@ fn the_group_that_leaves_the_least_time_on_processors_decides() {
         ("/job", &[("job/cpu.max", "300000\n")], limit(300_000, 100_000, "job/cpu.max"), 3),
         // A container sees its own group as the root.
         ("/", &[("cpu.max", "250000 100000\n")], limit(250_000, 100_000, "cpu.max"), 3),
-        // More than there are cores is no limit on the threads.
+        // A quota of more cores than the machine has does not limit the threads.
         ("/job", &[("job/cpu.max", "1600000 100000\n")], limit(1_600_000, 100_000, "job/cpu.max"), 8),
         (
             "/a/b/c",
@@ -74,7 +74,7 @@ fn a_limit_that_is_no_number_is_said_and_not_counted() {
         let fake = within("/job", &[("job/cpu.max", text)]);
         let (host, notes) = Host::detect_under(&fake.path("/"));
         assert_eq!(host.cpu_limit, None, "{text}");
-        let note = format!("/sys/fs/cgroup/job/cpu.max: holds {text:?}, which is no limit that is known: not counted");
+        let note = format!("/sys/fs/cgroup/job/cpu.max: holds {text:?}, which is not a known limit: ignored");
         assert_eq!(notes.iter().map(ToString::to_string).collect::<Vec<_>>(), [note]);
     }
 }
@@ -84,7 +84,7 @@ fn a_set_of_processors_of_any_group_leaves_its_cores_alone() {
     for (files, usable) in [
         (&[("a/b/cpuset.cpus.effective", "0-2\n")][..], 3),
         (&[("a/cpuset.cpus.effective", "0-5\n"), ("a/b/cpuset.cpus.effective", "4-7\n")], 2),
-        // An empty list is that of the group above.
+        // A group with an empty list has the list of the group above it.
         (&[("a/cpuset.cpus.effective", "1\n"), ("a/b/cpuset.cpus.effective", "\n")], 1),
         (&[("a/b/cpuset.cpus", "2,3\n")], 2),
     ] {
@@ -120,7 +120,7 @@ fn memory_of_nodes_that_the_process_may_not_use_does_not_count() {
     assert_eq!(host.limit, HostLimit::MemoryNodes { nodes: "0".to_owned(), bytes: gib(32) });
     assert_eq!(host.limit.to_string(), "limited to 32.0 GiB of memory nodes 0");
     assert_eq!((two("0-1").host().limit, two("0-1").host().available), (HostLimit::System, gib(48)));
-    // By the set of a group, too.
+    // A control group's set of processors limits in the same way.
     let group = two("0-1")
         .file("/proc/self/cgroup", "0::/job\n")
         .file("/proc/self/mountinfo", V2)
@@ -144,23 +144,23 @@ fn half_a_core_computes_half_as_fast_as_a_core_and_a_gpu_as_fast_as_ever() {
     let mut host = Host::new(gib(64)).physical_cores(8).bandwidth(80_000_000_000);
     let mut apu = Gpu::new("APU").total(gib(64));
     apu.kind = GpuKind::Integrated;
-    let whole = Rates::of(&[&apu], &host);
+    let whole = Rates::for_devices(&[&apu], &host);
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 200_000, 100_000));
-    // By ratios, of all cores as many as are left.
-    let quarter = Rates::of(&[&apu], &host);
+    // With ratios, the rate is the share of all cores that is left.
+    let quarter = Rates::for_devices(&[&apu], &host);
     assert_eq!(quarter.host.bytes_per_second, whole.host.bytes_per_second / 4.0);
     assert_eq!(
         (quarter.host.flops, quarter.host.attention),
         (whole.host.flops / 4.0, whole.host.attention.map(|it| it / 4.0))
     );
     assert_eq!(quarter.gpus, whole.gpus);
-    // What was measured with one thread, of that thread as much time as is left.
+    // A rate that was measured with one thread shrinks to the share of time that the thread has left.
     host.rates = Some(measured);
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 50_000, 100_000));
-    let half = Rates::of(&[], &host).host;
+    let half = Rates::for_devices(&[], &host).host;
     assert_eq!((half.bytes_per_second, (half.seconds_per_layer * 1e9).round()), (10e9, 2000.0));
     host.cpu_limit = Some(CpuLimit::new("cpu.max", 100_000, 100_000));
-    assert_eq!(Rates::of(&[], &host).host.bytes_per_second, 20e9);
+    assert_eq!(Rates::for_devices(&[], &host).host.bytes_per_second, 20e9);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_watch_says_when_something_has_changed_and_then_no_more() {
     let fake = fake.file("/sys/fs/cgroup/a/b/cpu.max", "150000 100000\n");
     assert_eq!(watch.changed().unwrap().compute_threads(), Some(2));
     assert_eq!(watch.changed(), None);
-    // A group above, another group, and the process's affinity.
+    // Changes of a group above, of the group itself, and of the process's affinity.
     let fake = fake.file("/sys/fs/cgroup/a/cpu.max", "20000 100000\n");
     assert_eq!(watch.changed().unwrap().share_of_time(1), 0.2);
     let fake = fake.file("/proc/self/status", "Cpus_allowed_list:\t0-7\n").file("/proc/self/cgroup", "0::/\n");

@@ -1,5 +1,5 @@
-//! What Linux reports of a GPU on the bus, of its PCIe link and of its pools of memory, on machines that are folders;
-//! and what a plan makes of the pools.
+//! Linux's report of a GPU on the bus, of its PCIe link and of its memory pools, on machines that are folders; and how
+//! a plan uses the pools.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,10 +11,10 @@ use autoplace_planner::machine::{
 };
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
 
-/// Where the AMD GPU of each machine is.
+/// The bus address of each machine's AMD GPU.
 const AMD: &str = "0000:c5:00.0";
 
-/// Adds a device on the PCI bus by the files that the kernel has of it, driven or not: `class=0x030000 vendor=0x1002`.
+/// Adds a device to the PCI bus by its files in sysfs, with or without a driver: `class=0x030000 vendor=0x1002`.
 fn on_the_bus(fake: Fake, id: &str, files: &str) -> Fake {
     files.split(' ').fold(fake, |fake, file| {
         let (name, text) = file.split_once('=').expect(file);
@@ -22,7 +22,8 @@ fn on_the_bus(fake: Fake, id: &str, files: &str) -> Fake {
     })
 }
 
-/// A card behind bridges, the card last: `name, speed now, speed, lanes now, lanes` of each device on the way.
+/// A card behind bridges; each item is a device on the way, and the last is the card. An item's fields are name, speed
+/// now, highest speed, lanes now, and highest number of lanes.
 fn behind(path: &[&str]) -> Fake {
     let mut fake = Fake::new();
     let mut folder = "/sys/devices/pci0000:00".to_owned();
@@ -40,7 +41,7 @@ fn behind(path: &[&str]) -> Fake {
     fake
 }
 
-/// The link of the card at 0000:03:00.0, which only ggml's Vulkan backend lists, as this kind of GPU.
+/// The link of the card at 0000:03:00.0, which only ggml's Vulkan backend lists, as a GPU of this kind.
 fn link(fake: &Fake, kind: &str) -> Option<PcieLink> {
     detected(fake, &[device(&format!("Vulkan0@0000:03:00.0 {kind} 16 15"))]).gpus[0].pcie
 }
@@ -48,7 +49,7 @@ fn link(fake: &Fake, kind: &str) -> Option<PcieLink> {
 #[test]
 fn a_link_is_as_good_as_the_worst_of_the_bridges_before_the_card() {
     let rate = |generation, lanes| PcieRate::new(generation, lanes).unwrap();
-    // A card with a bridge of its own, idle, in a slot of the third generation with eight lanes.
+    // An idle card with its own bridge, in a slot of the third generation with eight lanes.
     let fake = behind(&[
         "0000:00:01.0, 2.5 GT/s PCIe, 8.0 GT/s PCIe, 8, 8",
         "0000:01:00.0, 2.5 GT/s PCIe, 16.0 GT/s PCIe, 8, 16",
@@ -78,9 +79,9 @@ fn a_card_that_does_not_report_its_link_has_none_nor_one_in_the_hosts_memory() {
 
 #[test]
 fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
-    // As in a container that was started without its GPUs.
+    // A container that was started without its GPUs sees this.
     let fake = on_the_bus(Fake::new(), "0000:03:00.0", "class=0x030200 vendor=0x10de device=0x2330");
-    // Its audio, another maker's and a processor's own graphics are none.
+    // The card's audio device, a GPU of another maker and a processor's integrated graphics are no unused GPUs.
     let fake = on_the_bus(fake, "0000:03:00.1", "class=0x040300 vendor=0x10de device=0x22bc");
     let fake = on_the_bus(fake, "0000:00:02.0", "class=0x030000 vendor=0x8086 device=0x4680");
     let fake = on_the_bus(fake, AMD, "class=0x030000 vendor=0x1002 device=0x1586 mem_info_vram_total=536870912");
@@ -91,11 +92,11 @@ fn a_card_whose_driver_does_not_answer_is_told_apart_from_none() {
     assert_eq!(unused.gpu.pci_id, Some("0000:03:00.0".parse().unwrap()));
     let text = "NVIDIA GPU 2330 is not used: its driver does not answer here (libnvidia-ml.so.1)";
     assert_eq!(unused.to_string(), text);
-    // One that a backend lists is there, and one whose address nobody knows may be it.
+    // A card that a backend lists is in use. A listed card without an address may be this one.
     for listed in ["Vulkan0@0000:03:00.0 gpu 16 15", "Vulkan0 gpu 16 15"] {
         assert_eq!(detected(&fake, &[device(listed)]).unused_gpus, []);
     }
-    // One that another computer has does not stand for it; one that a virtual machine has is not this one's.
+    // A remote card is not this one. A card that is passed to a virtual machine does not belong to this machine.
     let unused = |fake: &Fake| detected(fake, &[device("RPC0 gpu 16 15")]).unused_gpus.len();
     assert_eq!(unused(&fake), 1);
     let driver = fake.path("/sys/bus/pci/devices/0000:03:00.0/driver");
@@ -115,25 +116,26 @@ fn a_large_card_of_amd_that_nothing_drives_is_listed() {
     assert_eq!(reason(&["Vulkan"]), UnusedReason::NotListed { backend: "Vulkan".to_owned() });
 }
 
-/// A machine with an AMD GPU, by its carve-out, its GTT and the memory that Linux has, in bytes.
+/// A machine with an AMD GPU, given by its carve-out, its GTT and Linux's memory, in bytes.
 fn amd(carve_out: u64, gtt: u64, mem_total: u64, mem_available: u64) -> Fake {
     let vram = format!("mem_info_vram_total={carve_out} mem_info_vram_used={}", mib(200));
     let gtt = format!("mem_info_gtt_total={gtt} mem_info_gtt_used={}", mib(50));
     on_the_bus(Fake::new().meminfo(mem_total, mem_available), AMD, &format!("{vram} {gtt}"))
 }
 
-/// Strix Halo, 128 GiB, with 96 GiB set aside in the BIOS: Linux has 31 GiB and gives the GPU half of them as GTT.
+/// Strix Halo with 128 GiB, of which the BIOS sets 96 GiB aside. Linux has 31 GiB and offers half of them to the GPU as
+/// GTT.
 fn carved_out() -> Fake {
     let (total, available) = (32_490_272 * 1024, 23_144_396 * 1024);
     amd(103_079_215_104, total / 2, total, available)
 }
 
-/// The same with 512 MiB set aside and 112 GiB of GTT, by the kernel's parameters.
+/// The same machine with 512 MiB set aside, and 112 GiB of GTT by the kernel's parameters.
 fn on_demand() -> Fake {
     amd(mib(512), gib(112), gib(125), gib(118))
 }
 
-/// As RADV and HIP describe the GPU to ggml.
+/// The GPU as RADV and HIP describe it to ggml.
 fn radeon(backend: &str, total: u64) -> GgmlDevice {
     let device = device(&format!("{backend}0@{AMD} igpu 0 0 Radeon 8060S Graphics (RADV GFX1151)"));
     device.memory(total, total - mib(300))
@@ -162,7 +164,7 @@ fn a_carve_out_is_the_gpus_own_however_little_the_system_has() {
         gpu.to_string(),
         "Radeon 8060S Graphics (Vulkan0): 111.2 GiB free of 111.5 GiB, 96.0 GiB set aside for it, the rest shared with the host"
     );
-    // 40 GiB of weights, where the system has 22 available.
+    // The model has 40 GiB of weights, and the system has 22 GiB available.
     let plan = plan(&vulkan, &LLAMA_70B);
     let [on_gpu, host] = &plan.placements[..] else { panic!("{plan}") };
     assert_eq!((on_gpu.layers, on_gpu.of_host), (81, 0), "{plan}");
@@ -182,7 +184,7 @@ fn rocm_uses_the_carve_out_or_the_shared_pool_and_never_both() {
     let on_gpu = &plan(&shared, &LLAMA_70B).placements[0];
     assert_eq!(on_gpu.of_host, on_gpu.footprint.total());
 
-    // An old kernel keeps it to the carve-out, which its total shows.
+    // An old kernel limits HIP to the carve-out, which shows in the total.
     let old = detected(&on_demand(), &[radeon("ROCm", mib(512))]);
     assert_eq!(old.gpus[0].pools.unwrap().shared.total, 0);
 }
@@ -195,7 +197,7 @@ fn what_the_carve_out_does_not_hold_is_the_hosts() {
     let own = mib(512) - mib(200) - on_gpu.headroom.total().min(mib(312));
     assert_eq!(on_gpu.layers, 81, "{plan}");
     assert_eq!(on_gpu.of_host, on_gpu.footprint.total() - own);
-    // Less than the system has available, however large the GPU's GTT is.
+    // The GPU gets no more than the system has available, however large its GTT is.
     let busy = amd(mib(512), gib(112), gib(125), gib(30));
     let busy = detected(&busy, &[radeon("Vulkan", gib(112) + mib(512))]);
     assert_eq!(busy.gpus[0].free, gib(30) + mib(312));
@@ -213,8 +215,8 @@ fn a_backend_of_which_the_pool_is_not_known_gets_no_more_than_the_host_has() {
 
 #[test]
 fn intels_apples_and_nvidias_chips_have_the_hosts_memory_and_nothing_else() {
-    // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set,
-    // and what CUDA says.
+    // 64 GiB, 48 of them available: Mesa's one heap of three quarters, Metal's recommended working set, and CUDA's
+    // figure.
     for (listed, free) in [
         ("Vulkan0@0000:00:02.0 igpu 48 47 Intel(R) Iris(R) Xe Graphics (TGL GT2)", gib(47)),
         ("MTL0 gpu 48 48 Apple M3 Max", gib(48)),
@@ -239,7 +241,7 @@ fn a_laptops_integrated_gpu_never_displaces_its_card() {
     let laptop = detected(&Fake::new(), &laptop.map(device));
     assert_eq!(laptop.gpus.len(), 2);
     for policy in [Policy::Fastest, Policy::MostLayers] {
-        // The card holds a part of the layers, the integrated GPU would hold all of them.
+        // The card holds a part of the layers; the integrated GPU alone would hold all of them.
         for shape in [LLAMA_8B, LLAMA_70B] {
             let profile = shape.profile();
             let planner = Planner::new(&profile, &laptop);

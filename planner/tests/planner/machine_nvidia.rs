@@ -1,6 +1,6 @@
-//! What autoplace learns from NVIDIA's driver, from every kind of answer that a driver gives, at once and again and
-//! again. No card is needed: the driver library is a scripted one (`support/nvml/nvml.c`), opened by path like a real
-//! one.
+//! What autoplace learns from NVIDIA's driver, with every kind of answer that a driver gives, in one query and in
+//! repeated ones. The tests need no card: the driver library is scripted (`support/nvml/nvml.c`) and opened by its
+//! path.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn texts(notes: &[Note]) -> Vec<String> {
     notes.iter().map(ToString::to_string).collect()
 }
 
-/// What is known of a card, as `machine_nvidia.txt` writes it.
+/// A card's known values, in the notation of `machine_nvidia.txt`.
 fn known(card: &NvidiaGpu) -> String {
     let gpu = &card.gpu;
     let name = gpu.description.trim_start_matches("NVIDIA GeForce ");
@@ -68,14 +68,14 @@ fn every_start_of_the_library_is_ended_and_it_can_start_again() {
     let first = nvidia::detect(Some(&nvml.library()));
     assert_eq!(first, nvidia::detect(Some(&nvml.library())));
     assert_eq!(first.0[0].gpu.driver.as_deref(), Some("550.54 14"));
-    // Kept open, it is asked again and again.
+    // An open driver is queried repeatedly.
     assert!((0..3).all(|_| driver.state(CARD).memory.is_some()));
     drop(driver);
     assert_eq!(nvml.inits_and_shutdowns(), (3, 3));
 }
 
 #[test]
-fn no_library_and_one_that_is_none_are_no_driver_and_where_one_was_named_that_is_said() {
+fn a_missing_or_wrong_library_is_no_driver_and_a_named_one_is_reported() {
     let missing = Path::new("/nowhere/libnvidia-ml.so.1");
     let (found, notes) = nvidia::detect(Some(missing));
     assert_eq!(found, []);
@@ -87,7 +87,7 @@ fn no_library_and_one_that_is_none_are_no_driver_and_where_one_was_named_that_is
     }
 }
 
-/// A card with these lines, and its driver.
+/// A card whose script has these lines, and its driver.
 fn driver(lines: &str) -> (ScriptedNvml, Driver) {
     let nvml = ScriptedNvml::new(&(rtx_4090() + lines));
     let driver = Driver::open(Some(&nvml.library())).unwrap();
@@ -95,7 +95,7 @@ fn driver(lines: &str) -> (ScriptedNvml, Driver) {
 }
 
 #[test]
-fn the_state_of_a_card_is_what_its_driver_reports_and_of_one_that_is_not_there_nothing() {
+fn a_cards_state_is_its_drivers_report_and_an_absent_card_has_none() {
     let (_nvml, with) = driver("temperature 64\nthrottle 0\n");
     let state = with.state(CARD);
     assert_eq!(state.memory, Some(Reading::new(gib(24), gib(22)).reserved(mib(500))));
@@ -114,10 +114,10 @@ fn what_holds_its_clocks_down_has_a_name() {
         (0x20, &[Heat]),
         (0x40, &[Overheating]),
         (0x80, &[PowerBrake]),
-        // A hardware slowdown is reported by its reason where there is one.
+        // A hardware slowdown is reported by its particular reason where the driver names one.
         (0x8 | 0x40, &[Overheating]),
         (0x8 | 0x80, &[PowerBrake]),
-        // Idle, application clocks, display clocks; and a bit of a later driver.
+        // Idle, application clocks, display clocks, and a bit that only a later driver knows.
         (0x1 | 0x2 | 0x100 | 0x8000, &[]),
     ];
     for (bits, expected) in cases {
@@ -127,7 +127,7 @@ fn what_holds_its_clocks_down_has_a_name() {
 }
 
 #[test]
-fn other_programs_are_listed_and_whether_this_one_is_among_them_but_not_those_of_one_slice() {
+fn other_programs_and_this_one_are_listed_for_a_card_but_not_for_a_slice() {
     let us = format!("compute {} {}\n", std::process::id(), gib(1));
     for (lines, knows_us) in [(us.as_str(), true), ("", false)] {
         let others = format!("compute 7 {}\nprocess 7 /usr/bin/ollama\n", gib(5));

@@ -1,11 +1,11 @@
-//! A machine is written down and read again.
+//! A machine is written to JSON and read back.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use serde_json::{Value, json};
 
 #[test]
 fn a_machine_of_which_everything_is_known_is_written_as_it_was_read() {
-    // GPUs and bandwidths of every kind.
+    // The file has GPUs and bandwidths of every kind.
     let complete: Value = serde_json::from_str(include_str!("machine_serialised.json")).unwrap();
     for limit in [
         json!({ "bound": "stated" }),

@@ -57,7 +57,7 @@ mod plan_speed;
 mod plan_stated;
 mod profile_quantised;
 
-/// A host, and cards of 24 GiB with so many bytes free.
+/// A host, and cards of 24 GiB with these numbers of bytes free.
 fn machine(host: u64, free: &[u64]) -> Machine {
     let card = |(index, &free)| Gpu::new(format!("card {index}")).total(gib(24)).free(free);
     free.iter().enumerate().map(card).fold(Machine::new(Host::new(host)), Machine::with_gpu)

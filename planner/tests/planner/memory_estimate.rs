@@ -1,4 +1,4 @@
-//! What a placement takes, against numbers counted by hand and numbers that llama.cpp gave.
+//! Memory of a placement, compared with numbers counted by hand and with llama.cpp's numbers.
 
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Place, TensorOverride};
@@ -20,14 +20,15 @@ fn footprints(profile: &ModelProfile, params: &ContextParams, n_gpu_layers: u32)
     Estimate::new(profile, &[&card()], params).unwrap().footprints(n_gpu_layers)
 }
 
-/// The tiny model by hand: a block is two norms of 64 floats, q and attn_output of 64 x 64 floats, k of 64 x 32, gate
-/// and up of 64 x 128, and in Q8_0 (34 bytes per 32) v of 64 x 32 and down of 128 x 64.
+/// The tiny model by hand. A block has two norms of 64 floats; q and attn_output of 64 x 64 floats; k of 64 x 32
+/// floats; gate and up of 64 x 128 floats; and in Q8_0 (34 bytes per 32) v of 64 x 32 and down of 128 x 64.
 const TINY_BLOCK_HOST: u64 = 2 * 256 + 2 * 16384 + 8192 + 2 * 32768 + 32 * 68 + 64 * 136;
-/// CUDA pads the rows of both to 512: 448 elements more are 476 bytes, 384 are 408; then to 128 bytes.
+/// CUDA pads the rows of v and down to 512 elements: 448 more elements take 476 bytes, 384 take 408. Then it aligns
+/// each tensor to 128 bytes.
 const TINY_BLOCK_CUDA: u64 = TINY_BLOCK_HOST - (2176 + 8704) + 2688 + 9216;
 /// 100 rows of 64 floats.
 const TINY_EMBEDDING: u64 = 25600;
-/// The norm of the output.
+/// The norm before the output.
 const TINY_NORM: u64 = 256;
 
 #[test]
@@ -38,7 +39,7 @@ fn weights_go_layer_by_layer_from_the_end() {
         (footprints.gpus[0].weights, footprints.host.weights)
     };
     let output = TINY_EMBEDDING + TINY_NORM;
-    // `rope_freqs`: 8 floats, one copy where a block is; 128 bytes on CUDA.
+    // `rope_freqs` has 8 floats, with a copy on each device that has a block; CUDA aligns it to 128 bytes.
     assert_eq!(weights(0), (0, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32 + output));
     assert_eq!(weights(1), (output, TINY_EMBEDDING + 2 * TINY_BLOCK_HOST + 32));
     assert_eq!(weights(2), (output + TINY_BLOCK_CUDA + 128, TINY_EMBEDDING + TINY_BLOCK_HOST + 32));
@@ -49,7 +50,7 @@ fn weights_go_layer_by_layer_from_the_end() {
 #[test]
 fn a_cache_is_two_bytes_per_element_and_cell_where_its_block_is() {
     let profile = TINY.profile();
-    // 32 elements of keys and of values, 2 bytes, 512 cells
+    // 32 elements of keys and 32 of values, 2 bytes each, in 512 cells.
     let block = 2 * 32 * 2 * 512;
     let partial = footprints(&profile, &params(512), 2);
     assert_eq!((partial.gpus[0].kv, partial.host.kv), (block, block));
@@ -81,7 +82,7 @@ fn a_cache_type_that_does_not_divide_a_head_is_an_error() {
     assert!(Estimate::new(&LLAMA_8B.profile(), &[], &params).is_err());
 }
 
-/// The tiny model on a CUDA card and a Metal one, of which the second has twice as much free.
+/// The tiny model on a CUDA card and a Metal one; the second has twice as much free.
 fn two() -> Estimate {
     let (cuda, metal) = (card().free(gib(10)), card().backend("MTL").free(gib(20)));
     Estimate::new(&TINY.profile(), &[&cuda, &metal], &params(512)).unwrap()
@@ -93,11 +94,11 @@ fn two_gpus_share_layers_by_free_memory_and_each_lays_them_out_by_its_own_rules(
         let footprints = two().footprints(n);
         (footprints.gpus[0].weights, footprints.gpus[1].weights, footprints.host.weights)
     };
-    // Of three layers the first is the CUDA card's: a third of the free bytes.
+    // The CUDA card has a third of the free bytes, so it takes the first of three layers.
     let cuda = TINY_BLOCK_CUDA + 128;
     let metal = TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(weights(3), (cuda, metal, TINY_EMBEDDING));
-    // A block that only the host has brings the frequencies of rope there too.
+    // If only the host has a block, `rope_freqs` lies there too.
     let output = TINY_EMBEDDING + TINY_NORM;
     let host = TINY_EMBEDDING + TINY_BLOCK_HOST + 32;
     assert_eq!(weights(2), (cuda, output, host));
@@ -124,7 +125,7 @@ fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
     let (exact, bound) = of(&vulkan);
     let (known, aligned) = of(&vulkan.alignment(32));
     assert!(!exact && known);
-    // All of its tensors but the 8 floats of rope are multiples of 256 bytes or of 32.
+    // All of its tensors are multiples of 256 bytes, or of 32 bytes for the 8 floats of `rope_freqs`.
     let plain = 2 * TINY_BLOCK_HOST + 32 + TINY_EMBEDDING + TINY_NORM;
     assert_eq!(aligned, plain);
     assert!(bound > aligned && bound < aligned + 20 * 256);
@@ -150,7 +151,7 @@ fn more_tokens_more_context_and_more_outputs_never_take_less() {
     }
 }
 
-/// Allocations of a placement of half of the model on three GPUs, with weights elsewhere.
+/// Counts the allocations of estimating half of the model on three GPUs, with some weights placed elsewhere.
 fn allocations(shape: &Shape) -> usize {
     let profile = shape.profile();
     let cards = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size)));
@@ -164,7 +165,7 @@ fn allocations(shape: &Shape) -> usize {
     after - before
 }
 
-/// A search looks at hundreds of placements.
+/// A search estimates hundreds of placements.
 #[test]
 fn a_placement_costs_no_allocation_per_layer() {
     own_process!();

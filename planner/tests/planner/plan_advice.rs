@@ -1,4 +1,4 @@
-//! What a plan advises to change, held against making the change.
+//! A plan's advice, checked by making each advised change.
 
 use autoplace_planner::gguf::TensorType as T;
 use autoplace_planner::machine::{Gpu, GpuProcess, Host, Machine, gib, mib};
@@ -12,7 +12,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, 
 use crate::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B};
 use crate::table::rows;
 
-/// The bandwidth of two channels of DDR5-5600.
+/// The bandwidth of two channels of DDR5-5600, in bytes per second.
 const HOST: u64 = 89_000_000_000;
 
 /// A model, a machine and a request.
@@ -22,7 +22,7 @@ fn planner((profile, machine, request): &Asked) -> Planner<'_> {
     Planner::new(profile, machine).request(request.clone())
 }
 
-/// Makes a change, and plans.
+/// Makes a change, then plans again.
 fn make(asked: &Asked, advice: &Advice, change: &Change) -> Result<Plan, Error> {
     let (mut profile, mut machine, mut request) = asked.clone();
     for kind in &change.kinds {
@@ -56,7 +56,7 @@ fn make(asked: &Asked, advice: &Advice, change: &Change) -> Result<Plan, Error> 
     crate::plan(&profile, &machine, &request.workload(workload))
 }
 
-/// The place of a kind in the order of what it costs.
+/// The rank of a kind by its cost to the user.
 fn rank(change: &Change) -> u32 {
     let cheap = |kind: &ChangeKind| match kind {
         ChangeKind::KvType(_) => 0,
@@ -75,8 +75,8 @@ fn rank(change: &Change) -> u32 {
     }
 }
 
-/// What is so | the model | the card, its free MiB, and what programs hold of it | GiB of the host, with a bandwidth
-/// that is known or not | what is asked for.
+/// Columns: situation | model | card, its free MiB, and what programs hold of it | GiB of the host, and whether its
+/// bandwidth is known | request.
 const CASES: &str = "\
 everything fits | 8B | RTX 4090 | 64 known |
 a long context | 8B | RTX 3060 12GB, 7240, 12 holds 10, ollama holds 4000 | 64 known | tokens 20000
@@ -135,7 +135,7 @@ fn case([model, card, host, asked]: [&str; 4]) -> Asked {
     (profile, machine, request)
 }
 
-/// The advice of each case, beside which each change has been made and has had the outcome that was promised.
+/// Prints the advice of each case, after checking that every advised change has the promised outcome.
 #[test]
 fn every_case_has_its_advice() {
     let mut text = String::new();
@@ -144,7 +144,7 @@ fn every_case_has_its_advice() {
         let advice = planner(&asked).advice().unwrap();
         for change in &advice.changes {
             let plan = make(&asked, &advice, change).unwrap();
-            assert_eq!(Outcome::of(&plan), change.outcome, "{what}: {change}");
+            assert_eq!(Outcome::from(&plan), change.outcome, "{what}: {change}");
         }
         assert!(advice.changes.iter().map(rank).is_sorted(), "{what}");
         text += &format!("{what}:\n{advice}\n");
@@ -168,7 +168,7 @@ fn the_context_is_the_longest_with_which_everything_fits() {
     assert!(full(tokens) && !full(tokens + 256), "{tokens}");
 }
 
-/// Bytes of weights per second by type, in units of 100 MB: of two threads of a server's processor.
+/// Bytes of weights per second by type, in units of 100 MB, with two threads of a server processor.
 const HOST_RATES: [(&str, u64); 8] = [
     ("F16", 405),
     ("Q4_K", 368),
@@ -180,7 +180,7 @@ const HOST_RATES: [(&str, u64); 8] = [
     ("Q5_0", 139),
 ];
 
-/// A machine whose host was measured, but for some types.
+/// A machine whose host has measured rates for all types but these.
 fn measured(gpus: &[Gpu], without: &[&str]) -> Machine {
     let known = HOST_RATES.into_iter().filter(|(name, _)| !without.contains(name));
     let weights: Vec<_> =
@@ -199,7 +199,7 @@ fn quantisations(advice: &Advice) -> Vec<(Effect, Quantisation)> {
 }
 
 #[test]
-fn a_larger_quantisation_that_the_host_reads_faster_is_advised_where_a_part_stays_there() {
+fn a_larger_quantisation_is_advised_where_the_host_reads_it_faster() {
     let profile = LLAMA_8B.profile().quantised(Quantisation::IQ4_XS);
     let card = Gpu::named("RTX 3060 12GB").unwrap();
     for gpus in [&[][..], &[card.clone().free(mib(2500))]] {
@@ -212,9 +212,9 @@ fn a_larger_quantisation_that_the_host_reads_faster_is_advised_where_a_part_stay
         assert!((1.2..2.2).contains(&speedup), "{advice}");
         let said = format!("for speed: Q4_K_M (4.6 GiB), which would be larger and {speedup:.1} times as fast here: ");
         assert!(change.to_string().starts_with(&said), "{change}");
-        assert_eq!(Outcome::of(&make(&asked, &advice, change).unwrap()), change.outcome);
+        assert_eq!(Outcome::from(&make(&asked, &advice, change).unwrap()), change.outcome);
     }
-    // All of it on the card, the host's rates are no matter.
+    // With the whole model on the card, the host's rates do not matter.
     let advice = planner(&(profile, measured(&[card], &[]), Request::new())).advice().unwrap();
     assert!(advice.changes.is_empty(), "{advice}");
 }
@@ -228,7 +228,7 @@ fn no_quantisation_is_advised_for_a_speed_that_nobody_has_measured() {
     assert!(missing.contains(&(T::Q4_K, false)) && !missing.contains(&(T::Q6_K, false)), "{missing:?}");
     let has_q4 = |to: &Quantisation| to.types().0 == T::Q4_K;
     assert!(found.iter().all(|(_, to)| !has_q4(to)), "{found:?}");
-    // Of a host of which nothing was measured, the bandwidth counts for all types alike.
+    // If nothing was measured on the host, its bandwidth counts for all types alike.
     let plain = (asked.0.clone(), Machine::new(Host::new(gib(64)).bandwidth(HOST)), Request::new());
     assert!(advised(&plain).is_empty());
 }
@@ -238,7 +238,7 @@ fn advised(asked: &Asked) -> Vec<(Effect, Quantisation)> {
 }
 
 #[test]
-fn a_smaller_quantisation_is_advised_where_its_types_are_read_fast_enough_and_not_where_they_are_slow() {
+fn a_smaller_quantisation_is_advised_only_where_the_host_reads_its_types_fast() {
     let card = Gpu::named("RTX 3060 12GB").unwrap().free(mib(2000));
     let asked = (LLAMA_8B.profile(), measured(&[card], &[]), Request::new());
     for (_, to) in advised(&asked) {
@@ -264,26 +264,26 @@ fn the_cheapest_card_that_holds_everything_is_named_and_a_second_one_like_the_fi
         };
         advice.changes.iter().filter_map(of).collect()
     };
-    // 4.6 GiB of weights, 1 GiB of cache.
+    // 4.6 GiB of weights and 1 GiB of cache.
     let small = case(["8B", "RTX 3050 6GB, 5000", "64 known", ""]);
     assert_eq!(cards(&small), ["RTX 3050 8GB in place of RTX 3050", "a second RTX 3050"]);
-    // 40 GiB: more than any card for a desktop has; one for a workstation that is no slower has it, and so have two.
+    // 40 GiB: more than any desktop card has. A workstation card that is no slower holds it, and so do two cards.
     let large = case(["70B", "RTX 4090", "64 known", "tokens 4096"]);
     assert_eq!(cards(&large), ["RTX PRO 5000 Blackwell 48GB in place of RTX 4090", "a second RTX 4090"]);
-    // The sizes between 24 and 48 GiB that are sold would not have done.
+    // No card on sale between 24 and 48 GiB would hold the model.
     let (profile, _, request) = &large;
     for least in [gib(32), gib(40)] {
         let smaller = Machine::new(Host::new(gib(64)).bandwidth(HOST)).with_gpu(Gpu::new("card").total(least));
         assert!(!crate::plan(profile, &smaller, request).unwrap().full_offload, "{least}");
     }
-    // Without a card, where the host is slower than people read; and not where it is fast enough.
+    // Without a card, advice comes only where the host is slower than people read.
     let fast = (LLAMA_8B.profile(), Machine::new(Host::new(gib(64)).bandwidth(600_000_000_000)), Request::new());
     assert!(cards(&fast).is_empty());
     let dense = cards(&case(["8B", "", "64 known", ""]));
     assert!(dense.len() == 1 && dense[0].starts_with("a card such as "), "{dense:?}");
 }
 
-/// Cards of which other programs hold some.
+/// Cards on which other programs hold some memory.
 fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     let name = prop::sample::select(&["RTX 3050 6GB", "RX 7600", "Arc A380", "M1 8GB"]);
     let held = prop::collection::vec(mib(1)..mib(400), 0..3);
@@ -292,7 +292,7 @@ fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
         gpu.processes = Some((1..).zip(held).map(|(pid, bytes)| GpuProcess::new(pid).bytes(bytes)).collect());
         gpu
     });
-    // Mostly one.
+    // One card in most cases.
     let gpus = |n| prop::collection::vec(gpu.clone(), n);
     prop_oneof![4 => gpus(1..=1), 1 => gpus(2..=2), 1 => gpus(0..=0)]
 }
@@ -333,17 +333,17 @@ proptest! {
         let is_first = |change: &&Change| matches!(change.kinds[..], [ChangeKind::FirstCard { .. }]);
         for change in advice.changes.iter().filter(is_first) {
             let plan = make(&asked, &advice, change).unwrap();
-            prop_assert!(plan.full_offload && Outcome::of(&plan) == change.outcome, "{}", change);
+            prop_assert!(plan.full_offload && Outcome::from(&plan) == change.outcome, "{}", change);
             prop_assert_eq!(change.effect == Effect::Fits, before.is_none());
         }
         for change in advice.changes.iter().filter(|change| !is_first(change)) {
             let plan = make(&asked, &advice, change).unwrap();
-            prop_assert_eq!(Outcome::of(&plan), change.outcome);
+            prop_assert_eq!(Outcome::from(&plan), change.outcome);
             let fits = plan.full_offload || asked.1.gpus.is_empty();
             prop_assert_eq!(change.effect == Effect::Fits, fits);
             prop_assert_eq!(change.effect == Effect::Loads, !fits && before.is_none());
             if let (Some(before), false) = (&before, fits) {
-                let whole = |plan: &Plan| (plan.n_gpu_layers - plan.parted_blocks, plan.n_gpu_layers);
+                let whole = |plan: &Plan| (plan.n_gpu_layers - plan.split_blocks, plan.n_gpu_layers);
                 prop_assert!(whole(&plan) > whole(before));
                 if let (Some(after), Some(before)) = (&plan.speed, &before.speed) {
                     prop_assert!(after.tokens_per_second >= 1.1 * before.tokens_per_second);

@@ -1,4 +1,4 @@
-//! Which GPU, how many layers, how many tokens: what a plan chooses.
+//! A plan's choices: which GPU, how many layers, how many tokens.
 
 use autoplace_planner::machine::{DiskRateSource, Gpu, GpuKind, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
@@ -14,9 +14,9 @@ fn exactly(layers: u32) -> Request {
 }
 
 #[test]
-fn of_two_gpus_that_take_it_all_the_one_with_more_to_spare_is_chosen_and_of_equals_the_first() {
+fn of_two_gpus_that_fit_all_the_one_with_more_to_spare_is_chosen_or_the_first() {
     let profile = LLAMA_1B.profile();
-    // The last take everything: the one with more to spare.
+    // The last two cards hold the whole model; the plan takes the one with more to spare.
     for (free, chosen) in [([4, 5], "card 1"), ([5, 5], "card 0"), ([0, 5], "card 1"), ([20, 22], "card 1")] {
         let plan = plan(&profile, &machine(gib(64), &free.map(gib)), &Request::new()).unwrap();
         assert_eq!(plan.gpus().next().unwrap().name, chosen, "{free:?}");
@@ -47,7 +47,7 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
         assert_eq!(plan.n_gpu_layers, 33);
         assert!(plan.notes.iter().any(|note| note.contains("99 layers were asked for")), "{plan}");
     }
-    // A number alone is at most so many.
+    // A plain number of layers is an upper bound.
     for (machine, n, expected) in [(&small, 7, 0..8), (&small, 33, 8..34), (&large, 7, 1..8)] {
         let plan = plan(&profile, machine, &Request::new().n_gpu_layers(n)).unwrap();
         assert!(expected.contains(&plan.n_gpu_layers), "{n}: {plan}");
@@ -66,13 +66,13 @@ fn the_context_is_32768_tokens_unless_asked_for() {
     for context in [Context::Default, Context::AtLeast(511), Context::Auto] {
         assert_eq!(of(Request::new().context(context)).unwrap().context.n_ctx, 2049, "{context:?}");
     }
-    // Beyond what it was trained on counts what each sequence has.
+    // The trained length is compared with the tokens of each sequence.
     for (n_ctx, sequences, said) in [(2049, 1, None), (2050, 1, Some(2049)), (8196, 4, None), (8192, 2, Some(2049))] {
         let plan = of(Request::new().n_ctx(n_ctx).n_seq_max(sequences)).unwrap();
         assert_eq!(plan.trained_on_fewer(), said);
         let each = format!("{sequences} sequences of {} tokens", n_ctx / sequences);
         assert_eq!(plan.notes.contains(&each), sequences > 1, "{plan}");
-        // Each may ask for its logits.
+        // Each sequence may ask for logits.
         assert_eq!(plan.context.n_outputs_max, sequences);
     }
     let mut twice = Request::new().n_ctx(1024);
@@ -89,15 +89,15 @@ fn experts_are_planned_too() {
     let machine = machine(gib(32), &[gib(12)]);
     let whole = plan(&profile, &machine, &Request::new().policy(Policy::MostLayers)).unwrap();
     assert!((20..40).contains(&whole.n_gpu_layers), "{whole}");
-    assert!(whole.overrides.is_empty() && whole.parted_blocks == 0);
-    // Every block on the card, the experts of some on the host.
+    assert!(whole.overrides.is_empty() && whole.split_blocks == 0);
+    // Every block is on the card, and the experts of some blocks are on the host.
     let parted = plan(&profile, &machine, &Request::new()).unwrap();
     assert_eq!(parted.n_gpu_layers, 49, "{parted}");
     assert!(!parted.overrides.is_empty() && !parted.full_offload);
-    assert!((10..40).contains(&parted.parted_blocks), "{parted}");
+    assert!((10..40).contains(&parted.split_blocks), "{parted}");
 }
 
-/// At 32k tokens on a card of so many GiB, as llama.cpp's own fit: whole layers, or experts.
+/// A model with 32k tokens on a card of `card` GiB, in the two ways of llama.cpp's own fit: whole layers, or experts.
 fn at_32k(model: &str, card: u64, swa_full: bool) -> (ModelProfile, Machine, Request) {
     let profile = ModelProfile::from_header(&named(model).builder().header().unwrap()).unwrap();
     let card = Gpu::new("card").total(gib(card)).bandwidth(1_008_000_000_000);
@@ -112,8 +112,8 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
         let (profile, machine, request) = at_32k(model, card, swa_full);
         plan(&profile, &machine, &request).unwrap()
     };
-    // What llama.cpp's own fit finds with its defaults and the same bytes left free, less what arithmetic alone must
-    // keep for its uncertainty: of gemma 2 on 12 GiB one layer of 40.
+    // llama.cpp's own fit finds these numbers with its defaults and the same bytes left free. The arithmetic alone must
+    // keep more free for its uncertainty: that costs one layer of 40 for gemma 2 on 12 GiB.
     for (model, card, least) in
         [("gemma3 Gemma 3 27B", 24, 63), ("gemma2 Gemma 2 9B", 12, 39), ("gemma2 Gemma 2 9B", 8, 24)]
     {
@@ -125,8 +125,8 @@ fn a_window_is_kept_as_a_window_unless_the_whole_context_is_asked_for() {
         assert!(full.to_string().contains("swa_full"), "{full}");
     }
     let [windows, full] = [false, true].map(|swa_full| planned("gpt-oss gpt-oss 20B", 8, swa_full));
-    assert!(windows.parted_blocks <= 13, "{windows}");
-    assert!(windows.parted_blocks < full.parted_blocks, "{full}");
+    assert!(windows.split_blocks <= 13, "{windows}");
+    assert!(windows.split_blocks < full.split_blocks, "{full}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn where_windows_alone_would_fit_that_is_advised() {
     assert!(advice.changes[0].outcome.full, "{advice}");
 }
 
-/// The most layers on several cards, beside a host of 64 GiB.
+/// A plan of `Policy::MostLayers` on several cards, beside a host of 64 GiB.
 fn most_layers(profile: &ModelProfile, free: &[u64], request: Request) -> Result<Plan, Error> {
     plan(profile, &machine(gib(64), free), &request.policy(Policy::MostLayers))
 }
@@ -159,7 +159,7 @@ fn unequal_cards_are_filled_to_the_same_share() {
     let shares: Vec<f64> = plan.gpus().map(|gpu| gpu.footprint.total() as f64 / gpu.budget as f64).collect();
     let (least, most) =
         shares.iter().fold((1.0_f64, 0.0_f64), |(least, most), &share| (least.min(share), most.max(share)));
-    // One layer is 5 % of the smallest of them, and what each needs beside its layers differs.
+    // One layer is 5 % of the smallest card, and the cards differ in what they need besides layers.
     assert!(most - least < 0.08, "{shares:?}");
 }
 
@@ -177,7 +177,7 @@ fn paging(context: u32) -> Request {
     Request::new().allow_paging(true).n_ctx(context)
 }
 
-/// The bar: 40 GiB on a host of 24.
+/// The model has 40 GiB, and the host has 24.
 #[test]
 fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
     let profile = LLAMA_70B.profile();
@@ -195,8 +195,8 @@ fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
         assert_eq!((paged.context.mmap, paged.context.repack), (true, false));
         let (lacks, on_host) = (paged.paging.unwrap(), paged.host().unwrap());
         assert_eq!(lacks.bytes, on_host.footprint.total() - on_host.budget);
-        // What every token uses comes in order, and is dropped before it is used again: all of it is read, but for the
-        // embedding.
+        // A dense model's tokens use all weights in order, and a page is dropped before its next use. So each token
+        // reads the whole model from the disk, except the embedding.
         let weights = on_host.footprint.weights;
         assert!(lacks.bytes_per_token <= weights && lacks.bytes_per_token > weights / 10 * 9, "{lacks:?}");
         let speed = paged.speed.as_ref().unwrap();
@@ -208,7 +208,7 @@ fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
         let guessed = plan(&profile, &machine, &paging(4096)).unwrap();
         assert_eq!(guessed.paging.unwrap().disk.source, DiskRateSource::Guess);
     }
-    // The cache is no file.
+    // The cache cannot be paged from a file.
     let too_long = plan(&profile, &Machine::new(host), &paging(131_072));
     assert!(matches!(too_long, Err(Error::DoesNotFit { .. })));
 }
@@ -224,13 +224,13 @@ fn paging_changes_nothing_where_the_model_fits() {
 }
 
 #[test]
-fn of_experts_a_token_reads_the_share_of_those_that_it_uses_which_memory_has_no_room_for() {
+fn a_token_reads_from_disk_the_share_of_its_experts_that_memory_does_not_hold() {
     let profile = QWEN3_30B_A3B.profile();
     let plan_on = |ram| plan(&profile, &Machine::new(Host::new(gib(ram))), &paging(4096)).unwrap();
     let [small, large] = [10, 14].map(|ram| plan_on(ram).paging.unwrap());
     assert!(small.bytes > gib(6) && small.bytes_per_token < small.bytes / 5, "{small:?}");
     assert!(large.bytes_per_token < small.bytes_per_token, "{large:?}");
-    // A prompt uses them all, in order.
+    // A prompt uses all experts, in order.
     assert!(small.bytes_per_batch > gib(14), "{small:?}");
 }
 

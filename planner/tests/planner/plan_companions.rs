@@ -1,4 +1,4 @@
-//! What is loaded beside the model: a plan leaves room for it.
+//! Companions of the model: a plan leaves room for them.
 
 use autoplace_planner::machine::{Machine, gib, mib};
 use autoplace_planner::memory::Companion;
@@ -7,13 +7,13 @@ use autoplace_planner::plan::{Context, Error, HostParts, Plan, Planner, Request}
 use crate::machine;
 use crate::shapes::{LLAMA_8B, Shape};
 
-/// A draft of the same vocabulary.
+/// A draft with the same vocabulary.
 fn draft() -> Companion {
     let shape = Shape { n_layer: 4, n_embd: 512, n_ff: 2048, n_head: 8, n_head_kv: 2, head_dim: 64, ..LLAMA_8B };
     Companion::draft(&shape.header()).unwrap()
 }
 
-/// Of Llama 8B and the draft.
+/// Plans Llama 8B with the draft.
 fn plan(machine: &Machine, request: Request) -> Result<Plan, Error> {
     Planner::new(&LLAMA_8B.profile(), machine).request(request).beside(draft()).plan()
 }
@@ -40,7 +40,7 @@ fn a_draft_takes_room_on_the_gpu_and_layers_make_way_for_it() {
 
 #[test]
 fn it_goes_to_the_gpu_where_it_costs_least() {
-    // The model fills the one, the draft fits the other.
+    // The model fills the first card, and the draft fits on the second.
     let both = plan(&machine(gib(64), &[gib(5) + mib(700), mib(1500)]), Request::new()).unwrap();
     assert!(both.full_offload, "{both}");
     assert_eq!(both.companions[0].gpu.as_deref(), Some("card 1"));
@@ -60,14 +60,14 @@ fn a_longer_context_makes_the_draft_larger_too() {
     let planned = |context| plan(&machine(gib(64), &[gib(20)]), Request::new().context(context)).unwrap();
     let taken = |n_ctx| planned(Context::Tokens(n_ctx)).gpus().next().unwrap().companions;
     assert!(taken(32_768) > taken(4096));
-    // It has been counted at the least, so that there it stays.
+    // The draft's cache was counted for the smallest context, so the context stays at that size.
     assert_eq!(planned(Context::AtLeast(8192)).context.n_ctx, 8192);
 }
 
 #[test]
 fn where_nothing_has_room_for_both_the_error_says_so() {
     let mut machine = machine(gib(64), &[mib(300)]);
-    // Enough for the model alone, not for both.
+    // Enough memory for the model alone, and not for the draft beside it.
     machine.host.available = mib(6000);
     assert!(crate::plan(&LLAMA_8B.profile(), &machine, &Request::new()).is_ok());
     let error = plan(&machine, Request::new()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The type of the cache, where the request leaves it to the plan.
+//! The type of the KV cache where the request leaves it to the plan.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Split};
@@ -9,7 +9,7 @@ use crate::shapes::LLAMA_8B;
 
 const FOUR_BITS: KvCache = KvCache::DownTo(KvType::Q4_0);
 
-/// An RTX 4090 with so much free, driven by this backend.
+/// An RTX 4090 with `free` bytes, under this backend.
 fn card(free: u64, backend: &str) -> Gpu {
     Gpu::named("RTX 4090").unwrap().free(free).backend(backend)
 }
@@ -19,7 +19,7 @@ fn machine(gpus: impl IntoIterator<Item = Gpu>) -> Machine {
     gpus.into_iter().fold(Machine::new(host), Machine::with_gpu)
 }
 
-/// 16,384 tokens of Llama 8B: 2 GiB of cache in F16, 1.06 in Q8_0, 0.56 in Q4_0.
+/// 16,384 tokens of Llama 8B: the cache takes 2 GiB in F16, 1.06 GiB in Q8_0, and 0.56 GiB in Q4_0.
 fn asked(kv: KvCache) -> Request {
     Request::new().n_ctx(16_384).kv_cache(kv)
 }
@@ -61,7 +61,7 @@ fn below_q8_0_a_type_is_chosen_only_where_it_is_asked_for_and_worth_more() {
             assert!(of_auto > 1.15 * of_four, "{auto}{four}");
         }
     }
-    // With 131,072 tokens the cache is most of what there is to place.
+    // With 131,072 tokens the cache is larger than the weights.
     let long = |kv| plan(gib(12), Request::new().n_ctx(131_072).kv_cache(kv));
     assert_eq!(long(KvCache::Auto).context.type_k, KvType::Q8_0);
     assert_eq!(long(FOUR_BITS).context.type_k, KvType::Q4_0);
@@ -79,7 +79,7 @@ fn a_type_that_some_device_does_not_fuse_attention_over_is_no_choice() {
     for (backend, kv) in [("CUDA", KvType::Q8_0), ("Vulkan", KvType::Q8_0), ("SYCL", KvType::F16)] {
         assert_eq!(types(vec![card(free, backend)], asked(KvCache::Auto)), kv, "{backend}");
     }
-    // A second card that is too small to hold anything is not concerned; one that takes layers is.
+    // A second card without layers does not decide the type; a card with layers does.
     assert_eq!(types(vec![card(free, "CUDA"), card(mib(900), "SYCL")], asked(KvCache::Auto)), KvType::Q8_0);
     let plain = asked(KvCache::Auto).flash_attention(FlashAttention::Off);
     assert_eq!(types(vec![card(free, "CUDA")], plain), KvType::F16);
@@ -97,7 +97,7 @@ fn a_stated_number_of_layers_takes_the_widest_type_with_which_it_fits() {
     assert_eq!((chosen.n_gpu_layers, chosen.context.type_v), (33, KvType::Q8_0));
     assert!(note(&chosen).is_some_and(|note| note.contains("with F16 there is no room for the plan")), "{chosen}");
     assert_eq!(all(gib(20), KvCache::Auto).unwrap().context.type_v, KvType::F16);
-    // The error is about the least that would be needed.
+    // The error names the bytes that are missing for the smallest type allowed.
     let missing = |kv| match all(mib(5000), kv) {
         Err(autoplace_planner::plan::Error::DoesNotFit { devices, .. }) => devices[0].missing,
         other => panic!("{other:?}"),
@@ -107,7 +107,7 @@ fn a_stated_number_of_layers_takes_the_widest_type_with_which_it_fits() {
     assert_eq!(plan(mib(6800), by_layers).context.type_k, KvType::Q8_0);
 }
 
-/// llama.cpp, as it answers where a GPU does not fuse attention over a quantised cache.
+/// A probe that answers as llama.cpp does on a GPU that does not fuse attention over a quantised cache.
 struct NoQuantised<'p>(&'p ModelProfile);
 
 impl Probe for NoQuantised<'_> {

@@ -1,4 +1,4 @@
-//! Plans that llama.cpp has confirmed: the probe here is the estimate, scaled, so that no native code is needed.
+//! Plans that a probe confirms. The probe here is the estimate, scaled, so that the tests need no native code.
 
 use std::cell::RefCell;
 
@@ -13,10 +13,10 @@ use crate::machine;
 use crate::shapes::any::{gpu, request, shape};
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
-/// The estimate, scaled: stands for a probe.
+/// A probe that answers with the estimate, scaled.
 struct Scaled<'a> {
     profile: &'a ModelProfile,
-    /// By how many percent, on these GPUs with so many layers; or why llama.cpp refuses them.
+    /// The scale in percent for each GPU and number of layers, or llama.cpp's reason to refuse them.
     percent: Box<Percent<'a>>,
     asked: RefCell<Vec<u32>>,
 }
@@ -53,7 +53,7 @@ impl Probe for Scaled<'_> {
 }
 
 proptest! {
-    /// A probe that says something else than the estimate: more or less by a share of it.
+    /// The probe differs from the estimate by a share of it, up or down.
     #[test]
     fn a_probed_plan_equals_brute_force_over_the_probe(
         shape in shape(),
@@ -73,7 +73,7 @@ proptest! {
             prop_assert_eq!(plan.confidence, Confidence::Probed);
             prop_assert!(asked.contains(&plan.n_gpu_layers));
             let above = plan.n_gpu_layers + 1;
-            // A probe that is a third off everywhere may use up all of its answers on the way.
+            // Where every answer is a third off, the search may use up its probes on the way.
             let is_known = asked.contains(&above) || asked.len() >= 6;
             prop_assert!(plan.full_offload || is_known || plan.n_gpu_layers == 0);
             prop_assert!(plan.placements.iter().all(|p| p.footprint.total() <= p.budget));
@@ -118,7 +118,7 @@ fn a_named_number_of_layers_is_probed_once() {
 #[test]
 fn a_probe_that_finds_no_room_says_what_it_found_missing() {
     let profile = LLAMA_8B.profile();
-    // The estimate would place it, the probe says three times as much.
+    // The estimate fits the model on the card; the probe says that it needs three times as much.
     let machine = machine(gib(8), &[gib(8)]);
     let probe = scaled(&profile, 300);
     let planner = Planner::new(&profile, &machine);
@@ -144,7 +144,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
     let (estimated, ..) = lacking(planner.plan().unwrap_err());
     let (probed, devices, n_ctx) = lacking(planner.plan_probed(&probe).unwrap_err());
     assert!((35..60).contains(&estimated) && estimated.abs_diff(probed) < 2, "{estimated} {probed}");
-    // On how many devices, and how much.
+    // The number of devices that lack memory, and the missing bytes.
     let lack = |n: u32| {
         let gpus: Vec<&Gpu> = machine.gpus.iter().collect();
         let mut params = Request::new().params;
@@ -162,7 +162,7 @@ fn the_error_of_a_probed_plan_is_about_the_split_that_lacks_the_least() {
 #[test]
 fn memory_of_unknown_law_is_planned_by_a_probe_only() {
     let machine = machine(gib(32), &[gib(8)]);
-    // A draft without a context of its own, and a graph of several streams.
+    // A draft model without its own context, and a graph of several streams.
     for arch in ["eagle3", "gemma3n"] {
         let builder = Shape { arch, ..LLAMA_1B }.builder();
         let header = builder.u32(&format!("{arch}.attention.sliding_window"), 512);
@@ -183,7 +183,7 @@ fn experts_of_a_model_that_predicts_stay_on_the_host_before_its_layers_do() {
     let header = heads.iter().fold(header, |header, name| header.tensor(name, TensorType::F16, &[2048]));
     let profile = ModelProfile::from_header(&header.header().unwrap()).unwrap().with_mtp().unwrap();
     let plan = Planner::new(&profile, &machine(gib(32), &[gib(12)])).plan_probed(&scaled(&profile, 105)).unwrap();
-    assert!(plan.context.mtp && plan.n_gpu_layers == plan.layers() && plan.parted_blocks > 0, "{plan}");
+    assert!(plan.context.mtp && plan.n_gpu_layers == plan.layers() && plan.split_blocks > 0, "{plan}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_probe_that_fails_is_an_error_that_says_where() {
 }
 
 #[test]
-fn the_card_that_takes_the_most_layers_by_the_probe_is_taken_and_one_that_is_refused_is_named() {
+fn the_card_with_the_most_layers_by_the_probe_is_taken_and_a_refused_one_is_named() {
     let profile = LLAMA_8B.profile();
     let machine = machine(gib(64), &[gib(6), gib(6) - mib(200)]);
     for (of_first, taken) in [(Ok(100), "card 0"), (Ok(110), "card 1"), (Err("no context on this one"), "card 1")] {
@@ -226,7 +226,7 @@ fn a_number_of_layers_that_llama_cpp_refuses_is_passed_over_and_the_plan_says_so
     let plan = planned(&[most]).unwrap();
     assert_eq!(plan.n_gpu_layers, most - 1);
     assert!(plan.notes[0].contains("llama.cpp refuses one more"), "{plan}");
-    // Refused each time and never answered: the card's fault.
+    // The card refuses every number of layers, so the error is about the card.
     let refused: Vec<u32> = (0..=most).collect();
     let error = planned(&refused).unwrap_err();
     assert!(error.to_string().contains("no cache for these"), "{error}");

@@ -1,4 +1,4 @@
-//! What holds of every plan.
+//! Properties of every plan.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{Footprint, Headroom};
@@ -13,8 +13,8 @@ fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
     plan.as_ref().ok().map(|plan| plan.n_gpu_layers)
 }
 
-/// Checks that no device gives more than it may, the host's memory that GPUs use included; that each layer has one
-/// place; and that the plan is read back as it was written.
+/// Checks that no device's budget is exceeded, including the host memory that GPUs use; that each layer has one place;
+/// and that the plan reads back as it was written.
 fn assert_sound(plan: &Plan) {
     for placement in &plan.placements {
         assert!(placement.footprint.total() <= placement.budget, "{plan}");
@@ -31,10 +31,10 @@ fn assert_sound(plan: &Plan) {
     assert_eq!(&serde_json::from_str::<Plan>(&text).unwrap(), plan);
 }
 
-/// Everything that a plan decides: layers, shares, and of each device layers, bytes and budget.
+/// A plan's decisions: the layers on GPUs, the shares, and for each device its layers, bytes and budget.
 type Decided = (u32, Vec<f32>, Vec<(u32, Footprint, u64)>);
 
-/// That, or why there is no plan. Names and totals are what may differ.
+/// A plan's decisions, or the reason why there is no plan. Names and totals of the cards are left out.
 fn decided(profile: &ModelProfile, gpus: impl Iterator<Item = Gpu>, request: &Request) -> Result<Decided, String> {
     let machine = gpus.fold(Machine::new(Host::new(gib(64))), Machine::with_gpu);
     let plan = plan(profile, &machine, request).map_err(|error| error.to_string())?;
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn the_fastest_is_sound_and_never_slower_than_with_the_most_layers_or_with_less_free(
+    fn the_fastest_plan_is_no_slower_than_the_one_with_most_layers_or_less_free_memory(
         shape in shape(),
         gpus in gpus(),
         request in request(),
@@ -88,7 +88,7 @@ proptest! {
             assert_sound(&plan);
             Some(plan.speed?.seconds())
         };
-        // A plan with a wider cache may be slower by what a smaller one must save.
+        // A plan with a wider cache may be slower by as much as a smaller cache would have to save.
         let slack = if kv == KvCache::Given { 1.01 } else { 1.31 };
         let fastest = seconds(&machine, Policy::Fastest);
         if let Some(most_layers) = seconds(&machine, Policy::MostLayers) {
@@ -134,7 +134,7 @@ proptest! {
         }
     }
 
-    /// Memory that others hold is memory that the card does not have: a plan depends on what is free, not on the total.
+    /// Memory in use by other programs counts as absent: a plan depends on the free bytes, not on the total.
     #[test]
     fn ballast_on_larger_cards_makes_smaller_cards_of_them(
         shape in shape(),
@@ -142,7 +142,7 @@ proptest! {
         mut request in request(),
         cards in prop::collection::vec((mib(1)..gib(5), 0..gib(40)), 1..4),
     ) {
-        // A share of the total is asked of the total.
+        // These two depend on the total.
         if matches!(request.headroom, Headroom::Cautious | Headroom::Percent(_)) {
             request.headroom = Headroom::Default;
         }

@@ -1,5 +1,4 @@
-//! What a plan looks like to a person. `cargo insta review` shows what a change does to it;
-//! INSTA_UPDATE=always writes it.
+//! A plan's report for people. `cargo insta review` shows what a change does to it; INSTA_UPDATE=always writes it.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::plan::Request;
@@ -9,7 +8,7 @@ use serde_json::json;
 use crate::plan;
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
-/// A host of so many bytes that reads 61 GB/s.
+/// A host of this many bytes that reads 61 GB/s.
 fn host(bytes: u64) -> Machine {
     Machine::new(Host::new(bytes).bandwidth(61_000_000_000))
 }
@@ -23,7 +22,7 @@ fn report(shape: &Shape, machine: &Machine, request: &Request) -> String {
 }
 
 #[test]
-fn each_kind_of_plan_has_its_report_and_a_partial_one_says_what_the_next_layer_lacks() {
+fn each_kind_of_plan_has_its_report_and_a_partial_one_names_the_missing_bytes() {
     let of_12_gib = || Gpu::named("RTX 3060 12GB").unwrap().free(gib(11));
     let (small, large) = (Request::new(), Request::new().n_ctx(8192));
     for (name, shape, machine, request) in [
@@ -73,9 +72,9 @@ fn a_plan_says_why_a_file_is_read_and_not_mapped() {
     assert!(mapped.context.mmap && !mapped.to_string().contains("not mapped"), "{mapped}");
     profile.alignment = 16;
     let read = plan(&profile, &machine, &Request::new()).unwrap();
-    let said = "the file is read, not mapped: its data is aligned to 16 bytes, and ggml maps from 32 on";
+    let said = "the file is read, not mapped: its data is aligned to 16 bytes, and ggml needs 32";
     assert!(!read.context.mmap && read.to_string().contains(said), "{read}");
-    // Whoever asks for it knows.
+    // A request without a memory map knows about the cost already.
     let mut asked = Request::new();
     asked.params.mmap = false;
     let asked = plan(&profile, &machine, &asked).unwrap();

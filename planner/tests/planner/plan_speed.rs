@@ -1,4 +1,4 @@
-//! The predicted speed, against a published sweep and against what must hold of any.
+//! The predicted speed, compared with a published sweep, and the properties of every prediction.
 
 use autoplace_planner::machine::{Gpu, Host, Machine, MeasuredRates, RateConditions, WeightRate, gib};
 use autoplace_planner::memory::ContextParams;
@@ -11,7 +11,7 @@ use proptest::prelude::{prop_assert, proptest};
 use crate::shapes::any::shape;
 use crate::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
 
-/// Bytes that a token reads: its seconds on a host that reads one in a second.
+/// Bytes that a token reads, which is its time in seconds on a host that reads one byte per second.
 fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {
     let model = SpeedModel::new(profile, &ContextParams::default(), Rates::new(Vec::new(), Rate::new(1.0)));
     model.token_seconds(&Assignment::by_counts(profile.n_layer(), &[]), depth) as u64
@@ -21,7 +21,7 @@ fn model(profile: &ModelProfile, gpu: Rate, host: Rate) -> SpeedModel {
     SpeedModel::new(profile, &ContextParams::default(), Rates::new(vec![gpu], host))
 }
 
-/// So many layers on one GPU.
+/// `n` layers on one GPU.
 fn one_gpu(profile: &ModelProfile, n: u32) -> Assignment {
     Assignment::by_counts(profile.n_layer(), &[n.min(profile.full_offload())])
 }
@@ -34,7 +34,7 @@ const SWEEP: [(u32, f64); 7] = [(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (3
 #[test]
 fn two_measured_ends_give_the_cliff_between_them_within_eight_percent() {
     let profile = QWEN_14B.profile();
-    // The middle of 256 generated tokens, and a short prompt before them.
+    // The depth at the middle of 256 generated tokens after a short prompt.
     const DEPTH: u32 = 256;
     let bytes = token_bytes(&profile, DEPTH) as f64;
     let [host, gpu] = [SWEEP[0].1, SWEEP[6].1].map(|speed| Rate::new(bytes * speed));
@@ -55,7 +55,7 @@ fn a_token_reads_the_experts_it_uses_and_no_embedding() {
         profile.weights.loaded().filter(|weight| weight.name.contains(of)).map(|weight| weight.bytes).sum()
     };
     let (all, experts, embedding) = (bytes(""), bytes("_exps"), bytes("token_embd"));
-    // 8 of 128.
+    // 8 of the 128 experts.
     assert_eq!(read, all - embedding - experts + experts / 16);
 }
 
@@ -63,12 +63,12 @@ fn a_token_reads_the_experts_it_uses_and_no_embedding() {
 fn a_deep_context_reads_every_key_and_value_of_it() {
     let profile = LLAMA_8B.profile();
     let none = token_bytes(&profile, 0);
-    // 32 blocks of 1024 keys and 1024 values in 16 bits.
+    // 32 blocks, each with 1024 keys and 1024 values per token, of 16 bits each.
     assert_eq!(token_bytes(&profile, 1000) - none, 32 * 2 * 1024 * 2 * 1000);
 }
 
 #[test]
-fn a_prompt_is_faster_the_more_of_it_is_computed_at_once_where_weights_are_carried_over() {
+fn larger_batches_speed_up_a_prompt_where_weights_cross_the_link() {
     let profile = LLAMA_8B.profile();
     let seconds = |gpus: Vec<Rate>, assignment: &Assignment, n_ubatch| {
         let mut params = ContextParams::default();
@@ -76,7 +76,7 @@ fn a_prompt_is_faster_the_more_of_it_is_computed_at_once_where_weights_are_carri
         let model = SpeedModel::new(&profile, &params, Rates::new(gpus, Rate::new(40e9)));
         model.prompt_seconds(assignment, &Workload::new(2048, 0))
     };
-    // 23 blocks' weights go over the link once instead of four times; the arithmetic stays.
+    // The weights of 23 blocks cross the link once instead of four times; the arithmetic stays the same.
     let split = |n_ubatch| seconds(vec![Rate::new(800e9)], &one_gpu(&profile, 10), n_ubatch);
     assert!(split(512) > 1.5 * split(2048));
     let alone = |n_ubatch| seconds(Vec::new(), &Assignment::by_counts(32, &[]), n_ubatch);
@@ -97,7 +97,7 @@ proptest! {
     }
 }
 
-/// A host whose rates were measured like this: bytes of Q4_K per second, and operations per second of prompts.
+/// A host with measured rates: bytes of Q4_K per second, and operations per second for prompts.
 fn measured_host(weights: u64, flops: u64, taken: &RateConditions) -> Host {
     let mut host = Host::new(gib(64));
     let text = format!(
@@ -112,7 +112,7 @@ fn measured_host(weights: u64, flops: u64, taken: &RateConditions) -> Host {
 }
 
 fn on_host(profile: &ModelProfile, host: &Host) -> (SpeedModel, Assignment) {
-    let model = SpeedModel::new(profile, &ContextParams::default(), Rates::of(&[], host));
+    let model = SpeedModel::new(profile, &ContextParams::default(), Rates::for_devices(&[], host));
     (model, Assignment::by_counts(profile.n_layer(), &[]))
 }
 
@@ -121,7 +121,7 @@ fn real_use_corrects_the_rates_so_that_what_was_seen_is_predicted() {
     let profile = LLAMA_8B.profile();
     let quiet = RateConditions::default();
     let workload = Workload::new(512, 0);
-    // Three times too slow and a third too fast; at a deep context attention is the larger part.
+    // Three times too slow, and a third too fast. At a deep context, attention is the larger part of the time.
     for factor in [3.0, 0.75] {
         for depth in [100, 60_000] {
             let mut host = measured_host(20_000_000_000, 60_000_000_000, &quiet);
@@ -139,7 +139,7 @@ fn real_use_corrects_the_rates_so_that_what_was_seen_is_predicted() {
                 let error = seen.predicted(&corrected, &assignment) / seen.seconds() - 1.0;
                 assert!(error.abs() < 0.01, "{seen:?}: {error}");
             }
-            // The time of a shallow token, which nobody has seen, stays where attention was wrong.
+            // No shallow token was observed, so their predicted time stays where attention was the error.
             let shallow = |host: &Host| on_host(&profile, host).0.token_seconds(&assignment, 0);
             let before = shallow(&measured_host(20_000_000_000, 60_000_000_000, &quiet));
             let is_same = (shallow(&host) / before - 1.0).abs() < 0.01;
@@ -161,7 +161,7 @@ fn earlier_use_is_weighed_by_its_tokens_and_gives_way_where_it_is_refuted() {
         seconds / corrected.token_seconds(&assignment, 100)
     };
     assert!((see(2.0, 1000, false) - 1.0).abs() < 0.01);
-    // A few tokens that took twice as long move it a little, and a refutation at once.
+    // A few tokens that took twice as long change the rate a little; a refutation changes it at once.
     assert!((0.45..0.6).contains(&(1.0 / see(0.5, 20, false))));
     assert!((see(0.5, 20, true) - 1.0).abs() < 0.01);
 }
@@ -172,7 +172,7 @@ fn no_rate_is_corrected_by_what_cannot_be_put_down_to_one_device() {
     let host = measured_host(20_000_000_000, 60_000_000_000, &RateConditions::default());
     let mut gpu = Gpu::new("card").total(gib(8));
     gpu.rates = serde_json::from_str(r#"{"weights": [{"type": "Q4_K", "bytes_per_second": 20000000000}]}"#).unwrap();
-    let model = SpeedModel::new(&profile, &ContextParams::default(), Rates::of(&[&gpu], &host));
+    let model = SpeedModel::new(&profile, &ContextParams::default(), Rates::for_devices(&[&gpu], &host));
     let half = one_gpu(&profile, 16);
     let seconds = 2.0 * model.token_seconds(&half, 100);
     assert_eq!(InUse::Generation { depth: 100, seconds }.correction(&model, &half), None);

@@ -1,5 +1,5 @@
-//! A placement that the request states: overrides and proportions, as `--override-tensor`, `--n-cpu-moe` and
-//! `--tensor-split` of llama.cpp say them.
+//! A placement that the request states: overrides and proportions, with the meaning of llama.cpp's `--override-tensor`,
+//! `--n-cpu-moe` and `--tensor-split`.
 
 use autoplace_planner::machine::gib;
 use autoplace_planner::memory::{Error as MemoryError, Place, TensorOverride};
@@ -8,7 +8,7 @@ use autoplace_planner::plan::{Error, GpuLayers, Request};
 use crate::shapes::{LLAMA_8B, QWEN3_30B_A3B};
 use crate::{machine, plan};
 
-/// `--cpu-moe`.
+/// The override that `--cpu-moe` adds.
 fn experts_on_the_host() -> TensorOverride {
     TensorOverride::new(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", Place::Host)
 }
@@ -21,7 +21,7 @@ fn stated_overrides_are_the_plans_and_take_what_they_move_off_the_gpu() {
     assert!(matches!(without, Err(Error::DoesNotFit { .. })), "{without:?}");
     let stated = plan(&profile, &machine, &request.clone().overrides([experts_on_the_host()])).unwrap();
     assert_eq!(stated.overrides, [experts_on_the_host()]);
-    assert_eq!((stated.n_gpu_layers, stated.parted_blocks), (stated.layers(), stated.model.blocks));
+    assert_eq!((stated.n_gpu_layers, stated.split_blocks), (stated.layers(), stated.model.blocks));
     assert!(!stated.full_offload);
     assert!(stated.notes[0].contains("the overrides that were asked for"), "{stated}");
     let experts: u64 =
@@ -50,7 +50,7 @@ fn stated_proportions_share_the_layers_as_llama_cpp_does() {
     let layers = |shares: &[f32]| split(shares).unwrap().gpus().map(|gpu| gpu.layers).collect::<Vec<_>>();
     assert_eq!(layers(&[3.0, 1.0]), [25, 8]);
     assert_eq!(layers(&[1.0, 1.0]), [17, 16]);
-    // A GPU without a part holds nothing, and is none of the plan.
+    // A GPU with a share of 0 holds nothing and is left out of the plan.
     assert_eq!(layers(&[0.0, 1.0]), [33]);
     let many = split(&[1.0, 1.0, 1.0]);
     assert!(matches!(many, Err(Error::Memory(MemoryError::TensorSplit { index: 2, .. }))), "{many:?}");

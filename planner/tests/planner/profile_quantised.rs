@@ -1,4 +1,4 @@
-//! A model in another quantisation, against published files.
+//! A model's predicted size in another quantisation, compared with published files.
 
 use autoplace_planner::gguf::TensorType as T;
 use autoplace_planner::profile::{ModelProfile, Quantisation as Q};
@@ -13,8 +13,8 @@ fn ty(profile: &ModelProfile, name: &str) -> T {
     profile.weights.loaded().find(|weight| &*weight.name == name).unwrap().ty
 }
 
-/// Bytes of published files (those of `bartowski` on Hugging Face, made with an importance matrix), in units of 10 MB
-/// (1000-based).
+/// Sizes of published files (by `bartowski` on Hugging Face, made with an importance matrix), in units of 10 MB (1 MB
+/// is 1,000,000 bytes).
 const PUBLISHED: [(&Shape, &str); 3] = [
     (
         &LLAMA_8B,
@@ -37,7 +37,7 @@ fn quantised_a_model_has_the_bytes_of_the_published_files() {
         for pair in words.chunks(2) {
             let quantisation = Q::ALL.iter().find(|it| it.to_string() == pair[0]);
             let published = pair[1].parse::<u64>().unwrap() * 10_000_000;
-            // The tensors alone: a file's vocabulary is some megabytes.
+            // Ours are the tensors alone; a file's vocabulary adds some megabytes.
             let ours = bytes(&profile.quantised(*quantisation.expect(pair[0])));
             let off = ours.abs_diff(published);
             assert!(off * 100 <= published, "{} {pair:?}: {ours}", shape.name);
@@ -45,7 +45,7 @@ fn quantised_a_model_has_the_bytes_of_the_published_files() {
     }
 }
 
-/// SmolLM2-135M-Instruct, whose rows of 576 elements are no whole blocks of 256.
+/// SmolLM2-135M-Instruct. Its rows of 576 elements are not divisible by 256.
 const SMOLLM2_135M: Shape = Shape {
     name: "SmolLM2 135M Instruct",
     n_layer: 30,
@@ -61,11 +61,11 @@ const SMOLLM2_135M: Shape = Shape {
     ..LLAMA_8B
 };
 
-/// Bytes before the first tensor in its files: vocabulary and other metadata.
+/// Bytes before the first tensor of its files: vocabulary and other metadata.
 const SMOLLM2_HEADER: u64 = 1_785_664;
 
-/// Bytes of the files that llama.cpp's quantiser wrote of its Q4_1 file on 2026-11-28 (the pinned source, without an
-/// importance matrix; IQ3_XS and IQ2_M want one).
+/// Sizes of the files that llama.cpp's quantiser made from its Q4_1 file on 2026-11-28 (the pinned source, without an
+/// importance matrix). IQ3_XS and IQ2_M are missing because they require one.
 const SMOLLM2_FILES: [(Q, u64); 12] = [
     (Q::Q8_0, 144_811_072),
     (Q::Q6_K, 138_382_912),

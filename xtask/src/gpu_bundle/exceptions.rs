@@ -1,6 +1,6 @@
-//! Whether an exception arrives with its words, from library to library and through one of another compiler's: a
+//! Checks that an exception keeps its message between libraries, also through a library of another compiler: with a
 //! library, a program and a stand-in for the CUDA backend, in `gpu-check/zig/exceptions`. In: the toolchain. Out: an
-//! error that says which way fails.
+//! error that names the failing way.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::toolchain::Toolchain;
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
-/// What the exit codes of `program.cpp` mean.
+/// The meanings of `program.cpp`'s exit codes.
 const WAYS: [&str; 5] = [
     "from a library to the program",
     "from the program to a library",
@@ -28,7 +28,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
     run(shared(&mut toolchain.cxx(), &source.join("library.cpp"), &library))?;
     let backend = folder.join("libbackend.so");
     run(shared(
-        // As the other machine does.
+        // The compiler of the other machine.
         &mut Command::new(setup::cxx()?),
         &source.join("backend.cpp"),
         &backend,
@@ -38,7 +38,7 @@ pub(crate) fn check(workspace: &Workspace, toolchain: &Toolchain) -> Result<()> 
         .cxx()
         .arg(source.join("program.cpp"))
         .args([&library, &backend])
-        // What the other library wants of a newer glibc is this machine's business.
+        // The other library may need a newer glibc of this machine.
         .args(["-Wl,--allow-shlib-undefined", "-Wl,-rpath,$ORIGIN", "-o"])
         .arg(&program))?;
     let status = Command::new(&program).status().with_context(|| format!("cannot start {}", program.display()))?;

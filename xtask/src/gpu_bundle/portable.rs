@@ -1,5 +1,5 @@
-//! What the bundle's programs and libraries ask of the system that they are run on. In: ELF files. Out: an error that
-//! names the file and what it asks for beyond what every such system has.
+//! Checks the system requirements of the bundle's programs and libraries. In: ELF files. Out: an error that names the
+//! file and a requirement that not every system meets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,23 +12,23 @@ use object::{Endianness, StringTable};
 
 use crate::tree;
 
-/// What is there wherever glibc is, and gcc's unwinder, which is there wherever a C++ program is.
+/// Libraries of every system with glibc, and gcc's unwinder, which every C++ program needs.
 const SYSTEM: [&str; 7] =
     ["ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", UNWINDER, "libm.so.6", "libpthread.so.0", "librt.so.1"];
 
 const UNWINDER: &str = "libgcc_s.so.1";
 
-/// What one file asks for.
+/// The requirements of one file.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Needs {
-    /// The name under which others ask for it.
+    /// The name under which others load this file.
     pub(crate) name: Option<String>,
     pub(crate) libraries: BTreeSet<String>,
-    /// Versions of symbols: `GLIBC_2.17`.
+    /// Symbol versions: `GLIBC_2.17`.
     pub(crate) versions: BTreeSet<String>,
 }
 
-/// Reads what the loader would read.
+/// Reads the entries that the loader reads.
 pub(crate) fn needs(path: &Path) -> Result<Needs> {
     let data = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     read(&data).with_context(|| format!("{} is no ELF file of 64 bits", path.display()))
@@ -63,8 +63,8 @@ fn read(data: &[u8]) -> object::Result<Needs> {
     Ok(needs)
 }
 
-/// Holds every file of a folder against a glibc of this version, these other libraries and the folder itself, and
-/// returns the libraries that they need.
+/// Checks every file of a folder against a glibc of this version, these other libraries and the folder itself. Returns
+/// the libraries that the files need.
 pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str]) -> Result<BTreeSet<String>> {
     let mut all = Vec::new();
     for file in tree::files(folder)? {
@@ -82,14 +82,14 @@ pub(crate) fn check(verb: &str, folder: &Path, glibc: (u32, u32), others: &[&str
             glibc.0,
             glibc.1
         );
-        // Another unwinder, linked in, cannot unwind the CUDA backend.
+        // Another, statically linked unwinder cannot unwind the CUDA backend.
         ensure!(needs.libraries.contains(UNWINDER), "{file} does not use the system's {UNWINDER}");
     }
     println!("{verb}: {} files need nothing newer than glibc {}.{}", all.len(), glibc.0, glibc.1);
     Ok(all.into_iter().flat_map(|(_, needs)| needs.libraries).collect())
 }
 
-/// What a file asks for that neither the files beside it nor the system have.
+/// A file's requirements that neither the files beside it nor the system meet.
 fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> Vec<&'a str> {
     let is_there = |library: &str| SYSTEM.contains(&library) || beside.contains(library);
     let libraries = needs.libraries.iter().filter(|library| !is_there(library));
@@ -98,11 +98,11 @@ fn missing<'a>(needs: &'a Needs, beside: &BTreeSet<&str>, glibc: (u32, u32)) -> 
     libraries.chain(versions).map(String::as_str).collect()
 }
 
-/// `GLIBC_2.17` up to the version, and what is gcc's and older than that. `GLIBC_PRIVATE` is of one
-/// build of glibc only.
+/// Accepts `GLIBC_2.17` and others up to the given version, and gcc's versions. `GLIBC_PRIVATE` belongs to one build of
+/// glibc only.
 fn is_old_enough(version: &str, glibc: (u32, u32)) -> bool {
     let Some(version) = version.strip_prefix("GLIBC_") else {
-        // libgcc's, whose last change on x86-64 that we link against is of gcc 4.2 (gpu-check/zig/gcc_s.map).
+        // libgcc's versions. The newest that we link against on x86-64 is gcc 4.2's (gpu-check/zig/gcc_s.map).
         return version.starts_with("GCC_");
     };
     let mut numbers = version.split('.').map(str::parse::<u32>);

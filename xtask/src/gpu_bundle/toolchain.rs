@@ -1,6 +1,5 @@
-//! The compilers of the bundle: clang and lld as zig packages them, which link against any glibc, and what lets C++
-//! exceptions cross from one of the bundle's libraries into another. In: PyPI's pinned packages. Out: a cargo command
-//! that builds with them.
+//! The bundle's compilers: clang and lld from zig's package, which link against any glibc, with changes that let C++
+//! exceptions cross the bundle's libraries. In: PyPI's pinned packages. Out: a cargo command that builds with them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,35 +11,35 @@ use anyhow::{Context, Result, ensure};
 use crate::workspace::{Workspace, output, run};
 use crate::{python, source};
 
-/// RHEL 8's. Ubuntu 20.04 and Debian 11 have 2.31.
+/// RHEL 8's glibc. Ubuntu 20.04 and Debian 11 have 2.31.
 pub(crate) const GLIBC: (u32, u32) = (2, 28);
 
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// zig lists for clang every feature that a plain x86-64 lacks, one by one, among them the long registers of
-/// AVX-512. ggml's flags turn on `avx512f`, which in clang 20 does not bring those back. Alone this one lets the
-/// compiler use nothing.
+/// Needed because zig disables every feature that plain x86-64 lacks, the long registers of AVX-512 included. ggml's
+/// flags enable `avx512f`, which does not restore them in clang 20. This flag alone does not make the compiler use any
+/// feature.
 const ZMM: &str = "-mevex512";
 
 const REQUIREMENTS: &str = "gpu-check/zig/requirements.txt";
 
-/// A line of libc++'s header `typeinfo`: on Linux, two types are the same if their names are at the same address.
+/// A line of libc++'s header `typeinfo`: on Linux, types are equal if their names have the same address.
 const BY_ADDRESS: &str = "#          define _LIBCPP_TYPEINFO_COMPARISON_IMPLEMENTATION 1\n";
-/// The line in its place: if their names are equal.
+/// The replacement: types are equal if their names are equal.
 const BY_NAME: &str = "#          define _LIBCPP_TYPEINFO_COMPARISON_IMPLEMENTATION 2\n";
 
-/// Everything lies below one folder, and nothing of it is shared with other builds.
+/// All files are below one folder, which no other build shares.
 pub(crate) struct Toolchain {
     /// `target/gpu-bundle`.
     pub(crate) folder: PathBuf,
-    /// The pinned packages, as the file of requirements names them.
+    /// The pinned packages, as listed in the requirements file.
     pub(crate) packages: Vec<String>,
     python: PathBuf,
     unwinder: PathBuf,
 }
 
 impl Toolchain {
-    /// Makes the environment, once, and changes what has to be changed in it.
+    /// Makes the environment once and patches it.
     pub(crate) fn prepare(workspace: &Workspace) -> Result<Self> {
         let python = python::environment(workspace, REQUIREMENTS)?;
         let folder = workspace.target.join("gpu-bundle");
@@ -55,15 +54,16 @@ impl Toolchain {
         Ok(toolchain)
     }
 
-    /// zig links libc++ into every library, so that each has a `std::exception` of its own at an address of its own.
-    /// Compared by address, no `catch` would know what another library has thrown, and the words in it would be lost.
+    /// Patches libc++: zig links it statically into every library, so each library has its own `std::exception` at its
+    /// own address. With comparison by address, no `catch` would recognise another library's exception, and its message
+    /// would be lost.
     fn compare_types_by_name(&self) -> Result<()> {
         let mut ask = Command::new(&self.python);
         let zig = output(ask.args(["-c", "import os, ziglang; print(os.path.dirname(ziglang.__file__), end='')"]))?;
         let header = Path::new(&zig).join("lib/libcxx/include/typeinfo");
         let text = fs::read_to_string(&header).with_context(|| format!("cannot read {}", header.display()))?;
         let changed = text.replace(BY_ADDRESS, BY_NAME);
-        // Windows has the one such line that is there from the first.
+        // Windows has such a line from the start.
         ensure!(
             changed.matches(BY_NAME).count() == 2,
             "{} compares types otherwise than xtask/src/gpu_bundle/toolchain.rs knows",
@@ -75,9 +75,9 @@ impl Toolchain {
         Ok(())
     }
 
-    /// zig would link an unwinder into every library as well. The CUDA backend comes from the other machine's own
-    /// compiler and is unwound by its libgcc_s.so.1, and one unwinder cannot go on with another's stack: the process
-    /// would end. So all use that one, and what is linked against here has its names only.
+    /// Makes a stub of libgcc's unwinder to link with. zig would link an unwinder into every library. The CUDA backend
+    /// is built by the other machine's compiler and unwound by its libgcc_s.so.1, and one unwinder cannot continue
+    /// another's stack: the process would end. So all libraries use that one, and the stub here has only its symbols.
     fn link_unwinder(&self, workspace: &Workspace) -> Result<()> {
         let source = workspace.root.join("gpu-check/zig");
         fs::create_dir_all(self.unwinder.parent().context("it lies in a folder")?)?;
@@ -93,8 +93,7 @@ impl Toolchain {
             .arg(&self.unwinder))
     }
 
-    /// The C++ compiler as the libraries and programs are made with it: the unwinder first, so that zig's
-    /// own is not taken.
+    /// The C++ compiler of the libraries and programs. The unwinder comes first, so that zig's own is not used.
     pub(crate) fn cxx(&self) -> Command {
         let mut command = self.zig("c++");
         command.arg(&self.unwinder);
@@ -109,7 +108,7 @@ impl Toolchain {
         command
     }
 
-    /// `cargo zigbuild` for the target. It prints what `--message-format` says to stdout.
+    /// `cargo zigbuild` for the target. It prints the `--message-format` messages to stdout.
     pub(crate) fn cargo(&self, workspace: &Workspace) -> Result<Command> {
         let (major, minor) = GLIBC;
         let mut command = Command::new(self.python.with_file_name("cargo-zigbuild"));
@@ -122,7 +121,7 @@ impl Toolchain {
         self.surround(&mut command);
         let unwinder = self.unwinder.display();
         let target = TARGET.replace('-', "_");
-        // What messages name of the source is the same wherever it lies.
+        // Source paths in messages do not depend on the source's location.
         let llama_cpp = source::find(workspace)?;
         let flags = format!("{ZMM} -ffile-prefix-map={}=llama.cpp", llama_cpp.display());
         command
@@ -130,18 +129,18 @@ impl Toolchain {
             .env("AUTOPLACE_RUNTIME_LIBRARIES", "")
             .env(format!("CFLAGS_{target}"), &flags)
             .env(format!("CXXFLAGS_{target}"), &flags)
-            // cmake's: first on the line, before zig's own unwinder; and without symbols.
+            // For cmake: before zig's own unwinder on the command line, and without symbols.
             .env("LDFLAGS", format!("\"{unwinder}\" -s"))
             .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
             .env(
                 "CARGO_ENCODED_RUSTFLAGS",
-                // The programs find their libraries beside themselves.
+                // The programs find their libraries in their own folder.
                 format!("-Clink-arg={unwinder}\x1f-Clink-arg=-Wl,-rpath,$ORIGIN"),
             );
         Ok(command)
     }
 
-    /// A libc++ that was compiled before the header was changed must not be found again.
+    /// A separate cache, so that a libc++ compiled with the unpatched header is not reused.
     fn surround(&self, command: &mut Command) {
         let cache = self.folder.join("zig-cache");
         let mut path = self.python.parent().unwrap_or(Path::new("")).as_os_str().to_owned();

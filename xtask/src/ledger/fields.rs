@@ -1,14 +1,14 @@
-//! Fields of a JSON document, each with its path, so that an error can name it.
+//! Fields of a JSON document with their paths, for errors.
 
 use std::ops::RangeInclusive;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-/// The longest text of a submission.
+/// Maximum length of a text in a submission.
 const LONGEST: usize = 300;
 
-/// A value and where it is.
+/// A value and its path.
 #[derive(Debug, Clone)]
 pub(super) struct Field<'v> {
     path: String,
@@ -24,13 +24,13 @@ impl<'v> Field<'v> {
         if self.path.is_empty() { "the document" } else { &self.path }
     }
 
-    /// The field of an object; null where there is none.
+    /// The field of an object; null if it is missing.
     pub(super) fn get(&self, name: &str) -> Self {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
         Self { path, value: &self.value[name] }
     }
 
-    /// Checks that it is an object, and that it has these fields at most: any other may say who somebody is.
+    /// Checks that the value is an object with no other fields than these: another field may identify a person.
     pub(super) fn has_only(&self, names: &[&str]) -> Result<()> {
         let object = self.value.as_object();
         ensure!(object.is_some(), "{}: an object is needed", self.path());
@@ -44,17 +44,17 @@ impl<'v> Field<'v> {
         Ok(())
     }
 
-    /// The value, if there is one.
+    /// The value; `None` if it is null.
     pub(super) fn is_some(&self) -> Option<Self> {
         (!self.value.is_null()).then(|| self.clone())
     }
 
-    /// What `read` makes of it; nothing where it is null.
+    /// The result of `read`; empty if the value is null.
     pub(super) fn or_none(&self, read: impl FnOnce(&Self) -> Result<String>) -> Result<String> {
         self.is_some().map_or(Ok(String::new()), |field| read(&field))
     }
 
-    /// The items of a list of at most so many.
+    /// The items of a list with at most `most` items.
     pub(super) fn list(&self, most: usize) -> Result<Vec<Self>> {
         let Some(items) = self.value.as_array() else {
             anyhow::bail!("{}: a list is needed", self.path());
@@ -64,7 +64,7 @@ impl<'v> Field<'v> {
         Ok(items.iter().enumerate().map(item).collect())
     }
 
-    /// A text of one line that holds no path and no address.
+    /// A text of one line without paths and addresses.
     pub(super) fn text(&self) -> Result<String> {
         let Some(text) = self.value.as_str() else {
             anyhow::bail!("{}: a text is needed", self.path());
@@ -83,7 +83,7 @@ impl<'v> Field<'v> {
         Ok(())
     }
 
-    /// So many hexadecimal digits.
+    /// Checks for this number of hexadecimal digits.
     pub(super) fn hexadecimal(&self, digits: usize) -> Result<()> {
         let text = self.text()?;
         let is_hex = text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
@@ -91,7 +91,7 @@ impl<'v> Field<'v> {
         Ok(())
     }
 
-    /// A day: `2026-11-28`.
+    /// A date: `2026-11-28`.
     pub(super) fn date(&self) -> Result<String> {
         let text = self.text()?;
         let parts: Vec<&str> = text.split('-').collect();
@@ -110,7 +110,7 @@ impl<'v> Field<'v> {
         Ok(number)
     }
 
-    /// A whole number, as it is written.
+    /// A whole number, as written.
     pub(super) fn whole(&self, range: RangeInclusive<f64>) -> Result<String> {
         let number = self.number(range)?;
         ensure!(number.fract() == 0.0, "{}: {number} is no whole number", self.path());

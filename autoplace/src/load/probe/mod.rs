@@ -123,7 +123,7 @@ impl NativeProbe {
             Ok::<_, llama_sys::Error>((model, breakdown, copies))
         })
         .map_err(|error| of_model(error, &self.header))?;
-        let file = FileFacts::of_header(&self.header);
+        let file = FileFacts::from_header(&self.header);
         let mapped = maps(&params.clone().mapped_for(file, gpus), &self.header, &devices)
             .then(|| mapped(&self.header, &model.tensor_places()));
         let mut rows = rows(&breakdown, &devices);

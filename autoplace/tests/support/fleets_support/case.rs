@@ -2,7 +2,7 @@
 
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
-use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, Workload};
+use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, PeakSizes};
 use autoplace::plan::{Context, HostParts, Policy, Request};
 
 use super::{Model, Models};
@@ -149,7 +149,7 @@ struct Needs {
     /// Bytes of all layers on one GPU, and of all on the host.
     gpu: u64,
     host: u64,
-    workload: Workload,
+    workload: PeakSizes,
 }
 
 impl Needs {
@@ -187,7 +187,7 @@ impl Needs {
         Self {
             gpu: footprints.gpus[0].total(),
             host: on_host.host.total(),
-            workload: Workload::of(profile, estimate.sizes()),
+            workload: PeakSizes::new(profile, estimate.sizes()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The session beside the loop of llama.cpp's llama-bench, on one split, in one process, in turns.
+//! Compares the session with the loop of llama.cpp's llama-bench: on one split, in one process, in turns.
 
 use anyhow::Result;
 use autoplace::machine::mib;
@@ -13,13 +13,13 @@ use crate::models::{self, Written};
 use crate::peer::Work;
 use crate::setting::Setting;
 
-/// What the numbers are of.
+/// The explanation of the numbers.
 pub(super) const LOOP: &str = "llama.cpp's packaged source has no llama-bench: its protocol (test_prompt, test_gen, a warm-up, an empty memory for \
 each) is carried out by the same library calls, in the same process, in turns with the session, on the same split, threads, batches and \
 types. It chooses no tokens; the session looks for the likeliest. \
 It has no thread pool of its own, as llama-bench has.";
 
-/// The session beside llama.cpp's loop, on one split. Speeds in tokens per second.
+/// The session and llama.cpp's loop on one split. Speeds are in tokens per second.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Loop {
     pub(super) model: String,
@@ -29,18 +29,18 @@ pub(super) struct Loop {
     pub(super) threads: u32,
     pub(super) work: Work,
     pub(super) end: End,
-    /// A pair of speeds for each round: prompt, generation.
+    /// The speeds of each round: prompt, generation.
     pub(super) ours: Vec<(f64, f64)>,
     pub(super) theirs: Vec<(f64, f64)>,
-    /// The median over the rounds of ours by theirs: prompt, generation.
+    /// The medians of our speed divided by theirs: prompt, generation.
     pub(super) ours_by_theirs: Option<(f64, f64)>,
 }
 
 impl Loop {
-    /// With all layers on the card by 1, or half of them by 2.
+    /// Runs with all layers on the card (`by` 1) or half of them (`by` 2).
     pub(super) fn of(setting: &Setting, model: &Written, by: u32, work: Work) -> Result<Self> {
         let threads = threads(setting);
-        // The weights are there twice.
+        // The weights are loaded twice.
         let rig = setting.rig(&format!("loop-{by}"), model.bytes * 3 + mib(64));
         let layers = models::layers(&model.path)?;
         let Work { prompt, generated, rounds } = work;
@@ -72,7 +72,7 @@ impl Loop {
     }
 }
 
-/// Ours by theirs, round by round.
+/// Our speed divided by theirs, for each round.
 fn by_pairs(ours: &[(f64, f64)], theirs: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let pairs = ours.iter().zip(theirs);
     pairs.map(|(ours, theirs)| (ours.0 / theirs.0, ours.1 / theirs.1)).collect()

@@ -1,4 +1,4 @@
-//! Our plan beside llama.cpp's own fit, for the same model on the same card.
+//! Compares our plan with llama.cpp's own fit, for the same model on the same card.
 
 use anyhow::Result;
 use autoplace::machine::{Bytes, mib};
@@ -13,55 +13,55 @@ use crate::peer::{Question, Side, Stage};
 use crate::rig::{Free, Rig};
 use crate::setting::{SIM_HEADROOM, Setting};
 
-/// What llama.cpp's fit leaves free of each device by default (common/common.h, `fit_params_target`).
+/// The memory that llama.cpp's fit leaves free on each device by default (common/common.h, `fit_params_target`).
 pub(super) const MARGIN: u64 = mib(1024);
 
-/// Processes of each side that only ask for a split.
+/// Processes of each side that only determine a split.
 const ASKED: usize = 3;
-/// Times that each of them asks again.
+/// Repetitions in each of these processes.
 const AGAIN: usize = 3;
 
-/// What the numbers are of.
+/// The explanation of the numbers.
 pub(super) const FIT: &str = "llama.cpp's fit is common/fit.cpp of the same source, asked for the same context and one row of logits, with its own \
 default margin on a real card and our headroom on a simulated one. Both splits are loaded and computed with by llama.cpp's own calls. Times \
 to a split begin when the devices are open.";
 
-/// Our plan beside llama.cpp's fit, on one card.
+/// Our plan and llama.cpp's fit on one card.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Fit {
     pub(super) model: String,
     pub(super) model_bytes: u64,
     pub(super) n_ctx: u32,
-    /// Bytes that llama.cpp's fit was asked to leave free of each card.
+    /// Bytes that llama.cpp's fit should leave free on each card.
     pub(super) margin: u64,
     pub(super) ours: Found,
     pub(super) theirs: Found,
 }
 
-/// What a side came to. Times in milliseconds, from the question to the split, the devices being open; sizes in bytes.
+/// A side's results. Times are in milliseconds from the question to the split, with open devices; sizes are in bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Found {
     pub(super) end: End,
     pub(super) split: Option<Split>,
-    /// What it meant to leave free, over all cards.
+    /// Planned free memory over all cards.
     pub(super) headroom: u64,
-    /// The first question of a process.
+    /// Times of a process's first question.
     pub(super) fresh_ms: Vec<f64>,
-    /// Those after it.
+    /// Times of the later questions.
     pub(super) warm_ms: Vec<f64>,
-    /// Free of each card before the load, after it, and when the context was full.
+    /// Free memory of each card before the load, after it, and with a full context.
     pub(super) opened: Vec<Free>,
     pub(super) loaded: Vec<Free>,
     pub(super) full: Vec<Free>,
     /// Tokens in the context at the end.
     pub(super) depth: usize,
-    /// A pair of speeds for each round: prompt, generation.
+    /// The speeds of each round: prompt, generation.
     pub(super) speeds: Vec<(f64, f64)>,
     pub(super) medians: Option<(f64, f64)>,
 }
 
 impl Fit {
-    /// Both sides, in turns: first the questions alone, then with what they lead to.
+    /// Runs both sides in turns: first the questions alone, then the splits.
     pub(super) fn of(setting: &Setting, shape: &Shape, model: &Written, rig: &Rig) -> Result<Self> {
         let margin = if setting.simulated { SIM_HEADROOM } else { MARGIN };
         let (mut ours, mut theirs) = (Found::nothing(), Found::nothing());
@@ -90,7 +90,7 @@ impl Fit {
         Ok(Self { model: model.name.clone(), model_bytes: model.bytes, n_ctx: shape.n_ctx, margin, ours, theirs })
     }
 
-    /// In words: ours, then theirs.
+    /// A sentence: ours, then theirs.
     pub(super) fn words(&self) -> String {
         let (ours, theirs) = (&self.ours, &self.theirs);
         let fresh = |found: &Found| median(found.fresh_ms.iter().copied());
@@ -115,7 +115,7 @@ impl Fit {
 }
 
 impl Found {
-    /// Of whom nobody has heard yet.
+    /// A side without results.
     pub(super) const fn nothing() -> Self {
         Self {
             end: End::Completed,
@@ -132,7 +132,7 @@ impl Found {
         }
     }
 
-    /// How it ended, unless that was well.
+    /// The failure, if any.
     fn trouble(&self) -> String {
         match &self.end {
             End::Completed => String::new(),
@@ -142,7 +142,7 @@ impl Found {
         }
     }
 
-    /// Bytes that nobody used when the context was full, over all cards; `None` where one does not report them.
+    /// Unused bytes with a full context, over all cards; `None` if a card does not report them.
     fn unused(&self) -> Option<u64> {
         if self.full.is_empty() {
             return None;
@@ -150,9 +150,9 @@ impl Found {
         self.full.iter().map(|free| free.ggml).sum()
     }
 
-    /// Adds what a process has said.
+    /// Adds the stages of a process.
     fn hear(&mut self, stages: Vec<Stage>, end: End) {
-        // One failure is not made good by another's success.
+        // A later success does not undo a failure.
         if self.end == End::Completed {
             self.end = end;
         }

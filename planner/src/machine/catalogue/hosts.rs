@@ -1,5 +1,5 @@
-//! Common computers by the name of their processor, and memory by its notation. In flows a name as a person writes it,
-//! `Ryzen 9 7950X`, `DGX Spark`, `DDR5-5600 x2`; out flows a hypothetical [`Host`], or how fast its memory is read.
+//! Common computers by their processor's name, and memories by their notation. A name flows in, as a person writes it:
+//! `Ryzen 9 7950X`, `DGX Spark`, `DDR5-5600 x2`. A hypothetical [`Host`], or a memory's bandwidth, flows out.
 
 use std::sync::LazyLock;
 
@@ -9,19 +9,19 @@ use crate::machine::ParseError;
 use crate::machine::bandwidth::{Bandwidth, BandwidthSource};
 use crate::machine::host::Host;
 
-/// The rows of `platforms.txt` and of `memories.txt`, which say what their columns are. The tests see to it that each
-/// line is a row.
+/// The rows of `platforms.txt` and of `memories.txt`, which document their columns. The tests check that each line is a
+/// row.
 static PLATFORMS: LazyLock<Vec<Platform>> = LazyLock::new(|| rows(include_str!("platforms.txt"), Platform::parse));
 static MEMORIES: LazyLock<Vec<Memory>> = LazyLock::new(|| rows(include_str!("memories.txt"), Memory::parse));
 
 /// Bits of a channel, as `x2` counts them.
 const CHANNEL: u64 = 64;
 
-/// The most channels that a computer may be said to have: two sockets of twelve.
-const MOST_CHANNELS: u64 = 24;
+/// The most channels accepted: two sockets with twelve each.
+const MAX_CHANNELS: u64 = 24;
 
-/// At most so many names are listed where one is not known.
-const MOST_NEAR: usize = 5;
+/// The most similar names listed for an unknown name.
+const MAX_NEAR_NAMES: usize = 5;
 
 /// A computer, by its processor.
 struct Platform {
@@ -63,13 +63,13 @@ impl Memory {
     }
 }
 
-/// A host with this processor, so many bytes, and the memory that the processor is rated for: see [`Host::named`].
+/// A host with this processor, `total` bytes, and the memory that the processor is specified for: see [`Host::named`].
 pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, CatalogueError> {
     let asked = words(text);
     let is_whole = |platform: &&Platform| platform.names.contains(&asked);
     let is_end = |platform: &&Platform| platform.names.iter().any(|words| words.ends_with(&asked));
     let mut ends = PLATFORMS.iter().filter(|platform| !asked.is_empty() && is_end(platform));
-    // The whole name of one may be the end of another's: `M3`, `Xeon ... M3`.
+    // One computer's whole name may be the end of another's: `M3`, `Xeon ... M3`.
     let whole = PLATFORMS.iter().find(is_whole);
     let only = ends.next().filter(|_| ends.next().is_none());
     let Some(platform) = whole.or(only) else {
@@ -82,7 +82,7 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     Ok(host)
 }
 
-/// The names that have the longest words of what was asked for.
+/// The names that share a model number with the request.
 fn near(asked: &[String]) -> Vec<String> {
     let is_model = |word: &&String| word.len() >= 2 && word.chars().any(|c| c.is_ascii_digit());
     let begins = |name: &[String], word: &str| {
@@ -94,33 +94,34 @@ fn near(asked: &[String]) -> Vec<String> {
         asked.iter().filter(is_model).any(|word| platform.names.iter().any(|name| begins(name, word)))
     };
     let named = PLATFORMS.iter().filter(has).map(|platform| platform.name.to_owned());
-    let mut names: Vec<String> = named.take(MOST_NEAR).collect();
+    let mut names: Vec<String> = named.take(MAX_NEAR_NAMES).collect();
     if names.is_empty() {
         let joined = asked.concat();
         let is_like = |platform: &&Platform| {
             let of = |name: &Vec<String>| !joined.is_empty() && name.concat().contains(&joined);
             platform.names.iter().any(of)
         };
-        names = PLATFORMS.iter().filter(is_like).take(MOST_NEAR).map(|platform| platform.name.to_owned()).collect();
+        names =
+            PLATFORMS.iter().filter(is_like).take(MAX_NEAR_NAMES).map(|platform| platform.name.to_owned()).collect();
     }
     names
 }
 
-/// The words of a processor's name in small letters, without those that tell none from another, and without its clock
-/// or its GPU: `13th Gen Intel(R) Core(TM) i9-13900K @ 3.00GHz`, `AMD RYZEN AI MAX+ 395 w/ Radeon 8060S`.
+/// The words of a processor's name in lower case, without generic words, its clock and its GPU: `13th Gen Intel(R)
+/// Core(TM) i9-13900K @ 3.00GHz`, `AMD RYZEN AI MAX+ 395 w/ Radeon 8060S`.
 fn words(text: &str) -> Vec<String> {
     const NOISE: [&str; 9] = ["cpu", "core", "processor", "gen", "11th", "12th", "13th", "14th", "chip"];
     let text = text.to_lowercase();
     let text = text.split('@').next().unwrap_or_default();
     let text = text.split(" w/").next().unwrap_or_default();
-    // `16-Core Processor`
+    // Drops `16-Core` of `16-Core Processor`.
     let parts: Vec<&str> = text.split_whitespace().filter(|part| !part.ends_with("-core")).collect();
     let words = Name::parse(&parts.join(" ")).words;
     words.into_iter().filter(|word| !NOISE.contains(&word.as_str())).collect()
 }
 
-/// How fast memory is read at its peak, by its notation: `DDR5-5600 x2` (channels of 64 bits), `LPDDR5X-8000 256-bit`,
-/// `DDR4`. Transfers per second times bits of the bus.
+/// The peak bandwidth of a memory by its notation: `DDR5-5600 x2` (channels of 64 bits), `LPDDR5X-8000 256-bit`,
+/// `DDR4`. It is the transfers per second times the bits of the bus.
 pub(in crate::machine) fn memory(text: &str) -> Result<Bandwidth, ParseError> {
     let wrong = |what| ParseError::new(text.trim(), what);
     let lower = text.trim().to_ascii_lowercase();
@@ -129,7 +130,7 @@ pub(in crate::machine) fn memory(text: &str) -> Result<Bandwidth, ParseError> {
     let (kind, transfers) = grade.split_once('-').map_or((grade, None), |(kind, transfers)| (kind, Some(transfers)));
     let memory = MEMORIES.iter().find(|memory| memory.name.eq_ignore_ascii_case(kind));
     let memory = memory.ok_or_else(|| {
-        wrong("no memory that is known: it is DDR3 to DDR5 or LPDDR4 to LPDDR5X, as in `DDR5-5600 x2` or `LPDDR5X-8000 256-bit`")
+        wrong("not a known memory type: use DDR3 to DDR5 or LPDDR4 to LPDDR5X, as in `DDR5-5600 x2` or `LPDDR5X-8000 256-bit`")
     })?;
     let [least, most] = memory.sold;
     let mega_transfers = match transfers {
@@ -139,21 +140,21 @@ pub(in crate::machine) fn memory(text: &str) -> Result<Bandwidth, ParseError> {
             .ok()
             // Overclocked modules are sold too.
             .filter(|number| (least..=most + most / 4).contains(number))
-            .ok_or_else(|| wrong("no memory that is sold: behind the type come its transfers in millions per second, as in `DDR5-5600`"))?,
+            .ok_or_else(|| wrong("not a speed that this memory is sold in: the type is followed by millions of transfers per second, as in `DDR5-5600`"))?,
     };
     let bits = match (words.next(), words.next()) {
         (None, _) => Some(memory.bits),
         (Some(width), None) => match width.strip_prefix('x') {
             Some(channels) => {
-                channels.parse().ok().filter(|n| (1..=MOST_CHANNELS).contains(n)).map(|n: u64| n * CHANNEL)
+                channels.parse().ok().filter(|n| (1..=MAX_CHANNELS).contains(n)).map(|n: u64| n * CHANNEL)
             }
             None => width.strip_suffix("-bit").and_then(|bits| bits.parse().ok()),
         },
         _ => None,
     };
-    let is_bus = |bits: &u64| (16..=MOST_CHANNELS * CHANNEL).contains(bits) && bits.is_multiple_of(16);
+    let is_bus = |bits: &u64| (16..=MAX_CHANNELS * CHANNEL).contains(bits) && bits.is_multiple_of(16);
     let bits = bits.filter(is_bus).ok_or_else(|| {
-        wrong("no memory: behind the grade come its channels, 1 to 24, or the bits of its bus, as in `x2` or `256-bit`")
+        wrong("not a memory width: the speed is followed by 1 to 24 channels or the bits of the bus, as in `x2` or `256-bit`")
     })?;
     Ok(Bandwidth::new(mega_transfers * 1_000_000 * bits / 8, BandwidthSource::Catalogue))
 }
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_the_tables_is_a_row_and_every_computer_is_found_by_each_of_its_names() {
+    fn every_table_line_is_a_row_and_each_name_finds_its_computer() {
         for (table, rows) in
             [(include_str!("platforms.txt"), PLATFORMS.len()), (include_str!("memories.txt"), MEMORIES.len())]
         {
@@ -204,12 +205,12 @@ mod tests {
         let lines = include_str!("platforms.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         for (line, platform) in lines.zip(PLATFORMS.iter()) {
             for name in line.split('|').next().unwrap().split(',') {
-                assert!(seen.insert(words(name)), "{name} is there twice");
+                assert!(seen.insert(words(name)), "{name} occurs twice");
                 let host = host(name, gib(64)).unwrap();
                 assert_eq!(host.cpu.as_deref(), Some(platform.name), "{name}");
                 assert_eq!((host.physical_cores, host.total), (Some(platform.cores), gib(64)));
             }
-            // From a Raspberry Pi to an Apple Ultra.
+            // The range from a Raspberry Pi to an Apple Ultra.
             let peak = platform.memory.bytes_per_second / 1_000_000_000;
             assert!((15..=1000).contains(&peak) && (4..=192).contains(&platform.cores), "{}: {peak}", platform.name);
         }

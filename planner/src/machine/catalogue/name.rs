@@ -1,16 +1,16 @@
-//! Names of GPUs, whoever writes them: `NVIDIA GeForce RTX 4090`, `rtx4090`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
+//! Names of GPUs in any spelling: `NVIDIA GeForce RTX 4090`, `rtx4090`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
 
-/// Words that tell no card from another. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` do, and stay.
+/// Words that do not distinguish cards. `Laptop`, `Ti`, `SUPER`, `Max-Q`, `Quadro` and `Ada` do, and are kept.
 const NOISE: &str = "nvidia geforce tesla amd ati radeon instinct intel arc apple graphics gpu generation edition";
 
-/// A name in a form that two writers agree on.
+/// A name in a canonical form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Its words in small letters, without spaces: `rtx4090`, `a100sxm4`.
+    /// The words in lower case, without spaces: `rtx4090`, `a100sxm4`.
     pub(super) key: String,
-    /// The size of memory that it says, in GiB, which is what makers mean by the GB of a card.
+    /// The memory size in the name, in GiB; makers mean GiB by the GB of a card.
     pub(super) gib: Option<u64>,
-    /// The words apart.
+    /// The separate words.
     pub(super) words: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl Name {
     }
 }
 
-/// Without what stands in brackets: `(R)`, `(tm)`, and the chip or driver that Mesa adds.
+/// Removes brackets with their content: `(R)`, `(tm)`, and the chip or driver that Mesa adds.
 fn without_brackets(text: &str) -> String {
     let mut depth = 0_u32;
     let outside = text.chars().filter(|c| {

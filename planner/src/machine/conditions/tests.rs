@@ -6,8 +6,8 @@ use super::{ConditionsWatch, RateConditions};
 
 const QUARTER: Duration = Duration::from_millis(250);
 
-/// Writes the counters of a machine with two cores: ticks of all and of this process, nanoseconds that its two threads
-/// waited, microseconds that its quota stopped it, and how often heat did.
+/// Writes the counters of a machine with two cores: ticks of all processes and of this one, nanoseconds that its two
+/// threads waited, microseconds that its quota stopped it, and the number of heat events.
 fn write(root: &Path, [busy, steal, own]: [u64; 3], waited: [u64; 2], [quota, heat]: [u64; 2]) {
     let file = |path: &str, text: String| {
         let path = root.join(path);
@@ -28,7 +28,7 @@ fn write(root: &Path, [busy, steal, own]: [u64; 3], waited: [u64; 2], [quota, he
     file("proc/loadavg", "4.11 3.86 2.99 6/128 12764\n".to_owned());
 }
 
-/// What is seen where the counters change by this within a quarter of a second.
+/// The conditions if the counters change by these amounts within a quarter of a second.
 fn seen(ticks: [u64; 3], waited_ms: u64, [quota_ms, heat]: [u64; 2], pressure: f32) -> RateConditions {
     let root = tempfile::tempdir().unwrap();
     write(root.path(), [1000, 10, 300], [1, 2], [5, 3]);
@@ -45,7 +45,7 @@ fn seen(ticks: [u64; 3], waited_ms: u64, [quota_ms, heat]: [u64; 2], pressure: f
 
 #[test]
 fn a_measurement_is_quiet_where_this_process_alone_has_used_the_cores() {
-    // Two cores for a quarter of a second, of which one tick was somebody else's.
+    // Two cores for a quarter of a second; one tick belongs to another process.
     let quiet = seen([51, 0, 50], 1, [0, 0], 3.0);
     assert_eq!((quiet.others, quiet.waited, quiet.steal, quiet.throttled), (Some(4), Some(0), Some(0), Some(0)));
     assert_eq!((quiet.run_queue_before, quiet.pressure_before), (Some(5), Some(3)));
@@ -57,7 +57,7 @@ fn a_measurement_is_quiet_where_this_process_alone_has_used_the_cores() {
 #[test]
 fn each_kind_of_other_work_makes_it_disturbed_and_is_named() {
     for (conditions, word) in [
-        // The averages of ten seconds have not noticed yet.
+        // The ten-second averages have not changed yet.
         (seen([50, 0, 25], 0, [0, 0], 0.0), "other programs used 1.0 cores"),
         (seen([50, 0, 50], 60, [0, 0], 0.0), "waited for a core 24 % of the time"),
         (seen([50, 5, 45], 0, [0, 0], 0.0), "other virtual machines took 10 %"),
@@ -68,7 +68,7 @@ fn each_kind_of_other_work_makes_it_disturbed_and_is_named() {
         assert!(!conditions.is_quiet(), "{word}: {conditions:?}");
         assert!(conditions.to_string().contains("beside other work") && conditions.to_string().contains(word));
     }
-    // What is only remembered weighs less than what was seen.
+    // A remembered disturbance weighs less than a seen one.
     let [before, seen] = [seen([50, 0, 50], 0, [0, 0], 90.0), seen([50, 0, 50], 60, [0, 0], 0.0)];
     assert!(before.disturbance() < seen.disturbance());
 }

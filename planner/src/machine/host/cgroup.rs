@@ -1,10 +1,10 @@
 //! Control groups: the limits of containers, systemd slices and batch jobs.
 //!
-//! In flows where the process stands (`/proc/self/cgroup`) and where the hierarchies are mounted
-//! (`/proc/self/mountinfo`); out flow the folders of the process's own group and of those above it, up to the top of
-//! what is visible. A limit anywhere above the process holds for it, so the tightest may sit in the middle.
+//! The process's groups (`/proc/self/cgroup`) and the mounted hierarchies (`/proc/self/mountinfo`) flow in. The folders
+//! of the process's own group and of its ancestors, up to the top of the visible hierarchy, flow out. Every limit on
+//! the way applies, so the tightest may be in the middle.
 //!
-//! What is *not* visible: groups above the root of a cgroup namespace.
+//! Groups above the root of a cgroup namespace are *not* visible.
 
 pub(super) mod cpu;
 pub(super) mod memory;
@@ -24,11 +24,11 @@ enum Version {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     version: Version,
-    /// The options of a version 1 mount, its controllers among them. Version 2 has all controllers in one hierarchy.
+    /// The options of a version 1 mount, including its controllers. Version 2 has all controllers in one hierarchy.
     options: Vec<String>,
-    /// The group that is mounted: `/`, or a container's own group.
+    /// The mounted group: `/`, or a container's own group.
     root: String,
-    /// Where it is mounted.
+    /// The mount point.
     point: String,
 }
 
@@ -48,15 +48,15 @@ impl Groups {
         Self { memberships, mounts: mounts.lines().filter_map(Mount::parse).collect() }
     }
 
-    /// The folders with the files of a controller, whatever cannot be seen.
+    /// The folders with the files of a controller, without notes on invisible ones.
     pub(super) fn folder_names(&self, controller: &str) -> impl Iterator<Item = String> {
         self.folders(controller, &mut Notes::default()).into_iter().map(|(_, folder)| folder)
     }
 
     /// The folders with the files of a controller (`memory`, `cpu`, `cpuset`), the process's own group first.
     ///
-    /// On a hybrid system both versions are there, and the controller is in one of them: the other's folders have no
-    /// such files.
+    /// On a hybrid system both versions exist, and the controller is in one of them: the other's folders have no such
+    /// files.
     fn folders(&self, controller: &str, notes: &mut Notes) -> Vec<(Version, String)> {
         let mut all = Vec::new();
         for version in [Version::V2, Version::V1] {
@@ -83,7 +83,8 @@ fn membership(text: &str, version: Version, controller: &str) -> Option<String> 
 }
 
 impl Mount {
-    /// A line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)), where it is a hierarchy of control groups.
+    /// Parses a line of `/proc/self/mountinfo` (proc_pid_mountinfo(5)); `None` unless it is a hierarchy of control
+    /// groups.
     fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -103,12 +104,12 @@ impl Mount {
     }
 }
 
-/// Turns the kernel's octal escapes of space, tab, newline and backslash (`\040`) back.
+/// Decodes the kernel's octal escapes of space, tab, newline and backslash (`\040`).
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The folders of the process's group and of all groups above it that are visible, innermost first.
+/// The folders of the process's group and of its visible ancestors, innermost first.
 fn folders<'a>(group: &str, mounts: impl Iterator<Item = &'a Mount> + Clone, notes: &mut Notes) -> Vec<String> {
     let Some(first) = mounts.clone().next() else {
         if group != "/" {
@@ -122,11 +123,11 @@ fn folders<'a>(group: &str, mounts: impl Iterator<Item = &'a Mount> + Clone, not
         let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
         plain.then(|| below.to_string_lossy().into_owned())
     };
-    // Of several mounts of one hierarchy, the one that shows least above the group is the container's own.
+    // Of several mounts of one hierarchy, the one with the longest root is the container's own.
     let best =
         mounts.filter_map(|mount| Some((mount, inside(mount)?))).min_by_key(|(mount, _)| Reverse(mount.root.len()));
     let Some((mount, below)) = best else {
-        // Seen from another namespace: the group is not below any mount. What is mounted is the best guess.
+        // Seen from another namespace, the group is below no mount. The mounted group is the best guess.
         let point = &first.point;
         let text = format!("{group} is not below what is mounted at {point}: its limits are read there");
         notes.add("control groups", text);

@@ -1,48 +1,48 @@
-//! A limit on the time of processors.
+//! A limit on processor time.
 
 use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-/// How much processor time the threads of a control group get together (Linux: `cpu.max`, `cpu.cfs_quota_us`).
+/// The processor time that the threads of a control group get together (Linux: `cpu.max`, `cpu.cfs_quota_us`).
 ///
-/// Once they have used it, they all stand still until the period ends.
+/// When the quota is used up, all threads stop until the period ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("processor time limited to {} by {file}", Cores(self.cpus()))]
 #[non_exhaustive]
 pub struct CpuLimit {
-    /// The file that holds it.
+    /// The file that holds the limit.
     pub file: String,
-    /// Microseconds of each period, all processors together.
+    /// Microseconds in each period, over all processors.
     pub quota_us: u64,
     /// Microseconds of a period; at least 1.
     pub period_us: u64,
 }
 
 impl CpuLimit {
-    /// A limit of so many microseconds in each period, stated in this file. A period of 0 counts as 1.
+    /// A limit of `quota_us` microseconds in each period, read from this file. A period of 0 counts as 1.
     pub fn new(file: impl Into<String>, quota_us: u64, period_us: u64) -> Self {
         Self { file: file.into(), quota_us, period_us: period_us.max(1) }
     }
 
-    /// Processors that are busy all the time under this limit: 0.5, 1.5.
+    /// The number of processors that the limit keeps busy: 0.5, 1.5.
     pub fn cpus(&self) -> f64 {
         self.quota_us as f64 / self.period_us.max(1) as f64
     }
 
-    /// Threads that the limit keeps busy, of which the last one may stand still for a part of the time; at least 1.
+    /// Threads that the limit keeps busy, the last one perhaps for part of the time; at least 1.
     pub fn threads(&self) -> u32 {
         u32::try_from(self.quota_us.div_ceil(self.period_us.max(1))).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether it leaves no more time than another one.
+    /// Whether this limit allows no more time than another.
     pub(super) fn is_at_most(&self, other: &Self) -> bool {
         let product = |one: u64, two: u64| u128::from(one) * u128::from(two);
         product(self.quota_us, other.period_us).cmp(&product(other.quota_us, self.period_us)) != Ordering::Greater
     }
 }
 
-/// `half a core` reads worse than `0.5 cores`, and a whole number needs no digits behind its point.
+/// A number of cores for people: `0.5 cores`, `1 core`.
 struct Cores(f64);
 
 impl std::fmt::Display for Cores {

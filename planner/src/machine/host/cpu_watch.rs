@@ -1,5 +1,5 @@
-//! Whether the processors that this process may use have changed since they were detected: `docker update --cpus`, a
-//! cpuset that an administrator changed, `taskset` on a running process.
+//! Watches for changes of the processors that this process may use: `docker update --cpus`, a cpuset changed by an
+//! administrator, `taskset` on a running process.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,54 +10,54 @@ use super::cgroup::Groups;
 use super::linux;
 use crate::machine::tree::{Notes, Tree};
 
-/// The files of this process's groups that limit its processors.
+/// The files of control groups that limit processors.
 const FILES: [(&str, &[&str]); 2] = [
     ("cpu", &["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"]),
     ("cpuset", &["cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"]),
 ];
 
-/// Looks at what limits the processors of this process, again and again.
+/// Checks repeatedly for changed limits on this process's processors.
 ///
-/// A look reads some files of a few bytes and allocates nothing. Linux alone has such files: elsewhere nothing changes.
+/// A check reads a few small files and allocates nothing. Other systems than Linux have no such files, so nothing
+/// changes there.
 #[derive(Debug)]
 pub struct CpuWatch {
     root: PathBuf,
     files: Vec<Watched>,
-    /// What is read of a file at a look.
+    /// Buffer for the current content of a file.
     now: Vec<u8>,
 }
 
-/// A file that stays open, with what it held at the last look.
+/// An open file, with its content at the last check.
 #[derive(Debug)]
 struct Watched {
     file: File,
-    /// Whether it is the process's status, of which only the processors that it may run on count.
+    /// Whether it is the process's status, of which only the allowed processors matter.
     is_status: bool,
     held: Vec<u8>,
 }
 
-/// Bytes that a file has at most without an allocation: a status has some 1500, on a machine with very many processors
-/// more.
-const USUAL: usize = 8 << 10;
+/// Initial size of the buffer: a status has about 1500 bytes, more on a machine with very many processors.
+const BUFFER_BYTES: usize = 8 << 10;
 
 impl CpuWatch {
-    /// Of this process.
+    /// Watches this process.
     pub fn new() -> Self {
         Self::under(Path::new("/"))
     }
 
-    /// Of the process that `{root}/proc/self` describes.
+    /// Watches the process that `{root}/proc/self` describes.
     pub fn under(root: &Path) -> Self {
-        let mut watch = Self { root: root.to_owned(), files: Vec::new(), now: Vec::with_capacity(USUAL) };
+        let mut watch = Self { root: root.to_owned(), files: Vec::new(), now: Vec::with_capacity(BUFFER_BYTES) };
         watch.open();
         watch
     }
 
-    /// The processors as they are now, with the limit on their time, if one of the files holds something else than at
-    /// the last look. The memory of that [`Host`] is 0.
+    /// The current processors with the limit on their time, if a file has changed since the last check. The memory of
+    /// this [`Host`] is 0.
     pub fn changed(&mut self) -> Option<Host> {
         let Self { files, now, .. } = self;
-        // A group that is gone cannot be read.
+        // A group that no longer exists cannot be read.
         if files.iter().all(|watched| watched.read(now).is_ok_and(|held| held == watched.held)) {
             return None;
         }
@@ -65,7 +65,7 @@ impl CpuWatch {
         Some(linux::processors_under(Tree(&self.root), &mut Notes::default()))
     }
 
-    /// Opens the files of the groups that the process is in now.
+    /// Opens the files of the process's current groups.
     fn open(&mut self) {
         let tree = Tree(&self.root);
         let groups = Groups::read(tree, &mut Notes::default());
@@ -87,7 +87,7 @@ impl CpuWatch {
 }
 
 impl Watched {
-    /// What counts of the file as it is now, read into this buffer.
+    /// The relevant content of the file, read into the buffer.
     fn read<'a>(&self, now: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
         now.clear();
         let mut file = &self.file;

@@ -1,5 +1,5 @@
-//! Linux: what the system has available, bounded by every limit on this process; and its cores and caches: how many
-//! threads can read at once, and what is too large to stay in a cache.
+//! Linux: the system's available memory, bounded by every limit on this process; and its cores and caches, which decide
+//! the number of threads and the size of data that stays out of the caches.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -9,12 +9,12 @@ use super::cgroup::{self, Groups};
 use super::{Host, HostLimit};
 use crate::machine::tree::{Notes, Tree, field};
 
-/// What the kernel says of this process.
+/// The kernel's report on this process.
 pub(super) const STATUS: &str = "/proc/self/status";
-/// The line of it with the processors that the process may run on.
+/// The status line with the allowed processors.
 pub(super) const CPUS_ALLOWED: &str = "Cpus_allowed_list:";
 
-/// One limit on this process, and the bytes that it still leaves.
+/// A limit on this process, and the bytes that it still leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) available: u64,
@@ -29,12 +29,12 @@ pub(super) fn detect_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     host
 }
 
-/// Its memory alone: a few small files.
+/// The memory alone, from a few small files.
 pub(super) fn memory_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     memory(tree, &Groups::read(tree, notes), notes)
 }
 
-/// Its processors alone: some small files for each.
+/// The processors alone, from some small files for each.
 pub(super) fn processors_under(tree: Tree<'_>, notes: &mut Notes) -> Host {
     let mut host = Host::default();
     set_processors(&mut host, tree, &Groups::read(tree, notes), notes);
@@ -69,7 +69,7 @@ fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
     let total = text.as_ref().map(|text| field(text, "MemTotal"));
     let (Some(text), Some(Some(total))) = (&text, total) else {
         let what = if text.is_none() { "is missing" } else { "has no MemTotal" };
-        let then = "how much memory the host has is unknown, none is counted on";
+        let then = "the host's memory is unknown and counts as 0";
         notes.add(MEMINFO, format!("{what}: {then}"));
         return (0, 0);
     };
@@ -82,17 +82,17 @@ fn system_memory(tree: Tree<'_>, notes: &mut Notes) -> (u64, u64) {
     (total, available.min(total))
 }
 
-/// The limits that `ulimit` sets, less what the process already uses of them.
+/// The limits set by `ulimit`, minus the process's current use.
 ///
-/// Read as text rather than by `getrlimit`: the same numbers, and a test can write them. The kernel counts mappings of
-/// any kind against the address space, and private writable ones against the data segment (setrlimit(2)).
+/// They are read as text instead of by `getrlimit`: the numbers are the same, and tests can write them. The kernel
+/// counts all mappings against the address space, and private writable ones against the data segment (setrlimit(2)).
 fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let Some(limits) = tree.read("/proc/self/limits", notes) else {
         return Vec::new();
     };
     let status = tree.read(STATUS, notes).unwrap_or_default();
     let bound = |row: &str, used, limit: fn(u64) -> HostLimit| {
-        // The soft limit, in the row's unit; no number where it is unlimited.
+        // The soft limit, in the row's unit; not a number if unlimited.
         let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
         let bytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
         let available = bytes.saturating_sub(field(&status, used).unwrap_or(0));
@@ -105,11 +105,11 @@ fn process_limits(tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     bounds.into_iter().flatten().collect()
 }
 
-/// What the memory nodes leave that this process may use, where it may not use all of them.
+/// The memory left on the nodes that this process may use, if it may not use all of them.
 ///
-/// The kernel takes memory from the nodes of the process's cpuset alone and ends the process where they have none left
-/// (cpuset(7), `cpuset.mems`). A node reports no available memory of its own: what is free counts, and page cache that
-/// can be dropped.
+/// The kernel takes memory only from the nodes of the process's cpuset, and kills the process when they are full
+/// (cpuset(7), `cpuset.mems`). A node does not report its available memory; free memory and droppable page cache count
+/// instead.
 fn memory_nodes(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Option<Bound> {
     let status = tree.read(STATUS, notes).unwrap_or_default();
     let files: [&[&str]; 2] = [&["cpuset.effective_mems", "cpuset.mems"], &["cpuset.mems.effective", "cpuset.mems"]];
@@ -119,7 +119,7 @@ fn memory_nodes(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> Option<Bo
     let mut nodes = Vec::new();
     for (number, folder) in numbered(tree, "/sys/devices/system/node", "node") {
         let text = fs::read_to_string(folder.join("meminfo")).unwrap_or_default();
-        // `Node 0 MemTotal: 8 kB`
+        // Lines read `Node 0 MemTotal: 8 kB`.
         let prefix = format!("Node {number} ");
         let text: Vec<&str> = text.lines().map(|line| line.strip_prefix(&prefix).unwrap_or(line)).collect();
         let text = text.join("\n");
@@ -144,16 +144,16 @@ fn listed_in(status: &str, name: &str) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
 }
 
-/// Whether a list such as `0-3,8` has this number.
+/// Whether a list such as `0-3,8` contains this number.
 fn is_listed(list: &str, number: u32) -> bool {
     list.trim().split(',').filter_map(range).any(|range| range.contains(&number))
 }
 
-/// The physical cores of the processors that are online, and those of them to compute with.
+/// The number of physical cores that are online, and of those to compute with.
 ///
-/// Each (package, cluster, core) once, of the processors that are online: threads share a core, ARM's clusters number
-/// theirs from 0. To compute with are those in the process's affinity and in the cpuset of every group around it; of an
-/// Intel processor with two kinds of cores the performance cores, as in llama.cpp's tools (`common_cpu_get_num_math`).
+/// Each (package, cluster, core) counts once: threads share a core, and ARM's clusters number their cores from 0. To
+/// compute with are the cores in the process's affinity and in the cpuset of every group around it; on an Intel
+/// processor with two kinds of cores, only its performance cores, as in llama.cpp's tools (`common_cpu_get_num_math`).
 fn cores(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> (Option<u32>, Option<u32>) {
     let status = tree.read(STATUS, notes).unwrap_or_default();
     let files: [&[&str]; 2] = [&["cpuset.effective_cpus", "cpuset.cpus"], &["cpuset.cpus.effective", "cpuset.cpus"]];
@@ -182,12 +182,12 @@ fn cores(tree: Tree<'_>, groups: &Groups, notes: &mut Notes) -> (Option<u32>, Op
     (count(physical), count(usable))
 }
 
-/// Bytes of all last-level caches together: a package may have several.
+/// Bytes of all last-level caches together; a package may have several.
 pub(super) fn last_level_caches(tree: Tree<'_>) -> Option<u64> {
-    // By the processors that share it, each cache once.
+    // Processors that share a cache list it identically, so each cache is counted once.
     let mut caches: Vec<(i64, String, u64)> = Vec::new();
     for (_, folder) in processors(tree) {
-        // One that is offline has none.
+        // An offline processor has no caches.
         let Ok(entries) = fs::read_dir(folder.join("cache")) else { continue };
         for index in entries.flatten() {
             let read = |name: &str| fs::read_to_string(index.path().join(name)).ok();
@@ -217,7 +217,7 @@ fn processors(tree: Tree<'_>) -> Vec<(u32, PathBuf)> {
     numbered(tree, "/sys/devices/system/cpu", "cpu")
 }
 
-/// The numbers and paths of a folder's entries that are this name and a number.
+/// The numbers and paths of a folder's entries whose names are `name` and a number.
 fn numbered(tree: Tree<'_>, folder: &str, name: &str) -> Vec<(u32, PathBuf)> {
     let Ok(entries) = fs::read_dir(tree.locate(folder)) else {
         return Vec::new();
@@ -230,7 +230,7 @@ fn number_in(path: &Path) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// `3` or `0-7`.
+/// Parses `3` or `0-7`.
 fn range(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)

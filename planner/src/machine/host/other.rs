@@ -1,4 +1,4 @@
-//! Windows, macOS and the rest: what the `sysinfo` crate says. Compiled for them here, not run there.
+//! Windows, macOS and other systems, by the `sysinfo` crate. This code is compiled for them but has not been run there.
 
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, System};
 
@@ -11,7 +11,7 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
     system.refresh_memory_specifics(MemoryRefreshKind::nothing().with_ram());
     let total = system.total_memory();
     if total == 0 {
-        notes.add("host memory", "is unknown on this system: none is counted on");
+        notes.add("host memory", "is unknown on this system and counts as 0");
     }
     system.refresh_cpu_list(CpuRefreshKind::nothing());
     let cpu = system.cpus().first().map(|cpu| cpu.brand().trim()).filter(|name| !name.is_empty()).map(str::to_owned);
@@ -24,7 +24,7 @@ pub(super) fn detect() -> (Host, Vec<Note>) {
     (host, notes.0)
 }
 
-/// Apple's processors have efficiency cores too, which llama.cpp's tools leave out
+/// Apple's processors also have efficiency cores, which llama.cpp's tools leave out
 /// (`common_cpu_get_num_physical_cores`).
 #[cfg(target_os = "macos")]
 fn performance_cores() -> Option<u32> {

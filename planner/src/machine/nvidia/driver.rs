@@ -1,7 +1,7 @@
-//! NVIDIA's driver library kept open, for who asks the same cards again and again.
+//! NVIDIA's driver library kept open, for repeated queries of the same cards.
 //!
-//! Opening the library takes tens of milliseconds, a question to an open one tens of microseconds. No question opens a
-//! CUDA context or waits for what the card computes.
+//! Opening the library takes tens of milliseconds, a query tens of microseconds. No query opens a CUDA context or waits
+//! for the card's computations.
 
 use std::fmt;
 use std::path::Path;
@@ -24,64 +24,62 @@ pub struct Driver {
     cards: Vec<(PciId, u32)>,
 }
 
-/// How a card is right now. What its driver does not report is `None`.
+/// The current state of a card. `None` means that the driver does not report the value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CardState {
-    /// Its memory, as NVML counts it.
+    /// Memory, as NVML counts it.
     pub memory: Option<Reading>,
-    /// The temperature of the chip, in degrees Celsius.
+    /// Temperature of the chip, in degrees Celsius.
     pub temperature: Option<u32>,
-    /// The clock of its multiprocessors, in MHz.
+    /// Clock of the multiprocessors, in MHz.
     pub clock_mhz: Option<u32>,
-    /// What holds its clocks down; empty where nothing does.
+    /// The reasons that hold the clocks down; empty if there are none.
     pub throttle: Option<Vec<ThrottleReason>>,
 }
 
-/// What holds a GPU's clocks down.
+/// A reason that holds a GPU's clocks down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ThrottleReason {
-    /// It draws as much power as it may. Many cards do whenever they are busy: by itself it is no fault.
+    /// The card reaches its power limit. Busy cards often do, so this alone is not a fault.
     #[error("power limit")]
     PowerLimit,
-    /// GPU or memory are warmer than they should run (NVML: software thermal slowdown).
+    /// GPU or memory are warmer than they should be (NVML: software thermal slowdown).
     #[error("heat")]
     Heat,
-    /// It is too hot, and its clocks are halved or less (NVML: hardware thermal slowdown).
+    /// The card is too hot, and its clocks are halved or less (NVML: hardware thermal slowdown).
     #[error("overheating")]
     Overheating,
-    /// The computer's power supply asked it to slow down (NVML: hardware power brake).
+    /// The power supply asked the card to slow down (NVML: hardware power brake).
     #[error("power brake")]
     PowerBrake,
-    /// Its clocks are halved or less, for heat or power: the driver does not say which (NVML: hardware slowdown).
+    /// The clocks are halved or less, by heat or power; the driver does not say which (NVML: hardware slowdown).
     #[error("hardware slowdown")]
     Hardware,
 }
 
 impl ThrottleReason {
-    /// Whether it is worth a word by itself. [`PowerLimit`](Self::PowerLimit) is not: it is how busy cards
-    /// find their clocks.
+    /// Whether the reason deserves a report. [`PowerLimit`](Self::PowerLimit) does not: busy cards settle their clocks
+    /// that way.
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::PowerLimit)
     }
 }
 
-/// Who has opened a card.
+/// The programs that have opened a card.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CardProcesses {
-    /// Whether this process is among them. In a container it may be there under a number that it does
-    /// not know itself by.
+    /// Whether this process is among them. In a container it may be listed under an id that it does not know.
     pub knows_us: bool,
-    /// The others, the largest holder first.
+    /// The other programs, the largest holder first.
     pub others: Vec<GpuProcess>,
 }
 
 impl Driver {
-    /// Opens the library at this path, or that which the system finds under its usual name; `None` where there is none
-    /// that works, and no card.
+    /// Opens the library at this path or the system's; `None` if there is no working library.
     pub fn open(library: Option<&Path>) -> Option<Self> {
         let log = |error: &dyn fmt::Display| tracing::debug!(%error, "NVML is not watched");
         let nvml = super::open(library)
@@ -96,7 +94,7 @@ impl Driver {
         Some(Self { nvml, cards })
     }
 
-    /// How the card at this address is; all `None` where there is no such card.
+    /// The state of the card at this address; all `None` if there is no such card.
     pub fn state(&self, card: PciId) -> CardState {
         let Some(device) = self.device(card) else {
             return CardState::default();
@@ -110,10 +108,10 @@ impl Driver {
         }
     }
 
-    /// Who has opened the card at this address; `None` where the driver does not report it, and for a card in MIG mode,
-    /// whose list is that of all its slices.
+    /// The programs that have opened the card at this address. `None` if the driver does not report them, and for a
+    /// card in MIG mode, whose list covers all its slices.
     ///
-    /// Takes longer than the other questions: each process is asked for its name.
+    /// This query takes longer than the others, because it asks for the name of each process.
     pub fn processes(&self, card: PciId) -> Option<CardProcesses> {
         let device = self.device(card)?;
         if is_divided(&device) { None } else { others_and_us(&self.nvml, &device) }
@@ -137,7 +135,7 @@ fn throttle(device: &Device<'_>) -> Option<Vec<ThrottleReason>> {
     ];
     let held = reasons.into_iter().filter(|(bit, _)| bits.contains(*bit));
     let mut held: Vec<ThrottleReason> = held.map(|(_, reason)| reason).collect();
-    // The driver reports the hardware slowdown beside the reason for it.
+    // The driver reports a hardware slowdown beside its cause.
     if held.contains(&Overheating) || held.contains(&PowerBrake) {
         held.retain(|reason| *reason != Hardware);
     }

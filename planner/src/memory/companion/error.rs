@@ -1,37 +1,36 @@
-//! Why a companion has no cost.
+//! Errors of companions.
 
 use crate::{gguf, memory, profile};
 
-/// A file cannot be loaded beside the main model, or what it takes is not known. A header that came from no file has
-/// `<memory>` for its name, or `<builder>`.
+/// A file cannot be loaded beside the main model, or its memory is unknown. A header that was not read from a file has
+/// the name `<memory>` or `<builder>`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
-    /// The header itself could not be read as it claims to be.
+    /// The header could not be read.
     #[error(transparent)]
     Header(#[from] gguf::Error),
-    /// The draft's header yields no profile.
+    /// The draft's header does not describe a usable model.
     #[error(transparent)]
     Profile(#[from] profile::Error),
-    /// llama.cpp would not take the parameters for the draft.
+    /// llama.cpp would reject the parameters for the draft.
     #[error(transparent)]
     Context(#[from] memory::Error),
-    /// The file is of another kind than it was given as.
+    /// The file is of another kind than stated.
     #[error("{file}: the architecture is `{architecture}`, but {role} is {wanted}")]
     WrongKind { file: String, architecture: String, role: &'static str, wanted: &'static str },
-    /// A key that llama.cpp requires is not there, or holds 0.
+    /// A key that llama.cpp requires is missing or 0.
     #[error("{file}: the key `{key}` is missing or 0")]
     Missing { file: String, key: String },
-    /// No bound of its memory is known: an encoder of images or sound or a decoder of speech whose graph we have not
-    /// read, or a draft that computes with the main model's hidden states.
+    /// No bound of the memory is known: for an encoder of images or sound, or a decoder of speech, whose graph we have
+    /// not read; or for a draft that computes with the main model's hidden states.
     #[error("{file}: the memory of {what} is not known")]
     Unread { file: String, what: String },
-    /// llama.cpp does not let this draft speculate for this model (common/speculative.cpp,
-    /// `common_speculative_are_compatible`).
+    /// llama.cpp would refuse this draft for this model (common/speculative.cpp, `common_speculative_are_compatible`).
     #[error("{draft} cannot draft for {main}: {what} is {of_draft} and {of_main}")]
     Vocabulary { draft: String, main: String, what: String, of_draft: String, of_main: String },
-    /// The projector's output is not as wide as the text model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`).
+    /// The projector's output and the text model's embeddings differ in width (mtmd.cpp, `mtmd_context::mtmd_context`).
     #[error("{file} is made for embeddings of {of_mmproj}, but those of {main} are {of_main} wide")]
     Width { file: String, main: String, of_mmproj: u64, of_main: u64 },
 }

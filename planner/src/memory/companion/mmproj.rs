@@ -1,19 +1,19 @@
-//! An mmproj: encoders of images and sound, and the projectors behind them, as llama.cpp loads them
-//! (tools/mtmd/clip.cpp). Its weights are exact, what it computes with is an upper bound.
+//! An mmproj: encoders of images and sound with their projectors, as llama.cpp loads them (tools/mtmd/clip.cpp). Its
+//! weights are exact; its compute buffers are an upper bound.
 
 use std::num::Saturating;
 
 use crate::gguf::{Header, Tensor};
 use crate::machine::Gpu;
 use crate::memory::backend::{BackendRules, Family};
-use crate::memory::{FlashAttention, Footprint, Workload};
+use crate::memory::{FlashAttention, Footprint, PeakSizes};
 use crate::profile::ModelProfile;
 
 use super::{CompanionBytes, Error, file};
 
-/// Projectors of images whose encoder is made of blocks like `build_vit`'s (clip.cpp), and what clip.cpp's
-/// `load_hparams` has for them: tokens of the largest image (0: a square of `image_size`, as is each tile of a larger
-/// one), patches per side of a token where the header does not say, whether the header's `image_max_pixels` counts.
+/// Image projectors whose encoder has blocks like `build_vit`'s (clip.cpp). The values are those of clip.cpp's
+/// `load_hparams`: tokens of the largest image (0: a square of `image_size`, also for each tile of a larger image),
+/// patches per side of a token if the header does not say, and whether the header's `image_max_pixels` applies.
 const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("mlp ldp ldpv2 adapter resampler cogvlm janus_pro", 0, 1, false),
     ("idefics3 internvl llama4 nemotron_v2_vl lightonocr", 0, 1, false),
@@ -29,20 +29,20 @@ const PROJECTORS: &[(&str, u64, u64, bool)] = &[
     ("hunyuanvl", 16384, 2, true),
 ];
 
-/// Encoders of sound that are Whisper's (models/whisper-enc.cpp), which hears 30 seconds at once: 3000 frames of its
-/// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), of which two are a patch.
+/// Sound encoders of Whisper's kind (models/whisper-enc.cpp). They take 30 seconds at once: 3000 frames of the
+/// spectrogram (clip-model.h, `warmup_audio_size`; mtmd-audio.cpp), two of which form a patch.
 const WHISPER: &str = "ultravox qwen2a qwen2.5o voxtral glma meralion musicflamingo";
 
-/// What the alignment of some hundred tensors may add, the matrix that Gemma 3 turns around on every run
-/// (models/siglip.cpp) and what Metal's fused attention pads to (ggml-metal-ops.cpp).
+/// An allowance for the alignment of some hundred tensors, the matrix that Gemma 3 transposes on every run
+/// (models/siglip.cpp), and the padding of Metal's fused attention (ggml-metal-ops.cpp).
 const SLACK: Saturating<u64> = Saturating(32 << 20);
 
-/// Sizes of heads with which attention is one fused step on every GPU that we know, as clip.cpp's `warmup` asks it
-/// (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`;
-/// ggml-metal-device.m, `ggml_metal_device_supports_op`).
+/// Head sizes whose attention every known GPU fuses, as clip.cpp's `warmup` tests it (ggml-cuda/fattn.cu,
+/// `ggml_cuda_get_best_fattn_kernel`; ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`; ggml-metal-device.m,
+/// `ggml_metal_device_supports_op`).
 const FUSED_HEADS: &[u64] = &[40, 64, 72, 80, 96, 112, 128, 256];
 
-/// A file of encoders.
+/// An mmproj file with its encoders.
 #[derive(Debug, Clone)]
 pub(super) struct Mmproj {
     header: Header,
@@ -73,8 +73,8 @@ impl Mmproj {
         Ok(Self { header: header.clone(), encoders, max_image_tokens: None })
     }
 
-    /// Whether what it gives is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`), where
-    /// we know which tensor says that (clip.cpp, `clip_n_mmproj_embd`).
+    /// Checks that the output is as wide as the main model's embeddings (mtmd.cpp, `mtmd_context::mtmd_context`), for
+    /// projectors whose output tensor is known (clip.cpp, `clip_n_mmproj_embd`).
     pub(super) fn compatible_with(&self, main: &Header) -> Result<(), Error> {
         let of_main = u64::from(ModelProfile::from_header(main)?.hparams.n_embd);
         let (tensor, dim) = match self.encoders[0].projector.as_str() {
@@ -92,11 +92,11 @@ impl Mmproj {
         }
     }
 
-    /// What it makes a driver and its pools do.
-    pub(super) fn workload(&self) -> Workload {
+    /// The mmproj's contribution to the headroom.
+    pub(super) fn peak_sizes(&self) -> PeakSizes {
         let activations = |encoder: &Encoder| (encoder.positions(self.max_image_tokens) * encoder.widest).0;
         let matrices = self.header.tensors().filter(|tensor| tensor.n_dims() == 2);
-        Workload {
+        PeakSizes {
             activations: self.encoders.iter().map(activations).max().unwrap_or(0),
             decoded_matrix: matrices.map(Tensor::elements).max().unwrap_or(0).saturating_mul(2),
             vocabulary: 0,
@@ -104,14 +104,17 @@ impl Mmproj {
     }
 
     pub(super) fn bytes(&self, gpu: Option<&Gpu>, flash: FlashAttention) -> CompanionBytes {
-        // Everything goes to one buffer type, which is never one that rearranges (clip.cpp, `load_tensors`).
+        // All weights go to one buffer type, never to a rearranging one (clip.cpp, `load_tensors`).
         let rules = gpu.map_or(BackendRules::HOST, |gpu| BackendRules::of_gpu(gpu).0);
-        let weights = self.header.tensors().map(|it| Saturating(rules.alloc(it.ty(), it.shape()[0], it.bytes())));
+        let weights =
+            self.header.tensors().map(|tensor| Saturating(rules.alloc(tensor.ty(), tensor.shape()[0], tensor.bytes())));
         let weights = weights.fold(Saturating(0), |sum, bytes| sum + bytes).0;
-        // Each tensor is read into memory of the host on its way (clip.cpp, `load_tensors`), before the first image.
+        // Each tensor passes through host memory on its way to the GPU, before the first image (clip.cpp,
+        // `load_tensors`).
         let largest = self.header.tensors().map(Tensor::bytes).max().unwrap_or(0);
-        let family = gpu.map(|gpu| Family::of(&gpu.backend));
-        // What is cut into blocks leaves gaps that the next scores do not fit (ggml-vulkan.cpp, `ggml_vk_get_device`).
+        let family = gpu.map(|gpu| Family::from_backend(&gpu.backend));
+        // Buffers split into chunks leave gaps into which the next scores do not fit (ggml-vulkan.cpp,
+        // `ggml_vk_get_device`).
         let unfused = if matches!(family, None | Some(Family::Cuda | Family::Metal)) { 1 } else { 2 };
         let (mut compute, mut inputs) = (Saturating(0), Saturating(0));
         for encoder in &self.encoders {
@@ -135,23 +138,23 @@ impl Mmproj {
     }
 }
 
-/// An encoder and its projector: how many patches they compute with, and what each takes in bytes.
+/// An encoder with its projector: its number of patches, and bytes for each.
 #[derive(Debug, Clone)]
 struct Encoder {
     projector: String,
-    /// Patches of the largest input whose size is not free; else its tokens, and patches of each.
+    /// Patches of the largest input of fixed size; for inputs of free size, the tokens and the patches of each.
     patches: Saturating<u64>,
     tokens: u64,
     merged: Saturating<u64>,
-    /// Tiles of an image that are computed at once.
+    /// Tiles of an image that one computation holds.
     batch: Saturating<u64>,
-    /// Of the picture with the results of the projector, of queries, keys and values with what they make, of a block's
-    /// other steps, of the widest activation.
+    /// Bytes for each patch: `beside` for the picture and the projector's results; `attention` for queries, keys,
+    /// values and their results; `step` for a block's other steps; `widest` for the widest activation.
     beside: Saturating<u64>,
     attention: Saturating<u64>,
     step: Saturating<u64>,
     widest: Saturating<u64>,
-    /// Scores and masks of two positions.
+    /// Bytes for each pair of patches: attention scores and masks.
     scores: Saturating<u64>,
     masks: Saturating<u64>,
     head: u64,
@@ -161,22 +164,24 @@ impl Encoder {
     fn read(header: &Header, kind: &str) -> Result<Self, Error> {
         let n = Saturating::<u64>;
         let key = |suffix: &str| format!("clip.{kind}.{suffix}");
-        let optional = |suffix: &str| Ok::<_, Error>(header.u32(&key(suffix))?.map(u64::from).filter(|&it| it > 0));
+        let optional =
+            |suffix: &str| Ok::<_, Error>(header.u32(&key(suffix))?.map(u64::from).filter(|&value| value > 0));
         let size = |suffix: &str| optional(suffix)?.ok_or_else(|| missing(header, &key(suffix)));
-        // Where the file has several encoders, each may have a projector of its own (clip.cpp, `load_hparams`).
+        // In a file with several encoders each may name its own projector (clip.cpp, `load_hparams`).
         let projector = match header.str("clip.projector_type")?.unwrap_or_default() {
             "" => header.str(&key("projector_type"))?.unwrap_or_default(),
             projector => projector,
         };
         let known = PROJECTORS.iter().find(|known| is_listed(known.0, projector));
         let (picture, patches, tokens, merged) = match (kind, known) {
-            ("vision", Some(&(_, tokens, merge, hears_pixels))) => {
+            ("vision", Some(&(_, tokens, merge, reads_max_pixels))) => {
                 let stated = optional("projector.scale_factor")?.or(optional("spatial_merge_size")?);
                 let merge = stated.unwrap_or(merge);
                 let (side, image) = (size("patch_size")?, size("image_size")?);
                 let longest = optional("preproc_image_size")?.filter(|_| projector == "lightonocr");
-                let stated = optional("image_max_pixels")?.filter(|_| hears_pixels).map(|pixels| pixels / side / side);
-                // Sides are rounded up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
+                let stated =
+                    optional("image_max_pixels")?.filter(|_| reads_max_pixels).map(|pixels| pixels / side / side);
+                // llama.cpp rounds each side up to whole tokens (mtmd-image.cpp, `calc_size_preserved_ratio`).
                 let per_side = n(longest.unwrap_or(image).div_ceil(side).next_multiple_of(merge));
                 let square = if tokens == 0 { per_side * per_side } else { n(0) };
                 let tokens = if stated.is_some() { 0 } else { tokens };
@@ -195,8 +200,7 @@ impl Encoder {
         for tensor in header.tensors().filter(|tensor| tensor.n_dims() == 2) {
             let ([ne0, ne1, ..], name) = (tensor.shape(), tensor.name());
             if name.starts_with(&format!("{}.blk.", &kind[..1])) && name.contains(".ffn_") {
-                // Old files state no width, and some name the two matrices the wrong way round (clip.cpp,
-                // `load_tensors`).
+                // Old files state no width, and some swap the names of the two matrices (clip.cpp, `load_tensors`).
                 n_ff = n_ff.max(ne0).max(ne1);
                 is_gated |= name.contains(".ffn_gate.");
             } else if !name.contains(".blk.") && !name.contains("posit") && !name.contains("pos_embed") {
@@ -213,10 +217,11 @@ impl Encoder {
             patches,
             tokens,
             merged,
-            // InternVL's (models.h, `support_batch`; mtmd.cpp, `mtmd_context_params_default`, `batch_max_tokens`).
+            // InternVL batches its tiles (models.h, `support_batch`; mtmd.cpp, `mtmd_context_params_default`,
+            // `batch_max_tokens`).
             batch: if projector == "internvl" { (n(1024) * per_token / patches).max(n(1)) } else { n(1) },
-            // The picture also in the buffer from which it is copied, and four indices at most of the order of windows
-            // (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
+            // The picture also occupies the buffer that it is copied from. At most four indices describe the order of
+            // windows (models/qwen2vl.cpp, `clip_graph_qwen2vl::build`).
             beside: n(4) * (n(2) * picture + projected / per_token + n(6)),
             attention: stream * n(17) / n(2),
             step: forward.max(n(5) * stream + n(4) * picture),
@@ -228,36 +233,37 @@ impl Encoder {
         })
     }
 
-    /// Positions of all that is computed at once, where images have at most so many tokens: some encoders have a class
-    /// token beside the patches of each, and LFM2's tiles have 256 (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
+    /// Positions of one computation for images of at most `max_image_tokens` tokens. Some encoders add a class token to
+    /// each image, and LFM2's tiles have 256 tokens (mtmd-image.h, `mtmd_image_preprocessor_lfm2`).
     fn positions(&self, max_image_tokens: Option<u32>) -> Saturating<u64> {
         let tokens = max_image_tokens.map_or(self.tokens, |limit| u64::from(limit).max(self.tokens.min(256)));
         (self.patches.max(self.merged * Saturating(tokens)) + Saturating(1)) * self.batch
     }
 
-    /// An upper bound of the encoder's buffers for its largest input: of the one where it computes, and of the one on
-    /// the host from which that is filled. Of scores that are not fused so many are held at once.
+    /// Upper bounds of the encoder's buffers for its largest input: on the device that computes, and on the host, which
+    /// fills them. `scores` is the number of unfused score matrices held at once.
     ///
-    /// `benches/clip-buffers` holds it against what clip.cpp reserves, for images from 4 tokens to the largest by
-    /// CUDA's, Vulkan's, Metal's and the CPU's rules. llama.cpp warms up with a smaller image where a projector takes
-    /// any size (`set_warmup_n_tokens`, clip-model.h), and takes more when a larger one comes.
+    /// `benches/clip-buffers` compares this bound with clip.cpp's reservation, for images from 4 tokens to the largest
+    /// and with the rules of CUDA, Vulkan, Metal and the CPU. llama.cpp warms up with a smaller image if a projector
+    /// takes any size (`set_warmup_n_tokens`, clip-model.h), and allocates more for a larger one later.
     fn buffers(&self, max_image_tokens: Option<u32>, scores: u64) -> (Saturating<u64>, Saturating<u64>) {
         let (positions, scores) = (self.positions(max_image_tokens), Saturating(scores));
         let pairs = positions * positions / self.batch;
         let beside = positions * self.beside + pairs * self.masks + SLACK;
         let attention = positions * self.attention;
         let device = beside + (attention + scores * pairs * self.scores).max(positions * self.step);
-        // What a GPU cannot fuse the CPU does (clip.cpp, `warmup`), with queries, keys and values of its own.
+        // The CPU computes attention that a GPU cannot fuse (clip.cpp, `warmup`), with its own queries, keys and
+        // values.
         (device, beside + attention * scores)
     }
 }
 
-/// Whether a word is in a list of them.
+/// Whether a list separated by spaces contains this word.
 fn is_listed(list: &str, word: &str) -> bool {
     list.split(' ').any(|listed| listed == word)
 }
 
-/// A file without this key, or with 0 for it.
+/// The error for a key that is missing or 0.
 fn missing(header: &Header, key: &str) -> Error {
     Error::Missing { file: file(header), key: key.to_owned() }
 }

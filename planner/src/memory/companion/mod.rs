@@ -1,15 +1,15 @@
-//! What is loaded beside the main model: a projector that makes it see or hear (*mmproj*), a small model
-//! that drafts for it.
+//! Companions: files loaded beside the main model. A projector (*mmproj*) lets it see or hear, and a small model drafts
+//! for it.
 //!
-//! A header flows in; [`CompanionBytes`] flow out, for one GPU that takes all of it or for the host alone, so that a
-//! plan can leave that room. llama.cpp places neither of them layer by layer by itself: an mmproj goes to one device as
-//! a whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
+//! A header flows in. [`CompanionBytes`] flow out, for one GPU that takes the whole companion or for the host alone, so
+//! that a plan can leave room for it. llama.cpp does not split companions by layers: an mmproj goes to one device as a
+//! whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
 //!
-//! * A **draft** is a model like any other: its bytes are the [`Estimate`](super::Estimate) of a full offload, in the
-//!   [context](Companion::draft_context) that llama.cpp's programs give it.
-//! * Of an **mmproj** the weights are exact by the backend's rules. What its computation takes is an upper bound for
-//!   the largest image that llama.cpp would hand it, not for the smaller one that it warms up with. It cannot be
-//!   probed: the code that loads it (`libmtmd`) is no part of our build.
+//! - A **draft** is a normal model. Its bytes are the [`Estimate`](super::Estimate) of a full offload, in the
+//!   [context](Companion::draft_context) that llama.cpp's programs use.
+//! - An **mmproj** has exact weights by the backend's rules. Its compute buffers are an upper bound for the largest
+//!   image that llama.cpp accepts, which is larger than the image of the warm-up. It cannot be probed, because our
+//!   build does not include the code that loads it (`libmtmd`).
 
 mod draft;
 mod error;
@@ -25,7 +25,7 @@ use crate::machine::Gpu;
 
 use self::draft::Draft;
 use self::mmproj::Mmproj;
-use super::{ContextParams, Footprint, Workload};
+use super::{ContextParams, Footprint, PeakSizes};
 
 pub use error::Error;
 
@@ -53,26 +53,26 @@ enum Kind {
     Draft(Box<Draft>),
 }
 
-/// What a companion is for.
+/// The purpose of a companion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Role {
-    /// It turns images or sound into embeddings: llama.cpp's `--mmproj`.
+pub enum CompanionRole {
+    /// Turns images or sound into embeddings: llama.cpp's `--mmproj`.
     #[error("mmproj")]
     Mmproj,
-    /// It drafts tokens that the main model checks: llama.cpp's `--model-draft`.
+    /// Drafts tokens that the main model checks: llama.cpp's `--model-draft`.
     #[error("draft")]
     Draft,
 }
 
-/// What a companion takes, in bytes.
+/// The memory of a companion, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CompanionBytes {
-    /// On the GPU that it was asked for; nothing where it is on the host alone.
+    /// Bytes on the GPU; all 0 if the companion is on the host alone.
     pub gpu: Footprint,
-    /// On the host: all of it, or what stays there.
+    /// Bytes on the host: the whole companion, or the part that stays there.
     pub host: Footprint,
     /// Bytes by which the GPU's `compute` may be too low.
     pub gpu_uncertainty: u64,
@@ -81,30 +81,30 @@ pub struct CompanionBytes {
 }
 
 impl Companion {
-    /// A projector and its encoder, for images or for sound.
+    /// An encoder and projector for images or sound.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] for a key without which it
-    /// has no size, [`Error::Unread`] where we know no bound of its memory.
+    /// [`Error::WrongKind`] for a file whose architecture is not `clip`, [`Error::Missing`] for a missing key that its
+    /// size depends on, [`Error::Unread`] if no bound of its memory is known.
     pub fn mmproj(header: &Header) -> Result<Self, Error> {
         let kind = Kind::Mmproj(Box::new(Mmproj::read(header)?));
         Ok(Self { name: header.title().unwrap_or_default(), kind })
     }
 
-    /// A small model of the same vocabulary, which drafts.
+    /// A small model with the same vocabulary, which drafts.
     ///
     /// # Errors
     ///
     /// [`Error::WrongKind`] for an mmproj, [`Error::Unread`] for a head that computes with the main model's hidden
-    /// states, [`Error::Profile`] for what is no model.
+    /// states, [`Error::Profile`] for a file that is not a usable model.
     pub fn draft(header: &Header) -> Result<Self, Error> {
         let draft = Box::new(Draft::read(header)?);
         Ok(Self { name: draft.profile.name.clone(), kind: Kind::Draft(draft) })
     }
 
-    /// Limits the tokens of an image, as llama.cpp's `--image-max-tokens` does where the projector takes images of any
-    /// size; 0 is no limit. Anything else is not changed by it.
+    /// Limits the tokens of an image, like llama.cpp's `--image-max-tokens`; 0 means no limit. It affects only
+    /// projectors that take images of any size.
     pub fn max_image_tokens(mut self, tokens: u32) -> Self {
         if let Kind::Mmproj(mmproj) = &mut self.kind {
             mmproj.max_image_tokens = (tokens > 0).then_some(tokens);
@@ -112,27 +112,27 @@ impl Companion {
         self
     }
 
-    /// What it is for.
-    pub const fn role(&self) -> Role {
+    /// The purpose of the companion.
+    pub const fn role(&self) -> CompanionRole {
         match self.kind {
-            Kind::Mmproj(_) => Role::Mmproj,
-            Kind::Draft(_) => Role::Draft,
+            Kind::Mmproj(_) => CompanionRole::Mmproj,
+            Kind::Draft(_) => CompanionRole::Draft,
         }
     }
 
-    /// Its name for people: `general.name`, or that of the file.
+    /// The name for people: `general.name`, or else the file's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The context of a draft beside a main model with these parameters; `None` of an mmproj.
+    /// The context of a draft beside a main model with these parameters; `None` for an mmproj.
     ///
-    /// It has as many tokens as the main model's after padding, and one output per sequence (common/speculative.cpp,
-    /// `common_base_params_to_speculative`; examples/speculative-simple is the same).
+    /// It has as many tokens as the main model's padded context and one output per sequence (common/speculative.cpp,
+    /// `common_base_params_to_speculative`; examples/speculative-simple does the same).
     ///
     /// # Errors
     ///
-    /// [`Error::Context`] where llama.cpp would not take the main model's parameters.
+    /// [`Error::Context`] if llama.cpp would reject the main model's parameters.
     pub fn draft_context(&self, main: &ContextParams) -> Result<Option<ContextParams>, Error> {
         match &self.kind {
             Kind::Mmproj(_) => Ok(None),
@@ -140,8 +140,8 @@ impl Companion {
         }
     }
 
-    /// Checks that llama.cpp would use it with this main model: a draft by its vocabulary, an mmproj by the width of
-    /// what it gives, where we know which tensor says that.
+    /// Checks that llama.cpp would accept the companion for this main model: a draft by its vocabulary, an mmproj by
+    /// the width of its output if the output tensor is known.
     ///
     /// # Errors
     ///
@@ -153,12 +153,12 @@ impl Companion {
         }
     }
 
-    /// What it takes when all of it that can be is on this GPU, or without one on the host alone, beside a main model
-    /// with these parameters. Of a GPU's memory only its backend matters, not how much is free.
+    /// The companion's memory beside a main model with these parameters, on this GPU as far as possible, or without a
+    /// GPU on the host alone. Only the GPU's backend matters, not its free memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Context`] where llama.cpp would not take the parameters.
+    /// [`Error::Context`] if llama.cpp would reject the parameters.
     pub fn bytes(&self, gpu: Option<&Gpu>, main: &ContextParams) -> Result<CompanionBytes, Error> {
         match &self.kind {
             Kind::Mmproj(mmproj) => Ok(mmproj.bytes(gpu, main.flash_attn)),
@@ -166,16 +166,16 @@ impl Companion {
         }
     }
 
-    /// What it makes a driver and its pools do beside the main model: it computes with a backend of its own, whose
-    /// pools come to the main model's (its share of the [growth](super::HeadroomParts::growth)).
+    /// The companion's contribution to the headroom beside the main model's. It computes with its own backend, whose
+    /// pools add to the main model's (the [growth](super::HeadroomParts::growth) part).
     ///
     /// # Errors
     ///
-    /// [`Error::Context`] where llama.cpp would not take the parameters.
-    pub fn workload(&self, main: &ContextParams) -> Result<Workload, Error> {
+    /// [`Error::Context`] if llama.cpp would reject the parameters.
+    pub fn peak_sizes(&self, main: &ContextParams) -> Result<PeakSizes, Error> {
         match &self.kind {
-            Kind::Mmproj(mmproj) => Ok(mmproj.workload()),
-            Kind::Draft(draft) => draft.workload(main),
+            Kind::Mmproj(mmproj) => Ok(mmproj.peak_sizes()),
+            Kind::Draft(draft) => draft.peak_sizes(main),
         }
     }
 }
@@ -186,7 +186,7 @@ impl fmt::Display for Companion {
     }
 }
 
-/// The file of a header, for errors.
+/// The file name of a header, for errors.
 fn file(header: &Header) -> String {
     header.path().display().to_string()
 }

@@ -1,18 +1,18 @@
-//! Whether a draft has the main model's vocabulary, as far as the two headers say it.
+//! Whether a draft and the main model have the same vocabulary, as far as the headers say.
 
 use crate::gguf::{self, Header};
 
 use super::{Error, file};
 
 /// `SPEC_VOCAB_MAX_SIZE_DIFFERENCE` (common/speculative.cpp).
-const MOST_DIFFERENCE: u64 = 128;
+const MAX_SIZE_DIFFERENCE: u64 = 128;
 
-/// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): tokens before it may differ.
+/// `SPEC_VOCAB_CHECK_START_TOKEN_ID` (common/speculative.cpp): earlier tokens may differ.
 const FIRST_COMPARED: usize = 5;
 
-/// Checks that both use the same tokenizer, that their sizes are near each other, that their tokens have the same
-/// texts, and that the same tokens are put before and after a text, where both headers say so. llama.cpp checks the
-/// same, with its defaults where a header is silent (common/speculative.cpp, `common_speculative_are_compatible`).
+/// Checks that both headers have the same tokenizer, vocabularies of similar size, tokens with the same texts, and the
+/// same tokens added before and after a text, as far as both state them. llama.cpp checks the same, with its defaults
+/// for missing keys (common/speculative.cpp, `common_speculative_are_compatible`).
 pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     let differs = |what: &str, of_draft: String, of_main: String| {
         Err(Error::Vocabulary { draft: file(draft), main: file(main), what: what.to_owned(), of_draft, of_main })
@@ -30,8 +30,8 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
         }
     }
     let (ours, theirs) = (size(draft)?, size(main)?);
-    if ours.abs_diff(theirs) > MOST_DIFFERENCE {
-        let of_main = format!("{theirs}, more than {MOST_DIFFERENCE} tokens apart");
+    if ours.abs_diff(theirs) > MAX_SIZE_DIFFERENCE {
+        let of_main = format!("{theirs}, more than {MAX_SIZE_DIFFERENCE} tokens apart");
         return differs("the size of the vocabulary", ours.to_string(), of_main);
     }
     let tokens = "tokenizer.ggml.tokens";
@@ -47,7 +47,7 @@ pub(super) fn compatible(draft: &Header, main: &Header) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tokens of the vocabulary; of a model without one as many as are counted.
+/// Tokens of the vocabulary; for a model without one, the number in `vocab_size`.
 fn size(header: &Header) -> Result<u64, gguf::Error> {
     match header.array("tokenizer.ggml.tokens")? {
         Some(tokens) => Ok(tokens.len()),
@@ -55,7 +55,7 @@ fn size(header: &Header) -> Result<u64, gguf::Error> {
     }
 }
 
-/// What the header says is put before or after a text: a token, or nothing; `None` where it does not say.
+/// The token added before or after a text, or "not added"; `None` if the header does not say.
 fn added(header: &Header, name: &str) -> Result<Option<String>, gguf::Error> {
     let is_added = header.bool(&format!("tokenizer.ggml.add_{name}_token"))?;
     let id = header.u32(&format!("tokenizer.ggml.{name}_token_id"))?;
@@ -75,7 +75,7 @@ mod tests {
     use super::{Error, compatible};
     use crate::gguf::Builder;
 
-    /// Tokens `t0`, `t1`, ..., but for one with another text.
+    /// Tokens `t0`, `t1`, ..., one of them with another text.
     fn vocabulary(model: &str, n: usize, other: Option<usize>) -> Builder {
         let token = |id| if Some(id) == other { "other".to_owned() } else { format!("t{id}") };
         let tokens: Vec<String> = (0..n).map(token).collect();
@@ -94,15 +94,15 @@ mod tests {
     fn a_draft_has_the_main_models_vocabulary_or_the_error_says_what_differs() {
         let before = "the token before a text";
         for (draft, main, expected) in [
-            // One may be up to 128 tokens longer.
+            // One vocabulary may have up to 128 tokens more.
             (bpe(1000), bpe(1128), None),
             (bpe(1128), bpe(1000), None),
             (bpe(1000), bpe(1129), Some("the size of the vocabulary")),
             (vocabulary("llama", 1000, None), bpe(1000), Some("the type of the vocabulary")),
-            // Texts may differ in the first five tokens only.
+            // Only the first five tokens may differ.
             (vocabulary("gpt2", 1000, Some(4)), bpe(1000), None),
             (vocabulary("gpt2", 1000, Some(5)), bpe(1000), Some("token 5")),
-            // Which first token it is matters only where both add one.
+            // The token itself matters only if both add one.
             (first(7, false), first(8, false), None),
             (first(7, true), bpe(1000), None),
             (first(7, true), first(8, true), Some(before)),

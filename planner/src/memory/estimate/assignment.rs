@@ -1,34 +1,34 @@
-//! Which layer goes where: llama.cpp's own assignment (llama-model.cpp, `load_tensors`), its 32-bit
-//! arithmetic included.
+//! The assignment of layers to devices: llama.cpp's own (llama-model.cpp, `load_tensors`), in the same 32-bit
+//! arithmetic.
 
 use serde::{Deserialize, Serialize};
 
 use crate::memory::Error;
 
-/// Where a layer is put.
+/// The place of a layer or weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// The CPU and the host's memory.
+    /// The CPU, with the host's memory.
     Host,
     /// The GPU with this index.
     Gpu(usize),
 }
 
-/// Where every layer of a model is put.
+/// The place of every layer of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Assignment {
-    /// The blocks in order, next-token-prediction blocks included.
+    /// The blocks in order, including blocks that predict further tokens.
     pub blocks: Vec<Place>,
     /// The output layer.
     pub output: Place,
 }
 
 impl Assignment {
-    /// Puts `n_layer` blocks and the output layer where llama.cpp puts them.
+    /// Assigns `n_layer` blocks and the output layer as llama.cpp does.
     ///
-    /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` and more is everything. `points`
+    /// `n_gpu_layers` counts from the end: 1 is the output layer alone, `n_layer + 1` or more is everything. `points`
     /// are the [`split_points`] of the GPUs; without GPUs everything is on the host.
     pub fn new(n_layer: u32, n_gpu_layers: u32, points: &[f32]) -> Self {
         let all = n_layer + 1;
@@ -38,20 +38,20 @@ impl Assignment {
             if il < first || il - first >= on_gpus {
                 return Place::Host;
             }
-            // float(il - i_gpu_start) / act_gpu_layers, then std::upper_bound: the first point above it.
+            // llama.cpp: float(il - i_gpu_start) / act_gpu_layers, then std::upper_bound, the first point above it.
             let share = (il - first) as f32 / on_gpus as f32;
             let gpu = points.partition_point(|&point| point <= share);
-            // The last point is 1 or the rounding of it, and a share is below 1: rounding can leave it out, where
-            // llama.cpp throws (`devices.at`). One GPU's point is exactly 1.
+            // The last point is 1 up to rounding, and a share is below 1. If rounding puts the share at or above the
+            // last point, llama.cpp throws (`devices.at`). A single GPU's point is exactly 1.
             Place::Gpu(gpu.min(points.len() - 1))
         };
         Self { blocks: (0..n_layer).map(place).collect(), output: place(n_layer) }
     }
 
-    /// Puts the last layers on GPUs, so many on each in the GPUs' order: what llama.cpp makes of
-    /// [`Split::by_counts`](crate::memory::Split::by_counts).
+    /// Assigns the last layers to GPUs, `counts[i]` of them to GPU `i`: the result of
+    /// [`Split::by_counts`](crate::memory::Split::by_counts) in llama.cpp.
     ///
-    /// Counts that are together more than there are layers are cut at the end.
+    /// Counts beyond the number of layers are cut off at the end.
     pub fn by_counts(n_layer: u32, counts: &[u32]) -> Self {
         let all = n_layer as usize + 1;
         let counts = counts.iter().map(|&count| count as usize);
@@ -63,18 +63,17 @@ impl Assignment {
         Self { blocks, output }
     }
 
-    /// All layers in order, the output layer last.
+    /// The places of all layers in order, the output layer last.
     pub fn layers(&self) -> impl Iterator<Item = Place> {
         self.blocks.iter().copied().chain([self.output])
     }
 }
 
-/// `llama_max_devices()`: more proportions are not read.
+/// `llama_max_devices()`: llama.cpp reads no further proportions.
 const MAX_DEVICES: usize = 16;
 
-/// The proportions that llama.cpp splits by, of those that it is given for `n_gpus` GPUs: missing ones are 0, further
-/// ones are not looked at. `None` stands for the free bytes, by which it splits where all are 0 (llama-model.cpp,
-/// `load_tensors`).
+/// The proportions that llama.cpp uses for `n_gpus` GPUs: missing ones are 0, surplus ones are ignored. `None` if all
+/// are 0: llama.cpp then splits by free bytes (llama-model.cpp, `load_tensors`).
 pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<Vec<f32>>, Error> {
     let bad = |index: usize, limit| Error::TensorSplit { index, value: tensor_split[index].to_string(), limit };
     if tensor_split.len() > MAX_DEVICES {
@@ -88,17 +87,17 @@ pub(super) fn proportions(tensor_split: &[f32], n_gpus: usize) -> Result<Option<
     parts.resize(n_gpus, 0.0);
     if !parts.iter().sum::<f32>().is_finite() {
         let last = n_gpus.min(tensor_split.len()) - 1;
-        return Err(bad(last, "their sum is more than a float holds"));
+        return Err(bad(last, "their sum exceeds the range of a float"));
     }
     Ok(parts.iter().any(|&part| part > 0.0).then_some(parts))
 }
 
-/// The points at which the layers change from one GPU to the next: the cumulative shares of `weights`, which are free
-/// bytes where no `tensor_split` is given (llama-model.cpp, `load_tensors`).
+/// The points where the layers pass from one GPU to the next: the cumulative shares of `weights`, which are free bytes
+/// if no `tensor_split` is given (llama-model.cpp, `load_tensors`).
 ///
 /// # Errors
 ///
-/// [`Error::NothingFree`] where all weights are 0, at which llama.cpp divides by zero and throws.
+/// [`Error::NothingFree`] if all weights are 0: llama.cpp divides by zero there and throws.
 pub fn split_points(weights: &[f32]) -> Result<Vec<f32>, Error> {
     let mut sum = 0.0f32;
     let add = |weight: &f32| {
@@ -121,7 +120,7 @@ mod tests {
     use crate::memory::Split;
 
     #[test]
-    fn proportions_are_cut_and_filled_to_the_gpus_and_what_is_none_is_an_error_that_names_it() {
+    fn proportions_are_fitted_to_the_gpus_and_invalid_ones_are_named_in_an_error() {
         let taken = |given: &[f32]| proportions(given, 2).unwrap();
         assert_eq!((taken(&[1.0, 2.0, 3.0]), taken(&[1.0])), (Some(vec![1.0, 2.0]), Some(vec![1.0, 0.0])));
         // The free bytes decide.
@@ -146,7 +145,7 @@ mod tests {
             n_layer in 1u32..=512,
             cuts in prop::collection::vec(0u32..=513, 0..16),
         ) {
-            // Any way to cut the layers into a host's part and up to 15 GPUs' parts, empty ones included.
+            // A random division of the layers into the host's part and up to 15 GPUs' parts, some of them empty.
             let mut cuts: Vec<u32> = cuts.into_iter().map(|cut| cut.min(n_layer + 1)).collect();
             cuts.sort_unstable();
             let mut counts: Vec<u32> = cuts.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -155,7 +154,7 @@ mod tests {
             let wanted = Assignment::by_counts(n_layer, &counts);
             let points = match proportions(&split.tensor_split, counts.len()).unwrap() {
                 Some(parts) => split_points(&parts).unwrap(),
-                // One GPU needs none; several with nothing on them have none.
+                // A single GPU needs no proportions; several GPUs without layers have none.
                 None => {
                     prop_assert!(counts.len() == 1 || split.n_gpu_layers == 0);
                     vec![1.0]

@@ -1,29 +1,29 @@
-//! What a placement stores on each device.
+//! The stored bytes of a placement on each device.
 
 use crate::memory::{Footprint, Footprints};
 
 use super::Place;
-use super::kv::Held;
+use super::kv::CacheKinds;
 use super::weights::Largest;
 
-/// What one device stores: bytes, and what its compute buffer depends on.
+/// The stored bytes of one device, and the facts that its compute buffer depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Share {
     pub(super) weights: u64,
     pub(super) kv: u64,
-    /// Its largest matrices.
+    /// The largest matrices on the device.
     pub(super) largest: Largest,
-    /// What its blocks keep, wherever their caches are.
-    pub(super) held: Held,
+    /// The kinds of caches of its blocks, wherever the caches are.
+    pub(super) held: CacheKinds,
 }
 
-/// What all devices store.
+/// The stored bytes of all devices.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cost {
     pub(super) gpus: Vec<Share>,
     pub(super) host: Share,
-    /// Whether overrides put weights on GPUs, or the output on the host.
-    pub(super) astray: bool,
+    /// Whether overrides put weights on GPUs, or the output matrix on the host.
+    pub(super) weights_moved: bool,
     /// Elements of keys and of values of the largest block.
     pub(super) largest_elements: (u64, u64),
     /// Bytes of the largest cache on the host.
@@ -31,7 +31,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// The share of a device. A GPU that the estimate was not given counts as the host.
+    /// The share of a device. A GPU outside the estimate counts as the host.
     pub(super) fn at(&mut self, place: Place) -> &mut Share {
         match place {
             Place::Gpu(gpu) => self.gpus.get_mut(gpu).unwrap_or(&mut self.host),
@@ -39,7 +39,7 @@ impl Cost {
         }
     }
 
-    /// The bytes, without compute buffers.
+    /// The bytes without compute buffers.
     pub(super) fn footprints(&self) -> Footprints {
         let footprint = |share: &Share| Footprint::new(share.weights, share.kv, 0);
         Footprints::new(self.gpus.iter().map(footprint).collect(), footprint(&self.host))

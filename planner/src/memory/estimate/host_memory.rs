@@ -1,5 +1,5 @@
-//! Which of the host's buffer types a weight is put into. To the sum of bytes that makes no difference but for a tied
-//! embedding, which is there twice where its two uses choose differently; to what is mapped it does.
+//! The buffer type of each weight on the host. It changes the bytes only for a tied embedding, which is stored twice if
+//! its two uses choose different types. It also decides which weights are mapped.
 
 use crate::gguf::TensorType;
 use crate::machine::Gpu;
@@ -9,34 +9,35 @@ use crate::profile::{Group, Weight};
 
 use super::weights::StoredWeight;
 
-/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes with them for large batches;
-/// if not, the CPU may repack them, and then computes with them itself (ggml-backend.cpp,
+/// Whether the host's weights lie in memory that a GPU has pinned. If so, the GPU computes large batches with them. If
+/// not, the CPU may repack them and then computes with them itself (ggml-backend.cpp,
 /// `ggml_backend_sched_backend_id_from_cur`; llama-model.cpp, `make_cpu_buft_list`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pinned {
-    /// By a GPU of this kind.
+    /// Pinned by a GPU of this family.
     Yes(Family),
-    /// We have not read the backend.
+    /// Unknown: we have not read the backend's code.
     Perhaps,
     No,
 }
 
 impl Pinned {
-    /// The first GPU that offers pinned memory gives it (llama-model.cpp, `make_cpu_buft_list`). Where one before it
-    /// may too, it is pinned in any case, and what the two take differs in types that hardly any model has.
-    pub(super) fn by(gpus: &[&Gpu]) -> Self {
-        let surest = |one: &Self| match one {
+    /// The first GPU that offers pinned memory decides (llama-model.cpp, `make_cpu_buft_list`). If an unknown one
+    /// before it may offer some too, memory is pinned in any case, and the two backends differ only in types that
+    /// hardly any model has.
+    pub(super) fn from_gpus(gpus: &[&Gpu]) -> Self {
+        let surest = |pinned: &Self| match pinned {
             Self::Yes(_) => 0,
             Self::Perhaps => 1,
             Self::No => 2,
         };
-        gpus.iter().map(|gpu| Self::of(&gpu.backend)).min_by_key(surest).unwrap_or(Self::No)
+        gpus.iter().map(|gpu| Self::from_backend(&gpu.backend)).min_by_key(surest).unwrap_or(Self::No)
     }
 
-    /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp have it; ggml-metal.cpp,
-    /// ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp have NULL there.
-    fn of(backend: &str) -> Self {
-        match (Family::of(backend), backend) {
+    /// `get_host_buffer_type` of each backend's device: ggml-cuda.cu and ggml-vulkan.cpp implement it; in
+    /// ggml-metal.cpp, ggml-rpc.cpp, ggml-opencl.cpp and ggml-webgpu.cpp it is NULL.
+    fn from_backend(backend: &str) -> Self {
+        match (Family::from_backend(backend), backend) {
             (family @ (Family::Cuda | Family::Vulkan), _) => Self::Yes(family),
             (Family::Metal, _) | (_, "RPC" | "OpenCL" | "WebGPU") => Self::No,
             (Family::Other, _) => Self::Perhaps,
@@ -44,9 +45,8 @@ impl Pinned {
     }
 }
 
-/// What decides which of the host's buffer types a weight is put into: the pinned memory of a GPU, that of the
-/// CPU's own arrangement, or plain memory (llama-model.cpp, `make_cpu_buft_list`; the first that can do what
-/// the weight is for).
+/// The facts that decide a host weight's buffer type: a GPU's pinned memory, the CPU's rearranged layout, or plain
+/// memory. llama.cpp takes the first that supports the weight's operation (llama-model.cpp, `make_cpu_buft_list`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostMemory {
     pinned: Pinned,
@@ -59,7 +59,7 @@ impl HostMemory {
         Self { pinned, repack: params.repack, mmap: params.mmap }
     }
 
-    /// Whether the CPU may repack this weight: not if pinned memory, which comes first, takes it.
+    /// Whether the CPU may repack this weight. Pinned memory comes first and prevents it.
     fn repacks(&self, weight: &StoredWeight) -> bool {
         self.repack
             && !matches!(self.pinned, Pinned::Yes(_))
@@ -68,9 +68,9 @@ impl HostMemory {
             && repackable(&weight.weight)
     }
 
-    /// What pinned memory takes beside the host's weights: of Vulkan, 32 bytes per buffer of at most a GiB
-    /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`). What is pinned becomes plain memory with a
-    /// mapped file (llama-model-loader.cpp, `create_tensor`).
+    /// Bytes that pinned memory takes beyond the weights: on Vulkan, 32 bytes for each buffer of at most 1 GiB
+    /// (ggml-vulkan.cpp, `ggml_backend_vk_host_buffer_type_alloc_buffer`). With a mapped file, pinned memory becomes
+    /// plain memory (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn beside(&self, bytes: u64) -> u64 {
         match self.pinned {
             Pinned::Yes(Family::Vulkan) if !self.mmap => bytes.div_ceil(1 << 30).saturating_mul(32),
@@ -78,28 +78,27 @@ impl HostMemory {
         }
     }
 
-    /// Whether the host keeps a tied embedding twice: where the lookup and the product choose different buffer types
+    /// Whether the host stores a tied embedding twice: if the lookup and the product choose different buffer types
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn keeps_twice(&self, weight: &StoredWeight) -> bool {
         match self.pinned {
             Pinned::No => self.repacks(weight),
             Pinned::Perhaps => self.repacks(weight) || !self.mmap,
-            // It takes either use of every type that embeddings are published in.
+            // Pinned memory supports both uses for every type that embeddings are published in.
             Pinned::Yes(_) => false,
         }
     }
 }
 
-/// Whether this CPU may rearrange this matrix (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). What it
-/// does depends on its instruction set, of which only the architecture is known here; the rearranged matrix is as large
-/// as before.
+/// Whether this CPU may repack this matrix (ggml-cpu/repack.cpp, `ggml_repack_get_optimal_repack_type`). The decision
+/// depends on the instruction set, of which only the architecture is known here. Repacking does not change the size.
 fn repackable(weight: &Weight) -> bool {
     use TensorType::{IQ4_NL, MXFP4, Q1_0, Q2_K, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     let everywhere = matches!(weight.ty, Q4_0 | Q2_K | Q4_K | IQ4_NL | MXFP4);
     if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
         return everywhere && weight.shape[1].is_multiple_of(8);
     }
-    // Only the kernels for Arm and RISC-V take these.
+    // Only the kernels for Arm and RISC-V repack these types.
     everywhere || matches!(weight.ty, Q1_0 | Q8_0 | Q5_K | Q6_K)
 }
 
@@ -120,7 +119,7 @@ mod tests {
             (&[], Pinned::No),
         ] {
             let gpus: Vec<Gpu> = backends.iter().map(|backend| Gpu::new("card").backend(*backend)).collect();
-            assert_eq!(Pinned::by(&gpus.iter().collect::<Vec<_>>()), by, "{backends:?}");
+            assert_eq!(Pinned::from_gpus(&gpus.iter().collect::<Vec<_>>()), by, "{backends:?}");
         }
     }
 }

@@ -1,78 +1,78 @@
-//! Bytes of keys, values and recurrent states per device: exact where the law is known (llama-kv-cache.cpp and
-//! llama-kv-cache-iswa.cpp and llama-memory-recurrent.cpp, the constructor).
+//! Bytes of keys, values and recurrent states on each device: exact if the layout is known (the constructors in
+//! llama-kv-cache.cpp, llama-kv-cache-iswa.cpp and llama-memory-recurrent.cpp).
 
 use std::borrow::Cow;
 
 use crate::gguf::TensorType;
 use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
-use crate::profile::{BlockState, KeptTensor, ModelProfile, Part, Rows, StateLaw};
+use crate::profile::{BlockState, KeptTensor, KvLayout, ModelProfile, Part, Rows};
 
 use super::cost::Cost;
 use super::{Assignment, Place};
 
-/// Which kinds of caches there are among those of some blocks.
+/// The kinds of caches among those of some blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Held {
-    /// Of every token, or of a state.
+pub(super) struct CacheKinds {
+    /// A cache of every token, or a state.
     pub(super) full: bool,
-    /// Of a window.
+    /// A cache of a window.
     pub(super) windowed: bool,
 }
 
-impl Held {
-    fn by(block: &BlockState) -> Self {
+impl CacheKinds {
+    fn new(block: &BlockState) -> Self {
         let windowed = block.kept.iter().any(|kept| matches!(kept.rows, Rows::Window(_)));
         Self { full: !windowed && !block.kept.is_empty(), windowed }
     }
 
-    /// Those of both.
+    /// The kinds of both.
     pub(super) const fn and(self, other: Self) -> Self {
         Self { full: self.full || other.full, windowed: self.windowed || other.windowed }
     }
 }
 
-/// The bytes of what one block keeps on each device.
+/// Bytes of one block's cache on each device.
 #[derive(Debug, Clone, Default)]
 struct Cache {
     gpus: Vec<u64>,
     host: u64,
     /// Elements of keys and of values.
     elements: (u64, u64),
-    held: Held,
+    held: CacheKinds,
 }
 
-/// A model's caches, one per block, for the GPUs at hand.
+/// A model's caches, one for each block, on the given GPUs.
 #[derive(Debug, Clone)]
 pub(super) struct KvTable {
     blocks: Vec<Cache>,
     offload: bool,
-    /// Cells of the caches that keep a window; 0 without.
+    /// Cells of the largest windowed cache; 0 without one.
     pub(super) window_cells: u64,
 }
 
-/// What the parameters of the context make of a block's state.
+/// The context's parameters, which turn a block's state into tensors.
 struct Shape<'a> {
     params: &'a ContextParams,
     sizes: &'a ContextSizes,
-    /// The width of all values, where they are stored transposed.
+    /// The width of all values, if they are stored transposed.
     transposed: Option<u32>,
 }
 
 impl Shape<'_> {
-    /// Cells of a cache that keeps a window, which so many sequences share: the size is computed in 32 bits
+    /// Cells of a windowed cache that `sharing` sequences share. llama.cpp computes the size in 32 bits
     /// (llama-kv-cache-iswa.cpp, the constructor).
     fn window_cells(&self, window: u32, sharing: u32) -> u64 {
         if self.params.swa_full {
             return self.sizes.cells;
         }
-        // Of what fits a batch (llama-context.cpp, the constructor).
+        // The batch is limited by the context first (llama-context.cpp, the constructor).
         let n_ubatch = self.params.computed().min(self.params.n_ctx);
         let tokens = window.wrapping_mul(sharing).wrapping_add(n_ubatch);
         self.sizes.cells.min(u64::from(tokens)).next_multiple_of(256)
     }
 
-    /// Cells of a windowed cache; 0 of another.
+    /// Cells of a windowed cache; 0 for any other.
     fn window_of(&self, rows: Rows) -> u64 {
         match rows {
             Rows::Window(window) if self.params.kv_unified => self.window_cells(window, self.params.n_seq_max),
@@ -86,26 +86,26 @@ impl Shape<'_> {
         let (each, count) = match rows {
             Rows::Tokens => (self.sizes.cells, self.sizes.streams),
             Rows::Window(_) => (self.window_of(rows), self.sizes.streams),
-            // Each sequence has caches of its own, also where they share one context.
+            // Each sequence has its own caches, even if the sequences share one context.
             Rows::OwnWindow(_) => (self.window_of(rows), n_seq),
             Rows::Groups(tokens) => {
                 let groups = self.sizes.cells.div_ceil(u64::from(tokens.max(1)));
                 (groups.max(1).next_multiple_of(256), n_seq)
             }
-            // One more for each token that it can be taken back (llama-memory-recurrent.cpp, the constructor).
+            // One more row for each token of rollback (llama-memory-recurrent.cpp, the constructor).
             Rows::States => (1 + u64::from(self.params.n_rs_seq), n_seq),
             Rows::Sequences => (1, n_seq),
         };
         each.saturating_mul(count)
     }
 
-    /// The type of a tensor, the elements of a row, and its rows.
+    /// A tensor's type, elements of a row, and number of rows.
     fn tensor(&self, kept: &KeptTensor) -> (TensorType, u64, u64) {
         let (type_k, type_v) = (self.params.type_k.tensor_type(), self.params.type_v.tensor_type());
         let (ty, n) = match kept.part {
             Part::Keys | Part::IndexKeys => (type_k, kept.n),
             Part::Values => (type_v, self.transposed.unwrap_or(kept.n)),
-            // Of one width in all blocks: what is stored transposed is no wider.
+            // All blocks have the same width, so a transposed tensor is no wider.
             Part::IndexValues => (type_v, kept.n),
             Part::State => (TensorType::F32, kept.n),
         };
@@ -121,8 +121,8 @@ impl KvTable {
         sizes: &ContextSizes,
     ) -> Self {
         let (blocks, widest_v) = blocks(profile);
-        // AUTO counts as with: the cache is made before llama.cpp finds out (llama-context.cpp, the constructor,
-        // `resolve_fused_ops`).
+        // AUTO counts as fused: llama.cpp creates the cache before it resolves AUTO (llama-context.cpp, the
+        // constructor, `resolve_fused_ops`).
         let transposed = (params.flash_attn == FlashAttention::Off).then_some(widest_v);
         let shape = Shape { params, sizes, transposed };
         let cache = |block: &BlockState| {
@@ -141,7 +141,7 @@ impl KvTable {
                 gpus: rules.iter().map(bytes).collect(),
                 host: bytes(&BackendRules::HOST),
                 elements: (elements(Part::Keys), elements(Part::Values)),
-                held: Held::by(block),
+                held: CacheKinds::new(block),
             }
         };
         let windows = blocks.iter().flat_map(|block| &block.kept).map(|kept| shape.window_of(kept.rows));
@@ -152,7 +152,7 @@ impl KvTable {
         }
     }
 
-    /// Bytes that a block's cache adds to a device, if the block is there: none where all caches are on the host.
+    /// Bytes that a block's cache adds to the device that holds the block; 0 if all caches are on the host.
     pub(super) fn block_bytes(&self, place: Place, block: usize) -> u64 {
         let bytes = self.blocks.get(block).filter(|_| self.offload).and_then(|cache| match place {
             Place::Gpu(gpu) => cache.gpus.get(gpu).copied(),
@@ -161,7 +161,7 @@ impl KvTable {
         bytes.unwrap_or(0)
     }
 
-    /// Adds the caches under this assignment: each where its block is, or all on the host.
+    /// Adds the caches under this assignment: each on its block's device, or all on the host.
     pub(super) fn add_to(&self, cost: &mut Cost, assignment: &Assignment) {
         for (cache, &place) in self.blocks.iter().zip(&assignment.blocks) {
             let held = &mut cost.at(place).held;
@@ -183,7 +183,7 @@ impl KvTable {
     }
 }
 
-/// Bytes that `swa_full` adds to a model's caches, before any device's alignment.
+/// Bytes that `swa_full` adds to a model's caches, before alignment.
 pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u64 {
     let bytes = |swa_full| {
         let params = ContextParams { swa_full, ..params.clone() };
@@ -193,13 +193,13 @@ pub(crate) fn full_windows(profile: &ModelProfile, params: &ContextParams) -> u6
     bytes(true).saturating_sub(bytes(false))
 }
 
-/// What each block keeps, and the width of the widest values. Where the law is unknown: as if every block kept
-/// everything, which is more than sliding windows, compressed keys and reused layers take, but says nothing about
-/// recurrent states.
+/// The state of each block, and the width of the widest values. If the layout is unknown, every block counts as if it
+/// kept everything. That exceeds sliding windows, compressed keys and shared caches, but says nothing about recurrent
+/// states.
 fn blocks(profile: &ModelProfile) -> (Cow<'_, [BlockState]>, u32) {
     match &profile.state {
-        StateLaw::Known { blocks, widest_v, .. } => (blocks.into(), *widest_v),
-        StateLaw::Unknown { .. } => {
+        KvLayout::Known { blocks, widest_v, .. } => (blocks.into(), *widest_v),
+        KvLayout::Unknown { .. } => {
             let hparams = &profile.hparams;
             (hparams.every_block_in_full().into(), hparams.widest_v_of(&[]))
         }

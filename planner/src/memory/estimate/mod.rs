@@ -1,11 +1,10 @@
-//! The estimate: what a placement takes, by arithmetic over the header; microseconds per placement.
+//! The estimate: a placement's memory by arithmetic over the header, in microseconds.
 //!
-//! | part | how good |
-//! |---|---|
-//! | weights | exact to the byte for any list of GPUs, `tensor_split` and overrides, see [`Estimate::is_exact`] |
-//! | keys and values, recurrent state | the same for [`StateLaw::Known`](crate::profile::StateLaw), an upper bound for
-//! most others |
-//! | compute | a formula, within 3 % or 32 MiB of a device's total in 95 % of cases: [`Estimate::with_uncertainty`] |
+//! - Weights are exact to the byte for any list of GPUs, `tensor_split` and overrides: [`Estimate::is_exact`].
+//! - Keys, values and recurrent states are exact for [`KvLayout::Known`](crate::profile::KvLayout), and for most other
+//!   models an upper bound.
+//! - Compute buffers come from a formula, within 3 % or 32 MiB of a device's total in 95 % of cases:
+//!   [`Estimate::with_uncertainty`].
 
 pub mod assignment;
 mod buffers;
@@ -17,7 +16,7 @@ mod weights;
 use std::sync::Arc;
 
 use crate::machine::Gpu;
-use crate::profile::{ModelProfile, StateLaw, Weight};
+use crate::profile::{KvLayout, ModelProfile, Weight};
 
 use self::buffers::Buffers;
 use self::cost::{Cost, Share};
@@ -31,17 +30,17 @@ use super::{ContextParams, ContextSizes, Error, FileFacts, FlashAttention, Footp
 pub use assignment::{Assignment, Place, split_points};
 pub(crate) use kv::full_windows;
 
-/// Bytes by which the compute buffers of a placement may be larger than estimated, by device. None by default.
+/// Bytes by which a placement's compute buffers may exceed the estimate, by device. The default is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Uncertainty {
-    /// One per GPU, in the order in which the GPUs were given.
+    /// One entry per GPU, in the caller's order of GPUs.
     pub gpus: Vec<u64>,
-    /// The host.
+    /// The host's entry.
     pub host: u64,
 }
 
-/// What placements of one model on given GPUs take, for one set of parameters.
+/// The memory of all placements of one model on given GPUs, for one set of parameters.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Estimate {
@@ -58,17 +57,18 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Prepares the estimate: sums up each layer once. The GPUs' free bytes are the proportions of the split, as in
+    /// Prepares the estimate: sums up each layer once. Layers are split in proportion to the GPUs' free bytes, as in
     /// llama.cpp.
     ///
     /// # Errors
     ///
-    /// [`Error`] where llama.cpp would refuse the parameters or end the process.
+    /// [`Error`] if llama.cpp would reject the parameters or abort the process.
     pub fn new(profile: &ModelProfile, gpus: &[&Gpu], params: &ContextParams) -> Result<Self, Error> {
         Self::over(profile, gpus, params, None)
     }
 
-    /// The same weights, in the same places, in a context with other parameters, which map and rearrange them alike.
+    /// The estimate for another context, with the same weights in the same places. The parameters must map and
+    /// rearrange weights alike.
     pub(crate) fn with_params(
         &self,
         profile: &ModelProfile,
@@ -86,9 +86,9 @@ impl Estimate {
         params: &ContextParams,
         weights: Option<WeightTable>,
     ) -> Result<Self, Error> {
-        let mut params = params.clone().mapped_for(FileFacts::of(profile), gpus);
+        let mut params = params.clone().mapped_for(FileFacts::from_profile(profile), gpus);
         if profile.architecture == "grok" {
-            // llama.cpp fuses none of its attention (llama-context.cpp, `llama_init_from_model`).
+            // llama.cpp never fuses Grok's attention (llama-context.cpp, `llama_init_from_model`).
             params.flash_attn = FlashAttention::Off;
         }
         let params = &params;
@@ -100,11 +100,11 @@ impl Estimate {
         }
         let (rules, exactly): (Vec<BackendRules>, Vec<bool>) = gpus.iter().map(|gpu| BackendRules::of_gpu(gpu)).unzip();
         let free: Vec<f32> = gpus.iter().map(|gpu| gpu.free as f32).collect();
-        let pinned = Pinned::by(gpus);
+        let pinned = Pinned::from_gpus(gpus);
         let kv = Arc::new(KvTable::new(profile, &rules, params, &sizes));
-        let known = matches!(profile.state, StateLaw::Known { .. }) && profile.weights.unplaced.is_empty();
+        let known = matches!(profile.state, KvLayout::Known { .. }) && profile.weights.unplaced.is_empty();
         let known_host = match pinned {
-            // How many buffers it makes depends on the order of the weights.
+            // The number of buffers depends on the order of the weights.
             Pinned::Yes(Family::Vulkan) => params.mmap,
             pinned => pinned != Pinned::Perhaps,
         };
@@ -123,12 +123,12 @@ impl Estimate {
         })
     }
 
-    /// Splits the layers by these proportions instead of by the GPUs' free bytes, as llama.cpp does with
-    /// `tensor_split`: where all of them are 0, or none is given, by the free bytes after all.
+    /// Splits the layers by these proportions instead of the GPUs' free bytes, as llama.cpp's `tensor_split` does. If
+    /// all are 0 or none is given, the free bytes still decide.
     ///
     /// # Errors
     ///
-    /// [`Error::TensorSplit`] for what cannot be a proportion.
+    /// [`Error::TensorSplit`] for an invalid proportion.
     pub fn tensor_split(mut self, tensor_split: &[f32]) -> Result<Self, Error> {
         if let Some(parts) = assignment::proportions(tensor_split, self.n_gpus)? {
             self.points = split_points(&parts)?;
@@ -136,12 +136,12 @@ impl Estimate {
         Ok(self)
     }
 
-    /// Puts weights elsewhere than their layer: for each weight the first pattern found in its name decides. Caches
-    /// stay with the layers.
+    /// Places weights apart from their layer. For each weight the first pattern found in its name decides. Caches stay
+    /// with the layers.
     ///
     /// # Errors
     ///
-    /// [`Error::Override`] for a pattern that is no regular expression and for a place that does not exist.
+    /// [`Error::Override`] for an invalid regular expression and for a GPU that does not exist.
     pub fn overrides(self, overrides: &[TensorOverride]) -> Result<Self, Error> {
         if overrides.is_empty() {
             return Ok(self);
@@ -150,25 +150,26 @@ impl Estimate {
         Ok(self.placing(&|name| rules.place(name)))
     }
 
-    /// Puts weights elsewhere than their layer, by name. Also where nothing is moved llama.cpp keeps no copies of a
-    /// graph in flight (llama-context.cpp, the constructor).
+    /// Places weights apart from their layer, by name. Even if no weight moves, overrides make llama.cpp keep a single
+    /// copy of the graph (llama-context.cpp, the constructor).
     pub(crate) fn placing(mut self, place: &dyn Fn(&str) -> Option<Place>) -> Self {
         self.weights = self.weights.overridden(place);
         self.compute.overridden = true;
         self
     }
 
-    /// Where each layer goes with so many layers on the GPUs.
+    /// The place of each layer with `n_gpu_layers` layers on GPUs.
     pub fn assignment(&self, n_gpu_layers: u32) -> Assignment {
         Assignment::new(self.n_layer, n_gpu_layers, &self.points)
     }
 
-    /// Bytes per device with so many layers on the GPUs.
+    /// Bytes per device with `n_gpu_layers` layers on GPUs.
     pub fn footprints(&self, n_gpu_layers: u32) -> Footprints {
         self.with_uncertainty(&self.assignment(n_gpu_layers)).0
     }
 
-    /// Weights and caches alone, without `compute`: what is exact, and cheap enough to rule out hopeless placements.
+    /// Bytes of weights and caches, without `compute`. They are exact, and cheap enough to rule out hopeless
+    /// placements.
     pub fn stored(&self, assignment: &Assignment) -> Footprints {
         self.cost(assignment).footprints()
     }
@@ -180,8 +181,8 @@ impl Estimate {
         cost
     }
 
-    /// Bytes that a layer adds to a device, to the host about: its weights, and its cache where that lies with it. The
-    /// output layer is number `n_layer`.
+    /// Bytes that a layer adds to a device (on the host approximately): its weights, and its cache if that lies with
+    /// it. The output layer has the number `n_layer`.
     pub(crate) fn layer_bytes(&self, place: Place, il: u32) -> u64 {
         self.weights.layer_bytes(place, il as usize).saturating_add(self.kv.block_bytes(place, il as usize))
     }
@@ -191,11 +192,10 @@ impl Estimate {
         self.weights.weight_bytes(gpu, weight)
     }
 
-    /// Bytes per device with the layers where the assignment puts them, and those by which the compute buffers may be
-    /// larger: an eighth of them and of the logits, at least 8 MiB, and more for what the formula cannot see.
+    /// Bytes per device under this assignment, and the bytes by which the compute buffers may be larger: an eighth of
+    /// them and of the logits, at least 8 MiB, and more for details that the formula does not cover.
     ///
-    /// The assignment is one of this model's, on these GPUs: a layer on a GPU that the estimate was not given counts as
-    /// the host's.
+    /// The assignment must be of this model on these GPUs. A layer on a GPU outside the estimate counts as the host's.
     pub fn with_uncertainty(&self, assignment: &Assignment) -> (Footprints, Uncertainty) {
         let cost = self.cost(assignment);
         let (gpus, host) = self.compute.bytes(assignment, &cost);
@@ -209,25 +209,25 @@ impl Estimate {
         (footprints, uncertainty)
     }
 
-    /// The sizes that llama.cpp makes of the parameters.
+    /// The sizes that llama.cpp derives from the parameters.
     pub const fn sizes(&self) -> &ContextSizes {
         &self.sizes
     }
 
-    /// Whether the compute buffers come from a formula that was fitted on models of this kind: attention over
-    /// everything, over windows, or over compressed keys.
+    /// Whether the formula for compute buffers was fitted on this kind of model: attention over everything, over
+    /// windows, or over compressed keys.
     pub const fn compute_is_fitted(&self) -> bool {
         self.compute.fitted
     }
 
-    /// Whether weights and cache follow laws that we know.
+    /// Whether the layouts of weights and cache are known.
     pub const fn is_known(&self) -> bool {
         self.known
     }
 
-    /// Whether weights and cache are llama.cpp's to the byte: their laws are known, and so are the rules by which each
-    /// GPU lays them out. Otherwise they may be more than it takes, and where Vulkan pins the host's memory some 32
-    /// bytes per GiB more or less.
+    /// Whether weights and cache match llama.cpp to the byte: their layouts are known, and so are each GPU's layout
+    /// rules. Otherwise the estimate may exceed llama.cpp's bytes; if Vulkan pins the host's memory, it may differ by
+    /// about 32 bytes per GiB in either direction.
     pub const fn is_exact(&self) -> bool {
         self.exact
     }

@@ -1,12 +1,12 @@
-//! Bytes of weights per device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp,
-//! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`). Each weight is remembered, so
-//! that overrides can be asked by name once the profile is gone.
+//! Bytes of weights on each device: exact, by the buffer types that llama.cpp chooses (llama-model.cpp,
+//! `make_cpu_buft_list`, `make_gpu_buft_list`; llama-model-loader.cpp, `create_tensor`). The table keeps each weight,
+//! so that overrides can be matched by name without the profile.
 
 use std::sync::Arc;
 
 use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
-use crate::profile::{Group, LoraPair, ModelProfile, Role, Weight};
+use crate::profile::{Group, LoraPair, ModelProfile, Weight, WeightRole};
 
 use super::cost::Cost;
 use super::host_memory::{HostMemory, Pinned};
@@ -20,24 +20,24 @@ pub(super) struct StoredWeight {
     pub(super) weight: Weight,
 }
 
-/// Where a weight comes from.
+/// The origin of a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The model's file.
     Model,
-    /// A factor of a LoRA adapter. It lies where the weight of its name lies, and is neither mapped nor rearranged.
+    /// A factor of a LoRA adapter. It lies with the weight of its name, and is neither mapped nor rearranged.
     Lora,
-    /// A layer's part of a control vector. It lies on the layer's device, and has no name that an override could match.
+    /// A layer's part of a control vector. It lies on the layer's device, and no override can match it by name.
     ControlVector,
 }
 
 impl StoredWeight {
-    /// Bytes that it takes by these rules.
+    /// Bytes of the weight under these rules.
     fn alloc(&self, rules: &BackendRules) -> u64 {
         rules.alloc(self.weight.ty, self.weight.shape[0], self.weight.bytes)
     }
 
-    /// As [`Weight::is_matrix`]. What is beside the model is none that a GPU borrows or the CPU rearranges.
+    /// As [`Weight::is_matrix`]; false for adapters and control vectors, which no GPU borrows and no CPU rearranges.
     pub(super) fn is_matrix(&self) -> bool {
         self.kind == Kind::Model && self.weight.is_matrix()
     }
@@ -47,7 +47,7 @@ impl StoredWeight {
 #[derive(Debug, Clone)]
 struct Stored {
     weights: Vec<StoredWeight>,
-    /// Which blocks use the frequencies of rope.
+    /// For each block, whether it uses rope frequencies.
     rope_blocks: Vec<bool>,
     /// Whether the copy for a tied output never shares the embedding.
     tied_apart: bool,
@@ -70,16 +70,16 @@ impl Stored {
     }
 }
 
-/// The largest matrices by what they do, in bytes.
+/// Bytes of the largest matrices, by purpose.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Largest {
-    /// Of a feed-forward step, the first: `ffn_gate`, `ffn_up`.
+    /// First matrices of a feed-forward step: `ffn_gate`, `ffn_up`.
     pub(super) up: u64,
-    /// Of a feed-forward step, the last.
+    /// Last matrix of a feed-forward step.
     pub(super) down: u64,
-    /// Of attention and the like.
+    /// Matrices of attention and others.
     pub(super) other: u64,
-    /// Of the logits.
+    /// The output matrix.
     pub(super) output: u64,
 }
 
@@ -88,7 +88,7 @@ impl Largest {
         let largest = match (weight.group, weight.weight.role) {
             (Group::Output | Group::Tied, _) => &mut self.output,
             (Group::Input | Group::Rope, _) => return,
-            (_, Role::FeedForward | Role::Experts | Role::SharedExperts) => {
+            (_, WeightRole::FeedForward | WeightRole::Experts | WeightRole::SharedExperts) => {
                 let narrows = weight.weight.name.contains("_down");
                 if narrows { &mut self.down } else { &mut self.up }
             }
@@ -106,23 +106,21 @@ impl Largest {
         }
     }
 
-    /// The largest of a block's.
-    pub(super) fn of_blocks(&self) -> u64 {
+    /// The largest matrix of any block.
+    pub(super) fn largest_of_blocks(&self) -> u64 {
         self.up.max(self.down).max(self.other)
     }
 
-    /// Whether there is a feed-forward step among them.
-    pub(super) const fn feeds(&self) -> bool {
+    /// Whether there is a feed-forward matrix.
+    pub(super) const fn has_feed_forward(&self) -> bool {
         self.up > 0 || self.down > 0
     }
 }
 
-/// The bytes of one layer's weights on each kind of device, summed up once.
+/// Bytes of one layer's weights on each kind of device.
 #[derive(Debug, Clone, Default)]
 struct Layer {
-    /// On each GPU.
     gpus: Vec<u64>,
-    /// On the host.
     host: u64,
     /// The largest matrices, which a GPU may borrow for a large batch.
     largest: Largest,
@@ -139,7 +137,7 @@ impl Layer {
         }
     }
 
-    /// Its bytes on a device. A GPU that the estimate was not given counts as the host.
+    /// Bytes on a device. A GPU outside the estimate counts as the host.
     fn at(&self, place: Place) -> u64 {
         match place {
             Place::Gpu(gpu) => self.gpus.get(gpu).copied().unwrap_or(self.host),
@@ -148,21 +146,20 @@ impl Layer {
     }
 }
 
-/// A model's weights, summed up per layer for the GPUs at hand.
+/// A model's weights, summed up by layer for the given GPUs.
 #[derive(Debug, Clone)]
 pub(super) struct WeightTable {
     stored: Arc<Stored>,
-    /// The rules of the GPUs.
     rules: Vec<BackendRules>,
-    /// How the host chooses among its buffer types.
+    /// Decides the buffer types on the host.
     host: HostMemory,
     sums: Arc<Sums>,
 }
 
-/// What each layer takes, of weights that are not elsewhere.
+/// Bytes of each layer, without weights placed elsewhere.
 #[derive(Debug, Clone, Default)]
 struct Sums {
-    /// What is there whatever the assignment: on GPUs, and on the host.
+    /// Bytes that no assignment moves: on GPUs, and on the host.
     fixed_gpus: Vec<u64>,
     fixed: Layer,
     blocks: Vec<Layer>,
@@ -180,9 +177,9 @@ impl WeightTable {
         table
     }
 
-    /// The same with weights elsewhere than their layer: `place` says where to, by name.
+    /// The table with weights placed apart from their layer: `place` returns the new place by name.
     ///
-    /// llama.cpp asks by the name alone, so input tensors, the output and its copy of a tied embedding move too
+    /// llama.cpp matches the name alone, so input tensors, the output and the copy of a tied embedding move too
     /// (llama-model-loader.cpp, `create_tensor`).
     pub(super) fn overridden(mut self, place: &dyn Fn(&str) -> Option<Place>) -> Self {
         let place = |weight: &StoredWeight| match weight.kind {
@@ -194,7 +191,7 @@ impl WeightTable {
         self
     }
 
-    /// The sums with weights in these places, where they have one of their own.
+    /// The sums with the weights in these places; `None` leaves a weight with its layer.
     fn sums(&self, places: &[Option<Place>]) -> Sums {
         let (stored, rules) = (&self.stored, &self.rules);
         let empty = Layer { gpus: vec![0; rules.len()], ..Layer::default() };
@@ -210,8 +207,8 @@ impl WeightTable {
             let is_tied = weight.group == Group::Tied;
             let layer = match places.get(index).copied().flatten() {
                 Some(Place::Gpu(gpu)) => {
-                    // A tied output finds the embedding in the buffer type that it is sent to as well, and shares it,
-                    // unless it comes before it (llama-model-loader.cpp, `create_tensor`).
+                    // A tied output finds an embedding already in its buffer type and shares it, unless it is created
+                    // before the embedding (llama-model-loader.cpp, `create_tensor`).
                     if let Some(bytes) = sums.fixed_gpus.get_mut(gpu)
                         && (!is_tied || stored.tied_apart)
                     {
@@ -244,13 +241,13 @@ impl WeightTable {
         sums
     }
 
-    /// Bytes that a weight takes on a GPU.
+    /// Bytes of a weight on a GPU.
     pub(super) fn weight_bytes(&self, gpu: usize, weight: &Weight) -> u64 {
         self.rules.get(gpu).map_or(0, |rules| rules.alloc(weight.ty, weight.shape[0], weight.bytes))
     }
 
-    /// Bytes that a block adds to a device, or, past the last, the output layer; the host has its matrix already where
-    /// that is tied.
+    /// Bytes that a block, or past the last block the output layer, adds to a device. The host already has a tied
+    /// output's matrix.
     pub(super) fn layer_bytes(&self, place: Place, il: usize) -> u64 {
         let Sums { blocks, output, tied, .. } = &*self.sums;
         match (blocks.get(il), place) {
@@ -278,7 +275,7 @@ impl WeightTable {
         if assignment.output != Place::Host || twice || self.stored.tied_apart {
             put(&sums.tied, assignment.output);
         }
-        // One copy per buffer type that holds a block which uses it.
+        // One copy for each buffer type that holds a block with rope frequencies.
         for place in (0..self.rules.len()).map(Place::Gpu).chain([Place::Host]) {
             let mut blocks = assignment.blocks.iter().zip(&self.stored.rope_blocks);
             if blocks.any(|(&block, &uses)| uses && block == place) {
@@ -293,6 +290,6 @@ impl WeightTable {
         if assignment.output == Place::Host {
             host.largest = host.largest.max(sums.tied.largest);
         }
-        cost.astray = sums.fixed_gpus.iter().any(|&bytes| bytes > 0) || sums.fixed.largest.output > 0;
+        cost.weights_moved = sums.fixed_gpus.iter().any(|&bytes| bytes > 0) || sums.fixed.largest.output > 0;
     }
 }

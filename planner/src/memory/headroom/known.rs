@@ -1,58 +1,60 @@
-//! What a GPU takes beside the buffers that llama.cpp counts: by a table with sources, or, where it was measured, as
-//! it was measured.
+//! Memory of a GPU outside the buffers that llama.cpp counts: measured on the device, or else from a table with
+//! sources.
 
-use super::Workload;
+use super::PeakSizes;
 use crate::machine::{Gpu, LearnedHeadroom, mib};
 use crate::memory::backend::Family;
 
-/// A CUDA context on a card of which nothing is known but its size. Published are 107 MiB (RTX 4060 Ti) to 555 MiB (RTX
-/// PRO 6000): llama.cpp PR 23604, measured as what the first `cudaMemGetInfo` takes.
+/// A CUDA context on an unknown card. Published values range from 107 MiB (RTX 4060 Ti) to 555 MiB (RTX PRO 6000):
+/// llama.cpp PR 23604, measured at the first `cudaMemGetInfo`.
 const CUDA_CONTEXT: u64 = mib(560);
 
-/// What of a CUDA context does not depend on the card, and what each thread adds that its multiprocessors hold at once.
+/// A CUDA context's fixed part, and its part for each thread that the multiprocessors hold at once.
 ///
-/// CUDA keeps local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
-/// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The line through the two measured
-/// cards, 52224 threads and 107 MiB, 288768 threads and 555 MiB, is 8 MiB and 1986 bytes per thread; this one is above
-/// both of them. Of an RTX 5060 Ti it makes 124 MiB, where about 107 were seen (`tests/load/measured_vram.rs`).
+/// CUDA reserves local memory for as many threads as the card can hold, once per context ("`MAX_THREADS_PER_SM` x SMs x
+/// `LOCAL_MEM_PER_THREAD`": forums.developer.nvidia.com, "Local memory management"). The two measured cards, with 52224
+/// threads and 107 MiB and with 288768 threads and 555 MiB, lie on a line of 8 MiB plus 1986 bytes per thread; these
+/// constants lie above both. They predict 124 MiB for an RTX 5060 Ti, where about 107 were measured
+/// (`tests/load/measured_vram.rs`).
 const CUDA_CONTEXT_BASE: u64 = mib(16);
 const CUDA_CONTEXT_PER_THREAD: u64 = 2048;
 
-/// cuBLAS at first use: 32 MiB from compute capability 9.0, 4 MiB before (cuBLAS documentation, `cublasSetWorkspace`).
+/// The workspace of cuBLAS at first use: 32 MiB from compute capability 9.0 on, 4 MiB before (cuBLAS documentation,
+/// `cublasSetWorkspace`).
 const CUBLAS_WORKSPACE: u64 = mib(32);
 
-/// A Vulkan device and its pipelines. No number is published; the order of what CUDA takes for the small cards.
+/// A Vulkan device with its pipelines. No figure is published; this is about CUDA's value for small cards.
 const VULKAN_DEVICE: u64 = mib(128);
 
-/// What the driver will still take for itself, in bytes.
+/// Bytes that the driver will still take for itself.
 pub(super) fn driver(gpu: &Gpu) -> u64 {
     let is_open = gpu.free_is_after_opening();
-    let table = match Family::of(&gpu.backend) {
+    let table = match Family::from_backend(&gpu.backend) {
         Family::Cuda if is_open => cuda_context(gpu) / 2,
         Family::Cuda | Family::Other => cuda_context(gpu),
         Family::Vulkan => VULKAN_DEVICE,
         Family::Metal => 0,
     };
     match gpu.learned {
-        // What opening the device costs is not in what was measured on an open one. A driver that reports no version
-        // may have changed since.
+        // A measurement on an open device does not include the cost of opening it. If the driver reports no version, it
+        // may have changed since the measurement.
         Some(learned) if is_open && gpu.driver.is_some() => learned.driver,
         Some(learned) if is_open => learned.driver.max(table),
         _ => table,
     }
 }
 
-/// What will grow after the load, in bytes. A measurement with less work than this load's can only raise
-/// the table's number.
-pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
-    let pools = workload.activations.saturating_mul(2);
-    let table = match Family::of(&gpu.backend) {
+/// Bytes that will grow after the load. A measurement with a smaller workload than this one can only raise the table's
+/// value.
+pub(super) fn growth(gpu: &Gpu, peak_sizes: &PeakSizes) -> u64 {
+    let pools = peak_sizes.activations.saturating_mul(2);
+    let table = match Family::from_backend(&gpu.backend) {
         Family::Cuda => CUBLAS_WORKSPACE.saturating_add(pools),
-        Family::Vulkan => workload.decoded_matrix.saturating_add(pools),
-        Family::Metal => workload.activations,
-        Family::Other => CUBLAS_WORKSPACE.saturating_add(workload.decoded_matrix).saturating_add(pools),
+        Family::Vulkan => peak_sizes.decoded_matrix.saturating_add(pools),
+        Family::Metal => peak_sizes.activations,
+        Family::Other => CUBLAS_WORKSPACE.saturating_add(peak_sizes.decoded_matrix).saturating_add(pools),
     };
-    let covers = |learned: LearnedHeadroom| learned.covers(workload.activations, workload.decoded_matrix);
+    let covers = |learned: LearnedHeadroom| learned.covers(peak_sizes.activations, peak_sizes.decoded_matrix);
     match gpu.learned {
         Some(learned) if gpu.driver.is_some() && covers(learned) => learned.growth,
         Some(learned) => learned.growth.max(table),
@@ -60,7 +62,7 @@ pub(super) fn growth(gpu: &Gpu, workload: &Workload) -> u64 {
     }
 }
 
-/// What a CUDA context takes. Of ROCm and MUSA no number is published; they get the largest.
+/// Bytes of a CUDA context. No figures are published for ROCm and MUSA; they get the largest one.
 fn cuda_context(gpu: &Gpu) -> u64 {
     match gpu.resident_threads {
         Some(threads) if gpu.backend == "CUDA" => {
@@ -75,10 +77,10 @@ fn cuda_context(gpu: &Gpu) -> u64 {
 mod tests {
     use super::{driver, growth};
     use crate::machine::{Gpu, LearnedHeadroom, Reading, gib, mib};
-    use crate::memory::Workload;
-    use crate::memory::headroom::tests::WORKLOAD;
+    use crate::memory::PeakSizes;
+    use crate::memory::headroom::tests::PEAK_SIZES;
 
-    /// An open card that has been measured with [`WORKLOAD`]: 20 MiB at the load, 30 after it.
+    /// An open card, measured with [`PEAK_SIZES`]: 20 MiB at the load, 30 MiB after it.
     fn measured() -> Gpu {
         let learned = LearnedHeadroom::new(mib(20), mib(30)).work(mib(28), mib(112));
         let mut gpu = Gpu::named("RTX 4090").unwrap().learned(learned);
@@ -91,7 +93,7 @@ mod tests {
     fn a_context_is_a_little_more_than_was_measured_on_each_card() {
         let named = |name| Gpu::named(name).unwrap();
         for (gpu, context) in [
-            // 107 and 555 measured
+            // Measured: 107 and 555 MiB.
             (named("RTX 4060 Ti 8GB"), 118),
             (named("RTX PRO 6000 Blackwell Workstation Edition"), 580),
             (named("RTX 4090"), 400),
@@ -103,28 +105,28 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_counts_instead_of_the_table_as_far_as_it_goes() {
+    fn a_measurement_replaces_the_table_as_far_as_it_goes() {
         type Edit = fn(&mut Gpu);
         let cases: [(Edit, u64, u64); 4] = [
             (|_| (), 20, 30),
-            // Half of a context is still to come on a device that is open.
+            // On an open device half of a context is still to come.
             (|gpu| gpu.learned = None, 200, 88),
-            // A context still to be opened was not measured.
+            // The measurement did not include opening the context.
             (|gpu| gpu.ggml = None, 400, 30),
-            // Without a driver's version a measurement only raises the table.
+            // Without a driver version, a measurement can only raise the table's values.
             (|gpu| gpu.driver = None, 200, 88),
         ];
         for (change, at_load, after) in cases {
             let mut gpu = measured();
             change(&mut gpu);
-            let parts = (driver(&gpu), growth(&gpu, &WORKLOAD));
+            let parts = (driver(&gpu), growth(&gpu, &PEAK_SIZES));
             assert_eq!(parts, (mib(at_load), mib(after)));
         }
     }
 
     #[test]
     fn for_more_work_than_was_measured_the_larger_number_counts() {
-        let more = Workload { activations: WORKLOAD.activations + 1, ..WORKLOAD };
+        let more = PeakSizes { activations: PEAK_SIZES.activations + 1, ..PEAK_SIZES };
         let mut gpu = measured();
         assert_eq!(growth(&gpu, &more), mib(32 + 2 * 28) + 2);
         gpu.learned.as_mut().unwrap().growth = gib(1);

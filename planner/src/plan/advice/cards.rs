@@ -1,36 +1,37 @@
-//! Other hardware: the cheapest card of the catalogue that holds everything, and a second card like the first.
+//! Advice on hardware: the cheapest catalogue card that holds the whole model, and a second card like an existing one.
 //!
-//! Prices are not known here. The cheapest card is the one with the least memory that is enough, and of those the one
-//! whose memory is read the slowest, as long as it is no slower than the card that it replaces.
+//! No prices are known here. A card counts as cheaper if it has less memory and, at equal memory, a lower bandwidth, as
+//! long as it is not slower than the card that it replaces.
 
 use crate::machine::{Gpu, GpuKind, every_card};
 use crate::plan::Planner;
-use crate::plan::search::MOST_GPUS;
+use crate::plan::search::MAX_GPUS;
 
 use super::trials::Trials;
 use super::{Change, ChangeKind, Effect};
 
-/// Cards for a desktop begin with this in their driver's name; all others are for workstations and data centres.
+/// Prefixes of the driver's names of consumer cards. All other cards are for workstations and data centres.
 const CONSUMERS: [&str; 5] = ["NVIDIA GeForce ", "AMD Radeon RX ", "AMD Radeon VII", "Intel Arc A", "Intel Arc B"];
 
-/// Cards for a desk, workstations included, have one of these in their driver's name. All others (A40, H100, Instinct)
-/// have no fan of their own, or sit on a server's board.
+/// A card for a desktop, workstations included, has one of these words in its driver's name. All others (A40, H100,
+/// Instinct) have no fan or are built into a server's board.
 const FOR_A_DESK: [&str; 6] = ["GeForce", "RTX", "Quadro", "TITAN", "Radeon", "Arc"];
 
-/// What a chip has in its name that is soldered into a computer, or made for a server.
+/// A name with one of these words is a chip soldered into a computer, or made for a server.
 const SOLDERED: [&str; 5] = ["Laptop", "Max-Q Design", "Mobile", "Notebook", "Server"];
 
-/// Who reads along does not need more tokens per second: without a GPU, a card is advised below that.
-const FAST_ENOUGH: f64 = 20.0;
+/// A person who reads along needs no more tokens per second; below this, a card is advised for a computer without one.
+const READING_SPEED: f64 = 20.0;
 
-/// Another card in place of the smallest there is, and one more of the largest.
+/// Advice to replace the smallest GPU, and to add another of the largest.
 pub(super) fn other_cards(trials: &Trials<'_>) -> Vec<Change> {
     [another(trials), second(trials)].into_iter().flatten().collect()
 }
 
-/// The cheapest card with which everything fits, where there is no GPU and the host is slower than people read.
+/// The cheapest card that holds everything, for a machine without a GPU whose host generates more slowly than people
+/// read.
 pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
-    let is_slow = |tokens_per_second: f64| tokens_per_second < FAST_ENOUGH;
+    let is_slow = |tokens_per_second: f64| tokens_per_second < READING_SPEED;
     let host_is_enough =
         trials.before.is_some_and(|plan| plan.speed.as_ref().is_none_or(|speed| !is_slow(speed.tokens_per_second)));
     let wants_none = trials.planner.request.gpu_layers.is_exact();
@@ -44,7 +45,7 @@ pub(super) fn first_card(trials: &Trials<'_>) -> Option<Change> {
     Some(Change { effect, ..change })
 }
 
-/// The cheapest larger card with which everything fits, in place of the smallest there is.
+/// The cheapest larger card that holds everything in place of the smallest GPU.
 fn another(trials: &Trials<'_>) -> Option<Change> {
     let gpus = trials.planner.machine.gpus.iter().enumerate();
     let (index, gpu) = gpus.filter(|(_, gpu)| can_be_bought(gpu)).min_by_key(|(_, gpu)| gpu.total)?;
@@ -57,23 +58,23 @@ fn another(trials: &Trials<'_>) -> Option<Change> {
     })
 }
 
-/// One more of the largest card there is.
+/// A second card like the largest GPU.
 fn second(trials: &Trials<'_>) -> Option<Change> {
     let gpus = &trials.planner.machine.gpus;
-    if gpus.len() >= MOST_GPUS {
+    if gpus.len() >= MAX_GPUS {
         return None;
     }
-    // Of equals the first.
+    // Of equal cards, the first.
     let all = gpus.iter().enumerate().rev();
     let (index, gpu) = all.filter(|(_, gpu)| can_be_bought(gpu)).max_by_key(|(_, gpu)| gpu.total)?;
     trials.worthwhile(&[ChangeKind::SecondCard { gpu: index, gpu_name: gpu.name.clone() }])
 }
 
-/// The first of these cards with which everything is on GPUs.
+/// The first of these cards with which all layers are on GPUs.
 fn cheapest(trials: &Trials<'_>, cards: Vec<(String, Gpu)>, kind: impl Fn(String) -> ChangeKind) -> Option<Change> {
     cards.into_iter().find_map(|(name, _)| {
         let kinds = [kind(name)];
-        // Most cards are too small for the weights alone, which takes no plan to see.
+        // Most cards are too small for the weights alone, which is cheaper to check than a plan.
         if !kinds.iter().fold(trials.planner.clone(), Planner::with).has_room_for_weights() {
             return None;
         }
@@ -82,7 +83,7 @@ fn cheapest(trials: &Trials<'_>, cards: Vec<(String, Gpu)>, kind: impl Fn(String
     })
 }
 
-/// Whether it is a card that people put into a computer of their own.
+/// Whether this is a card that people install in their own computer.
 fn can_be_bought(gpu: &Gpu) -> bool {
     let has = |parts: &[&str]| parts.iter().any(|part| gpu.description.contains(part));
     let is_card = gpu.kind == GpuKind::Discrete && gpu.total > 0 && gpu.backend != "MTL";
@@ -97,13 +98,13 @@ fn peak(gpu: &Gpu) -> u64 {
     gpu.bandwidth.map_or(0, |peak| peak.bytes_per_second)
 }
 
-/// Sorts by bytes, then by bandwidth: those that are slower than `least` behind all others of their size.
+/// Sorts by bytes, then by bandwidth; cards slower than `least` come last among those of their size.
 fn by_price(cards: &mut [(String, Gpu)], least: u64) {
     cards.sort_by_key(|(_, card)| (card.total, peak(card) < least, peak(card)));
 }
 
-/// The larger cards that the same backend drives: of CUDA, NVIDIA's; of Vulkan, which drives all, those of the same
-/// maker.
+/// The larger cards that the same backend drives: for CUDA, NVIDIA's; for Vulkan, which drives every maker's, those of
+/// the same maker.
 fn larger(gpu: &Gpu) -> Vec<(String, Gpu)> {
     let maker = match gpu.backend.as_str() {
         "CUDA" => "NVIDIA ",
@@ -111,7 +112,7 @@ fn larger(gpu: &Gpu) -> Vec<(String, Gpu)> {
         "SYCL" => "Intel ",
         _ => ["NVIDIA ", "AMD ", "Intel "]
             .into_iter()
-            // `Intel(R) Arc(tm)`.
+            // Vulkan reports `Intel(R) Arc(tm)`.
             .find(|maker| gpu.description.starts_with(maker.trim_end()))
             .unwrap_or("no maker"),
     };
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_soldered_or_far_away_is_no_card_to_buy() {
+    fn soldered_and_remote_gpus_are_not_cards_to_buy() {
         assert!(can_be_bought(&named("RTX PRO 6000 Blackwell Max-Q Workstation Edition")));
         for gpu in [
             named("RTX 4090 Laptop GPU"),

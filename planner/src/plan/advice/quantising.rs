@@ -1,9 +1,9 @@
-//! Another quantisation of the same model: a smaller one, of which more is on GPUs, or a larger one that this host
-//! reads faster.
+//! Advice on another quantisation of the model: a smaller one, of which more fits on GPUs, or a larger one that the
+//! host reads faster.
 //!
-//! What stays on the host is priced by the rates that were measured for each type there: a type of fewer bits often
-//! takes longer to decode than it saves to read. A quantisation with a type whose rate is not known is not recommended
-//! for its speed where other types' rates are: [`Planner::unmeasured`] says what is to be measured first.
+//! The host's part is priced by the rates measured for each type: a type with fewer bits often takes longer to decode
+//! than it saves in reading. If rates of the host were measured, a quantisation with an unmeasured type is not advised
+//! for its speed; [`Planner::unmeasured`] lists the types to measure first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -23,13 +23,13 @@ struct Candidate {
     change: Vec<ChangeKind>,
 }
 
-/// Bytes of all weights that are loaded.
+/// Bytes of all loaded weights.
 fn loaded(profile: &ModelProfile) -> u64 {
     Weight::sum(profile.weights.loaded())
 }
 
-/// All quantisations but the one that the model has, the largest first. The order of their names is not that of their
-/// bytes where rows are no whole blocks.
+/// All other quantisations, the largest first. They are sorted by bytes, because rows that are not whole blocks can
+/// change the order that their names suggest.
 fn candidates(model: &ModelProfile) -> Vec<Candidate> {
     let others = Quantisation::ALL.into_iter().filter(|to| model.file_type != Some(to.name()));
     let mut all: Vec<Candidate> = others
@@ -43,14 +43,14 @@ fn candidates(model: &ModelProfile) -> Vec<Candidate> {
     all
 }
 
-/// Whether the host's rate of each of a model's types was measured; `None` where none at all was.
+/// Whether the host's rate was measured for all of the model's types; `None` if no rate was measured.
 fn are_measured(rates: Option<&MeasuredRates>, profile: &ModelProfile) -> Option<bool> {
     let rates = rates.filter(|rates| !rates.weights.is_empty())?;
     Some(profile.weights.matrix_types().into_iter().all(|kind| rates.has_weights(kind)))
 }
 
-/// A smaller quantisation with which more of the model is on GPUs; else, where a part of it stays on the host, a larger
-/// one that is faster for that.
+/// A smaller quantisation of which more fits on GPUs, and, if a part stays on the host, a larger one that the host
+/// reads faster.
 pub(super) fn quantising(trials: &Trials<'_>) -> Vec<Change> {
     let smaller = smaller(trials);
     match smaller {
@@ -63,11 +63,12 @@ fn smaller(trials: &Trials<'_>) -> Option<Change> {
     let profile = &trials.planner.profile;
     let now = loaded(profile);
     let all: Vec<Candidate> = candidates(profile).into_iter().filter(|candidate| candidate.bytes < now).collect();
-    let changes = |all: &[Candidate]| -> Vec<Vec<ChangeKind>> { all.iter().map(|it| it.change.clone()).collect() };
+    let changes =
+        |all: &[Candidate]| -> Vec<Vec<ChangeKind>> { all.iter().map(|candidate| candidate.change.clone()).collect() };
     if trials.before.is_none() {
         return trials.least(&changes(&all));
     }
-    // On GPUs alone the host's rates do not matter.
+    // A model entirely on GPUs does not depend on the host's rates.
     trials.first_that_fits(&changes(&all)).or_else(|| {
         let rates = trials.planner.machine.host.rates.as_ref();
         let mut known = all.iter().filter(|candidate| are_measured(rates, &candidate.profile) != Some(false));
@@ -75,8 +76,8 @@ fn smaller(trials: &Trials<'_>) -> Option<Change> {
     })
 }
 
-/// A larger quantisation that is worth its bytes, where the host computes a part of the model at rates that were
-/// measured for each type: of those that are about as fast as the fastest, the largest, which answers best.
+/// A larger quantisation that is worth its bytes, if all of the host's rates for it were measured. Of those about as
+/// fast as the fastest, the largest wins, because it answers best.
 pub(super) fn faster(trials: &Trials<'_>) -> Option<Change> {
     trials.before.filter(|plan| !plan.full_offload)?;
     let (profile, rates) = (&trials.planner.profile, trials.planner.machine.host.rates.as_ref());
@@ -94,9 +95,8 @@ pub(super) fn faster(trials: &Trials<'_>) -> Option<Change> {
 }
 
 impl Planner<'_> {
-    /// Types of matrices, each with whether they are experts' matrices, whose rates on the host advice about other
-    /// quantisations needs and nobody has measured: those of this model and of its other quantisations. Empty once all
-    /// are known.
+    /// Matrix types whose rates on the host must be measured before advice on quantisations: those of this model and of
+    /// its other quantisations. The flag marks matrices of experts. Empty once all are known.
     pub fn unmeasured(&self) -> Vec<(TensorType, bool)> {
         let others = Quantisation::ALL.into_iter().map(|to| self.profile.quantised(to));
         let types: BTreeSet<_> = [self.profile.clone().into_owned()]

@@ -1,28 +1,28 @@
-//! What costs no hardware and no other file: asking for less, closing programs that hold a GPU's memory.
+//! Advice that costs no hardware and no other file: smaller requests, and programs to close.
 
 use crate::memory::{CONTEXT_PADDING as STEP, KvType};
 
 use super::trials::Trials;
 use super::{Change, ChangeKind, Effect};
 
-/// The types that keys and values may be made, the largest first.
+/// The smaller types to try for keys and values, the largest first.
 const TYPES: [KvType; 2] = [KvType::Q8_0, KvType::Q4_0];
 
-/// Longer contexts are looked for in steps four times as long: nobody asks for 40192 tokens.
-const FINE: u32 = 8192;
+/// Above this many tokens the candidate contexts are four steps apart: nobody asks for 40192 tokens.
+const FINE_STEPS_UP_TO: u32 = 8192;
 
-/// Fewer tokens are hardly a prompt and its answer.
-const LEAST_CONTEXT: u32 = 1024;
+/// Fewer tokens hardly hold a prompt and its answer.
+const MIN_CONTEXT: u32 = 1024;
 
-/// With fewer tokens at once GPUs no longer compute with weights that the host keeps (ggml-cuda.cu,
-/// `ggml_backend_cuda_reg`; ggml-vulkan.cpp, `ggml_backend_vk_reg_get_device`), and prompts become slow.
-const LEAST_UBATCH: u32 = 32;
+/// With a smaller ubatch GPUs no longer compute with the host's weights (ggml-cuda.cu, `ggml_backend_cuda_reg`;
+/// ggml-vulkan.cpp, `ggml_backend_vk_reg_get_device`), and prompts become slow.
+const MIN_UBATCH: u32 = 32;
 
-/// Whole sliding windows, types of keys and values, tokens of context, tokens computed at once.
+/// Advice to request less: sliding windows, smaller cache types, a shorter context, a smaller ubatch.
 pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
     let windows = trials.planner.request.params.swa_full.then(|| trials.worthwhile(&[ChangeKind::SwaFull(false)]));
     let types = smaller_types(trials);
-    // Keys of four bits cost more of what the model answers than a few tokens per second are worth.
+    // Keys of four bits cost more in quality than a few tokens per second are worth.
     let too_dear = |kv: &Change| kv.effect == Effect::More && kv.kinds == [ChangeKind::KvType(KvType::Q4_0)];
     let kv = trials.least(&each(&types, ChangeKind::KvType)).filter(|kv| !too_dear(kv));
     let context = context(trials);
@@ -34,12 +34,12 @@ pub(super) fn asking(trials: &Trials<'_>) -> Vec<Change> {
     [windows.flatten(), kv, context, ubatch(trials), both].into_iter().flatten().collect()
 }
 
-/// A change to each of these.
+/// One change for each value.
 fn each<T: Copy>(all: &[T], change: impl Fn(T) -> ChangeKind) -> Vec<Vec<ChangeKind>> {
     all.iter().map(|&one| vec![change(one)]).collect()
 }
 
-/// Types that are smaller than those there are.
+/// Types smaller than the plan's.
 fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
     let params = trials.params();
     let bytes = |ty: KvType| ty.tensor_type().row_bytes(256);
@@ -47,8 +47,8 @@ fn smaller_types(trials: &Trials<'_>) -> Vec<KvType> {
     TYPES.into_iter().filter(|&ty| bytes(ty) < keys.max(values) && bytes(ty) <= keys.min(values)).collect()
 }
 
-/// The longest context, shorter than what was asked for, with which everything fits; else half of what was asked for,
-/// if that is worth it.
+/// The longest context, below the requested one, with which everything fits; otherwise half the requested context if
+/// that is worthwhile.
 fn context(trials: &Trials<'_>) -> Option<Change> {
     let contexts = each(&shorter(trials), ChangeKind::Context);
     if trials.before.is_none() {
@@ -56,11 +56,11 @@ fn context(trials: &Trials<'_>) -> Option<Change> {
     }
     trials.first_that_fits(&contexts).or_else(|| {
         let half = asked(trials) / 2 / STEP * STEP;
-        (half >= LEAST_CONTEXT).then(|| trials.worthwhile(&[ChangeKind::Context(half)])).flatten()
+        (half >= MIN_CONTEXT).then(|| trials.worthwhile(&[ChangeKind::Context(half)])).flatten()
     })
 }
 
-/// The longest context with which everything fits if keys and values are of this type too.
+/// The longest context with which everything fits if keys and values have this type too.
 fn together(trials: &Trials<'_>, ty: KvType) -> Option<Change> {
     let contexts = shorter(trials).into_iter();
     let both = contexts.map(|tokens| vec![ChangeKind::KvType(ty), ChangeKind::Context(tokens)]);
@@ -71,32 +71,32 @@ fn asked(trials: &Trials<'_>) -> u32 {
     trials.planner.request.tokens(&trials.planner.profile)
 }
 
-/// Contexts that are shorter than what was asked for, the longest first.
+/// Contexts shorter than the requested one, the longest first.
 fn shorter(trials: &Trials<'_>) -> Vec<u32> {
     let asked = asked(trials);
-    let step = if asked > FINE { STEP * 4 } else { STEP };
-    (LEAST_CONTEXT / step..asked.div_ceil(step)).rev().map(|n| n * step).collect()
+    let step = if asked > FINE_STEPS_UP_TO { STEP * 4 } else { STEP };
+    (MIN_CONTEXT / step..asked.div_ceil(step)).rev().map(|n| n * step).collect()
 }
 
-/// Half as many tokens at once as often as it takes.
+/// The largest of the halved ubatches that helps.
 fn ubatch(trials: &Trials<'_>) -> Option<Change> {
     let halves = std::iter::successors(Some(trials.params().n_ubatch / 2), |&n| Some(n / 2));
-    let halves: Vec<u32> = halves.take_while(|&n| n >= LEAST_UBATCH).collect();
+    let halves: Vec<u32> = halves.take_while(|&n| n >= MIN_UBATCH).collect();
     trials.least(&each(&halves, ChangeKind::Ubatch))
 }
 
-/// So many of the largest are thought of: what holds less than the eighth is a desktop's window.
-const MOST_PROGRAMS: usize = 8;
+/// Only the programs that hold the most memory are considered; the ninth is a desktop's window.
+const MAX_PROGRAMS: usize = 8;
 
-/// Closing the smallest program that is enough, else the largest, else all.
+/// Advice to close programs.
 pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     let mut programs = programs(trials);
-    programs.truncate(MOST_PROGRAMS);
+    programs.truncate(MAX_PROGRAMS);
     let all: Vec<ChangeKind> = programs.iter().flatten().cloned().collect();
     let Some(largest) = programs.first() else {
         return Vec::new();
     };
-    // The smallest that is enough, the largest if it does as much as all together, else those.
+    // The smallest program that is enough; the largest if it gains as much as all together; otherwise all.
     let mut alone = programs.iter().rev();
     let enough = alone.find_map(|program| trials.first_that_fits(std::slice::from_ref(program)));
     let change = enough.or_else(|| {
@@ -107,7 +107,7 @@ pub(super) fn closing(trials: &Trials<'_>) -> Vec<Change> {
     change.into_iter().collect()
 }
 
-/// What closing each program frees, one change per GPU of which it holds memory: the largest holder first.
+/// For each program, the changes that close it (one for each GPU whose memory it holds), the largest holder first.
 fn programs(trials: &Trials<'_>) -> Vec<Vec<ChangeKind>> {
     let mut programs: Vec<(u32, u64, Vec<ChangeKind>)> = Vec::new();
     for (index, gpu) in trials.planner.machine.gpus.iter().enumerate() {

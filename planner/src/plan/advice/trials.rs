@@ -1,4 +1,4 @@
-//! Trying changes: a model, a machine and a request with changes, the plan of each, and how much better it is.
+//! Trial plans with changes to the model, the machine or the request, and their gain.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::profile::Weight;
 use super::{Change, ChangeKind, Effect, Outcome, WORTH};
 
 impl Planner<'_> {
-    /// The plan for this work, or, in a context that is shorter, for its last tokens.
+    /// The plan for this workload, or for a typical one if the context is too short for it.
     fn plan_for(mut self, workload: Workload) -> Option<Plan> {
         let most = self.request.tokens(&self.profile);
         let workload = if workload.tokens() > most { Workload::typical(most) } else { workload };
@@ -18,7 +18,7 @@ impl Planner<'_> {
         self.plan().ok()
     }
 
-    /// The same with a change.
+    /// The same planner with a change.
     pub(super) fn with(mut self, change: &ChangeKind) -> Self {
         match change {
             ChangeKind::KvType(ty) => self.request = self.request.kv_cache(KvCache::Given).kv_types(*ty, *ty),
@@ -49,7 +49,7 @@ impl Planner<'_> {
         self
     }
 
-    /// Whether the GPUs have more bytes free than all that goes there has.
+    /// Whether the GPUs have enough free bytes for all weights that would go there.
     pub(super) fn has_room_for_weights(&self) -> bool {
         let free = self.machine.gpus.iter().map(|gpu| gpu.free).fold(0, u64::saturating_add);
         let weights = &self.profile.weights;
@@ -57,37 +57,37 @@ impl Planner<'_> {
     }
 }
 
-/// What changes are tried on.
+/// The base that changes are tried on.
 pub(super) struct Trials<'a> {
     /// The planner without a change.
     pub(super) planner: Planner<'a>,
     pub(super) workload: Workload,
-    /// What there is without a change; `None` where it does not fit.
+    /// The plan without a change; `None` if it does not fit.
     pub(super) before: Option<&'a Plan>,
 }
 
 impl<'a> Trials<'a> {
-    /// The parameters of the plan without a change, or those that are asked for.
+    /// The parameters of the plan without a change, or else the requested ones.
     pub(super) fn params(&self) -> &ContextParams {
         self.before.map_or(&self.planner.request.params, |plan| &plan.context)
     }
 
-    /// Whether a plan is all that can be wished for: whoever names a number of layers wants that number, and without a
-    /// GPU there is no more than to be loaded.
+    /// Whether a plan leaves nothing to wish for. A request for an exact number of layers wants just that, and without
+    /// a GPU a loadable model is all there is.
     pub(super) fn is_enough(&self, outcome: &Outcome) -> bool {
         outcome.full || !self.wants_all()
     }
 
-    /// Whether every layer is to be on GPUs.
+    /// Whether the user wants every layer on GPUs.
     fn wants_all(&self) -> bool {
         let exactly = self.planner.request.gpu_layers.is_exact();
         !exactly && !self.planner.machine.gpus.is_empty()
     }
 
-    /// The plan with these changes, whether or not it is better; `None` where it does not fit.
+    /// The plan with these changes, better or not; `None` if it does not fit.
     pub(super) fn attempt(&self, kinds: &[ChangeKind]) -> Option<Change> {
         let planner = kinds.iter().fold(self.planner.clone(), Planner::with);
-        let outcome = Outcome::of(&planner.plan_for(self.workload)?);
+        let outcome = Outcome::from(&planner.plan_for(self.workload)?);
         let effect = if self.is_enough(&outcome) {
             Effect::Fits
         } else if self.before.is_none() {
@@ -95,14 +95,14 @@ impl<'a> Trials<'a> {
         } else {
             Effect::More
         };
-        let before = self.before.and_then(|plan| Outcome::of(plan).tokens_per_second);
+        let before = self.before.and_then(|plan| Outcome::from(plan).tokens_per_second);
         let speeds = outcome.tokens_per_second.zip(before);
         let speedup = speeds.map(|(after, before)| after / before);
         Some(Change { kinds: kinds.to_vec(), effect, outcome, speedup })
     }
 
-    /// Whether everything fits with these changes. Nothing is left to the host then, so that no part of a block need be
-    /// thought of, which makes it many times as quick.
+    /// Whether everything fits with these changes. Then no part of a block stays on the host, so the search can leave
+    /// out parts and runs many times as fast.
     fn fits(&self, kinds: &[ChangeKind]) -> bool {
         let mut planner = kinds.iter().fold(self.planner.clone(), Planner::with);
         if self.wants_all() && !planner.has_room_for_weights() {
@@ -110,10 +110,10 @@ impl<'a> Trials<'a> {
         }
         planner.request.host_parts = HostParts::None;
         let plan = planner.plan_for(self.workload);
-        plan.is_some_and(|plan| self.is_enough(&Outcome::of(&plan)))
+        plan.is_some_and(|plan| self.is_enough(&Outcome::from(&plan)))
     }
 
-    /// The first of ever greater changes with which everything fits.
+    /// The smallest of ascending changes with which everything fits.
     pub(super) fn first_that_fits(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         let (last, others) = changes.split_last()?;
         if !self.fits(last) {
@@ -123,8 +123,8 @@ impl<'a> Trials<'a> {
         self.attempt(&changes[first]).filter(|attempt| attempt.effect == Effect::Fits)
     }
 
-    /// The same; else, where nothing could be loaded before, the first with which the model can be, and else the first
-    /// that is worth it: each one after it costs more of what the model answers.
+    /// The smallest of ascending changes with which everything fits. Otherwise, the first that makes an unloadable
+    /// model loadable, or the first worthwhile one: each later change costs more quality.
     pub(super) fn least(&self, changes: &[Vec<ChangeKind>]) -> Option<Change> {
         if let Some(first) = self.first_that_fits(changes) {
             return Some(first);
@@ -138,11 +138,11 @@ impl<'a> Trials<'a> {
         others.get(first).map_or(Some(greatest), |kinds| self.attempt(kinds))
     }
 
-    /// The change, if it is worth it: if all fits, or more is on GPUs, and generation is faster by a tenth where speeds
-    /// are known.
+    /// The change, if it is worth it: if everything fits, or if more is on GPUs and generation, where speeds are known,
+    /// is faster by a tenth.
     pub(super) fn worthwhile(&self, kinds: &[ChangeKind]) -> Option<Change> {
         self.attempt(kinds).filter(|change| {
-            let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::of(before).placed());
+            let more = self.before.is_none_or(|before| change.outcome.placed() > Outcome::from(before).placed());
             change.effect != Effect::More || (more && change.speedup.is_none_or(|speedup| speedup >= WORTH))
         })
     }

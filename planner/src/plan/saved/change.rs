@@ -1,4 +1,4 @@
-//! Whether a saved plan still fits a machine, and where it does not.
+//! Whether a saved plan still fits a machine, and if not, why.
 
 use crate::machine::{Bytes, Gpu, Machine};
 use crate::memory::{Footprint, Footprints};
@@ -6,38 +6,39 @@ use crate::plan::{Placement, PlacementKind};
 
 use super::SavedPlan;
 
-/// What keeps a saved plan from being followed on a machine. Sizes in bytes.
+/// A reason why a saved plan cannot be followed on a machine. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum MachineChange {
-    /// A GPU of the plan is not there; `device` is its name in ggml, unless it was planned for without being there.
+    /// A GPU of the plan is missing. `device` is its name in ggml; `None` if the plan was made for a hypothetical GPU.
     #[error("there is no {gpu}{} here", device.iter().map(|device| format!(" ({device})")).collect::<String>())]
     GpuGone { gpu: String, device: Option<String> },
-    /// A GPU, or the host, has less free than the plan needs of it, what the driver takes and what grows included.
+    /// A GPU or the host has fewer free bytes than the plan needs there, including the driver's memory and later
+    /// growth.
     #[error("{device} has {} free, and the plan needs {}", Bytes(*free), Bytes(*needed))]
     LessFree { device: String, needed: u64, free: u64 },
 }
 
 impl SavedPlan {
-    /// What keeps the plan from being followed on this machine; nothing where it can be.
+    /// The reasons why the plan cannot be followed on this machine; empty if it can be.
     ///
-    /// More or less free memory is no change as long as the plan still fits: what it takes, and the parts of its
-    /// headroom that are for the driver and for growth. The third, the margin, is there for just such differences. GPUs
-    /// that the plan does not use do not matter.
+    /// Another amount of free memory is no reason while the plan still fits. The plan needs its footprints and the
+    /// parts of its headroom for the driver and for growth; the third part, the margin, exists for such differences.
+    /// GPUs that the plan does not use are ignored.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
-        let footprints = self.plan.placements.iter().map(|one| one.footprint);
+        let footprints = self.plan.placements.iter().map(|placement| placement.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
     }
 
-    /// The same, where llama.cpp says of the plan's placement that it takes these bytes. `output` may be left out, as
-    /// in a [`Probe`](crate::plan::Probe)'s answer.
+    /// The same with llama.cpp's current bytes for the placement instead of the plan's. `footprints.output` may be 0,
+    /// as in a [`Probe`](crate::plan::Probe)'s answer.
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         let mut all = footprints.gpus.clone();
         all.resize(self.plan.gpus().count(), Footprint::default());
         let mut host = footprints.host;
         if footprints.output == 0 {
-            // The buffer of logits, which llama.cpp does not count, is what the plan's compute has more.
+            // The plan's compute buffer includes the buffer of logits, which llama.cpp does not count.
             let planned = self.plan.host().map_or(0, |host| host.footprint.compute);
             host.compute = host.compute.max(planned);
         }
@@ -45,7 +46,7 @@ impl SavedPlan {
         self.changes_if(machine, &all)
     }
 
-    /// `footprints` are in the order of the plan's placements: its GPUs, then the host.
+    /// `footprints` follow the plan's placements: its GPUs, then the host.
     fn changes_if(&self, machine: &Machine, footprints: &[Footprint]) -> Vec<MachineChange> {
         let mut changes = Vec::new();
         let mut of_host = 0_u64;
@@ -67,7 +68,7 @@ impl SavedPlan {
             }
             of_host = of_host.saturating_add(gpu.bytes_of_host(footprint.total(), beside));
         }
-        // Pages that may be dropped and read again need no room.
+        // Paged weights need no memory of their own.
         let needed = of_host.saturating_sub(self.plan.paging.map_or(0, |paging| paging.bytes));
         let free = machine.host.available;
         if free < needed {
@@ -77,7 +78,7 @@ impl SavedPlan {
     }
 }
 
-/// The GPU of this machine that the plan's is: ggml's device of that name, as long as it is the same card.
+/// The machine's GPU with the placement's ggml name, if it is the same card.
 fn same_gpu<'m>(machine: &'m Machine, placement: &Placement) -> Option<&'m Gpu> {
     let device = placement.device.as_ref()?;
     machine.gpus.iter().find(|gpu| gpu.device.as_ref() == Some(device) && gpu.name == placement.name)
@@ -95,16 +96,16 @@ mod tests {
     fn a_plan_is_followed_as_long_as_it_fits_and_what_is_missing_is_said_in_a_line() {
         type Edit = fn(&mut SavedPlan, &mut Machine);
         let cases: [(Edit, &str); 9] = [
-            (|_, it| it.gpus.clear(), "there is no RTX 3050 (CUDA0) here"),
-            (|_, it| it.gpus[0].name = "RTX 5090".to_owned(), "there is no RTX 3050 (CUDA0) here"),
+            (|_, machine| machine.gpus.clear(), "there is no RTX 3050 (CUDA0) here"),
+            (|_, machine| machine.gpus[0].name = "RTX 5090".to_owned(), "there is no RTX 3050 (CUDA0) here"),
             (|saved, _| saved.plan.placements[0].device = None, "there is no RTX 3050 here"),
-            (|_, it| it.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB"),
-            (|_, it| it.host.available = gib(2), "the host has 2.0 GiB free, and the plan needs 2.4 GiB"),
-            // More or less memory is no change as long as it is enough, and neither is another GPU.
-            (|_, it| it.gpus[0].free = mib(4340), ""),
-            (|_, it| it.gpus[0].free = gib(6), ""),
-            (|_, it| it.gpus[0].total = gib(8), ""),
-            (|_, it| it.gpus.push(Gpu::new("RTX 5090").total(gib(32)).device("CUDA1")), ""),
+            (|_, machine| machine.gpus[0].free = mib(4339), "RTX 3050 has 4.2 GiB free, and the plan needs 4.2 GiB"),
+            (|_, machine| machine.host.available = gib(2), "the host has 2.0 GiB free, and the plan needs 2.4 GiB"),
+            // Other amounts of memory are accepted while they are enough, and so are other GPUs.
+            (|_, machine| machine.gpus[0].free = mib(4340), ""),
+            (|_, machine| machine.gpus[0].free = gib(6), ""),
+            (|_, machine| machine.gpus[0].total = gib(8), ""),
+            (|_, machine| machine.gpus.push(Gpu::new("RTX 5090").total(gib(32)).device("CUDA1")), ""),
         ];
         for (change, text) in cases {
             let (mut saved, mut machine) = (saved(), machine());

@@ -1,4 +1,4 @@
-//! Which model a plan is for.
+//! The identity of a plan's model.
 
 use std::fmt;
 
@@ -12,34 +12,34 @@ use crate::machine::Bytes;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ModelIdentity {
-    /// Its name for people, which is no part of its identity: `general.name`, else its file's.
+    /// The model's name for people: `general.name`, or else the file's name. It is not part of the identity.
     pub name: String,
     /// The lengths of its files in bytes, in order.
     pub file_bytes: Vec<u64>,
-    /// XXH3 (128 bits) over all keys and values of its metadata, and the names, types, shapes and offsets of its
-    /// tensors, in hexadecimal.
+    /// XXH3 (128 bits, in hexadecimal) of all metadata keys and values and of the tensors' names, types, shapes and
+    /// offsets.
     pub header: String,
 }
 
 impl ModelIdentity {
-    /// The model whose header this is. Reads its arrays, which hold the vocabulary: some megabytes.
+    /// The identity of the model with this header. Reads the header's arrays, including the vocabulary: some megabytes.
     ///
     /// # Errors
     ///
     /// [`gguf::Error::Changed`] and [`gguf::Error::Read`].
-    pub fn of(header: &Header) -> Result<Self, gguf::Error> {
+    pub fn from_header(header: &Header) -> Result<Self, gguf::Error> {
         let files = header.shards().iter().map(gguf::Shard::file_bytes);
         Ok(Self { name: header.title().unwrap_or_default(), file_bytes: files.collect(), header: hash(header)? })
     }
 
-    /// Whether they are the same model, whatever it is called.
+    /// Whether both are the same model, under any name.
     pub fn is(&self, other: &Self) -> bool {
         self.file_bytes == other.file_bytes && self.header.eq_ignore_ascii_case(&other.header)
     }
 }
 
 impl fmt::Display for ModelIdentity {
-    /// `Llama 3 8B (4.6 GiB, header 1a2b3c4d)`.
+    /// Writes `Llama 3 8B (4.6 GiB, header 1a2b3c4d)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.file_bytes.iter().copied().fold(0, u64::saturating_add);
         let header = self.header.get(..8).unwrap_or(&self.header);
@@ -47,7 +47,7 @@ impl fmt::Display for ModelIdentity {
     }
 }
 
-/// Everything of variable length goes in with its length, so that no two headers are one text.
+/// Hashes each field of variable length with its length, so that different headers never yield the same bytes.
 fn hash(header: &Header) -> Result<String, gguf::Error> {
     let mut hash = Xxh3::new();
     let mut put = |bytes: &[u8]| {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_model_is_its_header_and_the_lengths_of_its_files_whatever_it_is_called() {
-        let identity = |builder: &Builder| ModelIdentity::of(&builder.header().unwrap()).unwrap();
+        let identity = |builder: &Builder| ModelIdentity::from_header(&builder.header().unwrap()).unwrap();
         let model = |tokens: [&str; 2], tensor: &str, shape: [u64; 2]| {
             let named = Builder::new("llama").str("general.name", "A model");
             named.array_str("tokenizer.ggml.tokens", tokens).tensor(tensor, TensorType::F32, &shape)

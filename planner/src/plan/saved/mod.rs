@@ -1,8 +1,8 @@
-//! A plan in a file: which model it is of and what was asked, so that it can be followed again exactly, or refused with
-//! the reason.
+//! Plans saved to files. A saved plan names its model and its request, so that a later load can follow it exactly or
+//! refuse it with a reason.
 //!
-//! A file may have been edited, cut off, or come from somebody else. Whatever it says is checked here, before anything
-//! of it reaches a load ([`SavedPlan::check`]).
+//! A file may be edited, truncated or from a stranger. [`SavedPlan::check`] validates its content before any of it
+//! reaches a load.
 
 mod change;
 mod check;
@@ -25,7 +25,7 @@ mod tests;
 pub use change::MachineChange;
 pub use identity::ModelIdentity;
 
-/// A plan with all that it takes to follow it again, or to say why it cannot be followed.
+/// A plan with the model and request needed to follow it again.
 ///
 /// ```
 /// # use autoplace_planner::{gguf::Header, machine::Machine, plan::{Planner, Request, SavedPlan},
@@ -48,23 +48,23 @@ pub use identity::ModelIdentity;
 #[serde(remote = "Self")]
 #[non_exhaustive]
 pub struct SavedPlan {
-    /// The version of this form: [`SavedPlan::VERSION`] when written by this crate.
+    /// The format version; this crate writes [`SavedPlan::VERSION`].
     pub version: u64,
     /// The crate that made the plan, with its version: `autoplace 0.1.0`.
     pub made_by: String,
-    /// The model that it is of.
+    /// The plan's model.
     pub model: ModelIdentity,
     /// The plan.
     #[serde(deserialize_with = "Plan::deserialize")]
     pub plan: Plan,
-    /// What was asked of the planner.
+    /// The request that the plan answers.
     #[serde(deserialize_with = "Request::deserialize")]
     pub request: Request,
 }
 
 json::compiled_here!(SavedPlan);
 
-/// Why a saved plan cannot be read, written or followed.
+/// A saved plan could not be read, written or followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)] // The fields are named for what the message says of them.
@@ -72,87 +72,88 @@ pub enum SavedPlanError {
     /// The file cannot be read or written.
     #[error("{}: {source}", file.display())]
     File { file: PathBuf, source: io::Error },
-    /// The text is not a plan of this form: the field that is wrong, and how.
+    /// The text is not a valid plan; `problem` names the wrong field.
     #[error("{}{problem}", file.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default())]
     Invalid { file: Option<PathBuf>, problem: String },
-    /// The plan is of another model.
-    #[error("the plan is of {saved}, and {} is {given}", file.display())]
+    /// The plan is for another model.
+    #[error("the plan is for {saved}, but {} is {given}", file.display())]
     OtherModel { saved: Box<ModelIdentity>, file: PathBuf, given: Box<ModelIdentity> },
-    /// The plan does not fit the machine as it is now.
+    /// The plan does not fit the machine in its current state.
     #[error("the plan of {model} cannot be followed: {}", list(changes))]
     Changed { model: String, changes: Vec<MachineChange> },
 }
 
 impl SavedPlan {
-    /// The version of the form that this crate writes, and the latest that it reads. It changes where an older reader
-    /// would misunderstand a file, not where keys are added.
+    /// The format version that this crate writes, and the latest that it reads. It increases when an older reader would
+    /// misread a file; new keys alone do not increase it.
     pub const VERSION: u64 = 1;
 
-    /// A plan with the model whose header this is, and what was asked.
+    /// A plan with its request, and with the identity of the model whose header this is.
     ///
     /// # Errors
     ///
-    /// [`gguf::Error`] where an array of the header cannot be read again to identify the model.
+    /// [`gguf::Error`] if an array of the header, needed for the identity, cannot be read again.
     pub fn new(plan: Plan, request: Request, header: &Header) -> Result<Self, gguf::Error> {
         Ok(Self {
             version: Self::VERSION,
             made_by: concat!("autoplace ", env!("CARGO_PKG_VERSION")).to_owned(),
-            model: ModelIdentity::of(header)?,
+            model: ModelIdentity::from_header(header)?,
             plan,
             request,
         })
     }
 
-    /// The plan as JSON, indented.
+    /// The plan as indented JSON.
     ///
     /// # Errors
     ///
-    /// [`SavedPlanError::Invalid`] where the plan cannot be written as JSON: a path that is no UTF-8.
+    /// [`SavedPlanError::Invalid`] if JSON cannot represent the plan, because a path is not valid UTF-8.
     pub fn to_json(&self) -> Result<String, SavedPlanError> {
         self.to_text().map_err(|error| invalid(error.to_string()))
     }
 
-    /// Reads and checks a plan. Keys that this version does not know are left out.
+    /// Reads and validates a plan. Unknown keys are ignored.
     ///
     /// # Errors
     ///
-    /// [`SavedPlanError::Invalid`] names the field that is wrong.
+    /// [`SavedPlanError::Invalid`] names the wrong field.
     pub fn from_json(text: &str) -> Result<Self, SavedPlanError> {
         let saved: Self = json::versioned(text, Self::VERSION, Self::from_text).map_err(invalid)?;
         saved.check()?;
         Ok(saved)
     }
 
-    /// Writes the plan to a file, whole or not at all.
+    /// Writes the plan to a file. A failed write leaves no partial file.
     ///
     /// # Errors
     ///
-    /// [`SavedPlanError::File`], and as [`to_json`](Self::to_json).
+    /// [`SavedPlanError::File`], and the errors of [`to_json`](Self::to_json).
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), SavedPlanError> {
         let file = file.as_ref();
-        let text = self.to_json().map_err(|error| error.of(file))? + "\n";
+        let text = self.to_json().map_err(|error| error.in_file(file))? + "\n";
         json::write(file, &text).map_err(|source| SavedPlanError::File { file: file.to_owned(), source })
     }
 
-    /// Reads and checks the plan in a file.
+    /// Reads and validates the plan in a file.
     ///
     /// # Errors
     ///
-    /// [`SavedPlanError::File`], and as [`from_json`](Self::from_json) with the file's name.
+    /// [`SavedPlanError::File`], and the errors of [`from_json`](Self::from_json) with the file's name.
     pub fn read(file: impl AsRef<Path>) -> Result<Self, SavedPlanError> {
         let file = file.as_ref();
         let unusable = |source| SavedPlanError::File { file: file.to_owned(), source };
         let text = json::read(file).map_err(unusable)?;
-        Self::from_json(&text).map_err(|error| error.of(file))
+        Self::from_json(&text).map_err(|error| error.in_file(file))
     }
 
-    /// Refuses another model than the plan's: another header, or files of other lengths. Their names do not matter.
+    /// Checks that the header is of the plan's model: the same header content and the same file lengths. Names are
+    /// ignored.
     ///
     /// # Errors
     ///
-    /// [`SavedPlanError::OtherModel`]; [`SavedPlanError::Invalid`] where the model's header cannot be read again.
+    /// [`SavedPlanError::OtherModel`]; [`SavedPlanError::Invalid`] if the model's header cannot be read again.
     pub fn check_model(&self, header: &Header) -> Result<(), SavedPlanError> {
-        let given = ModelIdentity::of(header).map_err(|error| invalid(error.to_string()))?;
+        let given = ModelIdentity::from_header(header).map_err(|error| invalid(error.to_string()))?;
         if given.is(&self.model) {
             return Ok(());
         }
@@ -169,8 +170,8 @@ fn invalid(problem: impl ToString) -> SavedPlanError {
 }
 
 impl SavedPlanError {
-    /// The same, of the plan in this file.
-    fn of(mut self, path: &Path) -> Self {
+    /// Adds the file's name to the error.
+    fn in_file(mut self, path: &Path) -> Self {
         if let Self::Invalid { file, .. } = &mut self {
             *file = Some(path.to_owned());
         }

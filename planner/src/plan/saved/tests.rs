@@ -1,4 +1,4 @@
-//! A file may say anything.
+//! A file may contain anything.
 
 use proptest::prelude::{any, prop, prop_assert, proptest};
 use serde_json::{Value, json};
@@ -13,12 +13,12 @@ use test_plan::{plan, two_gpus};
 #[path = "../../../tests/support/test_plan/mod.rs"]
 mod test_plan;
 
-/// [`plan`] with a model.
+/// [`plan`], saved with a model.
 pub(super) fn saved() -> SavedPlan {
     save(plan())
 }
 
-/// A machine with room for it.
+/// A machine on which the plan fits.
 pub(super) fn machine() -> Machine {
     let card = Gpu::new("RTX 3050").total(gib(6)).free(mib(5632)).device("CUDA0");
     Machine::new(Host::new(gib(32)).available(gib(24))).with_gpu(card)
@@ -84,8 +84,8 @@ fn keys_of_another_version_are_left_out_and_a_new_meaning_is_refused() {
     }
 }
 
-/// A place in a saved plan, what is put there, and what is said of it.
-const CANNOT_BE: &str = r#"
+/// A JSON pointer into a saved plan, a value to put there, and part of the error.
+const INVALID_FIELDS: &str = r#"
 /plan/context/n_ctx           | 0                                   | plan.context.n_ctx is 0
 /plan/context/n_ctx           | 4294967295                          | plan.context.n_ctx is 4294967295
 /plan/context/type_k          | "Q9"                                | plan.context.type_k: unknown variant
@@ -104,12 +104,12 @@ const CANNOT_BE: &str = r#"
 /plan/overrides               | [{"pattern": "(", "place": "host"}] | plan.overrides: tensor_buft_overrides `(`: 
 /plan/overrides               | [{"pattern": "a", "place": {"gpu": 1}}] | plan.overrides: tensor_buft_overrides `a`: there is no GPU 1: there are 1
 /plan/placements              | []                                  | plan.placements is empty
-/plan/placements/0/device     | ""                                  | plan.placements[0].device is no name
+/plan/placements/0/device     | ""                                  | plan.placements[0].device is not a valid device name
 /plan/placements/0/device     | "a\nb"                              | a string holds a control character
 /plan/model/name              | "\u009b2J"                          | a string holds a control character
 /plan/notes                   | ["\u001b[2J"]                       | a string holds a control character
 /plan/notes                   | [[{"\u001B": 1}]]                   | a string holds a control character
-/plan/placements/0/device     | "<257 times x>"                     | plan.placements[0].device is no name
+/plan/placements/0/device     | "<257 times x>"                     | plan.placements[0].device is not a valid device name
 /plan/placements/0/kind       | "host"                              | plan.placements[0].kind is the host's
 /plan/placements/1/kind       | "gpu"                               | plan.placements ends with a GPU
 /plan/placements/0/free       | 18446744073709551615                | plan.placements[0].free is
@@ -123,8 +123,8 @@ const CANNOT_BE: &str = r#"
 "#;
 
 #[test]
-fn a_field_that_cannot_be_is_named() {
-    for case in CANNOT_BE.trim().lines() {
+fn an_invalid_field_is_named() {
+    for case in INVALID_FIELDS.trim().lines() {
         let [place, value, words] = case.splitn(3, '|').collect::<Vec<_>>()[..] else {
             panic!("{case}");
         };
@@ -142,7 +142,7 @@ fn a_field_that_cannot_be_is_named() {
 fn two_gpus_need_two_names_and_two_proportions() {
     let mut json = json_of(&save(two_gpus()));
     json["plan"]["placements"][1]["device"] = "CUDA1".into();
-    assert!(refused(&json).contains("plan.placements[1].device is CUDA1, which is there twice"));
+    assert!(refused(&json).contains("plan.placements[1].device is CUDA1, which occurs twice"));
     json["plan"]["placements"][1]["device"] = "CUDA0".into();
     json["plan"]["tensor_split"] = json!([]);
     assert!(refused(&json).contains("plan.tensor_split has 0 proportions for 2 GPUs"));
@@ -157,7 +157,7 @@ fn another_model_is_refused_and_both_are_named() {
     assert!(text.contains("Llama 8B (") && text.contains("Qwen 4B ("), "{text}");
 }
 
-/// Every place in a JSON value, as a pointer.
+/// Adds a JSON pointer to every value within `value`.
 fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     match value {
@@ -176,8 +176,8 @@ fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
 }
 
 proptest! {
-    /// A value anywhere replaced by another: it is refused in one line, or what was read is a plan that can be,
-    /// and is read again.
+    /// Replaces any one value by another: the file is refused with an error of one line, or the result is a valid plan
+    /// that survives another round trip.
     #[test]
     fn no_value_anywhere_gets_past_the_check(place in any::<prop::sample::Index>(), choice in any::<prop::sample::Index>()) {
         let mut json = json_of(&save(two_gpus()));

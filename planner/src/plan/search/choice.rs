@@ -1,4 +1,4 @@
-//! The result of the search, as a choice with its reasons.
+//! Turns the result of the search into a choice with its reasons.
 
 use crate::machine::{Bytes, Gpu};
 use crate::plan::fit::Chosen;
@@ -6,25 +6,25 @@ use crate::plan::reasons::counted;
 use crate::plan::{Confidence, Error, HostParts, Policy, Probe};
 
 use super::path::Path;
-use super::{Found, Given, Placements, Probed};
+use super::{Found, Placements, Probed, SearchConstraints};
 
 impl<'a> Placements<'a> {
-    /// The best placement, by the probe if there is one.
+    /// The best placement, confirmed by the probe if there is one.
     pub(in crate::plan) fn choose(&self) -> Result<Chosen<'a>, Error> {
         self.probe.map_or_else(|| self.choose_estimated(), |probe| self.choose_probed(probe))
     }
 
     fn choose_estimated(&self) -> Result<Chosen<'a>, Error> {
-        let given = Given::default();
-        let Some(found) = self.search(&given)? else {
+        let constraints = SearchConstraints::default();
+        let Some(found) = self.search(&constraints)? else {
             let least = match self.policy {
                 Policy::Fastest => None,
-                Policy::MostLayers => self.least_lacking(&given)?,
+                Policy::MostLayers => self.least_lacking(&constraints)?,
             };
             return Err(self.does_not_fit(least));
         };
-        let nearest = self.nearest(&found.path, &given)?;
-        let estimate = self.grounds[found.path.setting].estimate(self, &self.orders[found.path.order])?;
+        let nearest = self.nearest(&found.path, &constraints)?;
+        let estimate = self.setting_costs[found.path.setting].estimate(self, &self.orders[found.path.order])?;
         let confidence = if estimate.compute_is_fitted() { Confidence::Estimated } else { Confidence::Modelled };
         let why = self.why(&found, nearest.as_ref(), false);
         Ok(self.chosen(found, why, confidence))
@@ -34,14 +34,14 @@ impl<'a> Placements<'a> {
         let mut probed = Probed::new(self, probe);
         match (probed.search()?, probed.refusal) {
             (Some((found, nearest)), refusal) if refusal.is_none() || !found.path.runs.is_empty() => {
-                let refused = self.better(&found.path).iter().any(|path| probed.given.refused.contains(path));
+                let refused = self.better(&found.path).iter().any(|path| probed.constraints.refused.contains(path));
                 let why = self.why(&found, nearest.as_ref(), refused);
                 let mut chosen = self.chosen(found, why, Confidence::Probed);
                 chosen.notes.extend(probed.kv_refusal);
                 chosen.notes.extend(refusal.map(|(gpus, error)| format!("{gpus} was left out: {error}")));
                 Ok(chosen)
             }
-            // Falling back to the host would hide the reason behind a slow model.
+            // A plan on the host alone would hide the cause of a slow model.
             (_, Some((_, error))) => Err(error),
             _ => match (self.policy, probed.least_lacking, probed.no_room) {
                 (Policy::MostLayers, None, Some(no_room)) => Err(no_room),
@@ -50,7 +50,7 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// The error for a model that fits nowhere, with what is missing where it lacks the least.
+    /// The error for a model that does not fit. `least` is the candidate that lacks the least.
     fn does_not_fit(&self, least: Option<Found>) -> Error {
         let layers = self.profile.full_offload();
         let (model, n_ctx) = (self.profile.name.clone(), self.wanted().n_ctx);
@@ -67,7 +67,7 @@ impl<'a> Placements<'a> {
             split: self.split(path),
             assignment: self.assignment(path),
             counts: path.counts(),
-            parted_blocks: self.parted_blocks(path),
+            split_blocks: self.split_blocks(path),
             confidence,
             why,
             notes: self.notes(path),
@@ -75,12 +75,12 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// What decided, as [`Chosen::why`]. `refused` says whether llama.cpp refuses what would be better.
+    /// The reason for the choice, as [`Chosen::why`]. `refused` says whether llama.cpp refused a better placement.
     fn why(&self, found: &Found, nearest: Option<&Found>, refused: bool) -> (String, Option<char>) {
         let path = &found.path;
         let layers = self.profile.full_offload();
         let n: u32 = path.counts().iter().sum();
-        let parted = self.parted_blocks(path);
+        let split = self.split_blocks(path);
         let lacks = |nearest: &Found| {
             let shortfalls = self.room(&nearest.path).shortfalls(&nearest.levels);
             let missing: Vec<String> = shortfalls
@@ -108,14 +108,14 @@ impl<'a> Placements<'a> {
         } else {
             format!("{n} of {layers} layers")
         };
-        let kept = if parted == 0 {
+        let kept = if split == 0 {
             all
         } else {
             let what = match self.parts.wanted {
                 HostParts::FeedForward => "feed-forward matrices",
                 _ => "experts",
             };
-            format!("{all}, {what} of {} on the host", counted(parted, "block"))
+            format!("{all}, {what} of {} on the host", counted(split, "block"))
         };
         match nearest {
             _ if exactly && n < layers => (format!("{kept}, as asked for"), Some(';')),
@@ -130,7 +130,7 @@ impl<'a> Placements<'a> {
         }
     }
 
-    /// What is not used, and what was changed to be faster.
+    /// Notes on unused GPUs and on settings that differ from the preferred ones.
     fn notes(&self, path: &Path) -> Vec<String> {
         let mut notes = Vec::new();
         let used = self.room(path).gpus;

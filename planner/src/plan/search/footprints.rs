@@ -1,4 +1,4 @@
-//! A path as llama.cpp's parameters, and what it takes by the estimate.
+//! A path as parameters for llama.cpp, and its estimated memory.
 
 use std::collections::HashSet;
 
@@ -10,31 +10,31 @@ use crate::plan::fit::{Levels, Room};
 
 use super::parts::Part;
 use super::path::Path;
-use super::{Given, Placements};
+use super::{Placements, SearchConstraints};
 
-/// The estimate with these parts of blocks on the host, and a single copy of the graph.
-pub(super) fn keeping<'p>(estimate: &Estimate, parts: impl Iterator<Item = &'p Part<'p>>) -> Estimate {
+/// The estimate with these parts of blocks on the host. Overrides make llama.cpp keep a single copy of the graph.
+pub(super) fn with_parts_on_host<'p>(estimate: &Estimate, parts: impl Iterator<Item = &'p Part<'p>>) -> Estimate {
     let weights = parts.flat_map(|part| &part.weights);
     let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
     estimate.clone().placing(&|name| names.contains(name).then_some(Place::Host))
 }
 
 impl<'a> Placements<'a> {
-    /// What a path takes by the estimate, and what that may be wrong by.
+    /// The estimated memory of a path, and its uncertainty.
     pub(super) fn estimated(&self, path: &Path) -> Result<(Footprints, Uncertainty), Error> {
-        self.looks.set(self.looks.get() + 1);
-        let estimate = self.grounds[path.setting].estimate(self, &self.orders[path.order])?;
+        self.estimates_made.set(self.estimates_made.get() + 1);
+        let estimate = self.setting_costs[path.setting].estimate(self, &self.orders[path.order])?;
         let assignment = self.assignment(path);
         Ok(match path.kept() == 0 && !path.single_copy {
             true => estimate.with_uncertainty(&assignment),
-            false => keeping(&estimate, self.parts.kept(&path.runs)).with_uncertainty(&assignment),
+            false => with_parts_on_host(&estimate, self.parts.kept(&path.runs)).with_uncertainty(&assignment),
         })
     }
 
-    /// The same, corrected, and what is left of each device.
-    pub(super) fn levels(&self, path: &Path, given: &Given) -> Result<Levels, Error> {
+    /// The memory of each device: the estimate, corrected by the probes' answers.
+    pub(super) fn levels(&self, path: &Path, constraints: &SearchConstraints) -> Result<Levels, Error> {
         let (mut footprints, unsure) = self.estimated(path)?;
-        let correction = given.correction(path.setting);
+        let correction = constraints.correction(path.setting);
         for (footprint, &gpu) in footprints.gpus.iter_mut().zip(&self.orders[path.order]) {
             footprint.compute = footprint.compute.saturating_add_signed(correction.of_gpu(gpu));
         }
@@ -53,20 +53,19 @@ impl<'a> Placements<'a> {
             host: &self.machine.host,
             headroom: self.request.headroom,
             wsl: self.machine.wsl,
-            workload: self.grounds[path.setting].workload,
+            peak_sizes: self.setting_costs[path.setting].peak_sizes,
         }
     }
 
-    /// The parameters of a path's context.
     pub(super) fn params(&self, path: &Path) -> &ContextParams {
-        &self.grounds[path.setting].params
+        &self.setting_costs[path.setting].params
     }
 
     pub(super) fn assignment(&self, path: &Path) -> Assignment {
         Assignment::by_counts(self.profile.n_layer(), &path.counts())
     }
 
-    /// What llama.cpp is given for a path.
+    /// The path as llama.cpp's split.
     pub(super) fn split(&self, path: &Path) -> Split {
         let split = Split::by_counts(&path.counts());
         if path.single_copy {
@@ -75,8 +74,8 @@ impl<'a> Placements<'a> {
         split.overrides(self.parts.overrides(&path.runs))
     }
 
-    /// Blocks on GPUs of which a part stays on the host.
-    pub(super) fn parted_blocks(&self, path: &Path) -> u32 {
+    /// Blocks on GPUs that keep some of their weights on the host.
+    pub(super) fn split_blocks(&self, path: &Path) -> u32 {
         let mut blocks: Vec<u32> = self.parts.kept(&path.runs).map(|part| part.block).collect();
         blocks.dedup();
         u32::try_from(blocks.len()).unwrap_or(u32::MAX)

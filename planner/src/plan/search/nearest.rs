@@ -1,51 +1,53 @@
-//! The paths that would be one step better than a path and why they are not taken, and the closest one where none fits.
+//! The paths one step better than the chosen one, which explain the choice, and the closest path if none fits.
 
 use crate::plan::Error;
 use crate::plan::halving::least_that;
 
 use super::path::Path;
 use super::table::Run;
-use super::{Found, Given, Placements};
+use super::{Found, Placements, SearchConstraints};
 
 impl Placements<'_> {
-    /// Of the paths that would be one step better and do not fit, the one that lacks the least.
-    pub(super) fn nearest(&self, path: &Path, given: &Given) -> Result<Option<Found>, Error> {
-        self.least_of(self.better(path), given, |found| !found.levels.fit())
+    /// The path that lacks the least, of those one step better that do not fit.
+    pub(super) fn nearest(&self, path: &Path, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
+        self.least_of(self.better(path), constraints, |found| !found.levels.fit())
     }
 
-    /// Of these paths that count, the one that lacks the least.
+    /// The path that lacks the least, of those that `counts` accepts.
     fn least_of(
         &self,
         paths: impl IntoIterator<Item = Path>,
-        given: &Given,
+        constraints: &SearchConstraints,
         counts: impl Fn(&Found) -> bool,
     ) -> Result<Option<Found>, Error> {
         let found = paths.into_iter().map(|path| {
-            let levels = self.levels(&path, given)?;
+            let levels = self.levels(&path, constraints)?;
             Ok(Found { cost: self.cost(&path), path, levels })
         });
         let found: Vec<Found> = found.collect::<Result<_, Error>>()?;
         Ok(found.into_iter().filter(counts).min_by_key(|found| found.levels.lack()))
     }
 
-    /// Of whole layers on GPUs in the machine's order, and of the host alone, what lacks the least and is not known.
-    pub(super) fn least_lacking(&self, given: &Given) -> Result<Option<Found>, Error> {
+    /// The unknown path that lacks the least, with whole layers and the GPUs in the machine's order, or on the host
+    /// alone.
+    pub(super) fn least_lacking(&self, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         let in_place = |order: &usize| self.orders[*order].is_sorted();
-        let settings = (0..self.grounds.len()).filter(|&setting| self.grounds[setting].doubled == 0);
+        let settings = (0..self.setting_costs.len()).filter(|&setting| self.setting_costs[setting].doubled == 0);
         let places = settings.flat_map(|setting| (0..self.orders.len()).map(move |order| (setting, order)));
-        let tried = places
-            .filter(|&(setting, order)| self.is_fused(setting, order) && given.is_tried(&self.grounds, setting, order));
+        let tried = places.filter(|&(setting, order)| {
+            self.is_fused(setting, order) && constraints.is_tried(&self.setting_costs, setting, order)
+        });
         let paths = tried.filter(|(_, order)| in_place(order)).flat_map(|(setting, order)| {
             let paths = self.on_host().filter_map(move |first| self.spread((setting, order), first));
-            paths.filter(|path| !given.known.contains(path))
+            paths.filter(|path| !constraints.known.contains(path))
         });
-        self.least_of(paths, given, |_| true)
+        self.least_of(paths, constraints, |_| true)
     }
 
-    /// The layers behind the first ones, shared by the GPUs of an order in proportion to their budgets; `None` where
-    /// they are fewer than these.
+    /// Shares the layers from `first` on among the GPUs of an order in proportion to their budgets; `None` if there are
+    /// more GPUs than layers.
     fn spread(&self, (setting, order): (usize, usize), first: u32) -> Option<Path> {
-        let table = &self.grounds[setting].table;
+        let table = &self.setting_costs[setting].table;
         let budget_of = |gpu: usize| table.gpus[gpu].budget;
         let gpus = &self.orders[order];
         let left = table.layers - first;
@@ -57,7 +59,7 @@ impl Placements<'_> {
         for ((n, &gpu), behind) in gpus.iter().enumerate().zip((0..gpus.len() as u32).rev()) {
             budget += budget_of(gpu);
             let share = budget as f64 / all.max(1) as f64;
-            let bytes = |end| table.bytes(gpu, Run::of(n, first, end, 0)) as f64;
+            let bytes = |end| table.bytes(gpu, Run::new(n, first, end, 0)) as f64;
             let last = table.layers - behind;
             let end = if behind == 0 {
                 last
@@ -73,18 +75,18 @@ impl Placements<'_> {
 
     /// The cost of a path.
     pub(super) fn cost(&self, path: &Path) -> f64 {
-        let prices = self.prices(&self.grounds[path.setting].table, path.order);
+        let prices = self.prices(&self.setting_costs[path.setting].table, path.order);
         let runs = path.runs().enumerate().map(|(n, run)| prices.run(n, run));
         let single_copy = if path.single_copy { prices.single_copy() } else { 0.0 };
         self.steps(path.setting) + prices.host_seconds(path.first) + runs.sum::<f64>() + single_copy
     }
 
-    /// The paths that would be one step better: a part less on the host, else a layer less; instead of the host alone,
-    /// a GPU with the output layer. None, if the request sets the number of layers.
+    /// The paths one step better: with one part less on the host, or else one layer less there. A path on the host
+    /// alone has a GPU with the output layer as its next step. No path, if the request fixes the number of layers.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
-        let least_on_host = *self.on_host().start();
-        if self.request.gpu_layers.is_exact() || (path.runs.is_empty() && least_on_host == layers) {
+        let min_host_compute = *self.on_host().start();
+        if self.request.gpu_layers.is_exact() || (path.runs.is_empty() && min_host_compute == layers) {
             return Vec::new();
         }
         if path.runs.is_empty() {
@@ -104,8 +106,8 @@ impl Placements<'_> {
             fewer
         });
         let mut better: Vec<Path> = fewer.collect();
-        if better.is_empty() && path.first > least_on_host {
-            // The layer goes to the first GPU, or that one's last to the next, and so on.
+        if better.is_empty() && path.first > min_host_compute {
+            // The first GPU takes the layer; or it passes its last layer on to the next GPU, and so on.
             for n in 0..path.runs.len() {
                 let mut longer = path.clone();
                 longer.first -= 1;

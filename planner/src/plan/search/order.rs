@@ -1,34 +1,33 @@
-//! In which orders GPUs may share the layers: llama.cpp gives each of them a run of layers, the first GPU the lowest.
+//! The orders in which GPUs may share the layers. llama.cpp gives each GPU a run of layers; the first GPU gets the
+//! lowest.
 
 use crate::machine::{Gpu, GpuKind};
 use crate::plan::speed::Rate;
 
-/// Every order of up to this many GPUs is tried.
-const ALL_ORDERS: usize = 4;
+/// With up to this many GPUs the search tries every order.
+const MAX_GPUS_IN_ALL_ORDERS: usize = 4;
 
 /// The most GPUs that llama.cpp schedules beside the CPU (ggml-backend.cpp, `GGML_SCHED_MAX_BACKENDS`).
-pub(in crate::plan) const MOST_GPUS: usize = 15;
+pub(in crate::plan) const MAX_GPUS: usize = 15;
 
-/// GPUs in the order in which they take layers, as indices.
+/// Indices of GPUs, in the order in which they take layers.
 pub(super) type Order = Vec<usize>;
 
-/// Every order of every set of GPUs that may work together. Of GPUs that are equal in all that counts only the
-/// first ones are taken.
+/// Every order of every subset of GPUs that may work together. Of identical GPUs the first ones stand for all.
 ///
-/// More than four GPUs have too many orders: of those the fastest one, the two fastest, ... are taken, as they come in
-/// the machine, from the fastest to the slowest, and the other way round.
+/// With more than four GPUs there are too many orders. The search then tries the fastest GPU, the two fastest, and so
+/// on, each in the machine's order, from the fastest to the slowest, and from the slowest to the fastest.
 ///
-/// A GPU in the host's memory reads no faster than the host. It never stands in for a card, and llama.cpp leaves it out
-/// beside one too (llama.cpp, `llama_prepare_model_devices`); where `exactly` so many layers are asked for, it may be
-/// what holds them. It works alone.
+/// An integrated GPU reads no faster than the host and always works alone. It is left out beside a discrete card, as in
+/// llama.cpp (llama.cpp, `llama_prepare_model_devices`), unless the request asks for `exactly` a number of layers.
 pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order> {
     let (own, shared): (Vec<usize>, Vec<usize>) =
         (0..gpus.len()).partition(|&gpu| gpus[gpu].kind != GpuKind::Integrated);
     let has_card = gpus.iter().any(|gpu| gpu.kind == GpuKind::Discrete);
     let shared = shared.into_iter().filter(|_| exactly || !has_card);
     let mut all: Vec<Order> = shared.map(|gpu| vec![gpu]).collect();
-    if own.len() <= ALL_ORDERS {
-        // All that a plan depends on: of equals one may stand for the other in every plan.
+    if own.len() <= MAX_GPUS_IN_ALL_ORDERS {
+        // A GPU without its names: all fields that a plan depends on.
         let nameless = |gpu: &&Gpu| {
             let Gpu { name, description, device, pci_id, processes, nvml, .. } = Gpu::default();
             Gpu { name, description, device, pci_id, processes, nvml, ..Gpu::clone(gpu) }
@@ -42,7 +41,7 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
             let rate = |gpu: usize| rates[gpu].bytes_per_second;
             rate(b).total_cmp(&rate(a)).then(gpus[b].free.cmp(&gpus[a].free))
         });
-        for n in 1..=fastest.len().min(MOST_GPUS) {
+        for n in 1..=fastest.len().min(MAX_GPUS) {
             let fastest = &fastest[..n];
             let mut in_place = fastest.to_vec();
             in_place.sort_unstable();
@@ -54,7 +53,7 @@ pub(super) fn orders(gpus: &[&Gpu], rates: &[Rate], exactly: bool) -> Vec<Order>
     all
 }
 
-/// Every order that begins with `begun`.
+/// Adds every order that begins with `begun`.
 fn extend(all: &mut Vec<Order>, begun: &mut Order, gpus: &[usize], equal: &impl Fn(usize, usize) -> bool) {
     for &gpu in gpus {
         let unused = |other: &usize| !begun.contains(other);
@@ -86,7 +85,7 @@ mod tests {
         let card = |free| Gpu::new("card").total(gib(24)).free(gib(free));
         assert_eq!(of(&[card(8), card(9)]), [vec![0], vec![1], vec![0, 1], vec![1, 0]]);
         assert_eq!(of(&[card(8), card(8)]), [vec![0], vec![0, 1]]);
-        // 4 + 12 + 24 + 24 of four unequal ones.
+        // 4 + 12 + 24 + 24 orders of four different GPUs.
         assert_eq!(of(&[card(5), card(6), card(7), card(8)]).len(), 64);
         assert_eq!(of(&[card(5), card(5), card(5), card(5)]).len(), 4);
     }

@@ -5,35 +5,35 @@ use std::collections::BTreeMap;
 use crate::memory::{Place, TensorOverride};
 use crate::plan::HostParts;
 use crate::plan::speed::{Matrices, matrices};
-use crate::profile::{ModelProfile, Role, Weight};
+use crate::profile::{ModelProfile, Weight, WeightRole};
 
-/// Weights of a block that belong together: `ffn_down_exps.weight` and its bias.
+/// Weights of a block that move together: `ffn_down_exps.weight` and its bias.
 #[derive(Debug, Clone)]
 pub(super) struct Part<'a> {
     pub(super) block: u32,
-    /// What its names have in common: `ffn_down_exps`.
+    /// The common part of the weights' names: `ffn_down_exps`.
     stem: &'a str,
     pub(super) weights: Vec<&'a Weight>,
-    /// The same by type.
+    /// The same weights, grouped by type.
     pub(super) matrices: Vec<Matrices>,
-    /// Bytes of its weights in the file.
+    /// Bytes of the weights in the file.
     pub(super) bytes: u64,
-    /// Whether it ends a feed-forward step; else it begins one.
+    /// Whether the part ends a feed-forward step; otherwise it begins one.
     ends: bool,
 }
 
-/// All parts that may stay on the host, block after block.
+/// All parts that may stay on the host, in the order of the blocks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Parts<'a> {
-    /// Which may; never [`HostParts::Auto`].
+    /// The kind of parts that may stay on the host; never [`HostParts::Auto`].
     pub(super) wanted: HostParts,
     pub(super) all: Vec<Part<'a>>,
-    /// Where those of each block begin, and the end.
+    /// Index of the first part of each block, and the number of parts as the last entry.
     begins: Vec<usize>,
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn of(profile: &'a ModelProfile, wanted: HostParts) -> Self {
+    pub(super) fn new(profile: &'a ModelProfile, wanted: HostParts) -> Self {
         let wanted = match (wanted, &profile.hparams.experts) {
             (HostParts::Auto, Some(_)) => HostParts::Experts,
             (HostParts::Auto, None) => HostParts::FeedForward,
@@ -43,8 +43,8 @@ impl<'a> Parts<'a> {
         for (block, weights) in profile.weights.blocks.iter().enumerate() {
             parts.begins.push(parts.all.len());
             let block = u32::try_from(block).unwrap_or(u32::MAX);
-            // Against the order of their names: up, gate, down. The last ones are the first to stay on the host, as
-            // with llama.cpp's own fit.
+            // In the reverse order of their names: up, gate, down. The last parts stay on the host first, as in
+            // llama.cpp's own fit.
             let mut stems: BTreeMap<&str, Vec<&Weight>> = BTreeMap::new();
             for weight in weights {
                 if let Some(stem) = stem(weight, wanted) {
@@ -64,26 +64,25 @@ impl<'a> Parts<'a> {
         parts
     }
 
-    /// Whether each is the last of its block.
+    /// For each part, whether it is the last of its block.
     pub(super) fn are_last(&self) -> impl Iterator<Item = bool> {
         let next = self.all.iter().skip(1).map(|part| Some(part.block)).chain([None]);
         self.all.iter().zip(next).map(|(part, next)| next != Some(part.block))
     }
 
-    /// Where the parts of this block begin, or, past the last block, where they end.
+    /// Index of the first part of `block`; past the last block, the number of parts.
     pub(super) fn begin(&self, block: u32) -> usize {
         let last = self.begins.len() - 1;
         self.begins[(block as usize).min(last)]
     }
 
-    /// Parts in these blocks.
+    /// Number of parts in the blocks from `begin` to before `end`.
     pub(super) fn count(&self, begin: u32, end: u32) -> u32 {
         u32::try_from(self.begin(end) - self.begin(begin)).unwrap_or(u32::MAX)
     }
 
-    /// The overrides that keep the last parts of some blocks on the host: for each `(end, count)` so many parts
-    /// before this block. One pattern for all blocks with the same parts: llama.cpp compiles each pattern again
-    /// for every tensor.
+    /// The overrides that keep parts on the host: for each `(end, count)` the last `count` parts before block `end`.
+    /// Blocks with the same parts share a pattern, because llama.cpp compiles each pattern again for every tensor.
     pub(super) fn overrides(&self, kept: &[(u32, u32)]) -> Vec<TensorOverride> {
         let kept: Vec<&Part<'_>> = self.kept(kept).collect();
         let mut blocks_of: BTreeMap<Vec<&str>, Vec<String>> = BTreeMap::new();
@@ -102,7 +101,7 @@ impl<'a> Parts<'a> {
         patterns.collect()
     }
 
-    /// The largest of these parts: of those that begin a feed-forward step, and of those that end one.
+    /// Bytes of the largest of these parts: among those that begin a feed-forward step, and among those that end one.
     pub(super) fn largest(&self, kept: &[(u32, u32)]) -> [u64; 2] {
         self.kept(kept).fold([0; 2], |mut largest, part| {
             let largest_of = &mut largest[usize::from(part.ends)];
@@ -111,7 +110,7 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// These parts.
+    /// The parts on the host: for each `(end, count)` the last `count` parts before block `end`.
     pub(super) fn kept(&self, kept: &[(u32, u32)]) -> impl Iterator<Item = &Part<'a>> {
         kept.iter().flat_map(|&(end, count)| {
             let end = self.begin(end);
@@ -120,12 +119,12 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The part that a weight belongs to, if it may stay on the host.
+/// The stem of the part that a weight belongs to, if the part may stay on the host.
 fn stem(weight: &Weight, wanted: HostParts) -> Option<&str> {
     let may = match (weight.role, wanted) {
         (_, HostParts::None) => false,
-        (Role::Experts, _) => true,
-        (Role::FeedForward | Role::SharedExperts, HostParts::FeedForward) => weight.is_matrix(),
+        (WeightRole::Experts, _) => true,
+        (WeightRole::FeedForward | WeightRole::SharedExperts, HostParts::FeedForward) => weight.is_matrix(),
         _ => false,
     };
     let (_, rest) = weight.name.strip_prefix("blk.")?.split_once('.')?;

@@ -1,29 +1,30 @@
-//! Paths through the layers, the cheapest first: the host takes the first layers, then each GPU of an
-//! order a run of them.
+//! Paths through the layers, in ascending cost: the host takes the first layers, then each GPU of an order takes a run.
 //!
-//! The cost of a run does not depend on the other runs, except by compute buffers. Without those the cheapest rest of a
-//! path from any layer is computed once, from the back. With that as a bound the paths come out of a heap in order of
-//! their cost (A*), and the first one that also has room for its compute buffers is the cheapest that does.
+//! The cost of a run is independent of the other runs, except for compute buffers. Without those, one pass from the
+//! last layer to the first gives the cheapest way to complete a path from any layer. That is the bound of an A* search:
+//! paths leave the heap in ascending cost, and the first one that also has room for its compute buffers is the cheapest
+//! that fits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::RangeInclusive;
 
-use super::ground::{HOST_ROLES, host_role};
 use super::prices::{Prices, Runs};
+use super::setting_costs::{HOST_ROLES, host_role};
 use super::table::Run;
 
-/// The cheapest rests of paths, for one order of GPUs.
+/// The cheapest completion of a path from each layer, for one order of GPUs.
 #[derive(Debug)]
-pub(super) struct Onward {
-    /// `cost[n][begin]`: of the layers from `begin` on, with the GPUs from the `n`th on.
+pub(super) struct CostToGo {
+    /// `cost[n][begin]`: the least cost of the layers from `begin` on, with the GPUs from the `n`th on.
     cost: Vec<Vec<f64>>,
-    /// The least bytes that these leave to the host.
+    /// The least bytes that these layers leave to the host.
     host: Vec<Vec<u64>>,
 }
 
-impl Onward {
-    /// `runs` are those of some GPUs, last or not, beside the first one of some order: all orders have them in common.
+impl CostToGo {
+    /// `runs` caches each GPU's runs across orders; the key is the GPU, the first GPU of its order, and whether it is
+    /// last.
     pub(super) fn new(prices: &Prices<'_>, runs: &mut BTreeMap<(usize, usize, bool), Runs>) -> Self {
         let Prices { table, order, .. } = *prices;
         let layers = table.layers as usize;
@@ -50,14 +51,14 @@ impl Onward {
 /// A path, or the beginning of one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Path {
-    /// Which setting, and which order of GPUs.
+    /// Indices of the setting and of the order of GPUs.
     pub(super) setting: usize,
     pub(super) order: usize,
     /// Layers on the host.
     pub(super) first: u32,
-    /// For each GPU where its layers end, and the parts of them that stay on the host.
+    /// For each GPU, the end of its run and the number of its parts on the host.
     pub(super) runs: Vec<(u32, u32)>,
-    /// Whether it keeps a single copy of its graph, where llama.cpp would keep four.
+    /// Whether the graph has a single copy although llama.cpp would keep four.
     pub(super) single_copy: bool,
 }
 
@@ -69,7 +70,7 @@ impl Path {
     /// The runs with their first layers.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
         let begins = std::iter::once(self.first).chain(self.runs.iter().map(|&(end, _)| end));
-        begins.zip(&self.runs).enumerate().map(|(n, (begin, &(end, kept)))| Run::of(n, begin, end, kept))
+        begins.zip(&self.runs).enumerate().map(|(n, (begin, &(end, kept)))| Run::new(n, begin, end, kept))
     }
 
     /// Layers on each GPU.
@@ -77,12 +78,12 @@ impl Path {
         self.runs().map(|run| run.end - run.begin).collect()
     }
 
-    /// Parts that stay on the host.
+    /// Number of parts on the host.
     pub(super) fn kept(&self) -> u32 {
         self.runs.iter().map(|&(_, kept)| kept).fold(0, u32::saturating_add)
     }
 
-    /// Whether llama.cpp would keep four copies of its graph.
+    /// Whether llama.cpp would keep four copies of the graph.
     pub(super) fn is_pipelined(&self) -> bool {
         self.runs.len() > 1 && self.first == 0 && self.kept() == 0 && !self.single_copy
     }
@@ -91,128 +92,128 @@ impl Path {
 /// A path in the heap.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Node {
-    /// What it costs at least, once it is whole.
+    /// The least cost of any completion.
     pub(super) bound: f64,
-    /// What it costs so far.
+    /// The cost so far.
     cost: f64,
-    /// What more parts on the host may save of its last run. Where something may, those come before it does
-    /// [again](Heap::put_again).
+    /// The most that further parts of the last run on the host may save. If positive, the paths with those parts come
+    /// out of the heap first, and this one is [requeued](Heap::requeue) behind them.
     pub(super) gain: f64,
-    pub(super) again: bool,
-    /// Bytes it takes of the host so far.
+    pub(super) requeued: bool,
+    /// Bytes of the host so far.
     pub(super) host: u64,
     pub(super) path: Path,
 }
 
-/// The paths that are still to be tried.
+/// The paths still to try.
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     nodes: Vec<Node>,
-    /// By the bits of their bounds, whose order is that of numbers that are not negative. Of equals the longest comes
-    /// first, and is then followed to its end.
+    /// Ordered by the bits of the bounds: non-negative floats order like their bits. Among equal bounds the longest
+    /// path comes first, so that the search follows it to its end.
     queue: BinaryHeap<(Reverse<u64>, usize, Reverse<usize>)>,
 }
 
-/// What all paths of one order under one setting have in common.
-pub(super) struct Around<'a> {
+/// The data common to all paths of one order under one setting.
+pub(super) struct OrderContext<'a> {
     pub(super) prices: Prices<'a>,
-    pub(super) onward: Onward,
-    /// Bytes that the host has for what layers leave to it, by the [role](host_role) of its compute buffer.
+    pub(super) to_go: CostToGo,
+    /// Bytes that the host has for the layers left to it, by its [role](host_role).
     pub(super) host_rooms: [Option<u64>; HOST_ROLES],
 }
 
 impl Heap {
-    /// The cheapest path, if it costs less than this.
+    /// Removes the cheapest path, if its bound is below `cost`.
     pub(super) fn pop_below(&mut self, cost: f64) -> Option<Node> {
         let (.., Reverse(place)) = self.queue.pop()?;
         Some(std::mem::take(&mut self.nodes[place])).filter(|node| node.bound < cost)
     }
 
-    /// Puts in the beginnings of all paths of one order that leave so many layers to the host. They cost `extra`
-    /// wherever they lead.
+    /// Adds the beginnings of all paths of one order, one for each number of layers on the host. `extra` is the
+    /// setting's surcharge.
     pub(super) fn begin(
         &mut self,
         (setting, order): (usize, usize),
         on_host: RangeInclusive<u32>,
         extra: f64,
-        around: &Around<'_>,
+        context: &OrderContext<'_>,
     ) {
         for first in on_host {
             let path = Path { setting, order, first, runs: Vec::new(), single_copy: false };
-            let cost = extra + around.prices.host_seconds(first);
-            self.put(cost, 0.0, around.prices.table.host_bytes[first as usize], path, around);
+            let cost = extra + context.prices.host_seconds(first);
+            self.put(cost, 0.0, context.prices.table.host_bytes[first as usize], path, context);
         }
     }
 
-    /// Puts in what follows a path: every run of the next GPU.
-    pub(super) fn extend(&mut self, node: &Node, around: &Around<'_>) {
+    /// Adds the continuations of a path: every run of the next GPU.
+    pub(super) fn extend(&mut self, node: &Node, context: &OrderContext<'_>) {
         let begin = node.path.end();
-        for end in begin + 1..=around.prices.table.layers {
-            let run = Run::of(node.path.runs.len(), begin, end, 0);
-            if !self.put_run(&node.path, &node.path.runs, (node.cost, node.host), run, around) {
+        for end in begin + 1..=context.prices.table.layers {
+            let run = Run::new(node.path.runs.len(), begin, end, 0);
+            if !self.put_run(&node.path, &node.path.runs, (node.cost, node.host), run, context) {
                 break;
             }
         }
     }
 
-    /// Puts in the path whose last run leaves more parts to the host.
-    pub(super) fn keep_more(&mut self, node: &Node, around: &Around<'_>) {
+    /// Adds the path with one more part of its last run on the host.
+    pub(super) fn keep_more(&mut self, node: &Node, context: &OrderContext<'_>) {
         if let (Some(run), Some((_, before))) = (node.path.runs().last(), node.path.runs.split_last())
             && !node.path.single_copy
         {
-            let cost = node.cost - around.prices.run(before.len(), run);
-            let host = node.host - around.prices.table.kept_bytes(run);
-            self.put_run(&node.path, before, (cost, host), Run { kept: run.kept + 1, ..run }, around);
+            let cost = node.cost - context.prices.run(before.len(), run);
+            let host = node.host - context.prices.table.kept_bytes(run);
+            self.put_run(&node.path, before, (cost, host), Run { kept: run.kept + 1, ..run }, context);
         }
     }
 
-    /// Puts in the same path with a single copy of its graph.
-    pub(super) fn keep_single_copy(&mut self, node: &Node, around: &Around<'_>) {
+    /// Adds the same path with a single copy of its graph.
+    pub(super) fn keep_single_copy(&mut self, node: &Node, context: &OrderContext<'_>) {
         if node.path.is_pipelined() {
             let path = Path { single_copy: true, ..node.path.clone() };
-            self.put(node.cost + around.prices.single_copy(), 0.0, node.host, path, around);
+            self.put(node.cost + context.prices.single_copy(), 0.0, node.host, path, context);
         }
     }
 
-    /// Puts in a path like another with one run more behind some of its runs, which cost so much and take so many bytes
-    /// of the host. It leaves as many more parts there as it must; whether any are enough.
+    /// Adds a path with `run` behind the runs `before`, whose cost and host bytes are given. The run leaves more of its
+    /// parts on the host if it must; returns whether it fits then.
     fn put_run(
         &mut self,
         like: &Path,
         before: &[(u32, u32)],
         (cost, host): (f64, u64),
         run: Run,
-        around: &Around<'_>,
+        context: &OrderContext<'_>,
     ) -> bool {
-        let Prices { table, order, .. } = around.prices;
+        let Prices { table, order, .. } = context.prices;
         let gpu = order[before.len()];
-        let Some(run) = table.roomiest(gpu, run) else {
+        let Some(run) = table.fitting(gpu, run) else {
             return false;
         };
         let path = Path { runs: [before, &[(run.end, run.kept)]].concat(), ..*like };
-        let cost = cost + around.prices.run(before.len(), run);
+        let cost = cost + context.prices.run(before.len(), run);
         let host = host.saturating_add(table.kept_bytes(run));
-        self.put(cost, table.most_saved(gpu, order[0], run), host, path, around);
+        self.put(cost, table.most_saved(gpu, order[0], run), host, path, context);
         true
     }
 
-    /// Puts a path in again, by its own cost, when those with more parts on the host are in.
-    pub(super) fn put_again(&mut self, mut node: Node) {
+    /// Adds a path again, by its own cost, behind those with more parts on the host.
+    pub(super) fn requeue(&mut self, mut node: Node) {
         node.bound += node.gain;
         node.gain = 0.0;
-        node.again = true;
+        node.requeued = true;
         self.push(node);
     }
 
-    fn put(&mut self, cost: f64, gain: f64, host: u64, path: Path, around: &Around<'_>) {
+    fn put(&mut self, cost: f64, gain: f64, host: u64, path: Path, context: &OrderContext<'_>) {
         let (n, end) = (path.runs.len(), path.end() as usize);
-        let bound = cost - gain + around.onward.cost[n][end];
-        let least_host = host.saturating_add(around.onward.host[n][end]);
-        // More parts may stay on the host yet.
-        let roles = [path.kept(), 1].map(|parts| around.host_rooms[host_role(path.first, parts)]);
+        let bound = cost - gain + context.to_go.cost[n][end];
+        let least_host = host.saturating_add(context.to_go.host[n][end]);
+        // A completion may still keep parts on the host.
+        let roles = [path.kept(), 1].map(|parts| context.host_rooms[host_role(path.first, parts)]);
         let room = roles[0].max(roles[1]);
         if bound.is_finite() && room.is_some_and(|room| least_host <= room) {
-            self.push(Node { bound, cost, gain, again: false, host, path });
+            self.push(Node { bound, cost, gain, requeued: false, host, path });
         }
     }
 

@@ -1,16 +1,17 @@
-//! The cost of a path: its seconds, and the little that decides between plans of one speed.
+//! The cost of a path: its seconds, and the surcharges that decide between placements of equal speed.
 
 use super::table::{Run, Table};
 
-/// By first layer: where runs of a GPU end, what they cost at least but for the way to it, and leave to the host.
+/// A GPU's runs by first layer: the end, the least cost without the transfer to the GPU, and the bytes left to the
+/// host.
 pub(super) type Runs = Vec<Vec<(u32, f64, u64)>>;
 
-/// The prices of one order of GPUs under one setting.
+/// The costs of one order of GPUs under one setting.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prices<'a> {
     pub(super) table: &'a Table<'a>,
     pub(super) order: &'a [usize],
-    /// What decides between plans of one speed, in seconds.
+    /// One tie, in seconds (or layers).
     pub(super) tie: f64,
 }
 
@@ -20,7 +21,7 @@ impl Prices<'_> {
         self.seconds(n, run) + self.gpu(self.order[n], run)
     }
 
-    /// The runs that the `n`th GPU of the order has room for.
+    /// The runs that fit on the `n`th GPU of the order.
     pub(super) fn runs(&self, n: usize) -> Runs {
         let (table, gpu, first) = (self.table, self.order[n], self.order[0]);
         let least = |run: Run| {
@@ -28,22 +29,23 @@ impl Prices<'_> {
             (run.end, cost, table.kept_bytes(run))
         };
         let all = (0..table.layers).map(|begin| {
-            // The last GPU has all the layers that are left. More layers take more room.
+            // The last GPU takes all remaining layers. More layers need more memory, so the first run that does not fit
+            // ends the list.
             let least_end = if n + 1 == self.order.len() { table.layers } else { begin + 1 };
             (least_end..=table.layers)
-                .map_while(|end| table.roomiest(gpu, Run::of(n, begin, end, 0)))
+                .map_while(|end| table.fitting(gpu, Run::new(n, begin, end, 0)))
                 .map(least)
                 .collect()
         });
         all.collect()
     }
 
-    /// Seconds of a run on the `n`th GPU of the order, with the way to it.
+    /// Seconds of a run on the `n`th GPU of the order, with the transfer of activations to it.
     pub(super) fn seconds(&self, n: usize, run: Run) -> f64 {
         self.way(n) + self.table.seconds(self.order[n], self.order[0], run)
     }
 
-    /// Seconds of the way to the `n`th GPU of the order.
+    /// Seconds of the transfer of activations to the `n`th GPU of the order.
     pub(super) fn way(&self, n: usize) -> f64 {
         let before = n.checked_sub(1).map(|before| self.order[before]);
         self.table.way(self.order[n], before)
@@ -54,13 +56,13 @@ impl Prices<'_> {
         self.table.host_seconds(end, self.order.first().copied())
     }
 
-    /// The additional cost of a path that keeps a single copy of its graph.
+    /// Surcharge of a single copy of the graph.
     pub(super) fn single_copy(&self) -> f64 {
         self.tie / 2.0
     }
 
-    /// The cost of a GPU that is filled so far, by its share of the largest GPU's budget: the least total cost then
-    /// fills every GPU to the same part.
+    /// Surcharge of a GPU that holds this run. It grows with the square of the filled share and with the GPU's share of
+    /// the largest budget, so that the least total cost fills every GPU to the same share.
     fn gpu(&self, gpu: usize, run: Run) -> f64 {
         let bytes = self.table.bytes(gpu, Run { kept: 0, ..run }) as f64;
         let budget = self.table.gpus[gpu].budget.max(1) as f64;

@@ -1,26 +1,26 @@
-//! The settings that are chosen beside the placement itself: the types of the cache, and the tokens computed at once.
+//! The settings that the planner chooses beside the placement: the cache type and the ubatch.
 
 use crate::memory::ContextParams;
 use crate::plan::{Request, kv_cache};
 use crate::profile::ModelProfile;
 
-/// Parameters to plan with, and how far they are from those that are wanted most.
+/// Parameters of a plan, and their distance from the preferred ones.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) params: ContextParams,
-    /// How often the tokens that are computed at once were doubled.
+    /// How often the ubatch was doubled.
     pub(super) doubled: u32,
-    /// How many types of the cache are wider: 0 is the given one.
+    /// Number of wider cache types; 0 is the requested type.
     pub(super) smaller_kv: u32,
-    /// By how much seconds count more: the [price](kv_cache::price) of the cache's type.
+    /// The share added to the seconds: the [price](kv_cache::price) of the cache type.
     pub(super) surcharge: f64,
 }
 
-/// All that a request allows, the wanted setting first: with each type of the cache, each number of tokens computed at
-/// once. `params` are the request's, resolved.
+/// All settings that a request allows: each cache type with each ubatch, the preferred one first. `params` are the
+/// request's, resolved.
 pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &ContextParams) -> Vec<Setting> {
     let most = request.max_ubatch.map_or(0, |most| most.min(params.n_batch).min(params.n_ctx));
-    // A context that embeds keeps no cache for later.
+    // A context that embeds keeps no cache between batches.
     let choices = if request.embeds() { vec![params.clone()] } else { request.kv_cache.choices(profile, params) };
     let mut all = Vec::new();
     for (smaller_kv, params) in (0..).zip(choices) {
@@ -33,7 +33,7 @@ pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &Conte
     all
 }
 
-/// The wanted one, and its doubles up to the most. 0 is a whole batch.
+/// The requested ubatch and its doubles up to `most`. 0 means a whole batch.
 fn ubatches(wanted: u32, most: u32) -> Vec<u32> {
     let double = |&n: &u32| n.checked_mul(2).filter(|double| (1..=most).contains(double));
     std::iter::successors(Some(wanted), double).collect()

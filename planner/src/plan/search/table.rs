@@ -1,5 +1,5 @@
-//! The cost of runs of layers on each GPU under one setting, from sums made once: seconds of the workload, and bytes
-//! without compute buffers.
+//! Costs of runs of layers on each GPU under one setting, from prefix sums: seconds of the workload, and bytes without
+//! compute buffers.
 
 use std::ops::Add;
 use std::rc::Rc;
@@ -11,28 +11,28 @@ use crate::plan::speed::SpeedModel;
 
 use super::parts::{Part, Parts};
 
-/// A run of layers on a GPU: from `begin` to before `end`, the last `kept` parts of them on the host.
+/// A run of layers on a GPU, from `begin` to before `end`. The last `kept` parts of its blocks are on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Run {
-    /// Whether its GPU is the first of the order.
+    /// Whether the GPU is the first of its order.
     pub(super) first: bool,
     pub(super) begin: u32,
     pub(super) end: u32,
     pub(super) kept: u32,
 }
 
-/// The number of roles that a run may have.
+/// The number of roles of a run.
 pub(super) const ROLES: usize = 15;
 
 impl Run {
-    /// A run on the `n`th GPU.
-    pub(super) const fn of(n: usize, begin: u32, end: u32, kept: u32) -> Self {
+    /// A run on the `n`th GPU of an order.
+    pub(super) const fn new(n: usize, begin: u32, end: u32, kept: u32) -> Self {
         Self { first: n == 0, begin, end, kept }
     }
 
-    /// What its compute buffer depends on, but for details: the output layer alone or blocks, on the first GPU, which
-    /// computes large batches of what the host keeps, or on another; and whether none, some or all of its `parts` stay
-    /// on the host.
+    /// The role of the run, which decides most of its compute buffer: output layer alone or blocks; on the first GPU,
+    /// which computes large batches with the host's weights, or on another; none, some or all of its `parts` on the
+    /// host.
     pub(super) const fn role(&self, layers: u32, parts: u32) -> usize {
         let place = match (self.first, self.begin > 0, self.begin + 1 >= layers) {
             (true, true, false) => 0,
@@ -50,33 +50,33 @@ impl Run {
     }
 }
 
-/// A GPU, as far as runs of layers are concerned.
+/// Prefix sums of one GPU.
 #[derive(Debug, Clone)]
 pub(super) struct GpuTable {
-    /// Sums over the layers before each: bytes they take, and seconds the workload spends in them.
+    /// Sums over the layers before each index: bytes on the GPU, and seconds of the workload.
     pub(super) bytes: Vec<u64>,
     seconds: Vec<f64>,
-    /// Sums over the parts before each: bytes they take here, and seconds more that they cost on the host, by the GPU
-    /// that computes with what the host keeps.
+    /// Sums over the parts before each index: bytes on the GPU, and extra seconds if on the host, by the GPU that
+    /// computes with the host's weights.
     part_bytes: Vec<u64>,
     part_seconds: Vec<Vec<f64>>,
-    /// The most of those seconds up to each.
+    /// Running maxima of those seconds.
     part_peaks: Vec<Vec<f64>>,
-    /// Bytes that it has for everything, and of these at most for weights and caches, by the role of a run.
+    /// Bytes for everything on the GPU, and the bytes left for weights and caches by the role of a run.
     pub(super) budget: u64,
     pub(super) rooms: [u64; ROLES],
 }
 
-/// All devices.
+/// Prefix sums of all devices.
 #[derive(Debug, Clone)]
 pub(super) struct Table<'a> {
     pub(super) parts: Rc<Parts<'a>>,
     pub(super) gpus: Vec<GpuTable>,
-    /// Bytes of the layers before each, on the host.
+    /// Bytes on the host of the layers before each index.
     pub(super) host_bytes: Vec<u64>,
-    /// By the GPU that computes with what the host keeps; the last without one.
+    /// Seconds on the host, by the GPU that computes with the host's weights; the last entry is without a GPU.
     host_seconds: Vec<Vec<f64>>,
-    /// Seconds of the workload's ways to each GPU, and to the host.
+    /// Seconds of the workload's transfers to each GPU; the last entry is the host.
     crossings: Vec<f64>,
     part_host_bytes: Vec<u64>,
     pub(super) layers: u32,
@@ -85,7 +85,7 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// `estimate` is of all GPUs at once, in the order of the model's rates; each has as many bytes as `budgets` says.
+    /// `estimate` covers all GPUs at once, in the order of the model's rates. `budgets` has each GPU's usable bytes.
     pub(super) fn new(
         estimate: &Estimate,
         budgets: &[u64],
@@ -104,7 +104,8 @@ impl<'a> Table<'a> {
             sums(layers.map(|(il, token)| token + model.layer_prompt(il, place, first, workload)), f64::add)
         };
         let ways = reply + model.computations(workload);
-        // The last part of a block is the first to stay: with it the block's activations go to the host and back.
+        // The last part of a block stays on the host first. It adds the transfer of the block's activations to the host
+        // and back.
         let opens: Vec<bool> = parts.are_last().collect();
         let part_seconds = |place: Place, n_gpus: usize| -> Vec<Vec<f64>> {
             let there_and_back = model.there_and_back(place, Place::Host) * ways;
@@ -152,7 +153,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Prices instead of seconds: a layer on the host costs one, and what GPUs do nothing.
+    /// Replaces seconds by layers: a layer on the host costs one, a layer on a GPU nothing.
     pub(super) fn price_by_layers(&mut self) {
         for gpu in &mut self.gpus {
             gpu.seconds.fill(0.0);
@@ -165,7 +166,7 @@ impl<'a> Table<'a> {
         self.crossings.fill(0.0);
     }
 
-    /// Counts all seconds by this factor.
+    /// Multiplies all seconds by `factor`.
     pub(super) fn count_seconds(&mut self, factor: f64) {
         let scale = |seconds: &mut Vec<f64>| seconds.iter_mut().for_each(|it| *it *= factor);
         for gpu in &mut self.gpus {
@@ -177,19 +178,19 @@ impl<'a> Table<'a> {
         scale(&mut self.crossings);
     }
 
-    /// Seconds of the layers before `end`, on the host, whose large batches the GPU `first` computes if there is one.
+    /// Seconds of the layers before `end` on the host. The GPU `first`, if any, computes large batches.
     pub(super) fn host_seconds(&self, end: u32, first: Option<usize>) -> f64 {
         let without = self.host_seconds.len() - 1;
         self.host_seconds[first.unwrap_or(without)][end as usize]
     }
 
-    /// Seconds of all layers on the device that is the fastest for them.
+    /// Seconds of all layers on the fastest device.
     pub(super) fn fastest(&self) -> f64 {
         let gpus = self.gpus.iter().map(|gpu| gpu.seconds[self.layers as usize]);
         gpus.fold(self.host_seconds(self.layers, None), f64::min)
     }
 
-    /// Seconds of a run, without the way to its GPU. `first` is the GPU that computes with what the host keeps.
+    /// Seconds of a run without the transfer to its GPU. `first` is the GPU that computes with the host's weights.
     pub(super) fn seconds(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let table = &self.gpus[gpu];
         let (from, to) = self.kept(run);
@@ -197,12 +198,12 @@ impl<'a> Table<'a> {
         table.seconds[run.end as usize] - table.seconds[run.begin as usize] + (part_seconds[to] - part_seconds[from])
     }
 
-    /// Seconds that as many parts more on the host save at most: with what a faster GPU computes of them in prompts, a
-    /// part can gain there.
+    /// The most seconds that further parts of the run on the host can save. Prompts gain if a faster GPU computes with
+    /// those parts.
     pub(super) fn most_saved(&self, gpu: usize, first: usize, run: Run) -> f64 {
         let (before, peaks) = (&self.gpus[gpu].part_seconds[first], &self.gpus[gpu].part_peaks[first]);
         let (from, _) = self.kept(run);
-        // Mostly each part costs more there.
+        // Usually each further part on the host costs time.
         if peaks[from] <= before[from] {
             return 0.0;
         }
@@ -210,33 +211,32 @@ impl<'a> Table<'a> {
         saved.fold(0.0, |most: f64, sum| most.max(sum - before[from]))
     }
 
-    /// Seconds of the way to a GPU from another one, or from the host.
+    /// Seconds of the transfer of activations to a GPU, from another GPU or from the host.
     pub(super) fn way(&self, gpu: usize, from: Option<usize>) -> f64 {
         let host = self.crossings.len() - 1;
         self.crossings[gpu].max(self.crossings[from.unwrap_or(host)])
     }
 
-    /// Bytes that a run takes of its GPU, without compute buffers.
+    /// Bytes of a run on its GPU, without compute buffers.
     pub(super) fn bytes(&self, gpu: usize, run: Run) -> u64 {
         let table = &self.gpus[gpu];
         let layers = between(&table.bytes, (run.begin as usize, run.end as usize));
         layers.saturating_sub(between(&table.part_bytes, self.kept(run)))
     }
 
-    /// Bytes of a run's parts that are on the host.
+    /// Bytes of a run's parts on the host.
     pub(super) fn kept_bytes(&self, run: Run) -> u64 {
         between(&self.part_host_bytes, self.kept(run))
     }
 
-    /// Bytes that a GPU has for a run's weights and caches at most.
+    /// Bytes that a GPU has at most for a run's weights and caches.
     pub(super) fn room(&self, gpu: usize, run: Run) -> u64 {
         let parts = self.parts.count(run.begin, run.end);
         self.gpus[gpu].rooms[run.role(self.layers, parts)]
     }
 
-    /// The run with these parts on the host, or with the fewest more with which the rest may find room; `None` where
-    /// all are too few.
-    pub(super) fn roomiest(&self, gpu: usize, run: Run) -> Option<Run> {
+    /// The run with `kept` parts on the host, or with as few more as it needs to fit; `None` if it cannot fit.
+    pub(super) fn fitting(&self, gpu: usize, run: Run) -> Option<Run> {
         let with = |kept| Run { kept, ..run };
         let fits = |kept| self.bytes(gpu, with(kept)) <= self.room(gpu, with(kept));
         let most = self.parts.count(run.begin, run.end);
@@ -247,19 +247,19 @@ impl<'a> Table<'a> {
         (fewest <= most && fits(most)).then(|| with(least_that(fewest, most, fits)))
     }
 
-    /// The parts of a run that are on the host, as a range of all.
+    /// Index range of the run's parts on the host.
     fn kept(&self, run: Run) -> (usize, usize) {
         let to = self.parts.begin(run.end);
         (to - run.kept as usize, to)
     }
 }
 
-/// Bytes from one to before another.
+/// Bytes between two prefix sums.
 fn between(sums: &[u64], (from, to): (usize, usize)) -> u64 {
     sums[to].saturating_sub(sums[from])
 }
 
-/// The sums before each, and of all; or what else they add up to.
+/// Prefix sums (or another fold) of the values, with the total as the last entry.
 fn sums<T: Copy + Default>(each: impl Iterator<Item = T>, add: fn(T, T) -> T) -> Vec<T> {
     let mut sum = T::default();
     let mut sums = vec![sum];

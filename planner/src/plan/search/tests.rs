@@ -1,4 +1,4 @@
-//! The search against trying everything.
+//! The search compared with an exhaustive one.
 
 #[path = "../../../tests/support/shapes/mod.rs"]
 mod shapes;
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 
-use super::{Given, Path, Placements, Probed};
+use super::{Path, Placements, Probed, SearchConstraints};
 use crate::machine::{Bytes, Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
-use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, Split, Uncertainty, Workload};
+use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, PeakSizes, Split, Uncertainty};
 use crate::plan::speed::{Rates, SpeedModel};
 use crate::plan::{Context, HostParts, Plan, Planner, Policy, Probe, Request, kv_cache};
 use crate::profile::ModelProfile;
@@ -20,18 +20,18 @@ use shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape};
 /// Eight experts of 512, of which a token uses two.
 const EXPERTS: Experts = Experts { n: 8, used: 2, ff: 512 };
 
-/// A model of a few narrow blocks, and of its own kind.
+/// A model of a few narrow blocks.
 fn small(n_layer: u32, n_embd: u64, n_ff: u64, n_vocab: u64) -> Shape {
     let (n_head, n_head_kv, head_dim) = (n_embd / 64, n_embd / 256, 64);
     Shape { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab, tied: false, ..LLAMA_8B }
 }
 
-/// A model of a few blocks, dense or of experts.
+/// A model of a few blocks, dense or with experts.
 fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
     (1..=most_blocks, shapes::any::shape()).prop_map(|(n_layer, shape)| Shape { n_layer, ..shape })
 }
 
-/// GPUs with a few hundred MiB free beyond their headroom, which is stated.
+/// GPUs with a few hundred MiB free beyond the headroom that the requests state.
 fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
     let backend = prop_oneof![Just("CUDA"), Just("CUDA"), Just("Vulkan"), Just("MTL")];
     let gpu = (backend, 1..mib(600), 0u64..1000, 0u32..9).prop_map(|(backend, free, speed, kind)| {
@@ -43,7 +43,7 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
             1 => gpu.kind(GpuKind::Integrated).pools(Pools::new(own, shared)),
             _ => gpu,
         };
-        // Some of unknown speed, some slower than the host.
+        // Some speeds are unknown, some below the host's.
         if speed < 50 { gpu } else { gpu.bandwidth(speed * 1_000_000_000) }
     });
     prop::collection::vec(gpu, 1..=most)
@@ -99,27 +99,27 @@ fn ways(placements: &Placements<'_>, setting: usize, order: usize) -> Vec<Path> 
 /// Seconds of the workload on a path, by the speed model.
 fn seconds(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let (profile, params) = (placements.profile, placements.params(path));
-    let rates = Rates::of(&placements.gpus_of(path), &placements.machine.host);
+    let rates = Rates::for_devices(&placements.gpus_of(path), &placements.machine.host);
     let model = SpeedModel::new(profile, params, rates).overrides(profile, &placements.split(path).overrides).unwrap();
     model.seconds(&placements.assignment(path), &request.work(profile))
 }
 
-/// What a path costs, computed afresh: by its seconds or layers, and by what decides between plans of one speed.
+/// The cost of a path, computed afresh: its seconds or layers, and its surcharges.
 fn cost(placements: &Placements<'_>, request: &Request, path: &Path) -> f64 {
     let tie = placements.tie;
-    let surcharge = placements.grounds[path.setting].surcharge;
+    let surcharge = placements.setting_costs[path.setting].surcharge;
     let seconds = match placements.policy {
         Policy::Fastest => seconds(placements, request, path) * (1.0 + surcharge),
         Policy::MostLayers => path.first.into(),
     };
-    let prices = placements.prices(&placements.grounds[path.setting].table, path.order);
+    let prices = placements.prices(&placements.setting_costs[path.setting].table, path.order);
     let gpu_prices = path.runs().enumerate().map(|(n, run)| prices.run(n, run) - prices.seconds(n, run));
     let single = if path.single_copy { tie / 2.0 } else { 0.0 };
     seconds + gpu_prices.sum::<f64>() + single + placements.steps(path.setting)
 }
 
-/// llama.cpp, as far as it differs from the estimate: its compute buffers of the first GPU, of others and of the host
-/// are these parts of what the estimate says.
+/// A simulated llama.cpp: its compute buffers are these multiples of the estimate, for the first GPU, for other GPUs
+/// and for the host.
 struct Scaled<'p>(&'p ModelProfile, [f64; 3]);
 
 type Answer = Result<Footprints, Box<dyn std::error::Error + Send + Sync>>;
@@ -150,7 +150,7 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
         return placements.room(path).levels(&footprints, &Uncertainty::default()).fit();
     }
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
-    let workload = Workload::of(profile, estimate.sizes());
+    let workload = PeakSizes::new(profile, estimate.sizes());
     let estimate = estimate.tensor_split(&split.tensor_split).unwrap().overrides(&split.overrides).unwrap();
     let footprints = estimate.footprints(split.n_gpu_layers);
     let unsure = estimate.with_uncertainty(&estimate.assignment(split.n_gpu_layers)).1;
@@ -166,15 +166,15 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
     host_needed + headroom.total() <= host.available
 }
 
-/// The least cost over everything that fits.
+/// The least cost of all paths that fit.
 fn exhaustive(placements: &Placements<'_>, request: &Request) -> Option<(f64, Path)> {
-    let settings = 0..placements.grounds.len();
+    let settings = 0..placements.setting_costs.len();
     let places = settings.flat_map(|setting| (0..placements.orders.len()).map(move |order| (setting, order)));
-    // A smaller cache is chosen only where every GPU of the order fuses attention over it.
+    // A smaller cache type is allowed only if every GPU of the order fuses attention over it.
     let is_allowed = |&(setting, order): &(usize, usize)| {
-        let ground = &placements.grounds[setting];
+        let costs = &placements.setting_costs[setting];
         let mut gpus = placements.orders[order].iter().map(|&gpu| &placements.gpus[gpu].backend);
-        ground.smaller_kv == 0 || gpus.all(|it| kv_cache::is_fused(it, placements.profile, &ground.params))
+        costs.smaller_kv == 0 || gpus.all(|it| kv_cache::is_fused(it, placements.profile, &costs.params))
     };
     let all = places.filter(is_allowed).flat_map(|(setting, order)| ways(placements, setting, order));
     let mut priced: Vec<(f64, Path)> = all.map(|path| (cost(placements, request, &path), path)).collect();
@@ -186,7 +186,8 @@ fn same(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// Compares the two. A search with a probe may find nothing; what it finds is the cheapest that fits by the probe.
+/// Compares the search with the exhaustive one. A search with a probe may find nothing; a path that it finds must be
+/// the cheapest that fits by the probe.
 fn compare(
     shape: &Shape,
     gpus: Vec<Gpu>,
@@ -199,7 +200,7 @@ fn compare(
     let params = params(&profile, request);
     let scaled = Scaled(&profile, probed.unwrap_or_default());
     let probe = probed.map(|_| -> &dyn Probe { &scaled });
-    let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
+    let model = SpeedModel::new(&profile, &params, Rates::for_devices(&[], &machine.host));
     let placements = Placements::new(&profile, &machine, request, (&params, &model), request.policy, probe);
     let Ok(placements) = placements else {
         return Ok(());
@@ -207,7 +208,7 @@ fn compare(
     let search = || {
         let found = match probe {
             Some(probe) => Probed::new(&placements, probe).search().unwrap().map(|(found, _)| found),
-            None => placements.search(&Given::default()).unwrap(),
+            None => placements.search(&SearchConstraints::default()).unwrap(),
         };
         found.map(|found| (found.cost, found.path))
     };
@@ -230,7 +231,7 @@ proptest! {
         request in request(),
         parts in prop::array::uniform3(0.8..1.02),
     ) {
-        // As wide as a model of 70B, so that a layer is some hundred MiB.
+        // As wide as a 70B model, so that a layer has some hundred MiB.
         let shape = Shape { n_embd: 8192, n_ff: 28_672, n_head: 64, n_head_kv: 8, head_dim: 128, ..shape };
         let card = |gpu: Gpu| Gpu { total: 6 * gpu.total, free: 6 * gpu.free, pools: None, kind: GpuKind::Discrete, ..gpu };
         let outcome = compare(&shape, gpus.into_iter().map(card).collect(), mib(40_000), &request, Some(parts));
@@ -250,7 +251,7 @@ proptest! {
 }
 
 proptest! {
-    // To try everything takes long on several.
+    // The exhaustive search over several GPUs is slow, so there are fewer cases.
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
@@ -269,7 +270,7 @@ proptest! {
 fn blocks_with_the_same_parts_on_the_host_share_a_pattern() {
     let shape = Shape { experts: Some(EXPERTS), ..small(12, 256, 512, 640) };
     let profile = shape.profile();
-    let overrides = super::Parts::of(&profile, HostParts::Experts).overrides(&[(1, 3), (8, 7)]);
+    let overrides = super::Parts::new(&profile, HostParts::Experts).overrides(&[(1, 3), (8, 7)]);
     let patterns: Vec<&str> = overrides.iter().map(|rule| rule.pattern.as_str()).collect();
     assert_eq!(patterns, [r"^blk\.5\.ffn_down_exps\.", r"^blk\.(0|6|7)\.(ffn_down_exps|ffn_gate_exps|ffn_up_exps)\."]);
 }
@@ -279,16 +280,17 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
     let request = |parts, n_ctx| Request::new().headroom(Headroom::Bytes(0)).host_parts(parts).n_ctx(n_ctx);
     let card = |free| Gpu::new("card").total(mib(8000)).free(free);
     let fast = |free| card(free).bandwidth(497_000_000_000);
-    // The token embedding stays on the host, and beside it a driver takes more than there is.
+    // The token embedding stays on the host, where it leaves too little room for a GPU's driver.
     let beside = Shape { tied: true, experts: Some(EXPERTS), ..small(5, 512, 512, 90_816) };
     let auto = request(HostParts::Auto, 1);
-    // Beside the GPUs' part of the model 3 MiB are left, and whatever is on the host computes with more.
+    // The GPUs' part of the model leaves 3 MiB, and any part on the host needs a larger compute buffer.
     let parts = request(HostParts::FeedForward, 513);
     let few = vec![card(49_298_429), card(46_337_063), fast(109_120_842)];
-    // The first GPU computes with what the host keeps, and lacks the room for that with all that others may hold.
+    // The first GPU computes with the host's weights, and has no room for that even if the other GPUs hold all they
+    // can.
     let cache = request(HostParts::FeedForward, 8192).offload_kqv(false);
     let four = [6, 5, 4, 3].map(|n| fast(n * mib(957)));
-    // The host has too little for the cache and all that the GPUs have no room for.
+    // The host has too little memory for the cache and the layers that do not fit on the GPUs.
     let long = request(HostParts::Auto, 32_768).offload_kqv(false);
     let two = vec![fast(mib(3943)), fast(mib(3111))];
     for (shape, request, gpus, host, (layers, at_most)) in [
@@ -299,14 +301,14 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
     ] {
         let (profile, machine) = (shape.profile(), machine(gpus, host));
         let params = params(&profile, &request);
-        let model = SpeedModel::new(&profile, &params, Rates::of(&[], &machine.host));
-        let given = (&params, &model);
-        let placements = Placements::new(&profile, &machine, &request, given, Policy::Fastest, None).unwrap();
-        let found = placements.search(&Given::default()).unwrap().unwrap();
+        let model = SpeedModel::new(&profile, &params, Rates::for_devices(&[], &machine.host));
+        let context = (&params, &model);
+        let placements = Placements::new(&profile, &machine, &request, context, Policy::Fastest, None).unwrap();
+        let found = placements.search(&SearchConstraints::default()).unwrap().unwrap();
         assert_eq!(found.path.counts().iter().sum::<u32>(), layers, "{}", shape.name);
-        assert!(placements.looks.get() <= at_most, "{}: {}", shape.name, placements.looks.get());
-        // From each layer the last GPU has one run, to the end, or none.
-        let prices = placements.prices(&placements.grounds[0].table, 0);
+        assert!(placements.estimates_made.get() <= at_most, "{}: {}", shape.name, placements.estimates_made.get());
+        // From each layer the last GPU has at most one run, which reaches the end.
+        let prices = placements.prices(&placements.setting_costs[0].table, 0);
         assert!(prices.runs(prices.order.len() - 1).iter().all(|runs| runs.len() <= 1), "{}", shape.name);
     }
 }
@@ -332,7 +334,7 @@ fn a_context_that_grew_is_stated_with_its_speeds_and_what_it_leaves() {
     let spare = format!(", {} to spare", Bytes(card.budget - card.footprint.total()));
     let said = format!("{n_ctx} tokens of context, as many as cost no layer; the model was trained on 131072");
     assert!(plan.notes[0].ends_with(&spare) && plan.notes.contains(&said), "{plan}");
-    // There is room for what is to be done in it.
+    // The context has room for the requested workload.
     let request = Request::new().workload(crate::plan::Workload::new(60_000, 100)).at([64, 70_000]);
     assert!((70_000..71_000).contains(&grown(request).context.n_ctx));
 }
@@ -364,7 +366,7 @@ fn more_tokens_are_computed_at_once_where_that_is_worth_it() {
         // The cache moves experts to the host.
         (1, 131_072, short, (false, 1024)),
         (1, 16_384, work(8000, 50), (true, 2048)),
-        // Through several GPUs many computations flow.
+        // Several GPUs overlap many small ubatches.
         (2, 16_384, work(8000, 50), (true, 512)),
         (0, 16_384, work(8000, 50), (false, 512)),
     ] {
@@ -383,7 +385,7 @@ fn what_was_once_missed_is_found() {
     let request = Request::new().headroom(Headroom::Bytes(8_984_420)).host_parts(HostParts::FeedForward).n_ctx(2305);
     let shared = card(70_292_323).kind(GpuKind::Integrated).bandwidth(103_000_000_000);
     compare(&small(4, 768, 1536, 47_936), vec![shared], 449_284_980, &request, None).unwrap();
-    // A host that lacks only what the estimate may be wrong by is not looked at again and again.
+    // The search must not repeat a host that lacks only the estimate's uncertainty.
     let request = Request::new().headroom(Headroom::Bytes(0)).host_parts(HostParts::FeedForward).n_ctx(338);
     let gpus = vec![
         card(45_941_663),
@@ -392,7 +394,7 @@ fn what_was_once_missed_is_found() {
         card(58_359_967),
     ];
     compare(&Shape { tied: true, ..small(3, 512, 512, 18_496) }, gpus, 363_296_256, &request, None).unwrap();
-    // A single copy of the graph may fit by the probe where four do not.
+    // A single copy of the graph may fit by the probe although four copies do not.
     let request = Request::new().headroom(Headroom::Bytes(2_791_829)).host_parts(HostParts::None).n_ctx(1793);
     let wide = Shape { n_embd: 8192, n_ff: 28_672, n_head: 64, n_head_kv: 8, head_dim: 128, ..small(2, 256, 512, 192) };
     let card = |free| Gpu::new("card").total(mib(4200)).free(free).backend("CUDA");

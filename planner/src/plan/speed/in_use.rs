@@ -1,8 +1,8 @@
-//! Real use corrects the rates of a device: what a text or a prompt took flows in, beside what was predicted; the
-//! rates of its weights, of its attention or of its prompts flow out, changed by what the difference says.
+//! Correction of a device's rates by real use. The measured and the predicted time of a text or prompt flow in;
+//! corrected rates for the device's weights, attention or prompts flow out.
 //!
-//! A token's time has several parts, and use shows their sum. The difference is put down to the part that takes the
-//! most time, on the device that takes the most: at shallow depths to the weights, at deep ones to attention.
+//! Real use shows only the sum of a token's parts. The whole difference is attributed to the longest part on the device
+//! that takes the most time: at shallow depths usually the weights, at deep ones attention.
 
 use crate::machine::{AttentionRate, MeasuredRates, UsedRate};
 use crate::memory::Place;
@@ -12,31 +12,31 @@ use crate::plan::Workload;
 use super::SpeedModel;
 use super::work::{Cache, LayerWork, Matrices};
 
-/// A device is corrected where it takes this share of the predicted time or more.
-const DOMINANT: f64 = 0.7;
-/// A rate is changed at most by this factor at once: beyond it something else is wrong than the rate.
-const MOST: f64 = 16.0;
-/// Tokens of earlier use that later use is weighed against at most: so a machine that has changed is believed soon.
-const REMEMBERED: u64 = 2_000;
+/// A device is corrected only if it takes at least this share of the predicted time.
+const MIN_DOMINANT_SHARE: f64 = 0.7;
+/// The largest factor of one correction. A larger difference has another cause than the rate.
+const MAX_FACTOR: f64 = 16.0;
+/// At most this many earlier tokens weigh against new ones, so that a change of the machine soon shows.
+const MAX_REMEMBERED_TOKENS: u64 = 2_000;
 
-/// What real use has shown: seconds of tokens, or of a prompt.
+/// A time seen in real use: of generated tokens, or of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum InUse {
-    /// Generated tokens: the mean seconds of one, with so many tokens before it.
-    #[allow(missing_docs, reason = "the line above names them")]
+    /// The mean seconds of a generated token, with `depth` tokens before it.
+    #[allow(missing_docs, reason = "the variant's doc covers them")]
     Generation { depth: u32, seconds: f64 },
-    /// A prompt: all of its seconds.
-    #[allow(missing_docs, reason = "the line above names them")]
+    /// The seconds of a whole prompt.
+    #[allow(missing_docs, reason = "the variant's doc covers them")]
     Prompt { workload: Workload, seconds: f64 },
 }
 
-/// What a rate is changed by.
+/// A correction of one rate of one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Correction {
     /// The device.
     pub place: Place,
     kind: Kind,
-    /// How much faster than it was taken to be.
+    /// How many times as fast the device is as its rate said.
     pub factor: f64,
 }
 
@@ -55,7 +55,7 @@ impl InUse {
         }
     }
 
-    /// The seconds that the model of speed predicts for it.
+    /// The seconds that the speed model predicts for the same work.
     pub fn predicted(&self, model: &SpeedModel, assignment: &Assignment) -> f64 {
         match self {
             Self::Generation { depth, .. } => model.token_seconds(assignment, *depth),
@@ -63,19 +63,19 @@ impl InUse {
         }
     }
 
-    /// What it says of the rates that were predicted with; `None` where no device takes most of the time, or the
-    /// difference is larger than its parts.
+    /// The correction that this use implies for the rates of the prediction; `None` if no device takes most of the
+    /// time, or if the times are not positive numbers.
     pub fn correction(&self, model: &SpeedModel, assignment: &Assignment) -> Option<Correction> {
         let (seen, predicted) = (self.seconds(), self.predicted(model, assignment));
         let is_usable = seen > 0.0 && predicted > 0.0 && seen.is_finite() && predicted.is_finite();
         let (place, kind, part) = is_usable.then(|| self.dominant(model, assignment, predicted))??;
-        // The part, as long as it must be for the sum to be what was seen.
-        let must_be = (part + seen - predicted).max(part / MOST);
-        let factor = (part / must_be).clamp(1.0 / MOST, MOST);
+        // The length of the part that makes the sum equal to the time seen.
+        let must_be = (part + seen - predicted).max(part / MAX_FACTOR);
+        let factor = (part / must_be).clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
         factor.is_finite().then_some(Correction { place, kind, factor })
     }
 
-    /// The part that takes the most: its device, its kind, and its predicted seconds.
+    /// The longest part of the predicted time: its device, its kind and its seconds.
     fn dominant(&self, model: &SpeedModel, assignment: &Assignment, predicted: f64) -> Option<(Place, Kind, f64)> {
         let mut places: Vec<Place> = assignment.layers().chain(moved_to(model)).collect();
         places.sort_unstable();
@@ -86,10 +86,10 @@ impl InUse {
                 let most = parts.max_by(|a, b| (a.1.0 + a.1.1).total_cmp(&(b.1.0 + b.1.1)))?;
                 let (place, (weights, attention)) = most;
                 let kind = if weights >= attention { Kind::Weights } else { Kind::Attention };
-                (weights + attention >= DOMINANT * predicted).then(|| (place, kind, weights.max(attention)))
+                (weights + attention >= MIN_DOMINANT_SHARE * predicted).then(|| (place, kind, weights.max(attention)))
             }
             Self::Prompt { workload, .. } => {
-                // With several devices a prompt's weights are carried from one to the other too.
+                // On several devices the time of a prompt includes moving weights between them.
                 let &[place] = places.as_slice() else { return None };
                 let n_tokens = workload.prompt.min(model.n_ubatch);
                 let first = match place {
@@ -97,7 +97,7 @@ impl InUse {
                     Place::Host => None,
                 };
                 let of_layer = |layer: &LayerWork| model.compute(&layer.matrices, place, first, n_tokens);
-                // The output layer computes the last token alone.
+                // The output layer computes the last token only.
                 let blocks = model.layers().saturating_sub(1);
                 let each: f64 = model.work().take(blocks).map(of_layer).sum();
                 let part = each * f64::from(workload.prompt) / f64::from(n_tokens.max(1));
@@ -107,15 +107,15 @@ impl InUse {
     }
 }
 
-/// Where parts of layers lie that are elsewhere than their layer.
+/// Places of weights that lie apart from their layer.
 fn moved_to(model: &SpeedModel) -> impl Iterator<Item = Place> {
     model.moved.iter().flatten().map(|(place, _)| *place)
 }
 
-/// Seconds of a token on one device: those of weights, and those of attention.
+/// Seconds that one device spends on a token: on weights, and on attention.
 fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth: u32) -> (f64, f64) {
     let rate = model.rate(place);
-    let passes = |matrices: &[Matrices]| matrices.iter().map(|it| rate.token(it)).sum::<f64>();
+    let passes = |matrices: &[Matrices]| matrices.iter().map(|matrix| rate.token(matrix)).sum::<f64>();
     let (mut weights, mut attention) = (0.0, 0.0);
     for (index, (layer, at)) in model.work().zip(assignment.layers()).enumerate() {
         if at == place {
@@ -134,22 +134,22 @@ fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth:
 }
 
 impl Correction {
-    /// Changes the rates of its device that this model was predicted with: those of its types of weights, of its
-    /// cache, or of its prompts. `tokens`: how many it was seen with; `at`: when, in seconds since 1970 (UTC). Earlier
-    /// use is weighed against it by its tokens, unless it `refutes` what was predicted from that.
+    /// Corrects the device's rates that `model` used for the prediction: those of its weight types, of its cache or of
+    /// its prompts. `tokens` is the number of tokens seen and `at` the time in seconds since 1970 (UTC). Earlier use
+    /// counts by its tokens, unless the new use `refutes` the prediction made from it.
     pub fn apply(&self, model: &SpeedModel, rates: &mut MeasuredRates, tokens: u64, at: u64, refutes: bool) {
         let rate = model.rate(self.place);
         let learn = |used: &mut Option<UsedRate>, measured: u64| {
-            let before = used.filter(|_| !refutes).map_or(0, |used| used.tokens.min(REMEMBERED));
+            let before = used.filter(|_| !refutes).map_or(0, |used| used.tokens.min(MAX_REMEMBERED_TOKENS));
             let weight = tokens as f64 / (before + tokens).max(1) as f64;
             let now = used.map_or(measured, |used| used.per_second) as f64;
             let per_second = (now * self.factor.powf(weight)).round().max(1.0) as u64;
-            *used = Some(UsedRate { per_second, tokens: (before + tokens).min(REMEMBERED), at });
+            *used = Some(UsedRate { per_second, tokens: (before + tokens).min(MAX_REMEMBERED_TOKENS), at });
         };
         let matrices = || model.work().flat_map(|layer| &layer.matrices);
         match self.kind {
             Kind::Weights => {
-                let mut known: Vec<_> = matrices().filter_map(|it| rate.weight_rate(it)).collect();
+                let mut known: Vec<_> = matrices().filter_map(|matrix| rate.weight_rate(matrix)).collect();
                 known.dedup();
                 for it in &mut rates.weights {
                     let is_it = known.iter().any(|known| {
@@ -161,7 +161,7 @@ impl Correction {
                 }
             }
             Kind::Prompts { n_tokens } => {
-                let known: Vec<_> = matrices().filter_map(|it| rate.prompt_rate(it, n_tokens)).collect();
+                let known: Vec<_> = matrices().filter_map(|matrix| rate.prompt_rate(matrix, n_tokens)).collect();
                 for it in &mut rates.prompts {
                     let of =
                         |rate: &crate::machine::PromptRate| (rate.tensor_type, rate.experts, rate.shape, rate.n_tokens);

@@ -1,9 +1,9 @@
-//! How fast a placement computes prompts and generates, predicted: every token passes its layers one device after the
-//! other, at the rates of those devices.
+//! The predicted speed of a placement, for prompts and for generation. Every token passes the layers device by device,
+//! at each device's rates.
 //!
-//! That is Amdahl's law, and the reason for the cliff: while any layer is on the host, its bytes pass at a tenth of the
-//! GPU's speed, its attention slower still, and no layer more on the GPU makes that part shorter. `docs/speed-model.md`
-//! compares it with measurements.
+//! By Amdahl's law this causes the cliff: while any layer is on the host, its bytes are read at a tenth of the GPU's
+//! speed and its attention is even slower, and moving other layers to the GPU does not shorten that part.
+//! `docs/speed-model.md` compares predictions with measurements.
 
 mod in_use;
 mod model;
@@ -23,58 +23,58 @@ pub use model::SpeedModel;
 pub use rates::{Basis, Rate, Rates};
 pub(super) use work::{Matrices, matrices};
 
-/// How fast a plan is, predicted. Speeds in tokens per second of one sequence.
+/// The predicted speed of a plan. Speeds are tokens per second of one sequence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Speed {
-    /// The source of the devices' speeds; with several devices, the least certain one.
+    /// The source of the devices' rates; with several devices, the least reliable one.
     pub basis: Basis,
-    /// Of prompts.
+    /// The speed of prompts.
     pub prompt: PromptSpeed,
-    /// Of generation, by rising depths.
+    /// The speed of generation at ascending depths.
     pub generation: Vec<GenerationSpeed>,
-    /// What the plan was made for.
+    /// The workload that the plan is optimised for.
     pub workload: Workload,
-    /// Of generation in the middle of the workload's reply.
+    /// The speed of generation in the middle of the workload's reply.
     pub tokens_per_second: f64,
-    /// The tokens before that.
+    /// The depth of that middle: tokens in the context before it.
     pub depth: u32,
-    /// The same with every layer on the host.
+    /// `tokens_per_second` with every layer on the host.
     pub all_on_host: f64,
-    /// The same with every layer on the plan's GPUs, as if they had room; `None` without GPUs.
+    /// `tokens_per_second` with every layer on the plan's GPUs, whether or not they fit; `None` without GPUs.
     pub all_on_gpus: Option<f64>,
-    /// Of whole layers by `n_gpu_layers`, from 0 to all, on the plan's GPUs, whether or not they fit;
-    /// empty without GPUs.
+    /// `tokens_per_second` for every `n_gpu_layers` from 0 to all, with whole layers on the plan's GPUs, whether or not
+    /// they fit; empty without GPUs.
     pub curve: Vec<f64>,
-    /// Bytes of weights per second that each of the plan's GPUs is taken to read while it generates.
+    /// Bytes of weights per second that each GPU of the plan is assumed to read during generation.
     pub gpu_rates: Vec<f64>,
-    /// The same of the host.
+    /// Bytes of weights per second that the host is assumed to read during generation.
     pub host_rate: f64,
 }
 
-/// How fast prompts are computed.
+/// The speed of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PromptSpeed {
     /// Tokens of the prompt.
     pub tokens: u32,
-    /// Its tokens per second.
+    /// Tokens per second.
     pub tokens_per_second: f64,
 }
 
-/// How fast a plan generates at one depth.
+/// The speed of generation at one depth.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GenerationSpeed {
-    /// The tokens before the one that is generated.
+    /// Tokens in the context before the generated one.
     pub depth: u32,
     /// Tokens per second.
     pub tokens_per_second: f64,
 }
 
 impl Speed {
-    /// Of a placement of this model on these devices; generation at these depths, too.
-    pub(super) fn of(
+    /// The speed of this model's placement on these devices, with generation also at the depths `at`.
+    pub(super) fn predict(
         profile: &ModelProfile,
         plain: &SpeedModel,
         (workload, at): (Workload, &[u32]),
@@ -90,7 +90,7 @@ impl Speed {
         let basis = rates.gpus.iter().chain(on_host).map(|rate| rate.basis_of(plain.work())).max();
         let basis = basis.unwrap_or_else(|| rates.host.basis_of(plain.work()));
         let depth = workload.depth();
-        // By the plan's own shares.
+        // The curve divides layers among GPUs as the plan does.
         let mut points = split_points(&split.tensor_split).unwrap_or_default();
         if points.is_empty() {
             points.push(1.0);
@@ -126,7 +126,7 @@ impl Speed {
         })
     }
 
-    /// The same as real use has shown it, so many times as fast as predicted: generation, and prompts.
+    /// The same speed, corrected by real use: `generation` and `prompt` are factors on the predicted speeds.
     #[must_use]
     pub fn corrected(mut self, generation: f64, prompt: f64) -> Self {
         for at in &mut self.generation {
@@ -148,7 +148,7 @@ impl Speed {
     }
 }
 
-/// With four decimals: a prediction has no more, and so few are read back from text unchanged.
+/// Rounds to four decimals, which is enough for a prediction and survives a round trip through text.
 fn rounded(speed: f64) -> f64 {
     (speed * 1e4).round() / 1e4
 }

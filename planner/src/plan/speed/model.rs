@@ -1,5 +1,4 @@
-//! The time of a token, a prompt or a workload on a placement: the sum over the layers of what each device
-//! takes for its share.
+//! The time of a token, a prompt or a workload on a placement: the sum over the layers, each at its device's rates.
 
 use std::sync::Arc;
 
@@ -12,43 +11,43 @@ use super::Rates;
 use super::rates::Rate;
 use super::work::{LayerWork, Matrices, matrices};
 
-/// From as many tokens on a GPU computes with weights that the host keeps, and carries them over for it (`offload_op`
-/// of ggml's backends).
-const OFFLOADED_FROM: u32 = 32;
+/// From this many tokens on, a GPU computes with weights of the host, which are copied to it each time (`offload_op` of
+/// ggml's backends).
+const MIN_OFFLOADED_TOKENS: u32 = 32;
 
-/// Predicts the seconds of tokens and prompts of one sequence, given the rates of the devices.
+/// Predicts the seconds of tokens and prompts of one sequence from the rates of the devices.
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct SpeedModel {
-    /// Of the blocks, and of the output layer.
+    /// The work of each block, and of the output layer as the last entry.
     work: Arc<[LayerWork]>,
-    /// The types of keys and values that the work is of.
+    /// The types of keys and values that `work` was computed for.
     kv_types: (KvType, KvType),
     pub(super) rates: Rates,
     pub(super) n_ubatch: u32,
     kv_on_host: bool,
     op_offload: bool,
-    /// Of each layer, what lies elsewhere.
+    /// For each layer, the weights that lie apart from it.
     pub(super) moved: Vec<Vec<(Place, Vec<Matrices>)>>,
 }
 
 impl SpeedModel {
-    /// This model in a context with these parameters, over devices with these rates.
+    /// The model in a context with these parameters, on devices with these rates.
     pub fn new(profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
-        Self::of(LayerWork::of(profile, params), params, rates)
+        Self::with_work(LayerWork::for_model(profile, params), params, rates)
     }
 
-    /// The same model over other devices, nothing elsewhere, in a context with these parameters. `profile` is this
-    /// model's, of which the work of its layers is computed again where the caches have other types.
+    /// The same model on other devices and in another context, with no weights moved. `profile` must be this model's;
+    /// the work of its layers is computed again if the cache types differ.
     pub(in crate::plan) fn over(&self, profile: &ModelProfile, params: &ContextParams, rates: Rates) -> Self {
         let work = match self.kv_types == (params.type_k, params.type_v) {
             true => Arc::clone(&self.work),
-            false => LayerWork::of(profile, params),
+            false => LayerWork::for_model(profile, params),
         };
-        Self::of(work, params, rates)
+        Self::with_work(work, params, rates)
     }
 
-    fn of(work: Arc<[LayerWork]>, params: &ContextParams, rates: Rates) -> Self {
+    fn with_work(work: Arc<[LayerWork]>, params: &ContextParams, rates: Rates) -> Self {
         Self {
             work,
             kv_types: (params.type_k, params.type_v),
@@ -60,18 +59,17 @@ impl SpeedModel {
         }
     }
 
-    /// The same on devices with other rates.
+    /// The same model on devices with other rates.
     pub fn with_rates(mut self, rates: Rates) -> Self {
         self.rates = rates;
         self
     }
 
-    /// Puts weights of this model elsewhere than their layer. Only those of blocks count: what else there is
-    /// moves as a whole.
+    /// Moves weights apart from their layer. Only the weights of blocks count; the output layer moves as a whole.
     ///
     /// # Errors
     ///
-    /// [`Error::Override`] for a pattern that is none, and for a GPU that is not there.
+    /// [`Error::Override`] for an invalid pattern or a GPU that does not exist.
     pub fn overrides(mut self, profile: &ModelProfile, overrides: &[TensorOverride]) -> Result<Self, Error> {
         let rules = OverrideRules::new(overrides, self.rates.gpus.len())?;
         let blocks = profile.weights.blocks.iter().map(|block| {
@@ -91,7 +89,7 @@ impl SpeedModel {
         Ok(self)
     }
 
-    /// Seconds of a generated token that has `depth` others before it.
+    /// Seconds of a generated token with `depth` tokens before it.
     pub fn token_seconds(&self, assignment: &Assignment, depth: u32) -> f64 {
         let layer = |layer, place| self.layer_token(layer, place, depth);
         let moved = |matrices: &[Matrices], place, other| self.moved_token(matrices, place, other);
@@ -103,7 +101,7 @@ impl SpeedModel {
         1.0 / self.token_seconds(assignment, depth)
     }
 
-    /// The same under each of these assignments: each layer is computed once on each device.
+    /// Generated tokens per second under each assignment. Each layer's time is computed once for each device.
     pub(super) fn curve(&self, assignments: impl Iterator<Item = Assignment>, depth: u32) -> Vec<f64> {
         let on = |place| (0..self.layers()).map(|il| self.layer_token(il, place, depth)).collect();
         let on_gpus: Vec<Vec<f64>> = (0..self.rates.gpus.len()).map(|gpu| on(Place::Gpu(gpu))).collect();
@@ -128,7 +126,8 @@ impl SpeedModel {
         self.sum_of_layers(assignment, self.computations(workload), layer, moved)
     }
 
-    /// The seconds of all layers and of what is moved out of them, with so many crossings of each way between devices.
+    /// Seconds of all layers and of the weights moved out of them. `crossings` counts the transfers over each border
+    /// between devices.
     fn sum_of_layers(
         &self,
         assignment: &Assignment,
@@ -136,7 +135,7 @@ impl SpeedModel {
         in_layer: impl Fn(usize, Place) -> f64,
         moved: impl Fn(&[Matrices], Place, Place) -> f64,
     ) -> f64 {
-        // The embedding of the token comes from the host.
+        // The token's embedding comes from the host.
         let mut at = Place::Host;
         let mut seconds = 0.0;
         for (layer, place) in assignment.layers().enumerate() {
@@ -153,19 +152,19 @@ impl SpeedModel {
         seconds
     }
 
-    /// Seconds of a workload: its prompt, and each token of its reply in the middle of it.
+    /// Seconds of a workload: its prompt, and each token of its reply at the speed in the middle of the reply.
     pub fn seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
         let token = self.token_seconds(assignment, workload.depth());
         self.prompt_seconds(assignment, workload) + token * f64::from(workload.reply)
     }
 
-    /// Seconds of a token in a layer as it is, without the way to it.
+    /// Seconds of a token in a layer with no weights moved, without the transfer to its device.
     pub(in crate::plan) fn layer_token(&self, layer: usize, place: Place, depth: u32) -> f64 {
         let Some(work) = self.work.get(layer) else {
             return 0.0;
         };
         let rate = self.rate(place);
-        let weights: f64 = work.matrices.iter().map(|it| rate.token(it)).sum();
+        let weights: f64 = work.matrices.iter().map(|matrix| rate.token(matrix)).sum();
         let caches = work.caches.iter();
         let attention: f64 = caches.map(|cache| rate.attend(cache, depth)).sum();
         let carried =
@@ -174,18 +173,19 @@ impl SpeedModel {
         weights + attention + carried + state + rate.constant(work)
     }
 
-    /// Seconds more of a token where weights of a layer lie elsewhere, without the way there.
+    /// Extra seconds of a token if a layer's weights move, without the transfer of activations.
     pub(in crate::plan) fn moved_token(&self, matrices: &[Matrices], place: Place, other: Place) -> f64 {
-        let of = |rate: &Rate| matrices.iter().map(|it| rate.token(it)).sum::<f64>();
+        let of = |rate: &Rate| matrices.iter().map(|matrix| rate.token(matrix)).sum::<f64>();
         of(self.rate(other)) - of(self.rate(place))
     }
 
-    /// Seconds of a token's way to what lies elsewhere, and back.
+    /// Seconds of a token's transfer to another device and back.
     pub(in crate::plan) fn there_and_back(&self, place: Place, other: Place) -> f64 {
         2.0 * self.rate(place).crossing.max(self.rate(other).crossing)
     }
 
-    /// Seconds of a workload's prompt in a layer as it is. `first` is the GPU that computes with what the host keeps.
+    /// Seconds of a workload's prompt in a layer with no weights moved. `first` is the GPU that computes with the
+    /// host's weights.
     pub(in crate::plan) fn layer_prompt(
         &self,
         layer: usize,
@@ -206,7 +206,7 @@ impl SpeedModel {
             let rate = borrows.unwrap_or_else(|| self.rate(place));
             let weights = self.compute(&work.matrices, place, first, n_tokens);
             let caches = work.caches.iter();
-            let attention: f64 = caches.map(|it| rate.prompt_attend(it, n_tokens, depth)).sum();
+            let attention: f64 = caches.map(|cache| rate.prompt_attend(cache, n_tokens, depth)).sum();
             let carried =
                 if borrows.is_some() || self.is_carried(work, place) { carry_cache(work, rate, depth) } else { 0.0 };
             let rest = rate.prompt_rest(&work.matrices, n_tokens);
@@ -215,7 +215,7 @@ impl SpeedModel {
         self.sum_of_computations(workload, of) + self.last_token(&work.matrices, place)
     }
 
-    /// Seconds more of a workload's prompt where weights of a layer lie elsewhere, without the way there.
+    /// Extra seconds of a workload's prompt if a layer's weights move, without the transfer of activations.
     pub(in crate::plan) fn moved_prompt(
         &self,
         matrices: &[Matrices],
@@ -230,7 +230,8 @@ impl SpeedModel {
         self.sum_of_computations(workload, of) + self.last_token(matrices, other) - self.last_token(matrices, place)
     }
 
-    /// Seconds in which so many tokens pass these weights, carried over first where a GPU borrows them from the host.
+    /// Seconds in which `n_tokens` tokens pass these weights. If a GPU borrows the weights from the host, their upload
+    /// is included.
     pub(super) fn compute(&self, matrices: &[Matrices], place: Place, first: Option<usize>, n_tokens: u32) -> f64 {
         let borrower = self.borrower(place, first, n_tokens);
         let all = matrices.iter().filter(|it| !it.last_token);
@@ -241,25 +242,25 @@ impl SpeedModel {
         .sum()
     }
 
-    /// Seconds in which the last token of a prompt passes those weights that it alone does.
+    /// Seconds in which the last token of a prompt passes the weights that only it passes.
     fn last_token(&self, matrices: &[Matrices], place: Place) -> f64 {
         let rate = self.rate(place);
         matrices.iter().filter(|it| it.last_token).map(|it| rate.token(it)).sum()
     }
 
-    /// The GPU that computes with what the host keeps.
+    /// The GPU that computes with the host's weights, if one does.
     fn borrower(&self, place: Place, first: Option<usize>, n_tokens: u32) -> Option<&Rate> {
-        let borrows = place == Place::Host && self.op_offload && n_tokens >= OFFLOADED_FROM;
+        let borrows = place == Place::Host && self.op_offload && n_tokens >= MIN_OFFLOADED_TOKENS;
         let first = first.filter(|_| borrows)?;
         self.rates.gpus.get(first)
     }
 
-    /// Whether the keys and values of a layer on a GPU come over from the host.
+    /// Whether a layer on a GPU copies its keys and values from the host.
     fn is_carried(&self, work: &LayerWork, place: Place) -> bool {
         self.kv_on_host && place != Place::Host && !work.caches.is_empty()
     }
 
-    /// Over the prompt's computations of `n_ubatch` tokens and the rest.
+    /// Sum of `of` over the prompt's computations: full ubatches and the rest.
     fn sum_of_computations(&self, workload: &Workload, of: impl Fn(u32) -> f64) -> f64 {
         let (n, prompt) = (self.n_ubatch, workload.prompt);
         let whole = if prompt >= n { f64::from(prompt / n) * of(n) } else { 0.0 };
@@ -267,22 +268,21 @@ impl SpeedModel {
         whole + rest
     }
 
-    /// Computations that a prompt takes.
+    /// Number of computations (ubatches) of a prompt.
     pub(in crate::plan) fn computations(&self, workload: &Workload) -> f64 {
         f64::from(workload.prompt.div_ceil(self.n_ubatch))
     }
 
-    /// What each layer is asked for, the output layer last.
+    /// The work of each layer, the output layer last.
     pub(super) fn work(&self) -> impl Iterator<Item = &LayerWork> {
         self.work.iter()
     }
 
-    /// Layers of the model, the output layer counted.
+    /// Number of layers, the output layer included.
     pub(in crate::plan) fn layers(&self) -> usize {
         self.work.len()
     }
 
-    /// The rates of a device.
     pub(in crate::plan) fn rate(&self, place: Place) -> &Rate {
         match place {
             Place::Gpu(gpu) => self.rates.gpus.get(gpu).unwrap_or(&self.rates.host),
@@ -291,7 +291,7 @@ impl SpeedModel {
     }
 }
 
-/// Seconds in which a layer's keys and values come over to a device.
+/// Seconds in which a layer's keys and values are copied to a device.
 fn carry_cache(work: &LayerWork, rate: &Rate, depth: u32) -> f64 {
     work.caches.iter().map(|cache| cache.bytes(depth) as f64).sum::<f64>() / rate.upload
 }

@@ -1,7 +1,7 @@
-//! How fast the devices of a machine compute, by what is known of them.
+//! The rates of a machine's devices.
 //!
-//! [Measured](crate::machine::MeasuredRates) rates count as they are. Elsewhere stated ratios stand in, each with its
-//! source, and the plan says so.
+//! [Measured](crate::machine::MeasuredRates) rates are used as they are. Where there are none, stated ratios replace
+//! them; each has its source below, and the plan names the basis.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,118 +13,119 @@ use crate::memory::KvType;
 
 use super::work::{Cache, LayerWork, Matrices};
 
-/// What a GPU reads of its peak while it generates: 83 % was calibrated on an RTX 5060 Ti (docs/speed-model.md).
+/// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md).
 const GPU_SHARE: f64 = 0.8;
-/// The same of a host whose figure is a peak: 65 % of two channels of DDR4-2400 there.
+/// The share of a peak that a host reads: 65 % of two channels of DDR4-2400 (docs/speed-model.md).
 const HOST_SHARE: f64 = 0.65;
-/// The assumed bandwidth of an unknown card, in bytes per second: a middling one.
+/// The assumed bandwidth of an unknown card, in bytes per second: a mid-range card.
 const UNKNOWN_GPU: f64 = 400e9;
-/// The same of a host: two channels of DDR4-3200, of which two thirds are read.
+/// The assumed bandwidth of an unknown host, in bytes per second: two thirds of two channels of DDR4-3200.
 const UNKNOWN_HOST: f64 = 34e9;
-/// Seconds that a layer takes on a GPU whatever its size: some ten kernels, of one or two microseconds each to launch.
+/// Fixed seconds of a layer on a GPU: about ten kernels, each with a launch of one or two microseconds.
 const GPU_LAYER: f64 = 15e-6;
-/// The same on the host: some thirty barriers between its threads.
+/// Fixed seconds of a layer on the host: about thirty barriers between its threads.
 const HOST_LAYER: f64 = 30e-6;
-/// Seconds to hand a token's activations from one device to the next: two copies over PCIe and a wait for each.
+/// Seconds to pass a token's activations to the next device: two copies over PCIe, each with a wait.
 const CROSSING: f64 = 20e-6;
-/// The same to another machine: a round trip of a local network and its software.
+/// Seconds to pass a token's activations to another machine: a round trip in a local network, with its software.
 const REMOTE_CROSSING: f64 = 500e-6;
-/// Bytes per second to another machine: a gigabit per second.
+/// Bytes per second to another machine: one gigabit per second.
 const REMOTE_LINK: f64 = 0.12e9;
-/// Bytes per second to a card whose link is not known: PCIe 3.0 x16, of which four fifths are reached from
-/// pageable memory.
+/// Bytes per second to a card with an unknown link: PCIe 3.0 x16, of which transfers from pageable memory reach four
+/// fifths.
 const UNKNOWN_LINK: f64 = 12e9;
-/// The share of a link's peak that is reached.
+/// The share of a link's peak that transfers reach.
 const LINK_SHARE: f64 = 0.8;
-/// Seconds more of a layer with experts on a GPU: 40 us were measured on an H100; with 45 the speeds published of four
-/// models come out within 13 % (docs/speed-model.md).
+/// Extra seconds of a layer with experts on a GPU. Measured: 40 us on an H100. With 45 us the published speeds of four
+/// models are predicted within 13 % (docs/speed-model.md).
 const GPU_ROUTING: f64 = 45e-6;
-/// Multiplications of attention per second of one core, keys and values of 16 bits: 0.4 to 6.8 billion were measured on
+/// Multiplications of attention per second and core, with keys and values of 16 bits. Measured: 0.4 to 6.8 billion on
 /// machines with two cores of an EPYC, the least of them beside other work (docs/speed-model.md).
 const CORE_ATTENTION: f64 = 3e9;
-/// The operations per second of a host's attention in prompts, of those with which it multiplies weights: 0.42 to 0.53
-/// were measured (the same machines).
+/// Speed of a host's attention in prompts, as a share of its speed of multiplying weights. Measured: 0.42 to 0.53 (the
+/// same machines).
 const PROMPT_ATTENTION: f64 = 0.5;
 /// The assumed cores of a host that does not report them.
 const UNKNOWN_CORES: u32 = 8;
-/// Floating-point operations of prompts per byte per second of bandwidth, the geometric mean of six cards. llama.cpp
-/// computes 3491 tokens of an 8B model per second on an RTX 3090 (ggml-org/llama.cpp#7860): 60; on an RTX 4090 10359
-/// (#7676): 165.
+/// Floating-point operations of prompts per byte of bandwidth: the geometric mean of six cards. On an 8B model an RTX
+/// 3090 computes 3491 tokens per second (ggml-org/llama.cpp#7860), which is 60; an RTX 4090 computes 10359 (#7676),
+/// which is 165.
 const GPU_FLOPS_PER_BYTE: f64 = 90.0;
-/// Floating-point operations of prompts per second and core: 31 to 151 billion were measured with 512 tokens at once on
-/// two cores of an EPYC, the least beside other work; 170 are reached by a Ryzen 7950X (docs/speed-model.md).
+/// Floating-point operations of prompts per second and core. Measured with 512 tokens at once: 31 to 151 billion on two
+/// cores of an EPYC, the least beside other work; a Ryzen 7950X reaches 170 billion (docs/speed-model.md).
 const CORE_FLOPS: f64 = 80e9;
-/// Tokens at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 at once,
-/// 10359 with 512).
+/// Ubatch at which a GPU reaches half of its speed (the same measurements: 5420 tokens per second with 64 tokens at
+/// once, 10359 with 512).
 const HALF_SPEED: f64 = 64.0;
 
-/// How much more a figure's size of matrix counts than its number of tokens, where neither is the one asked for.
+/// Weight of the matrix size against the number of tokens, in the choice of the nearest measured figure.
 const SIZE_BEFORE_TOKENS: f64 = 4.0;
 
-/// The source of a device's speed, the best first.
+/// The source of a device's rates, the most reliable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Basis {
-    /// What real use has shown of this kind of model on it.
+    /// Real use of this kind of model on the device.
     #[error("rates of real use")]
     Used,
-    /// ggml's own operations, measured on it.
+    /// Measurements of ggml's operations on the device.
     #[error("measured rates")]
     Measured,
-    /// The same, while other work shared the device: they may be too low, and the next quiet load measures again.
+    /// Measurements of ggml's operations while other work shared the device. They may be too low; the next quiet load
+    /// repeats them.
     #[error("rates measured beside other work")]
     Disturbed,
-    /// Its driver's peak bandwidth; the rest by ratios.
+    /// The driver's peak bandwidth; ratios give the other rates.
     #[error("the driver's bandwidth")]
     Driver,
-    /// Its data sheet's peak bandwidth; the rest by ratios.
+    /// The data sheet's peak bandwidth; ratios give the other rates.
     #[error("data sheets")]
     DataSheet,
-    /// A stated bandwidth; the rest by ratios.
+    /// A stated bandwidth; ratios give the other rates.
     #[error("stated bandwidth")]
     Stated,
-    /// Nothing: a middling device is assumed.
+    /// No source: a mid-range device is assumed.
     #[error("a guess")]
     Guess,
 }
 
-/// How fast one device computes.
+/// The rates of one device.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub struct Rate {
-    /// Bytes of weights per second, one token after the other.
+    /// Bytes of weights read per second during generation.
     pub bytes_per_second: f64,
-    /// Multiplications of attention per second, where arithmetic bounds it; else keys and values pass as
-    /// fast as weights.
+    /// Multiplications of attention per second, if arithmetic limits attention; `None` if the device reads keys and
+    /// values as fast as weights.
     pub attention: Option<f64>,
     /// Floating-point operations per second with many tokens at once.
     pub flops: f64,
-    /// Tokens at once with which it reaches half of them.
+    /// Ubatch at which the device reaches half of `flops`.
     pub half_speed: f64,
-    /// Seconds that a layer takes whatever its size: launches, barriers.
+    /// Fixed seconds of a layer: kernel launches, barriers.
     pub seconds_per_layer: f64,
-    /// Seconds more of a layer with experts: to choose them, and to add up their results.
+    /// Extra seconds of a layer with experts: for choosing them and adding up their results.
     pub routing: f64,
-    /// Bytes per second from the host's memory to it.
+    /// Bytes per second from the host's memory to the device.
     pub upload: f64,
-    /// Seconds to hand a token's activations to it or from it.
+    /// Seconds to pass a token's activations to or from the device.
     pub crossing: f64,
-    /// Who says so.
+    /// The source of these rates.
     pub basis: Basis,
     pub(super) measured: Option<MeasuredRates>,
 }
 
-/// The rates of a machine's devices that plans are made by.
+/// The rates of a machine's devices, by which the planner predicts speeds.
 ///
 /// ```
 /// use autoplace_planner::machine::{Gpu, Host, bytes::gib};
 /// use autoplace_planner::plan::speed::{Basis, Rates};
 /// let card = Gpu::named("RTX 4090").unwrap();
 /// let host = Host::new(gib(64)).bandwidth(60_000_000_000);
-/// // Of peaks, what is really read: 80 % and 65 %.
-/// let rates = Rates::of(&[&card], &host);
+/// // Real reads reach 80 % and 65 % of the peaks.
+/// let rates = Rates::for_devices(&[&card], &host);
 /// assert_eq!(rates.gpus[0].bytes_per_second, 0.8 * 1008e9);
 /// assert_eq!(rates.gpus[0].basis, Basis::DataSheet);
 /// assert_eq!(rates.host.bytes_per_second, 0.65 * 60e9);
@@ -132,34 +133,34 @@ pub struct Rate {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Rates {
-    /// Of each GPU.
+    /// Each GPU's rates.
     pub gpus: Vec<Rate>,
-    /// Of the host.
+    /// The host's rates.
     pub host: Rate,
 }
 
 impl Rates {
     /// The rates of these GPUs and of the host.
-    pub fn of(gpus: &[&Gpu], host: &Host) -> Self {
-        // A GPU in the host's memory reads it at full speed, whatever time the process gets on processors.
-        let memory = Rate::of_host(host, |_| 1.0);
-        let gpus = gpus.iter().map(|gpu| Rate::of_gpu(gpu, &memory)).collect();
+    pub fn for_devices(gpus: &[&Gpu], host: &Host) -> Self {
+        // An integrated GPU reads the host's memory at full speed; a CPU limit of the process does not slow it.
+        let memory = Rate::for_host(host, |_| 1.0);
+        let gpus = gpus.iter().map(|gpu| Rate::for_gpu(gpu, &memory)).collect();
         let host = match &host.cpu_limit {
             None => memory,
-            Some(_) => Rate::of_host(host, |threads| host.share_of_time(threads)),
+            Some(_) => Rate::for_host(host, |threads| host.share_of_time(threads)),
         };
         Self { gpus, host }
     }
 
-    /// Rates that are stated.
+    /// Rates from other sources.
     pub const fn new(gpus: Vec<Rate>, host: Rate) -> Self {
         Self { gpus, host }
     }
 }
 
 impl Rate {
-    /// A device that reads so many bytes per second, weights and keys alike, loses no time between layers and devices,
-    /// and computes prompts as cards of that bandwidth do.
+    /// A device that reads `bytes_per_second` of weights, keys and values, passes from layer to layer and device to
+    /// device in no time, and computes prompts like cards of that bandwidth.
     pub const fn new(bytes_per_second: f64) -> Self {
         Self {
             bytes_per_second,
@@ -175,9 +176,9 @@ impl Rate {
         }
     }
 
-    /// `share_of_time` is the share of the time that so many threads may compute. Rates of all cores go down with the
-    /// processors that are left, which for the memory's is a lower bound: a few cores may read as fast as all.
-    fn of_host(host: &Host, share_of_time: impl Fn(u32) -> f64) -> Self {
+    /// `share_of_time` returns the share of the time that a number of threads may compute. All rates shrink with it.
+    /// For memory reads that is a lower bound: a few cores may read as fast as all.
+    fn for_host(host: &Host, share_of_time: impl Fn(u32) -> f64) -> Self {
         let (bytes_per_second, basis) = read_rate(host.bandwidth, HOST_SHARE, UNKNOWN_HOST);
         let cores = host.usable_cores.or(host.physical_cores).unwrap_or(UNKNOWN_CORES).max(1);
         let (share, cores) = (share_of_time(cores), f64::from(cores));
@@ -193,14 +194,14 @@ impl Rate {
             seconds_per_layer: HOST_LAYER / share,
             ..Self::new(bytes_per_second * share)
         }
-        .by(measured.as_ref())
+        .with_measured(measured.as_ref())
     }
 
-    fn of_gpu(gpu: &Gpu, host: &Self) -> Self {
+    fn for_gpu(gpu: &Gpu, host: &Self) -> Self {
         let (unknown, unknown_basis) = match gpu.kind {
-            // In the same memory.
+            // It reads the host's memory.
             GpuKind::Integrated => (host.bytes_per_second, host.basis),
-            // A device of another machine may be a processor.
+            // A device of another machine may be a CPU.
             GpuKind::Remote => (UNKNOWN_HOST, Basis::Guess),
             GpuKind::Discrete => (UNKNOWN_GPU, Basis::Guess),
         };
@@ -216,11 +217,11 @@ impl Rate {
         };
         let (seconds_per_layer, routing) = (GPU_LAYER, GPU_ROUTING);
         Self { upload, crossing, basis, seconds_per_layer, routing, ..Self::new(bytes_per_second) }
-            .by(gpu.rates.as_ref())
+            .with_measured(gpu.rates.as_ref())
     }
 
-    /// With what was measured instead.
-    fn by(mut self, measured: Option<&MeasuredRates>) -> Self {
+    /// The same rates, replaced by measured ones where there are any.
+    fn with_measured(mut self, measured: Option<&MeasuredRates>) -> Self {
         let Some(measured) = measured else {
             return self;
         };
@@ -230,7 +231,7 @@ impl Rate {
             let rates: Vec<f64> = all.map(|rate| rate.rate() as f64).collect();
             (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
         };
-        // For types that were not measured: of large matrices, where any were.
+        // For types that were not measured: the mean of large matrices, or else of all.
         if let Some(mean) = mean(true).or_else(|| mean(false)) {
             self.bytes_per_second = mean.max(1.0);
             self.basis = Basis::Measured;
@@ -249,7 +250,7 @@ impl Rate {
         self
     }
 
-    /// Seconds that a layer takes whatever its size.
+    /// Fixed seconds of a layer.
     pub(super) fn constant(&self, work: &LayerWork) -> f64 {
         let has_experts = work.matrices.iter().any(|it| it.experts.is_some());
         self.seconds_per_layer + if has_experts { self.routing } else { 0.0 }
@@ -262,7 +263,7 @@ impl Rate {
         bytes / rate.unwrap_or(self.bytes_per_second)
     }
 
-    /// The measured figure for these weights: of their type, of matrices that are most like them.
+    /// The measured rate for these weights: the same type, and the most similar matrices.
     pub(super) fn weight_rate(&self, matrices: &Matrices) -> Option<&WeightRate> {
         let of_type = |experts: bool| {
             let all = self.measured.iter().flat_map(|it| &it.weights);
@@ -272,8 +273,8 @@ impl Rate {
         of_type(matrices.experts.is_some()).or_else(|| of_type(false))
     }
 
-    /// The source of what this device is taken to do with this work: real use where that has shown every rate of its
-    /// weights, and beside other work where one of them was measured so.
+    /// The source of the device's rates for this work: real use if it covers all of its weights; disturbed if any rate
+    /// was measured beside other work.
     pub(super) fn basis_of<'w>(&self, work: impl Iterator<Item = &'w LayerWork>) -> Basis {
         if self.basis != Basis::Measured {
             return self.basis;
@@ -287,18 +288,17 @@ impl Rate {
         rates.map(basis_of).max().unwrap_or(Basis::Measured)
     }
 
-    /// Seconds in which a token attends to a cache.
+    /// Seconds of a token's attention over a cache.
     pub(super) fn attend(&self, cache: &Cache, depth: u32) -> f64 {
         let measured = |ty: KvType| self.attention_rate(ty.tensor_type(), cache);
         let (k, v) = cache.types;
         let multiplications = cache.multiplications(depth);
         match (measured(k), measured(v)) {
-            // Keys and values each count by half.
+            // Keys and values count by half each.
             (Some(k), Some(v)) => multiplications / 2.0 * (1.0 / k + 1.0 / v),
             _ => match self.attention {
                 Some(rate) => multiplications / rate,
-                // Fewer bytes are read of small types, but each must be decoded: measured generation is
-                // no faster for it.
+                // A small type has fewer bytes to read, but each must be decoded: measured generation is not faster.
                 None => {
                     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
                     let cache = Cache { types: (plain(k), plain(v)), ..*cache };
@@ -308,8 +308,8 @@ impl Rate {
         }
     }
 
-    /// Multiplications per second of attention like this that was measured. The nearest figure counts: of as many query
-    /// heads for each head of keys where keys are read once for all of them, else of as long a head.
+    /// Multiplications per second of attention, from the nearest measurement: one with as many query heads for each key
+    /// head if the keys are read once for all of them, or else one with the nearest head size.
     fn attention_rate(&self, kv_type: TensorType, cache: &Cache) -> Option<f64> {
         let nearest = self.nearest_attention(kv_type, cache)?;
         let row = kv_type.row_bytes(u64::from(nearest.head_size)).max(1);
@@ -324,8 +324,8 @@ impl Rate {
         })
     }
 
-    /// Seconds that so many tokens at once take in a layer beside its matrices and its attention, where that was
-    /// measured.
+    /// Seconds of a layer with `n_tokens` tokens at once beside its matrices and its attention, if measured; otherwise
+    /// 0.
     pub(super) fn prompt_rest(&self, matrices: &[Matrices], n_tokens: u32) -> f64 {
         let outputs: f64 = matrices.iter().filter(|it| !it.last_token).map(|it| it.outputs).sum();
         match self.measured.as_ref().map(|it| it.activations_per_second) {
@@ -334,19 +334,19 @@ impl Rate {
         }
     }
 
-    /// Seconds in which so many tokens at once pass these weights.
+    /// Seconds in which `n_tokens` tokens at once pass these weights.
     pub(super) fn prompt(&self, matrices: &Matrices, n_tokens: u32) -> f64 {
         let operations = 2.0 * matrices.multiplications * f64::from(n_tokens);
         let flops = self.prompt_flops(matrices, n_tokens).unwrap_or_else(|| self.flops_with(n_tokens));
         (operations / flops).max(matrices.bytes(n_tokens) / self.bytes_per_second)
     }
 
-    /// Operations per second that were measured of these weights and so many tokens.
+    /// Measured operations per second for these weights and this number of tokens.
     fn prompt_flops(&self, matrices: &Matrices, n_tokens: u32) -> Option<f64> {
         self.prompt_rate(matrices, n_tokens).map(|rate| rate.rate().max(1) as f64)
     }
 
-    /// The measured figure of a type for so many tokens: the nearest in size, and of those the nearest in tokens.
+    /// The measured prompt rate of the type: the nearest matrix size, then the nearest number of tokens.
     pub(super) fn prompt_rate(&self, matrices: &Matrices, n_tokens: u32) -> Option<&PromptRate> {
         let experts = matrices.experts.is_some();
         let of = |tensor_type: Option<TensorType>, experts: bool| {
@@ -362,7 +362,7 @@ impl Rate {
         of(ty, experts).or_else(|| of(ty, false)).or_else(|| of(None, false))
     }
 
-    /// Seconds in which so many tokens attend to `cells` each.
+    /// Seconds in which `n_tokens` tokens attend to a cache at this depth.
     pub(super) fn prompt_attend(&self, cache: &Cache, n_tokens: u32, depth: u32) -> f64 {
         let operations = 2.0 * cache.multiplications(depth) * f64::from(n_tokens);
         let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
@@ -382,18 +382,19 @@ impl Rate {
     }
 }
 
-/// The measured figure that is most like the one asked for.
+/// The figure that `unlike` rates as the most similar.
 fn nearest<T>(figures: impl Iterator<Item = T>, unlike: impl Fn(&T) -> f64) -> Option<T> {
     figures.min_by(|a, b| unlike(a).total_cmp(&unlike(b)))
 }
 
-/// How far two sizes are apart: their ratio's logarithm.
+/// The distance of two sizes: the logarithm of their ratio.
 fn unlike(a: u32, b: u32) -> f64 {
     (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs()
 }
 
 impl Cache {
-    /// How far attention with these heads is from this one's. Widths beyond [`MatrixShape::LARGE`] do not differ.
+    /// The distance between attention with these heads and this cache's. Widths beyond [`MatrixShape::LARGE`] count as
+    /// equal.
     fn unlike(&self, head_size: u32, n_gqa: u32, n_head_kv: u32) -> f64 {
         let width = match n_head_kv {
             0 => MatrixShape::LARGE,
@@ -404,7 +405,7 @@ impl Cache {
     }
 }
 
-/// Bytes per second that are really read, and who says so: a share of a peak.
+/// Bytes per second that the device really reads (a share of its peak), and their source.
 fn read_rate(figure: Option<Bandwidth>, share: f64, unknown: f64) -> (f64, Basis) {
     let Some(figure) = figure.filter(|figure| figure.bytes_per_second > 0) else {
         return (unknown, Basis::Guess);
@@ -423,20 +424,20 @@ mod tests {
     use crate::machine::{Gpu, GpuKind, Host, gib};
 
     #[test]
-    fn an_integrated_or_remote_gpu_of_unknown_speed_is_no_card_of_the_middle() {
+    fn an_integrated_or_remote_gpu_of_unknown_speed_is_not_rated_as_a_mid_range_card() {
         let host = Host::new(gib(64)).bandwidth(60_000_000_000);
         for kind in [GpuKind::Integrated, GpuKind::Remote] {
-            let rates = Rates::of(&[&Gpu::new("other").kind(kind)], &host);
+            let rates = Rates::for_devices(&[&Gpu::new("other").kind(kind)], &host);
             assert!(rates.gpus[0].bytes_per_second <= rates.host.bytes_per_second);
             assert!(rates.gpus[0].bytes_per_second < UNKNOWN_GPU / 10.0);
         }
     }
 
     #[test]
-    fn a_measured_rate_of_0_is_no_division_by_it() {
+    fn a_measured_rate_of_0_causes_no_division_by_zero() {
         let mut host = Host::new(gib(64));
         let rates = r#"{"weights": [{"type": "F16", "bytes_per_second": 0}], "layer_ns": 0}"#;
         host.rates = serde_json::from_str(rates).unwrap();
-        assert_eq!(Rates::of(&[], &host).host.bytes_per_second, 1.0);
+        assert_eq!(Rates::for_devices(&[], &host).host.bytes_per_second, 1.0);
     }
 }

@@ -1,5 +1,4 @@
-//! What computing a token asks of each layer: the weights and the keys and values that it reads, and the
-//! arithmetic of them.
+//! The work of a token in each layer: the weights, keys and values that it reads, and its arithmetic.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,54 +6,54 @@ use std::sync::Arc;
 use crate::gguf::TensorType;
 use crate::machine::MatrixShape;
 use crate::memory::{ContextParams, KvType};
-use crate::profile::{BlockState, ModelProfile, Part, Role, Rows, Weight};
+use crate::profile::{BlockState, ModelProfile, Part, Rows, Weight, WeightRole};
 
-/// What a token, or a batch of tokens, asks of a layer.
+/// The work of a token, or of a batch of tokens, in one layer.
 ///
-/// A token reads every weight of a block once, but of the experts only those it uses; of the token embedding one row,
-/// which is nothing; and every key and value that it attends to.
+/// A token reads each weight of a block once, but only the experts that it uses. It reads all keys and values that it
+/// attends to. Of the token embedding it reads one row, which is not counted.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerWork {
-    /// Weights by their type.
+    /// Weights, grouped by type.
     pub(super) matrices: Vec<Matrices>,
-    /// What it attends to.
+    /// The keys and values that the layer attends to.
     pub(super) caches: Vec<Cache>,
-    /// Bytes of recurrent state that it reads and writes.
+    /// Bytes of recurrent state read and written.
     pub(super) state: u64,
 }
 
-/// Weights of one type, and of one size where they are small.
+/// Weights of one type; small matrices are also grouped by size.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::plan) struct Matrices {
     pub(super) tensor_type: TensorType,
-    /// Of experts: how many a token uses, and how many there are.
+    /// For experts: how many a token uses, and how many there are.
     pub(super) experts: Option<(u32, u32)>,
-    /// The size of each, where they are small and no experts.
+    /// The size of each matrix, if small and not of experts.
     of_shape: MatrixShape,
-    /// Bytes, all experts included.
+    /// Bytes of all the weights, all experts included.
     stored: u64,
-    /// Multiplications of one token.
+    /// Multiplications for one token.
     pub(super) multiplications: f64,
-    /// Elements that they make of one token.
+    /// Output elements for one token.
     pub(super) outputs: f64,
-    /// Tensors.
+    /// Number of tensors.
     tensors: u32,
-    /// What follows attention in the last block: of a prompt only the token that has logits gets so far (`inp_out_ids`
-    /// in llama.cpp's graphs).
+    /// Whether only tokens with logits pass these weights. In the last block, llama.cpp's graphs drop the other tokens
+    /// of a prompt after attention (`inp_out_ids`).
     pub(super) last_token: bool,
 }
 
-/// Keys and values that a token attends to.
+/// Keys and values that a layer attends to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cache {
-    /// Elements of a token's keys and values, over all heads; of values 0 where they are a part of the keys.
+    /// Elements of a token's keys and values, over all heads. `v` is 0 if the values are a part of the keys.
     pub(super) k: u32,
     pub(super) v: u32,
-    /// Tokens that it attends to at most.
+    /// The most tokens attended to.
     pub(super) window: u32,
-    /// Tokens that one key stands for.
+    /// Tokens for each stored key.
     pub(super) ratio: u32,
-    /// Query heads, and those that share a head of keys and values.
+    /// Query heads, and query heads for each head of keys and values.
     pub(super) n_head: u32,
     pub(super) n_gqa: u32,
     /// Elements of a key head and of a value head, as they are multiplied.
@@ -64,9 +63,9 @@ pub(super) struct Cache {
 }
 
 impl LayerWork {
-    /// The work of each block of this model, in a context with these parameters, and of the output layer.
-    pub(super) fn of(profile: &ModelProfile, params: &ContextParams) -> Arc<[Self]> {
-        // What predicts further tokens has no part in one that is not predicted.
+    /// The work of each block of the model, and of the output layer, in a context with these parameters.
+    pub(super) fn for_model(profile: &ModelProfile, params: &ContextParams) -> Arc<[Self]> {
+        // Blocks that predict further tokens do no work for an ordinary token.
         let trunk = profile.hparams.n_layer_trunk() as usize;
         let idle = |index| profile.predicts() && index >= trunk;
         let nothing = BlockState::default();
@@ -80,26 +79,26 @@ impl LayerWork {
             let state = states.get(index).unwrap_or(&nothing);
             Self {
                 matrices: matrices(profile, block),
-                caches: Cache::of(profile, params, index, state),
-                // Read and written, in 32-bit floats.
+                caches: Cache::for_block(profile, params, index, state),
+                // The state is read and written, as 32-bit floats.
                 state: state.recurrent_elements() * 8,
             }
         });
-        // Where the output is tied to the embedding, the embedding is read whole for the logits.
+        // With a tied output, the logits read the whole embedding.
         let tied = profile.weights.output_matrix().filter(|_| profile.weights.tied_output);
         let matrices = matrices(profile, profile.weights.output.iter().chain(tied));
         blocks.chain([Self { matrices, ..Self::default() }]).collect()
     }
 }
 
-/// Whether only tokens that have logits pass this weight.
+/// Whether only tokens with logits pass this weight.
 fn is_for_logits(profile: &ModelProfile, weight: &Weight) -> bool {
     let block = || weight.name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok();
-    let follows = [Role::FeedForward, Role::Experts, Role::SharedExperts].contains(&weight.role);
+    let follows = [WeightRole::FeedForward, WeightRole::Experts, WeightRole::SharedExperts].contains(&weight.role);
     follows && profile.hparams.n_layer_trunk().checked_sub(1).is_some_and(|last| block() == Some(last))
 }
 
-/// The weights by type and size, experts apart.
+/// The weights grouped by type and size, experts apart.
 pub(in crate::plan) fn matrices<'w>(
     profile: &ModelProfile,
     weights: impl IntoIterator<Item = &'w Weight>,
@@ -107,7 +106,7 @@ pub(in crate::plan) fn matrices<'w>(
     let mut all: Vec<Matrices> = Vec::new();
     for weight in weights {
         let experts = match &profile.hparams.experts {
-            Some(experts) if weight.role == Role::Experts => {
+            Some(experts) if weight.role == WeightRole::Experts => {
                 Some((experts.used.min(experts.count), experts.count.max(1)))
             }
             _ => None,
@@ -148,7 +147,7 @@ pub(in crate::plan) fn matrices<'w>(
 }
 
 impl Matrices {
-    /// The mean size of one of them.
+    /// The mean size of one matrix.
     pub(super) fn shape(&self) -> MatrixShape {
         let (used, _) = self.experts.unwrap_or((1, 1));
         let n_in = self.multiplications / self.outputs.max(1.0);
@@ -163,7 +162,8 @@ impl Matrices {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// Bytes that so many tokens read together: of experts those that any of them uses, chosen evenly.
+    /// Bytes that `n_tokens` tokens read together. Of the experts, those count that any token uses if each token
+    /// chooses evenly.
     pub(super) fn bytes(&self, n_tokens: u32) -> f64 {
         let (used, count) = self.experts.unwrap_or((1, 1));
         let unused = 1.0 - f64::from(used) / f64::from(count);
@@ -172,8 +172,8 @@ impl Matrices {
 }
 
 impl Cache {
-    /// What a block attends to.
-    fn of(profile: &ModelProfile, params: &ContextParams, index: usize, state: &BlockState) -> Vec<Self> {
+    /// The keys and values of a block.
+    fn for_block(profile: &ModelProfile, params: &ContextParams, index: usize, state: &BlockState) -> Vec<Self> {
         let of = |list: &[u32]| list.get(index).copied().unwrap_or(0).max(1);
         let n_head = of(&profile.hparams.n_head);
         let n_head_kv = of(&profile.hparams.n_head_kv).min(n_head);
@@ -188,7 +188,7 @@ impl Cache {
             head: (k / n_head_kv, v / n_head_kv),
             types,
         };
-        // One key for all heads, the larger part of which is the value too.
+        // One key for all heads; most of it is also the value.
         let compressed = |k: u32, window: u32| Self { n_gqa: n_head, head: (k, k), ..plain(k, 0, window) };
         const ALL: u32 = u32::MAX;
         let Some(keys) = state.part(Part::Keys) else {
@@ -202,7 +202,7 @@ impl Cache {
             Some(values) => plain(keys.n, values.n, window),
             None => compressed(keys.n, window),
         };
-        // At most: the index chooses among the keys, how many is a matter of the header and of the depth.
+        // An upper limit: the index selects some of the keys, by header and depth.
         let index = state.kept.iter().filter(|kept| kept.part == Part::IndexKeys).map(|kept| match kept.rows {
             Rows::Groups(ratio) => Self { ratio: ratio.max(1), ..compressed(kept.n, ALL) },
             _ => compressed(kept.n, ALL),
@@ -210,19 +210,19 @@ impl Cache {
         [attended].into_iter().chain(index).collect()
     }
 
-    /// Cells that a token attends to which has `depth` others before it.
+    /// Cells that a token attends to with `depth` tokens before it.
     fn cells(&self, depth: u32) -> u32 {
         (depth / self.ratio).min(self.window)
     }
 
-    /// Bytes of keys and values that it reads.
+    /// Bytes of keys and values read at this depth.
     pub(super) fn bytes(&self, depth: u32) -> u64 {
         let row = |ty: KvType, n: u32| ty.tensor_type().row_bytes(u64::from(n));
         let (k, v) = self.types;
         row(k, self.k).saturating_add(row(v, self.v)).saturating_mul(u64::from(self.cells(depth)))
     }
 
-    /// Multiplications of a token's attention: of each query head with each cell's key and value.
+    /// Multiplications of a token's attention: each query head with the key and value of each cell.
     pub(super) fn multiplications(&self, depth: u32) -> f64 {
         let (k, v) = self.head;
         f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * f64::from(self.cells(depth))

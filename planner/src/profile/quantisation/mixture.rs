@@ -1,4 +1,4 @@
-//! The type that `llama-quantize` gives each tensor of a file: a tensor's name and shape flow in, its type flows out.
+//! The type that `llama-quantize` gives each tensor of a file. A tensor's name and shape flow in, its type flows out.
 //!
 //! This follows `tensor_allows_quantization`, `llama_tensor_get_type_impl` and `tensor_type_fallback` of llama.cpp's
 //! src/llama-quant.cpp, for the quantisations of [`Quantisation`]. `autoplace/tests/load/quantised.rs` compares each
@@ -25,12 +25,12 @@ const KEPT_GLM5_NEXT: &str = "hc_ indexer.attn_q_b indexer.attn_k indexer.proj i
     indexer_compressor_ape ssm_f_a.weight ssm_f_b.weight ssm_g_a.weight ssm_g_b.weight ssm_beta.weight \
     attn_kv_a_mqa.weight attn_k_b.weight attn_v_b.weight";
 
-/// What a tensor is to the choice of its type (`tensor_category`).
+/// The category of a tensor in the choice of its type (`tensor_category`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Category {
     Output,
     TokenEmbedding,
-    /// `attn_v`, and the fused tensors that hold values: `attn_qkv`, `attn_kv_b`.
+    /// `attn_v`, and the fused tensors that include values: `attn_qkv`, `attn_kv_b`.
     AttentionValue,
     AttentionKey,
     AttentionQuery,
@@ -42,8 +42,8 @@ enum Category {
 }
 
 impl Category {
-    /// `tensor_get_category`.
-    fn of(name: &str) -> Self {
+    /// The category of the tensor with this name: `tensor_get_category`.
+    fn from_name(name: &str) -> Self {
         const PARTS: [(&str, Category); 9] = [
             ("attn_qkv.weight", Category::AttentionValue),
             ("attn_kv_b.weight", Category::AttentionValue),
@@ -58,19 +58,19 @@ impl Category {
         match name {
             "output.weight" => Self::Output,
             "token_embd.weight" | "per_layer_token_embd.weight" => Self::TokenEmbedding,
-            _ => PARTS.into_iter().find(|(part, _)| name.contains(part)).map_or(Self::Other, |(_, it)| it),
+            _ => PARTS.into_iter().find(|(part, _)| name.contains(part)).map_or(Self::Other, |(_, category)| category),
         }
     }
 }
 
-/// The block of a tensor: `None` for what belongs to no block. llama-quantize takes the tensors by rising blocks, those
-/// of no block first, and within a block by name (llama-model-loader.h, `weight_name_comparer`).
+/// The block of a tensor; `None` for a tensor outside a block. llama-quantize takes the tensors by ascending block,
+/// those outside a block first, and within a block by name (llama-model-loader.h, `weight_name_comparer`).
 pub(super) fn block_of(name: &str) -> Option<u32> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// The choice of types for one model, which counts the tensors that it has seen. Tensors are asked for in
-/// llama-quantize's order.
+/// The choice of types for one model. It counts the tensors seen so far, so tensors must come in llama-quantize's
+/// order.
 pub(super) struct Mixture<'a> {
     to: Q,
     architecture: &'a str,
@@ -79,13 +79,13 @@ pub(super) struct Mixture<'a> {
     n_expert: u32,
     /// Query heads for each head of keys and values in the first block.
     n_gqa: u32,
-    /// Whether llama.cpp calls the model a 70B, whose few values get more bits.
+    /// Whether llama.cpp classifies the model as a 70B, whose few values get more bits.
     is_70b: bool,
-    /// Whether the token embedding computes the logits too.
+    /// Whether the token embedding also computes the logits.
     is_tied: bool,
     /// Tensors of attention values in the model.
     n_values: u32,
-    /// Tensors of each kind that have been seen.
+    /// Tensors of each kind seen so far.
     values: u32,
     downs: u32,
     gates: u32,
@@ -100,7 +100,7 @@ impl<'a> Mixture<'a> {
         let (n_head, n_head_kv) = (first(&hparams.n_head), first(&hparams.n_head_kv));
         let (mut is_tied, mut n_values) = (true, 0);
         for name in names {
-            match Category::of(name) {
+            match Category::from_name(name) {
                 Category::Output => is_tied = false,
                 Category::AttentionValue => n_values += 1,
                 _ => {}
@@ -128,7 +128,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The type of the next tensor, which has the type `now`.
+    /// The type of the next tensor, whose type is `now`.
     pub(super) fn ty(&mut self, name: &str, shape: [u64; 4], now: T) -> T {
         if !self.is_quantised(name, shape) {
             return now;
@@ -137,7 +137,7 @@ impl<'a> Mixture<'a> {
         fitting(wanted, shape[0])
     }
 
-    /// `tensor_allows_quantization`.
+    /// Whether the tensor is quantised at all: `tensor_allows_quantization`.
     fn is_quantised(&self, name: &str, shape: [u64; 4]) -> bool {
         let has_part = |parts: &str| parts.split_whitespace().any(|part| name.contains(part));
         let is_matrix = shape[1..].iter().any(|&n| n > 1);
@@ -147,7 +147,7 @@ impl<'a> Mixture<'a> {
         is_matrix && name.ends_with("weight") && !is_kept
     }
 
-    /// `llama_tensor_get_type_impl`: the type for rows of any length.
+    /// The type for rows of any length: `llama_tensor_get_type_impl`.
     fn wanted(&mut self, name: &str, row: u64) -> T {
         let (default, output, _) = self.to.types();
         let is_falcon = self.architecture == "falcon";
@@ -156,7 +156,7 @@ impl<'a> Mixture<'a> {
         {
             return T::Q8_0;
         }
-        match Category::of(name) {
+        match Category::from_name(name) {
             Category::Output => self.of_logits(row, is_falcon, output),
             Category::TokenEmbedding if self.is_tied => self.of_logits(row, is_falcon, output),
             Category::TokenEmbedding => {
@@ -181,7 +181,7 @@ impl<'a> Mixture<'a> {
             Category::AttentionKey | Category::AttentionQuery if self.to == Q::IQ3_XS => T::IQ3_XXS,
             Category::AttentionOutput => self.of_attention_output(is_falcon).unwrap_or(default),
             Category::FfnDown => {
-                // Of this quantisation the count decides, of others the block.
+                // For this quantisation the running count decides, for others the block.
                 let index = if self.to == Q::IQ2_M { self.downs } else { self.layer(name, self.downs) };
                 self.downs += 1;
                 self.of_ffn_down(index, is_falcon).unwrap_or(default)
@@ -200,7 +200,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// The place of a tensor of the feed-forward step: its block in a mixture of experts, else how many were before it
+    /// The index of a feed-forward tensor: its block in a mixture of experts, otherwise the number of tensors before it
     /// (`layer_info`).
     fn layer(&self, name: &str, seen: u32) -> u32 {
         match block_of(name) {
@@ -209,7 +209,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// Of the matrix that computes the logits.
+    /// The type of the matrix that computes the logits.
     fn of_logits(&self, row: u64, is_falcon: bool, output: T) -> T {
         let whole = row.is_multiple_of(self.to.types().0.block_size());
         if is_falcon || !whole { T::Q8_0 } else { output }
@@ -266,14 +266,14 @@ impl<'a> Mixture<'a> {
             Q::Q4_K_M if is_falcon && index < n / 16 => Some(T::Q6_K),
             Q::Q4_K_M if is_falcon => more.then_some(T::Q5_K),
             Q::Q4_K_M | Q::Q5_K_M => more.then_some(T::Q6_K),
-            // With an importance matrix it would not be.
+            // With an importance matrix, llama-quantize would not do this.
             Q::IQ4_XS => (index < n / 8).then_some(T::Q5_K),
             Q::Q4_K_S => (!is_falcon && index < n / 8).then_some(T::Q5_K),
             _ => None,
         }
     }
 
-    /// Of `ffn_gate` and `ffn_up`.
+    /// The type of `ffn_gate` and `ffn_up`.
     fn of_ffn_way_in(&self, index: u32) -> Option<T> {
         let n = self.n_layer;
         (self.to == Q::IQ3_XS && (n / 8..7 * n / 8).contains(&index)).then_some(T::IQ3_XXS)

@@ -1,5 +1,4 @@
-//! The quantisations that models are published in, and the same model in another one: other types, other bytes,
-//! nothing else.
+//! The published quantisations, and the profile of the same model in another one: only types and bytes differ.
 
 mod mixture;
 
@@ -13,8 +12,8 @@ use super::{ModelProfile, Weight, WeightBytes};
 
 use mixture::{Mixture, block_of};
 
-/// The short names of `general.file_type`, as people write them in file names (include/llama.h, `llama_ftype`), in the
-/// order of their numbers; `-` where there is none.
+/// The short names of `general.file_type`, as in file names (include/llama.h, `llama_ftype`), ordered by number; `-`
+/// for removed ones.
 const FILE_TYPES: &str = "F32 F16 Q4_0 Q4_1 - - - Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M \
     Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 - - - TQ1_0 TQ2_0 \
     MXFP4_MOE NVFP4 Q1_0 Q2_0";
@@ -24,12 +23,12 @@ pub(super) fn file_type(number: u32) -> Option<&'static str> {
     FILE_TYPES.split_whitespace().nth(number as usize).filter(|name| *name != "-")
 }
 
-/// One line per quantisation: its name, the type of most matrices (`llama_ftype_get_default_type`), that of the output
-/// matrix and of token embeddings that serve as one (`llama_tensor_get_type_impl`), and the bits per element of all
-/// blocks' matrices together in Llama 3.1 8B as it is published.
+/// One line for each quantisation: its name, the type of most matrices (`llama_ftype_get_default_type`), the type of
+/// the output matrix and of token embeddings that serve as one (`llama_tensor_get_type_impl`), and the bits per element
+/// of all blocks' matrices in the published Llama 3.1 8B.
 macro_rules! quantisations {
     ($($name:ident, $default:ident, $output:ident, $bits:literal;)*) => {
-        /// A quantisation of a whole model: which type each of its matrices gets. See [`ModelProfile::quantised`].
+        /// A quantisation of a whole model: the type of each matrix. See [`ModelProfile::quantised`].
         #[doc(alias = "llama_ftype")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[allow(non_camel_case_types, missing_docs)] // `Q4_K_M` is the name by which everybody knows it.
@@ -39,17 +38,17 @@ macro_rules! quantisations {
         }
 
         impl Quantisation {
-            /// All of them, the largest first.
+            /// All quantisations, the largest first.
             pub const ALL: [Self; 14] = [$(Self::$name,)*];
 
-            /// Its name, as people write it in file names.
+            /// The name, as in file names.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// The type of most matrices, that of the output matrix, and the bits per element of all blocks' matrices
-            /// in a model of 8B whose rows are whole blocks. [`ModelProfile::quantised`] has the types of a certain
-            /// model.
+            /// The type of most matrices, the type of the output matrix, and the bits per element of all blocks'
+            /// matrices in an 8B model whose rows are whole blocks. [`ModelProfile::quantised`] returns the types of a
+            /// particular model.
             pub const fn types(self) -> (TensorType, TensorType, f64) {
                 match self { $(Self::$name => (TensorType::$default, TensorType::$output, $bits),)* }
             }
@@ -80,16 +79,16 @@ impl fmt::Display for Quantisation {
     }
 }
 
-/// What each tensor's data in a file is padded to, in bytes (gguf.h, `GGUF_DEFAULT_ALIGNMENT`).
+/// Alignment of each tensor's data in a file, in bytes (gguf.h, `GGUF_DEFAULT_ALIGNMENT`).
 const ALIGNMENT: u64 = 32;
 
 impl ModelProfile {
-    /// This model as `llama-quantize` would write it in another quantisation: each tensor with the type and the bytes
-    /// that it would have, without an importance matrix where the quantisation can do without one. Norms, routers and
-    /// other tensors that llama-quantize does not touch stay as they are in this file, and rows that are no whole
-    /// number of blocks get the type that llama-quantize falls back to (src/llama-quant.cpp, `tensor_type_fallback`).
+    /// This model as `llama-quantize` would write it in another quantisation: each tensor with its new type and bytes,
+    /// without an importance matrix if the quantisation allows that. Norms, routers and other tensors that
+    /// llama-quantize keeps stay as they are. Rows that are not whole blocks get llama-quantize's fallback type
+    /// (src/llama-quant.cpp, `tensor_type_fallback`).
     ///
-    /// The bytes of tensors are exact. Those of the file leave out what its header grows or shrinks by, some bytes.
+    /// The bytes of tensors are exact. The bytes of the file ignore the change of its header, some bytes.
     pub fn quantised(&self, quantisation: Quantisation) -> Self {
         if self.file_type == Some(quantisation.name()) {
             return self.clone();

@@ -1,6 +1,6 @@
-//! What the standard library does not have yet.
+//! `assert_matches!`, which the standard library does not have yet.
 
-/// That a value is of this form; the message has the value.
+/// Asserts that a value matches a pattern. The message shows the value.
 #[allow(unused_macros)]
 macro_rules! assert_matches {
     ($value:expr, $pattern:pat $(if $guard:expr)? $(,)?) => {

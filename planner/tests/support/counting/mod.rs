@@ -1,4 +1,4 @@
-//! Tests whose allocations are counted: those of the Rust side. llama.cpp's own are malloc's and not counted.
+//! Counts the allocations of tests on the Rust side. llama.cpp's own go through malloc and are not counted.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -11,7 +11,7 @@ struct Counting;
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes that this thread holds, and the most it has held.
+    /// Bytes that this thread holds, and the most that it has held.
     static LIVE: Cell<usize> = const { Cell::new(0) };
     static PEAK: Cell<usize> = const { Cell::new(0) };
 }
@@ -19,12 +19,12 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of the process so far, reallocations among them.
+/// Allocations of the process so far, including reallocations.
 pub(crate) fn allocations() -> usize {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// What `work` returns, and the most heap that this thread held at once beyond what it held before, in bytes.
+/// Runs `work`. Returns its result, and the peak of this thread's heap above its level before, in bytes.
 pub(crate) fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -32,14 +32,14 @@ pub(crate) fn peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (result, PEAK.get() - before)
 }
 
-/// While memory moves, both places count.
+/// Counts an allocation. During a reallocation both places count.
 fn count(taken: usize, given_back: usize) {
     if taken > 0 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     }
     let _ = LIVE.try_with(|live| {
         let most = live.get() + taken;
-        // A thread may give back what another took.
+        // A thread may free memory that another allocated.
         live.set(most.saturating_sub(given_back));
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(most)));
     });

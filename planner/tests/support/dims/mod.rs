@@ -1,4 +1,4 @@
-//! The sizes of models that people run, as their headers state them: stated here once, for tests and benchmarks alike.
+//! The sizes of well-known models, as their headers state them: written once, for tests and benchmarks alike.
 
 /// The sizes that most architectures share.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Dims {
 }
 
 impl Dims {
-    /// In the order of the fields.
+    /// Takes the sizes in the order of the fields.
     pub(crate) const fn of(sizes: [u64; 7]) -> Self {
         let [n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab] = sizes;
         Self { n_layer, n_embd, n_ff, n_head, n_head_kv, head_dim, n_vocab }
@@ -34,13 +34,13 @@ impl Dims {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Experts {
     pub(crate) n: u64,
-    /// How many a token uses.
+    /// Experts that each token uses.
     pub(crate) used: u64,
-    /// The width of each.
+    /// The width of each expert.
     pub(crate) ff: u64,
 }
 
-/// A mixture of experts; `n_ff` of its sizes is the width of a block without experts, whether there is one or not.
+/// A mixture of experts. `n_ff` in `dims` is the width of a block without experts, even if no block lacks them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixture {
     pub(crate) dims: Dims,

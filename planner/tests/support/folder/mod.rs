@@ -1,5 +1,5 @@
-//! A Linux machine that is a folder: a test writes its `/proc` and `/sys`, and detection reads them; and what ggml's
-//! backends say of it.
+//! A Linux machine that is a folder: a test writes its `/proc` and `/sys`, and detection reads them. Also devices as
+//! ggml's backends list them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub(crate) fn device(text: &str) -> GgmlDevice {
         "meta" => GgmlKind::Meta,
         other => panic!("{other}"),
     };
-    // What is overdrawn is below 0.
+    // Backends report an overdrawn device with a negative number.
     let size = |text: &str| (text.parse::<i64>().unwrap() << 30) as u64;
     let backend = name.trim_end_matches(char::is_numeric);
     let mut device = GgmlDevice::new(name, backend, kind).memory(size(words[2]), size(words[3]));

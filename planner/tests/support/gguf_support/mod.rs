@@ -1,5 +1,5 @@
-//! Headers for the GGUF tests and benchmark: a synthetic 70B one, a small one with a bit of everything, and
-//! one byte by byte.
+//! Headers for the GGUF tests and benchmark: a synthetic 70B header, a small one with every kind of value, and one that
+//! is written byte by byte.
 #![allow(dead_code)] // Each test uses a part of it.
 
 use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
@@ -11,7 +11,8 @@ pub(crate) const TOKENS: usize = 128_256;
 pub(crate) const MERGES: usize = 280_147;
 pub(crate) const TENSORS: usize = 723;
 
-/// A header like that of Llama 3.3 70B in Q4_K_M: the same shapes and counts, made-up tokens of about the same length.
+/// A header like that of Llama 3.3 70B in Q4_K_M: the same shapes and counts, and invented tokens of about the same
+/// length.
 pub(crate) fn llama_70b() -> Builder {
     let token = |i: usize| format!("Ġt{i:05x}");
     let merge = |i: usize| format!("Ġ{:03x} {i:04x}", i % 4096);
@@ -56,7 +57,7 @@ pub(crate) fn small() -> Builder {
         .tensor("output.weight", TensorType::F16, &[7, 3])
 }
 
-/// A GGUF file byte by byte, right or wrong.
+/// A GGUF file written byte by byte, valid or not.
 #[derive(Clone, Default)]
 pub(crate) struct Raw(pub(crate) Vec<u8>);
 
@@ -66,8 +67,8 @@ impl Raw {
         Raw::default().put(b"GGUF").u32(3).u64(tensors).u64(keys)
     }
 
-    /// A file of words (`head:1,0 tensor:t,8x2,F32,0 data:32`), each one of the methods below and what it is given.
-    /// Numbers may be powers of two (`2^60`, `2^64-1`), and `_` in a text is a space.
+    /// Writes a file from words (`head:1,0 tensor:t,8x2,F32,0 data:32`); each word is a method below and its arguments.
+    /// Numbers may be powers of two (`2^60`, `2^64-1`), and `_` in a text stands for a space.
     pub(crate) fn assembled(words: &str) -> Raw {
         words.split_whitespace().fold(Raw::default(), |raw, word| {
             let (verb, rest) = word.split_once(':').expect(word);
@@ -117,7 +118,7 @@ impl Raw {
         self.string(name).u32(ty)
     }
 
-    /// A whole tensor line.
+    /// The whole entry of a tensor.
     pub(crate) fn tensor(self, name: &str, shape: &[u64], ty: u32, offset: u64) -> Raw {
         let raw = self.string(name).u32(shape.len() as u32);
         let raw = shape.iter().fold(raw, |raw, &n| raw.u64(n));
@@ -136,7 +137,7 @@ impl Raw {
     }
 }
 
-/// A number, a power of two and one more or less, or the number of a type.
+/// Reads a number, a power of two with perhaps `+1` or `-1`, or the name of a type as its number.
 fn number(text: &str) -> u64 {
     if let Some(power) = text.strip_prefix("2^") {
         let bits = power.trim_end_matches("+1").trim_end_matches("-1");
@@ -169,12 +170,12 @@ pub(crate) fn says(error: &Error, words: &[&str]) {
     }
 }
 
-/// Reads everything that a header offers, as far as it can be read.
+/// Reads everything that a header offers; errors are ignored.
 pub(crate) fn read_everything(header: &Header) {
     let _ = (header.architecture(), header.file_bytes());
     let _ = header.u32_per_layer("llama.attention.head_count_kv", 2);
     for (key, value) in header.metadata() {
-        // As text: NaN equals nothing.
+        // Compared as text, because NaN equals nothing.
         assert_eq!(format!("{:?}", header.get(key)), format!("{:?}", Some(value)));
         let _ = (header.uint(key), header.str(key));
         let Some(array) = value.as_array() else {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use autoplace_planner::gguf::{Builder, Header, TensorType};
 
-/// A LoRA adapter to be written.
+/// A LoRA adapter to be written to a file.
 pub(crate) struct Adapter {
     builder: Builder,
 }
 
 impl Adapter {
-    /// One of nothing, for an architecture.
+    /// An adapter without tensors, for this architecture.
     pub(crate) fn of(architecture: &str) -> Self {
         let builder = Builder::new(architecture).str("general.type", "adapter").str("adapter.type", "lora");
         Self { builder }
@@ -35,13 +35,13 @@ impl Adapter {
     pub(crate) fn pair(self, weight: &str, shape: [u64; 4], rank: u64, ty: TensorType) -> Self {
         let [wide, high, experts, _] = shape;
         let n_dims = if experts == 1 { 2 } else { 3 };
-        // Quantised rows are whole blocks; those of the second factor are as long as the rank.
+        // Quantised rows must be whole blocks. The rows of the second factor are as long as the rank.
         let of_b = if rank.is_multiple_of(ty.block_size()) { ty } else { TensorType::F16 };
         let with_a = self.tensor(&format!("{weight}.lora_a"), ty, &[wide, rank, experts][..n_dims]);
         with_a.tensor(&format!("{weight}.lora_b"), of_b, &[rank, high, experts][..n_dims])
     }
 
-    /// Adds the factors of a change to every weight of the model that `takes` says.
+    /// Adds factors for every weight of the model that `takes` accepts.
     pub(crate) fn of_weights(
         self,
         model: &Header,
@@ -53,25 +53,25 @@ impl Adapter {
         chosen.fold(self, |adapter, tensor| adapter.pair(tensor.name(), tensor.shape(), rank, ty))
     }
 
-    /// Its header, without a file.
+    /// The adapter's header, without a file.
     pub(crate) fn header(&self) -> Header {
         self.builder.header().unwrap()
     }
 
-    /// Writes it without data.
+    /// Writes the file without data.
     pub(crate) fn write(&self, folder: &Path, name: &str) -> PathBuf {
         let path = folder.join(format!("{name}.gguf"));
         self.builder.write_sparse(&path).unwrap();
         path
     }
 
-    /// Writes it with numbers between minus and plus `most`, of 32 bits.
+    /// Writes the file with random 32-bit floats between `-most` and `most`.
     pub(crate) fn write_random(&self, folder: &Path, name: &str, seed: u64, most: f32) -> PathBuf {
         write_random(&self.builder, folder, name, seed, most)
     }
 }
 
-/// Writes a file with numbers between minus and plus `most`, of 32 bits.
+/// Writes a file with random 32-bit floats between `-most` and `most`.
 pub(crate) fn write_random(builder: &Builder, folder: &Path, name: &str, seed: u64, most: f32) -> PathBuf {
     let path = folder.join(format!("{name}.gguf"));
     builder.write_sparse(&path).unwrap();
@@ -87,7 +87,7 @@ pub(crate) fn write_random(builder: &Builder, folder: &Path, name: &str, seed: u
     path
 }
 
-/// Numbers between minus and plus `most`, the same for the same seed.
+/// Random numbers between `-most` and `most`, the same for the same seed.
 pub(crate) fn numbers(seed: u64, most: f32) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     move || {

@@ -1,4 +1,4 @@
-//! An NVIDIA driver library for tests: `nvml.c`, compiled for each test beside a script of its own.
+//! An NVIDIA driver library for tests: `nvml.c`, compiled for each test, with a script beside it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,18 +8,18 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 
-/// A scripted driver library in a folder of its own, which goes when this does.
+/// A scripted driver library in its own folder, which is deleted when this is dropped.
 pub(crate) struct ScriptedNvml {
     folder: TempDir,
 }
 
 impl ScriptedNvml {
-    /// A whole library that follows a script (see `nvml.c`).
+    /// A complete library that follows a script (see `nvml.c`).
     pub(crate) fn new(script: &str) -> Self {
         Self::without(&[], script)
     }
 
-    /// A library that lacks what the compiler flags leave out (`-DNVML_NO_MEMORY_V2`).
+    /// A library without the functions that the compiler flags leave out (`-DNVML_NO_MEMORY_V2`).
     pub(crate) fn without(flags: &[&str], script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let nvml = Self { folder };
@@ -28,12 +28,11 @@ impl ScriptedNvml {
         nvml
     }
 
-    /// The library's path.
     pub(crate) fn library(&self) -> PathBuf {
         self.folder.path().join("libnvidia-ml.so.1")
     }
 
-    /// How often it was initialised and shut down.
+    /// How often the library was initialised and shut down.
     #[allow(dead_code, reason = "each test file uses its part")]
     pub(crate) fn inits_and_shutdowns(&self) -> (usize, usize) {
         let log = fs::read_to_string(self.beside("log")).unwrap_or_default();
@@ -46,19 +45,21 @@ impl ScriptedNvml {
     }
 }
 
-/// A card's lines in a script: its name without the maker, its bus, and its bytes in all, free and kept by the driver.
+/// A card's lines in a script. Arguments: its name without the maker, its bus, and its bytes (all, free, kept by the
+/// driver).
 #[allow(dead_code, reason = "each test file uses its part")]
 pub(crate) fn card(name: &str, bus: &str, [total, free, reserved]: [u64; 3]) -> String {
     format!("gpu NVIDIA {name}\nuuid GPU-{bus}\npci 00000000:{bus}:00.0\nmemory {total} {free} {reserved}\n")
 }
 
-/// 24 GiB, 22 GiB free, 500 MiB kept by the driver, on bus 1.
+/// A card on bus 1 with 24 GiB: 22 GiB are free, and the driver keeps 500 MiB.
 #[allow(dead_code, reason = "each test file uses its part")]
 pub(crate) fn rtx_4090() -> String {
     card("GeForce RTX 4090", "01", [24 << 30, 22 << 30, 500 << 20])
 }
 
-/// The library where one test wants it: compiled once, but in a file of its own it is another to the loader.
+/// Puts the library where the test wants it. It is compiled once, but each test has its own copy of the file, because
+/// the loader would otherwise share it.
 fn compile(flags: &[&str], library: &Path) {
     static COMPILED: Mutex<BTreeMap<Vec<String>, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/nvml/nvml.c");

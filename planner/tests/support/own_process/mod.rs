@@ -1,5 +1,5 @@
-//! Tests that see or change what the whole process has - registered devices, counted allocations, open files - run in a
-//! process of their own, so that all others run side by side.
+//! Runs a test in its own process where it sees or changes the state of the whole process: registered devices, counted
+//! allocations, open files. All other tests run side by side.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -7,10 +7,10 @@ use std::env;
 use std::process::Command;
 use std::thread;
 
-/// Set in such a process.
+/// The variable that is set in the test's own process.
 const CHILD: &str = "AUTOPLACE_TEST_PROCESS";
 
-/// The first line of such a test.
+/// The first line of a test that needs its own process.
 macro_rules! own_process {
     () => {
         if crate::own_process::ran() {
@@ -19,17 +19,19 @@ macro_rules! own_process {
     };
 }
 
-/// Whether the test that calls this has run now, in another process. It fails here if it failed there.
+/// Runs the calling test in another process, unless this is that process. Returns whether it has run there, and panics
+/// if it failed there.
 pub(crate) fn ran() -> bool {
     ran_with(&[])
 }
 
-/// The same, with these variables set there.
+/// As [`ran`], with these variables set in the other process.
 pub(crate) fn ran_with(environment: &[(&str, &str)]) -> bool {
     ran_in_one_of(1, environment)
 }
 
-/// The same, in another process where one was ended by a signal: not by the test, but by what it tests with.
+/// As [`ran_with`], with another attempt where a signal ended the process. The signal then comes from a tool under
+/// test, not from the test.
 pub(crate) fn ran_in_one_of(attempts: u32, environment: &[(&str, &str)]) -> bool {
     if env::var_os(CHILD).is_some() {
         return false;
@@ -37,7 +39,7 @@ pub(crate) fn ran_in_one_of(attempts: u32, environment: &[(&str, &str)]) -> bool
     let thread = thread::current();
     let name = thread.name().expect("tests run in threads of their names");
     if name == "main" && environment.is_empty() {
-        // `--test-threads=1`: no other test runs meanwhile.
+        // With `--test-threads=1` no other test runs meanwhile.
         return false;
     }
     let mut command = Command::new(env::current_exe().unwrap());

@@ -1,10 +1,10 @@
-//! A control group of this computer, made for a test, where the test may make one.
+//! A control group of this computer, created for a test where the test has the rights.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process;
 
-/// A group with a limit on the time of processors, which this process enters, and leaves when this is dropped.
+/// A group with a limit on processor time. This process enters it, and leaves it when this is dropped.
 pub(crate) struct RealGroup {
     folder: PathBuf,
     parent: PathBuf,
@@ -12,12 +12,12 @@ pub(crate) struct RealGroup {
 }
 
 impl RealGroup {
-    /// `None` where no group can be made: in most containers, and without the rights.
+    /// Returns `None` where no group can be made: in most containers, and without the rights.
     pub(crate) fn enter(quota_us: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
         let group =
             |of: &str| own.lines().find_map(|line| Some(line.split_once(of)?.1.trim_start_matches('/').to_owned()));
-        // Version 1 with the controller by itself or beside its accounts; version 2.
+        // Version 1 with the controller alone or together with `cpuacct`, and version 2.
         let parents = [(":cpu:", "/sys/fs/cgroup/cpu", true), (":cpu,cpuacct:", "/sys/fs/cgroup/cpu,cpuacct", true)];
         let v2 = ("0::", "/sys/fs/cgroup", false);
         parents.into_iter().chain([v2]).find_map(|(of, mount, is_v1)| {
@@ -25,14 +25,14 @@ impl RealGroup {
             let folder = parent.join(format!("autoplace-test-{}", process::id()));
             fs::create_dir(&folder).ok()?;
             let made = Self { folder, parent, is_v1 };
-            // Dropped, it is removed again.
+            // If this fails, dropping `made` removes the group.
             let entered =
                 made.set(quota_us) && fs::write(made.folder.join("cgroup.procs"), process::id().to_string()).is_ok();
             entered.then_some(made)
         })
     }
 
-    /// Sets the microseconds of each tenth of a second. Returns whether the kernel took them.
+    /// Sets the limit, in microseconds of each tenth of a second. Returns whether the kernel accepted it.
     pub(crate) fn set(&self, quota_us: u64) -> bool {
         let (file, text) = match self.is_v1 {
             true => ("cpu.cfs_quota_us", quota_us.to_string()),

@@ -1,4 +1,4 @@
-//! Anything that a plan may be asked: models, GPUs, requests.
+//! Proptest strategies for models, GPUs and requests.
 
 use autoplace_planner::machine::{Gpu, GpuKind, Pool, Pools, gib, mib};
 use autoplace_planner::memory::{Headroom, KvType};
@@ -30,12 +30,12 @@ pub(crate) fn host_parts() -> impl Strategy<Value = HostParts> {
     prop_oneof![Just(HostParts::None), Just(HostParts::Experts), Just(HostParts::FeedForward)]
 }
 
-/// Types of the cache: in half of the cases as they are given.
+/// Types of the KV cache; in half of the cases the type that the request gives.
 pub(crate) fn kv_cache() -> impl Strategy<Value = KvCache> {
     prop_oneof![2 => Just(KvCache::Given), 1 => Just(KvCache::Auto), 1 => Just(KvCache::DownTo(KvType::Q4_0))]
 }
 
-/// A card of 4 GiB, some of them free, or an integrated GPU of as many, some of them perhaps its own.
+/// A card of 4 GiB with some of them free, or an integrated GPU of the same size, perhaps with a carve-out.
 pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
     let backend = prop_oneof![Just("CUDA"), Just("Vulkan"), Just("MTL"), Just("Other")];
     let own = prop_oneof![Just(None), Just(None), (0..gib(3)).prop_map(Some)];
@@ -53,7 +53,7 @@ pub(crate) fn gpu() -> impl Strategy<Value = Gpu> {
     })
 }
 
-/// One GPU of any kind, or up to three cards with little free, so that small models do not fit one of them.
+/// One GPU of any kind, or up to three cards with so little free that small models do not fit on one of them.
 pub(crate) fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     let card = (mib(1)..gib(1)).prop_map(|free| Gpu::new("card").total(gib(24)).free(free).backend("CUDA"));
     prop_oneof![gpu().prop_map(|gpu| vec![gpu]), prop::collection::vec(card, 1..4)]

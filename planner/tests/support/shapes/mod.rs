@@ -1,4 +1,4 @@
-//! Shapes of models, and anything that a plan may be asked of them: for tests that have `proptest`.
+//! Shapes of models, and strategies for requests about them, for tests that have `proptest`.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod any;

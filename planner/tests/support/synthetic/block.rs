@@ -1,24 +1,24 @@
-//! The block that most models are made of, and where a model's differs from it.
+//! The usual block of most models, and the ways in which a model's block differs from it.
 
 use autoplace_planner::gguf::TensorType as T;
 
 use super::Sketch;
 
-/// A block of grouped-query attention and a gated feed-forward step, in 4 bits and 6.
+/// A block with grouped-query attention and a gated feed-forward step, in 4 and 6 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     /// The type of most matrices.
     pub(crate) ty: T,
-    /// The type of those that are kept better: the values, and the way back from the feed-forward step.
+    /// The type of the matrices that keep more bits: the values, and `ffn_down`.
     pub(crate) fine: T,
-    /// Which blocks keep those better; the others have `ty` there too.
+    /// The blocks that use `fine`; the other blocks have `ty` there too.
     pub(crate) better: Better,
     /// Vectors as wide as the stream.
     pub(crate) norms: &'static [&'static str],
     pub(crate) qk_norms: QkNorms,
     /// Which of the projections have a bias.
     pub(crate) biases: &'static [&'static str],
-    /// A number per head that takes attention away.
+    /// Whether each head has a learned number (a sink) that takes attention away.
     pub(crate) sinks: bool,
     pub(crate) feed: Feed,
 }
@@ -44,12 +44,12 @@ impl Block {
     }
 }
 
-/// What is kept better.
+/// The matrices that keep more bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Better {
-    /// The way back from the feed-forward step, in every block.
+    /// `ffn_down` in every block.
     Down,
-    /// That and the values, in the first and the last eighth of the blocks and in every third between: Q4_K_M.
+    /// `ffn_down` and the values, in the first and last eighth of the blocks and in every third block between (Q4_K_M).
     Half,
 }
 
@@ -61,26 +61,26 @@ pub(crate) enum QkNorms {
     OverAll,
 }
 
-/// What feeds forward.
+/// The feed-forward step of a block.
 #[derive(Clone, Copy)]
 pub(crate) enum Feed {
     /// Three matrices of the model's own width.
     Dense,
     /// A router, and `n` experts of width `ff` and this type.
     Experts { n: u64, ff: u64, ty: T },
-    /// That, and an expert of width `ff` and this type which every token uses.
+    /// Experts, and a shared expert of width `ff` and this type, which every token uses.
     Shared { n: u64, ff: u64, ty: T, shared: (u64, T) },
 }
 
 impl Sketch {
-    /// The same block everywhere.
+    /// Adds the same block to every layer.
     pub(crate) fn stack(&mut self, block: &Block) {
         for il in 0..self.dims.n_layer {
             self.put(il, block);
         }
     }
 
-    /// Block number `il`.
+    /// Adds block number `il`.
     pub(crate) fn put(&mut self, il: u64, block: &Block) {
         let dims = self.dims;
         let (n_embd, q, kv) = (dims.n_embd, dims.q(), dims.kv());
@@ -143,7 +143,7 @@ impl Sketch {
         self.block(il, "ffn_down_shexp.weight", ty, &[ff, n_embd]);
     }
 
-    /// The keys of a mixture: experts, how many a token uses, and their width.
+    /// The keys of a mixture: the number of experts, the experts that each token uses, and their width.
     pub(crate) fn mixture(&mut self, n: u64, used: u64, ff: u64) {
         self.u32("expert_count", n);
         self.u32("expert_used_count", used);

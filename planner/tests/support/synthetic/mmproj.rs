@@ -1,19 +1,19 @@
-//! Files that make a text model see or hear: the encoders of `mmproj.txt`, and the tensors that llama.cpp's loader asks
-//! of them (tools/mtmd/clip.cpp, `load_tensors`).
+//! Files that let a text model see or hear: the encoders of `mmproj.txt`, and the tensors that llama.cpp's loader
+//! requires of them (tools/mtmd/clip.cpp, `load_tensors`).
 
 use autoplace_planner::gguf::{Builder, TensorType as T};
 
-/// The file of a name.
+/// The encoder of this name.
 pub(crate) fn named(name: &str) -> Builder {
     filled(name, 896, 2560)
 }
 
-/// Gemma 3 4B, 12B and 27B: for images of 896 pixels, before an embedding of this width.
+/// Gemma 3 4B, 12B and 27B, which differ in the width of their embedding, for images of 896 pixels.
 pub(crate) fn gemma3(width: u64) -> Builder {
     gemma3_at(896, width)
 }
 
-/// The same for images of another size.
+/// The same encoder for images of another size.
 pub(crate) fn gemma3_at(image: u32, width: u64) -> Builder {
     filled("Gemma 3", image, width)
 }
@@ -32,7 +32,7 @@ fn filled(name: &str, image: u32, width: u64) -> Builder {
     Encoder { projector, sizes: sizes.try_into().unwrap(), differs, keys, tensors }.file()
 }
 
-/// A line of the file.
+/// A line of `mmproj.txt`.
 struct Encoder<'a> {
     projector: &'a str,
     sizes: [u32; 7],
@@ -113,7 +113,7 @@ impl Encoder<'_> {
         file
     }
 
-    /// What a word of the last column says.
+    /// Adds the tensors of a word in the last column.
     fn tensor(&self, file: Builder, word: &str) -> Builder {
         let numbers = |text: &str| -> Vec<u64> {
             let all = text.split('x').map(|n| n.parse().expect(word));
@@ -140,7 +140,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// The matrix of the patches, and the learned positions of so many.
+    /// The matrix of the patches, and `positions` learned positions.
     fn patches(&self, mut file: Builder, positions: u64, bias: bool) -> Builder {
         let [_, patch, n_embd, ..] = self.sizes.map(u64::from);
         let shape = [patch, patch, 3, n_embd];
@@ -158,7 +158,7 @@ impl Encoder<'_> {
     }
 }
 
-/// A matrix, and the vector that is added to what it gives.
+/// A matrix, and with `bias` its bias.
 fn linear(file: Builder, name: &str, [from, to]: [u64; 2], bias: bool) -> Builder {
     let file = file.tensor(&format!("{name}.weight"), T::F16, &[from, to]);
     match bias {

@@ -1,7 +1,7 @@
-//! Models that nobody trained: a short description in, GGUF files out whose data is a hole.
+//! Models without training: short descriptions that become GGUF files whose data is a hole in the file.
 //!
-//! Each has the tensors and keys that llama.cpp's loader asks of its architecture (models/*.cpp) and no vocabulary, so
-//! that a load without allocation (`no_alloc`) answers in milliseconds.
+//! Each has the tensors and keys that llama.cpp's loader requires of its architecture (models/*.cpp). They have no
+//! vocabulary, so that a load without allocation (`no_alloc`) answers in milliseconds.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub(crate) mod block;
@@ -17,17 +17,17 @@ use autoplace_planner::gguf::{Builder, TensorType as T};
 
 pub(crate) use dims::Dims;
 
-/// A small model with rows that CUDA pads (`n_ff` is 5.5 times 512) and grouped queries.
+/// A small model with grouped queries and with rows that CUDA pads (`n_ff` is 5.5 times 512).
 pub(crate) const SMALL: Dims = Dims::of([4, 2048, 2816, 16, 4, 128, 32000]);
 
-/// The kinds of tokens, as files number them.
+/// The kinds of tokens, by their numbers in files.
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 
-/// A model in the making.
+/// A model under construction.
 pub(crate) struct Sketch {
-    /// What tells it from the other models of its architecture.
+    /// Its name among the models of its architecture.
     pub(crate) name: &'static str,
     pub(crate) arch: &'static str,
     pub(crate) dims: Dims,
@@ -37,7 +37,7 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// The keys of any model with attention.
+    /// A sketch with the keys of every model that has attention.
     pub(crate) fn new(arch: &'static str, name: &'static str, dims: Dims) -> Self {
         let mut sketch = Self::bare(arch, name, dims);
         sketch.u32("attention.head_count", dims.n_head);
@@ -48,7 +48,7 @@ impl Sketch {
         sketch
     }
 
-    /// The keys of any model.
+    /// A sketch with the keys of every model.
     pub(crate) fn bare(arch: &'static str, name: &'static str, dims: Dims) -> Self {
         let mut sketch = Self {
             name,
@@ -67,7 +67,7 @@ impl Sketch {
         sketch
     }
 
-    /// The same model with all of its weights in 32 bits, which round hardly at all.
+    /// The same model with all weights in 32 bits, which hardly round.
     pub(crate) fn in_floats(mut self) -> Self {
         for (_, ty, _) in &mut self.tensors {
             *ty = T::F32;
@@ -100,12 +100,12 @@ impl Sketch {
         self.key(key, |keys, key| keys.array_str(key, values));
     }
 
-    /// A key of no architecture.
+    /// Sets a text under a key without the architecture's prefix.
     pub(crate) fn text(&mut self, key: &str, value: &str) {
         self.edit(|keys| keys.str(key, value));
     }
 
-    /// A key of the architecture.
+    /// Sets a key with the architecture's prefix.
     fn key(&mut self, suffix: &str, put: impl FnOnce(Builder, &str) -> Builder) {
         let key = format!("{}.{suffix}", self.arch);
         self.edit(|keys| put(keys, &key));
@@ -115,7 +115,7 @@ impl Sketch {
         self.keys = with(std::mem::replace(&mut self.keys, Builder::empty()));
     }
 
-    /// A tensor under its full name. Of a row that is no whole number of a type's blocks it has the type that
+    /// Adds a tensor by its full name. If its rows are not whole blocks of the type, it gets the type that
     /// `llama-quantize` falls back to.
     pub(crate) fn tensor(&mut self, name: &str, ty: T, shape: &[u64]) {
         let ty = match ty {
@@ -126,17 +126,17 @@ impl Sketch {
         self.tensors.push((name.to_owned(), ty, shape.to_vec()));
     }
 
-    /// A tensor of a block: `attn_q.weight`.
+    /// Adds a tensor of a block, such as `attn_q.weight`.
     pub(crate) fn block(&mut self, il: u64, name: &str, ty: T, shape: &[u64]) {
         self.tensor(&format!("blk.{il}.{name}"), ty, shape);
     }
 
-    /// A vector of a block, in 32-bit floats.
+    /// Adds a vector of a block, in 32-bit floats.
     pub(crate) fn vector(&mut self, il: u64, name: &str, n: u64) {
         self.block(il, name, T::F32, &[n]);
     }
 
-    /// The embedding, the norm of the output, and the output where it is not tied.
+    /// Adds the embedding, the norm before the output, and the output matrix where it is not tied.
     pub(crate) fn ends(&mut self, embedding: T, output: Option<T>) {
         let Dims { n_embd, n_vocab, .. } = self.dims;
         self.tensor("token_embd.weight", embedding, &[n_embd, n_vocab]);
@@ -146,13 +146,13 @@ impl Sketch {
         }
     }
 
-    /// The norms before attention and before the feed-forward step.
+    /// Adds the norms before attention and before the feed-forward step.
     pub(crate) fn norms(&mut self, il: u64) {
         self.vector(il, "attn_norm.weight", self.dims.n_embd);
         self.vector(il, "ffn_norm.weight", self.dims.n_embd);
     }
 
-    /// A vocabulary of bytes, and of words to fill it up: what a load needs that is to generate text.
+    /// Adds a vocabulary of bytes and filler words, which a model needs to generate text.
     pub(crate) fn vocabulary(&mut self) {
         const BYTE: i32 = 6;
         let special = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL)];
@@ -161,7 +161,8 @@ impl Sketch {
         self.tokens("llama", &special, bytes.chain(words));
     }
 
-    /// Tokens of a tokenizer, each with its kind: these, and of the others as many as the model has room for.
+    /// Adds the tokens of a tokenizer, each with its kind: `special` first, and then `others` until the vocabulary is
+    /// full.
     fn tokens(&mut self, tokenizer: &str, special: &[(&str, i32)], others: impl Iterator<Item = (String, i32)>) {
         let n_vocab = usize::try_from(self.dims.n_vocab).unwrap();
         let special = special.iter().map(|&(text, kind)| (text.to_owned(), kind));
@@ -175,15 +176,15 @@ impl Sketch {
         });
     }
 
-    /// BERT's vocabulary: these words, and letters and digits to put others together of.
+    /// Adds BERT's vocabulary: these words, and letters and digits that compose other words.
     pub(crate) fn word_pieces(&mut self, words: &[&str]) {
         let special =
             [("[PAD]", CONTROL), ("[UNK]", UNKNOWN), ("[CLS]", CONTROL), ("[SEP]", CONTROL), ("[MASK]", CONTROL)];
         let letters = || ('a'..='z').chain('0'..='9').map(String::from);
-        // The beginning of a word is marked, not what goes on.
+        // A token that begins a word is marked, and a token that continues one is not.
         let begins = |text: String| (format!("\u{2581}{text}"), NORMAL);
         let pieces = letters().map(|text| (text, NORMAL));
-        // Of one letter there is one already.
+        // The letters already include the words of one letter.
         let words = words.iter().filter(|word| word.len() > 1);
         let words = words.map(|&word| word.to_owned());
         let fill = (0..).map(|n| format!("word{n}"));
@@ -202,7 +203,7 @@ impl Sketch {
         }
     }
 
-    /// Queries, keys, values and their way back, each a matrix.
+    /// Adds the matrices of queries, keys, values and the attention's output.
     pub(crate) fn attention(&mut self, il: u64, ty: T) {
         let Dims { n_embd, .. } = self.dims;
         let (q, kv) = (self.dims.q(), self.dims.kv());
@@ -218,7 +219,7 @@ impl Sketch {
         self.vector(il, "attn_k_norm.weight", self.dims.head_dim);
     }
 
-    /// A gated feed-forward step.
+    /// Adds a gated feed-forward step.
     pub(crate) fn feed_forward(&mut self, il: u64, ty: T, down: T) {
         let Dims { n_embd, n_ff, .. } = self.dims;
         self.block(il, "ffn_gate.weight", ty, &[n_embd, n_ff]);
@@ -226,7 +227,7 @@ impl Sketch {
         self.block(il, "ffn_down.weight", down, &[n_ff, n_embd]);
     }
 
-    /// Its header, of one file.
+    /// The model's header as a single file.
     pub(crate) fn builder(&self) -> Builder {
         self.shard(self.keys.clone(), 0, 1)
     }
@@ -252,44 +253,43 @@ impl Sketch {
         path(0)
     }
 
-    /// The name of the model for people and for files.
+    /// The model's name for people and in file names.
     pub(crate) fn title(&self) -> String {
         format!("{} {}", self.arch, self.name)
     }
 
-    /// Every so-many-th tensor, beginning with the `no`-th.
+    /// Shard `no`: every `count`-th tensor, beginning with tensor number `no`.
     fn shard(&self, keys: Builder, no: usize, count: usize) -> Builder {
         let tensors = self.tensors.iter().skip(no).step_by(count);
         tensors.fold(keys, |builder, (name, ty, shape)| builder.tensor(name, *ty, shape))
     }
 }
 
-/// Those whose law we know.
+/// All models whose cache layout the planner knows.
 pub(crate) fn all() -> Vec<Sketch> {
     let mut all = models::models("small");
     all.extend(well_known());
     all
 }
 
-/// Of each kind of memory one, small enough to be computed with in milliseconds: with rows that CUDA pads, in types
-/// that the CPU repacks and in some that it does not.
+/// A small model for each kind of memory, which computes in milliseconds. They have rows that CUDA pads, types that the
+/// CPU repacks, and types that it does not.
 pub(crate) fn computed() -> Vec<Sketch> {
     models::models("computed")
 }
 
-/// The same with more blocks, of other widths, so that there is more to share out.
+/// The same models with more blocks and other widths, so that there is more to distribute.
 pub(crate) fn computed_deep() -> Vec<Sketch> {
     models::models("computed, deep")
 }
 
-/// One whose last block only feeds forward.
+/// A model whose last block has no attention.
 pub(crate) fn without_attention() -> Sketch {
     models::models("computed, the last block without attention").remove(0)
 }
 
-/// One of an architecture that generates with 32 bits throughout, so that it makes no difference to any choice how
-/// many tokens are computed together. Where activations are rounded to 8 bits, the last bit of a sum can turn up in a
-/// choice.
+/// A model of this architecture that computes with 32 bits throughout. Its choices do not depend on how many tokens are
+/// computed together. Where activations are rounded to 8 bits, the last bit of a sum can change a choice.
 pub(crate) fn in_32_bits(arch: &str) -> Sketch {
     let mut all = models::models("32 bits").into_iter();
     let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
@@ -298,19 +298,19 @@ pub(crate) fn in_32_bits(arch: &str) -> Sketch {
     sketch
 }
 
-/// Models that people run, at their full depth and width.
+/// Well-known models at their full depth and width.
 pub(crate) fn well_known() -> Vec<Sketch> {
     models::models("well known")
 }
 
-/// The model of a title, of those at their full size.
+/// The well-known model with this title, at its full size.
 pub(crate) fn named(title: &str) -> Sketch {
     let mut all = at_size().into_iter();
     all.find(|sketch| sketch.title() == title).expect(title)
 }
 
-/// Models that people run, of every kind, at their full size and as `llama-quantize` makes them in Q4_K_M: what our
-/// plans are compared on with llama.cpp's own fit.
+/// Well-known models of every kind at their full size, as `llama-quantize` makes them in Q4_K_M. Our plans are compared
+/// with llama.cpp's own fit on them.
 pub(crate) fn at_size() -> Vec<Sketch> {
     models::models("at size")
 }

@@ -1,4 +1,4 @@
-//! The models of `models.txt`: what a line says, and the blocks of each architecture.
+//! Reads `models.txt`: its lines, and the blocks of each architecture.
 
 use autoplace_planner::gguf::TensorType as T;
 
@@ -19,15 +19,15 @@ fn under(heading: &str) -> impl Iterator<Item = &'static str> {
     lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// A line of the file.
+/// A line of `models.txt`.
 struct Line {
     arch: &'static str,
     name: &'static str,
     dims: Dims,
-    /// Of the embedding, and of the output.
+    /// The types of the embedding and of the output.
     ends: (T, Option<T>),
     block: Block,
-    /// What the blocks are made of: words, and what is stated of them.
+    /// The parts of the blocks: words, and the values of some.
     parts: Vec<(&'static str, &'static str)>,
     /// Further keys of the header.
     keys: Vec<(&'static str, &'static str)>,
@@ -105,7 +105,7 @@ impl Line {
         self.block = Block { norms, qk_norms, biases, sinks: self.stated("sinks").is_some(), feed, ..self.block };
     }
 
-    /// What is stated of a word or a key.
+    /// The value that the line gives for a word or a key.
     fn stated(&self, word: &str) -> Option<&'static str> {
         let mut all = self.parts.iter().chain(&self.keys);
         all.find(|it| it.0 == word).map(|it| it.1)
@@ -115,12 +115,12 @@ impl Line {
         self.stated(key).map(|text| text.parse().expect(text))
     }
 
-    /// The number of a list that block `il` has.
+    /// Block `il`'s number in a list.
     fn of_block(&self, key: &str, il: u64) -> u64 {
         numbers(self.stated(key).expect(key))[il as usize]
     }
 
-    /// How many there are, how many a token uses, their width and their type.
+    /// The experts: how many there are, how many each token uses, their width and their type.
     fn experts(&self) -> (u64, u64, u64, T) {
         let stated = self.stated("experts").unwrap();
         let (sizes, ty) = match stated.split_once(':') {
@@ -144,18 +144,18 @@ impl Line {
         }
     }
 
-    /// By block what it has where `is` says so, and 0 elsewhere.
+    /// A list over the blocks with `n` where `is` is true, and 0 elsewhere.
     fn where_it(&self, n: u64, is: impl Fn(u64) -> bool) -> Vec<u32> {
         let n = u32::try_from(n).unwrap();
         (0..self.dims.n_layer).map(|il| if is(il) { n } else { 0 }).collect()
     }
 
-    /// Nemotron's other blocks mix or feed forward.
+    /// Whether block `il` of Nemotron feeds forward; its other blocks without attention are recurrent.
     fn feeds(&self, il: u64) -> bool {
         il % 2 == 1 && !self.attends(il)
     }
 
-    /// The size of a name, or so many of them: `2ff`.
+    /// The size that a word names, perhaps with a factor before it: `2ff`.
     fn size(&self, sketch: &Sketch, text: &str) -> u64 {
         let name = text.trim_start_matches(char::is_numeric);
         let count = &text[..text.len() - name.len()];
@@ -234,7 +234,7 @@ impl Line {
             }
             self.put_block(&mut sketch, il);
         }
-        // Some have other sizes in each block.
+        // Some parts change the sizes in each block.
         sketch.dims = self.dims;
         sketch
     }
@@ -251,7 +251,7 @@ impl Line {
             let (n, used, ff, _) = self.experts();
             sketch.u32("expert_count", n);
             sketch.u32("expert_used_count", used);
-            // Where it is stated.
+            // Written where the line states it.
             if self.stated("experts").unwrap().matches('x').count() == 2 {
                 sketch.u32("expert_feed_forward_length", ff);
             }
@@ -315,7 +315,7 @@ impl Line {
         }
     }
 
-    /// Whether this is so of block `il`: of others than these words, whether the model's line states them.
+    /// Whether a condition holds of block `il`. Words that are not listed here hold where the model's line states them.
     fn is_so(&self, condition: &str, il: u64) -> bool {
         match condition {
             "" => true,

@@ -1,4 +1,4 @@
-//! Headers of well-known models, built from their shapes: what the planner sees of a file, without the file.
+//! Headers of well-known models, built from their shapes without a file.
 #![allow(dead_code, unreachable_pub)] // Each test uses some of it, and none exports it.
 
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
@@ -30,7 +30,7 @@ pub struct Shape {
     pub qk_norm: bool,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// The types of most matrices, of the better-kept ones (`attn_v`, `ffn_down` in half of the blocks)
+    /// The types of most matrices, of the matrices that keep more bits (`attn_v` and `ffn_down` in half of the blocks),
     /// and of the output.
     pub types: (T, T, T),
 }
@@ -66,7 +66,7 @@ pub const QWEN3_30B_A3B: Shape = Shape {
     ..Shape::of("Qwen3 30B A3B", dims::QWEN3_30B_A3B.dims)
 };
 
-/// A model small enough to count by hand: two blocks, everything `F32`, with rows that CUDA pads where they are `Q8_0`.
+/// A model small enough to count by hand: two blocks in `F32`, with `Q8_0` rows that CUDA pads.
 pub const TINY: Shape = Shape {
     name: "tiny",
     n_layer: 2,
@@ -82,7 +82,7 @@ pub const TINY: Shape = Shape {
 };
 
 impl Shape {
-    /// A file of these sizes, and for the rest as Llama 3 has it.
+    /// A shape of these sizes; its other properties are those of Llama 3.
     #[allow(clippy::cast_possible_truncation, reason = "models have few blocks")]
     const fn of(name: &'static str, dims: Dims) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Shape {
         }
     }
 
-    /// The file of this shape, without data and with a vocabulary that is only counted.
+    /// The file of this shape, without data. Its vocabulary has only a size.
     pub fn builder(&self) -> Builder {
         let dims = Dims {
             n_layer: self.n_layer.into(),
@@ -138,7 +138,7 @@ impl Shape {
             sketch.tensor("rope_freqs.weight", T::F32, &[self.head_dim / 2]);
         }
         sketch.stack(&block);
-        // The experts' way back is kept better where the values are.
+        // The experts' `ffn_down` keeps more bits in the blocks whose values do.
         let mut kept = most;
         for (name, ty, _) in &mut sketch.tensors {
             if name.ends_with("attn_v.weight") {

@@ -1,6 +1,6 @@
-//! Tables of cases: a case a line, its columns between ` | `, comments behind `#`.
+//! Tables of test cases: one case per line, columns separated by ` | `, comments after `#`.
 
-/// The columns of each case; those that a line leaves out at its end are empty.
+/// The columns of each case. Columns that are missing at the end of a line are empty.
 pub(crate) fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static str; N]> {
     let lines = table.lines();
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -18,7 +18,7 @@ pub(crate) fn parts(column: &'static str) -> impl Iterator<Item = &'static str> 
     column.split(';').map(str::trim).filter(|part| !part.is_empty())
 }
 
-/// What is under a heading of a file of several tables.
+/// The section under a heading, in a file of several tables.
 #[allow(dead_code, reason = "each test file uses its part")]
 pub(crate) fn under(file: &'static str, heading: &str) -> &'static str {
     let found = file.split("\n## ").find_map(|section| section.strip_prefix(heading)?.strip_prefix('\n'));

@@ -1,4 +1,4 @@
-//! Plans for tests of what is done with plans: written down, not searched for.
+//! Plans for tests: written by hand, not searched for.
 #![allow(dead_code, reason = "each user takes its part")]
 
 use autoplace_planner::plan::Plan;

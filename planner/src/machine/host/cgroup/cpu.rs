@@ -1,17 +1,17 @@
-//! The processor limits of the groups around this process: how much time on processors a group gets (`cpu.max`,
-//! `cpu.cfs_quota_us`), and the processors and memory nodes that it may use (`cpuset`).
+//! The processor limits of the groups around this process: processor time (`cpu.max`, `cpu.cfs_quota_us`), and allowed
+//! processors and memory nodes (`cpuset`).
 
 use super::{Groups, Version};
 use crate::machine::host::CpuLimit;
 use crate::machine::tree::{Notes, Tree};
 
-/// The period of a quota where its file does not say one, in microseconds (Documentation/admin-guide/cgroup-v2.rst).
-const PERIOD: u64 = 100_000;
+/// The default period of a quota, in microseconds (Documentation/admin-guide/cgroup-v2.rst).
+const DEFAULT_PERIOD_US: u64 = 100_000;
 
-/// The tightest quota of processor time; `None` where no group has one.
+/// The tightest quota of processor time; `None` if no group has one.
 pub(in super::super) fn limit(groups: &Groups, tree: Tree<'_>, notes: &mut Notes) -> Option<CpuLimit> {
     let mut tightest: Option<CpuLimit> = None;
-    // What cannot be seen of the groups is said with their memory.
+    // The memory limits already noted which groups are invisible.
     for (version, folder) in groups.folders("cpu", &mut Notes::default()) {
         let limit = match version {
             Version::V1 => quota_of_v1(tree, &folder, notes),
@@ -25,7 +25,7 @@ pub(in super::super) fn limit(groups: &Groups, tree: Tree<'_>, notes: &mut Notes
     tightest
 }
 
-/// `cpu.max`: `max 100000`, or the microseconds of each period, `50000 100000`.
+/// `cpu.max` holds `max 100000`, or quota and period in microseconds: `50000 100000`.
 fn quota_of_v2(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLimit> {
     let file = format!("{folder}/cpu.max");
     let text = tree.read(&file, notes)?;
@@ -34,11 +34,11 @@ fn quota_of_v2(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLim
     if quota == "max" {
         return None;
     }
-    let period = words.next().map_or(Some(PERIOD), |word| word.parse().ok());
+    let period = words.next().map_or(Some(DEFAULT_PERIOD_US), |word| word.parse().ok());
     quota_of(file, text.trim(), quota.parse().ok(), period, notes)
 }
 
-/// `cpu.cfs_quota_us` of each `cpu.cfs_period_us`; -1 is no limit.
+/// `cpu.cfs_quota_us` in each `cpu.cfs_period_us`; -1 means no limit.
 fn quota_of_v1(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLimit> {
     let file = format!("{folder}/cpu.cfs_quota_us");
     let text = tree.read(&file, notes)?;
@@ -46,7 +46,7 @@ fn quota_of_v1(tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Option<CpuLim
         return None;
     }
     let period = tree.read(&format!("{folder}/cpu.cfs_period_us"), notes);
-    let period = period.map_or(Some(PERIOD), |period| period.trim().parse().ok());
+    let period = period.map_or(Some(DEFAULT_PERIOD_US), |period| period.trim().parse().ok());
     quota_of(file, text.trim(), text.trim().parse().ok(), period, notes)
 }
 
@@ -62,14 +62,14 @@ fn quota_of(
             Some(CpuLimit { file: file.replace(char::is_control, " "), quota_us, period_us })
         }
         _ => {
-            notes.add(file, format!("holds {text:?}, which is no limit that is known: not counted"));
+            notes.add(file, format!("holds {text:?}, which is not a known limit: ignored"));
             None
         }
     }
 }
 
-/// The lists of a cpuset's file, of every group that has one: `["0-3"]`. `files` are its names in versions 1 and 2; the
-/// first that is there and not empty counts. A process may use what is in all of them.
+/// The lists in a cpuset file of every group that has one: `["0-3"]`. `v1` and `v2` are the file's names in each
+/// version; the first file that exists and is not empty counts. A process may use the intersection of all lists.
 pub(in super::super) fn sets(
     groups: &Groups,
     tree: Tree<'_>,
@@ -80,7 +80,7 @@ pub(in super::super) fn sets(
     let sets = folders.iter().filter_map(|(version, folder)| {
         let names = if *version == Version::V1 { v1 } else { v2 };
         let mut texts = names.iter().filter_map(|name| tree.read(&format!("{folder}/{name}"), notes));
-        // A group whose list is empty has that of the group above.
+        // A group with an empty list inherits its parent's.
         texts.find(|text| !text.trim().is_empty())
     });
     sets.collect()

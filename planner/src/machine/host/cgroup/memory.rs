@@ -1,32 +1,31 @@
-//! The memory limits of the groups around this process: folders flow in, one [`Bound`] per limit flows out.
+//! The memory limits of the groups around this process: folders flow in, one [`Bound`] for each limit flows out.
 //!
-//! Page cache that the kernel can drop is charged to the group and does not count as used here: a group that has just
+//! Page cache that the kernel can drop is charged to the group but does not count as used here: a group that has just
 //! read a model file looks full and is not (Ollama #15474).
 //!
-//! Of groups above the root of a cgroup namespace version 1 reports the tightest limit (`hierarchical_memory_limit`),
-//! version 2 reports nothing.
+//! For groups above the root of a cgroup namespace, version 1 reports the tightest limit (`hierarchical_memory_limit`)
+//! and version 2 nothing.
 
 use super::super::HostLimit;
 use super::super::linux::Bound;
 use super::{Groups, Version};
 use crate::machine::tree::{Notes, Tree, field};
 
-/// Version 1 writes "no limit" as the largest count of pages: 0x7ffffffffffff000 with pages of 4 KiB, less
-/// with larger ones.
+/// Version 1 writes "no limit" as the largest number of whole pages: 0x7ffffffffffff000 with pages of 4 KiB, less with
+/// larger ones.
 const V1_NO_LIMIT: u64 = 1 << 62;
 
-/// Every memory limit of control groups around this process, with the bytes each one leaves.
+/// Every memory limit of the control groups around this process, with the bytes that it leaves.
 pub(in super::super) fn bounds(groups: &Groups, tree: Tree<'_>, notes: &mut Notes) -> Vec<Bound> {
     let folders = groups.folders("memory", notes);
-    // A group passes its limit on to those below it: always so since Linux 5.11, unless it said 0 before.
+    // A group's limit also applies to the groups below it: always since Linux 5.11, and before unless it was set to 0.
     folders.iter().flat_map(|(version, folder)| bounds_of(*version, tree, folder, notes)).collect()
 }
 
-/// The limits of one group, with what each leaves.
+/// The limits of one group, with the bytes that each leaves.
 ///
-/// Version 2 has `memory.max`, above which the kernel kills, and `memory.high`, above which it slows the group down by
-/// reclaiming without end: both end the promise. Version 1 has one limit, and reports the tightest above it where
-/// those groups are not visible.
+/// In version 2 the kernel kills above `memory.max`, and above `memory.high` it slows the group down by constant
+/// reclaiming; both count as limits. Version 1 has one limit, and also reports the tightest one of invisible ancestors.
 fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) -> Vec<Bound> {
     let (files, usage): (&[_], _) = match version {
         Version::V1 => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
@@ -44,7 +43,7 @@ fn bounds_of(version: Version, tree: Tree<'_>, folder: &str, notes: &mut Notes) 
     if limits.peek().is_none() {
         return Vec::new();
     }
-    // Version 1's total_ lines count the groups below as well, as the usage does.
+    // Version 1's total_ lines include the groups below, as the usage does.
     let cache = match stat_sum(&stat, ["total_inactive_file", "total_active_file"]) {
         0 => stat_sum(&stat, ["inactive_file", "active_file"]),
         cache => cache,
@@ -61,7 +60,7 @@ fn stat_sum(stat: &str, keys: [&str; 2]) -> u64 {
     keys.iter().filter_map(|key| field(stat, key)).fold(0, u64::saturating_add)
 }
 
-/// The limit that a file holds, in bytes, with the file's name; `None` for no file and for no limit.
+/// The limit in a file, in bytes, with the file's name; `None` without a file or a limit.
 fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, String)> {
     let text = tree.read(&file, notes)?;
     let number = text.trim();
@@ -69,18 +68,18 @@ fn limit_in(tree: Tree<'_>, file: String, notes: &mut Notes) -> Option<(u64, Str
         return None;
     }
     let Ok(bytes) = number.parse() else {
-        let text = format!("holds {number:?}, which is no limit that is known: not counted");
+        let text = format!("holds {number:?}, which is not a known limit: ignored");
         notes.add(file, text);
         return None;
     };
     Some((bytes, file))
 }
 
-/// The bytes that a group uses. Unreadable counts as nothing used, and is said.
+/// The bytes that a group uses. If unreadable, 0 with a note.
 fn usage_in(tree: Tree<'_>, file: &str, notes: &mut Notes) -> u64 {
     let used = tree.read(file, notes).and_then(|text| text.trim().parse().ok());
     used.unwrap_or_else(|| {
-        let text = "does not say how much the group uses: its limit is taken whole";
+        let text = "does not state the group's use: the whole limit counts as available";
         notes.add(file, text);
         0
     })

@@ -1,4 +1,4 @@
-//! Runs that have turned out too large for their GPU: whatever the others hold, paths with them are not looked at.
+//! Runs of layers that are known to be too large for their GPU. The search skips all paths that contain one.
 
 use std::collections::BTreeSet;
 
@@ -7,31 +7,32 @@ use super::path::Path;
 use super::table::Run;
 
 #[derive(Debug)]
-pub(super) struct Overfull<'a> {
+pub(super) struct InfeasibleRuns<'a> {
     parts: &'a Parts<'a>,
     runs: BTreeSet<Key>,
 }
 
-/// What a GPU's bytes depend on: the GPU, its run, whether the graph has copies, the largest parts on the host.
+/// All that a GPU's bytes depend on: setting, order and GPU; its run; whether the graph has copies; the largest parts
+/// on the host.
 type Key = ([usize; 3], Run, bool, [u64; 2]);
 
-impl<'a> Overfull<'a> {
+impl<'a> InfeasibleRuns<'a> {
     pub(super) const fn new(parts: &'a Parts<'a>) -> Self {
         Self { parts, runs: BTreeSet::new() }
     }
 
-    /// Remembers that the `n`th GPU of a path has too few bytes for its run.
+    /// Records that the `n`th GPU of a path has too little memory for its run.
     pub(super) fn add(&mut self, path: &Path, n: usize) {
         let key = self.keys(path).nth(n);
         self.runs.extend(key);
     }
 
-    /// Which GPU of a path, or of its beginning, is known to have too few.
-    pub(super) fn of(&self, path: &Path) -> Option<usize> {
+    /// The GPU of a path, or of its beginning, that is known to have too little memory.
+    pub(super) fn infeasible_gpu(&self, path: &Path) -> Option<usize> {
         self.keys(path).position(|key| self.runs.contains(&key))
     }
 
-    /// Whether what the beginning of a path takes of a GPU is the least that any path takes which begins so.
+    /// Whether no continuation of a path's beginning can take fewer bytes of a GPU than the beginning already does.
     pub(super) fn is_settled(&self, path: &Path) -> bool {
         path.kept() > 0 || (self.parts.all.is_empty() && (path.first > 0 || path.single_copy))
     }

@@ -1,112 +1,114 @@
-//! From a header to the law of its context: which blocks attend, to what, and what they keep.
+//! The KV layout of a header: the blocks that attend, their windows, and the state of each block.
 
 use crate::gguf::Value;
 
-use super::arch::{self, Law, Pattern, Unstated, Window};
+use super::arch::{self, LayoutRule, Pattern, Unstated, Window};
 use super::hparams::Keys;
-use super::{BlockState, Error, Hyperparameters, Rows, StateLaw, indexer};
+use super::{BlockState, Error, Hyperparameters, KvLayout, Rows, indexer};
 
 const WINDOW: &str = "attention.sliding_window";
 const PATTERN: &str = "attention.sliding_window_pattern";
 
-/// Why there is no law.
-pub(super) enum NoLaw {
-    /// The header is refused.
+/// Why there is no layout.
+pub(super) enum NoLayout {
+    /// The header is rejected.
     Refused(Error),
-    /// We do not know what llama.cpp does with an architecture that is so.
+    /// Unknown: we have not read what llama.cpp does for such a model. The text completes "`architecture` ...".
     Unknown(String),
 }
 
-impl From<Error> for NoLaw {
+impl From<Error> for NoLayout {
     fn from(error: Error) -> Self {
         Self::Refused(error)
     }
 }
 
-/// No law, because the architecture is so.
-pub(super) fn unknown<T>(why: impl Into<String>) -> Result<T, NoLaw> {
-    Err(NoLaw::Unknown(why.into()))
+/// The result for an unknown layout, with its reason.
+pub(super) fn unknown<T>(why: impl Into<String>) -> Result<T, NoLayout> {
+    Err(NoLayout::Unknown(why.into()))
 }
 
-/// Why a law is unknown where an architecture has prediction blocks that we have not read the use of.
+/// The reason for models with prediction blocks whose use we have not read.
 pub(super) const PREDICTS: &str = "with blocks that predict further tokens";
 
-/// What a law is made of.
+/// The inputs of a layout.
 #[derive(Clone, Copy)]
 pub(super) struct Facts<'a> {
     pub(super) keys: &'a Keys<'a>,
     pub(super) hparams: &'a Hyperparameters,
 }
 
-/// What each block keeps, and the windows, if there are any.
+/// The state of each block, and the windows if there are any.
 pub(super) type Kept = (Vec<BlockState>, Option<Windows>);
 
 /// The windows of a model (`n_swa`, `is_swa_impl`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Windows {
-    /// Tokens of each.
+    /// Tokens of each window.
     pub(super) tokens: u32,
-    /// Whether a block has one, prediction blocks included.
+    /// For each block, including those that predict, whether it has a window.
     pub(super) blocks: Vec<bool>,
 }
 
-impl StateLaw {
-    pub(super) fn of(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Self, Error> {
-        match kept(Facts { keys, hparams }) {
+impl KvLayout {
+    pub(super) fn new(keys: &Keys<'_>, hparams: &Hyperparameters) -> Result<Self, Error> {
+        match layout(Facts { keys, hparams }) {
             Ok((blocks, windows)) => {
                 let windowed = windows.map(|windows| windows.blocks).unwrap_or_default();
                 Ok(Self::Known { widest_v: hparams.widest_v_of(&windowed), blocks, windowed })
             }
-            Err(NoLaw::Unknown(why)) => Ok(Self::Unknown { reason: format!("`{}` {why}", keys.architecture) }),
-            Err(NoLaw::Refused(error)) => Err(error),
+            Err(NoLayout::Unknown(why)) => Ok(Self::Unknown { reason: format!("`{}` {why}", keys.architecture) }),
+            Err(NoLayout::Refused(error)) => Err(error),
         }
     }
 }
 
-fn kept(facts: Facts<'_>) -> Result<Kept, NoLaw> {
+fn layout(facts: Facts<'_>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
-    let Some(law) = arch::law(keys.architecture) else {
+    let Some(rule) = arch::layout_rule(keys.architecture) else {
         return unknown(arch::why_unknown(keys.architecture));
     };
     let trunk = hparams.n_layer_trunk();
     if trunk == 0 {
         return unknown("of nothing but blocks that predict further tokens");
     }
-    // What a batch is limited by, and so a window's cache (llama-context.cpp, the constructor).
-    if !keys.is_causal()? && !matches!(law, Law::Nothing | Law::Full) {
+    // Causal attention limits the batch by the context, and thereby a window's cache (llama-context.cpp, the
+    // constructor).
+    if !keys.is_causal()? && !matches!(rule, LayoutRule::Nothing | LayoutRule::Full) {
         return unknown("without causal attention");
     }
-    match law {
-        Law::Nothing | Law::Recurrent(_) | Law::Hybrid(_) => {}
+    match rule {
+        LayoutRule::Nothing | LayoutRule::Recurrent(_) | LayoutRule::Hybrid(_) => {}
         _ => check_heads(facts)?,
     }
     let n_layer = hparams.n_layer as usize;
-    let blocks = match law {
-        Law::Nothing => vec![BlockState::default(); n_layer],
-        Law::Recurrent(mixer) => mixer.blocks(facts)?,
-        Law::Hybrid(hybrid) => return hybrid.blocks(facts),
-        Law::Drafting(_) if keys.or("hyper_connection.count", 0)? > 0 => {
+    let blocks = match rule {
+        LayoutRule::Nothing => vec![BlockState::default(); n_layer],
+        LayoutRule::Recurrent(mixer) => mixer.blocks(facts)?,
+        LayoutRule::Hybrid(hybrid) => return hybrid.blocks(facts),
+        LayoutRule::Drafting(_) if keys.or("hyper_connection.count", 0)? > 0 => {
             return unknown("with hyper-connections");
         }
-        Law::Windowed(window) | Law::Drafting(window) => return windowed(facts, window),
-        Law::WindowedAt64Blocks(window) if trunk == 64 => return windowed(facts, window),
-        Law::Reused(window, from) => return reused(facts, window, from),
-        Law::Indexed(indexer) => return indexer::blocks(facts, indexer),
-        Law::Compressible => compressible(hparams)?,
-        Law::EncoderDecoder if keys.or("decoder_block_count", 0)? > hparams.n_layer => {
+        LayoutRule::Windowed(window) | LayoutRule::Drafting(window) => return windowed(facts, window),
+        LayoutRule::WindowedAt64Blocks(window) if trunk == 64 => return windowed(facts, window),
+        LayoutRule::Reused(window, from) => return reused(facts, window, from),
+        LayoutRule::Indexed(indexer) => return indexer::blocks(facts, indexer),
+        LayoutRule::Compressible => compressible(hparams)?,
+        LayoutRule::EncoderDecoder if keys.or("decoder_block_count", 0)? > hparams.n_layer => {
             return unknown("with more blocks that decode than that encode");
         }
-        Law::Routed => (0..n_layer).map(|il| hparams.full(il)).collect(),
-        Law::Full | Law::EncoderDecoder | Law::WindowedAt64Blocks(_) => hparams.every_block_in_full(),
+        LayoutRule::Routed => (0..n_layer).map(|il| hparams.full(il)).collect(),
+        LayoutRule::Full | LayoutRule::EncoderDecoder | LayoutRule::WindowedAt64Blocks(_) => {
+            hparams.every_block_in_full()
+        }
     };
     Ok((blocks, None))
 }
 
-/// Attention cannot share queries among key heads otherwise: ggml_can_mul_mat and the flash-attention
-/// kernels assert it.
+/// Queries must divide evenly among key heads: ggml_can_mul_mat and the flash-attention kernels assert it.
 fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     for (il, (&heads, &kv)) in hparams.n_head.iter().zip(&hparams.n_head_kv).enumerate() {
-        // Blocks without any attention exist (deci): their keys have no heads.
+        // A block without attention has no key heads (deci).
         let holds = kv == 0 || (heads > 0 && heads % kv == 0);
         let limit = format_args!("it must divide the {heads} heads of block {il}");
         keys.check(holds, "attention.head_count_kv", &kv, &limit)?;
@@ -116,7 +118,7 @@ fn check_heads(Facts { keys, hparams }: Facts<'_>) -> Result<(), Error> {
     keys.check(holds, "attention.head_count", &hparams.n_head[0], &limit)
 }
 
-fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLaw> {
+fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLayout> {
     let windows = windows(facts, window)?;
     let blocks = match &windows {
         Some(windows) => facts.hparams.windowed(windows),
@@ -125,8 +127,8 @@ fn windowed(facts: Facts<'_>, window: Window) -> Result<Kept, NoLaw> {
     Ok((blocks, windows))
 }
 
-/// models/deepseek2.cpp: with the widths of both, the keys of all heads are one (`is_mla`, llama-hparams.cpp).
-fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLaw> {
+/// models/deepseek2.cpp: if both widths are stated, all heads share one key (`is_mla`, llama-hparams.cpp).
+fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLayout> {
     match hparams.mla {
         (0, 0) => Ok(hparams.every_block_in_full()),
         (0, _) | (_, 0) => unknown("with the width of only one of compressed keys and values"),
@@ -134,9 +136,9 @@ fn compressible(hparams: &Hyperparameters) -> Result<Vec<BlockState>, NoLaw> {
     }
 }
 
-/// Blocks from some on use the cache of the last windowed or of the last full block before them
+/// From some block on, blocks use the cache of the last windowed or of the last full block before them
 /// (llama-model.cpp, `create_memory`).
-fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, NoLaw> {
+fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, NoLayout> {
     let Facts { keys, hparams } = facts;
     let Some(windows) = windows(facts, window)? else {
         return unknown("without a sliding window");
@@ -149,7 +151,7 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
         Some(block) => block,
         None => n_layer.saturating_sub(keys.or("attention.shared_kv_layers", 0)?),
     };
-    // llama.cpp ends the process where there is no such block (llama-kv-cache.cpp, the constructor).
+    // llama.cpp aborts if there is no such block (llama-kv-cache.cpp, the constructor).
     let first = from as usize;
     let fits = from >= 2 && (from >= n_layer || (windows.blocks[first - 2] && !windows.blocks[first - 1]));
     if !fits {
@@ -161,11 +163,11 @@ fn reused(facts: Facts<'_>, window: Window, from: Option<u32>) -> Result<Kept, N
     Ok((blocks, Some(windows)))
 }
 
-/// The windows, `None` without (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the constructor).
-pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows>, NoLaw> {
+/// The windows, `None` without any (llama-model.cpp, `create_memory`; llama-kv-cache-iswa.cpp, the constructor).
+pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows>, NoLayout> {
     let keys = facts.keys;
     if keys.header.uint(&keys.key(WINDOW)).is_err() {
-        return unknown("with a sliding window that is no number");
+        return unknown("with a sliding window that is not a number");
     }
     let tokens = match (keys.stated(WINDOW)?, window.unstated) {
         (None | Some(0), Unstated::NoWindow) => return Ok(None),
@@ -187,11 +189,11 @@ pub(super) fn windows(facts: Facts<'_>, window: Window) -> Result<Option<Windows
     Ok(Some(Windows { tokens, blocks }))
 }
 
-/// Which blocks are windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of every so many
-/// (llama-hparams.cpp, `set_swa_pattern`).
-fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<bool>, NoLaw> {
+/// For each block, whether it is windowed: as listed (llama-model.cpp, `load_swa_pattern`), or all but one of each
+/// group (llama-hparams.cpp, `set_swa_pattern`).
+fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<bool>, NoLayout> {
     if let Some(Value::Array(listed)) = keys.get(PATTERN) {
-        // A list of another length or type is read differently or refused: no converter writes one.
+        // llama.cpp reads or rejects lists of another length or type differently; no converter writes one.
         if listed.len() != u64::from(hparams.n_layer) {
             return unknown("with a list of windowed blocks of another length");
         }
@@ -214,12 +216,12 @@ fn pattern(Facts { keys, hparams }: Facts<'_>, default: Pattern) -> Result<Vec<b
 }
 
 impl Hyperparameters {
-    /// Elements of the keys and of the values of a token in block `il`.
+    /// Elements of a token's keys and values in block `il`.
     pub(super) fn state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k, self.head_dim_v)
     }
 
-    /// The same if the block is windowed.
+    /// Elements of a token's keys and values in block `il`, if it is windowed.
     pub(super) fn windowed_state(&self, il: usize) -> (u32, u32) {
         self.of_heads(il, self.head_dim_k_swa, self.head_dim_v_swa)
     }
@@ -233,14 +235,14 @@ impl Hyperparameters {
         BlockState::attended(self.state(il), Rows::Tokens)
     }
 
-    /// What `of` says of each block that computes a token; prediction blocks keep nothing (llama-model.cpp,
+    /// The state of each block by `of`; blocks that predict further tokens keep nothing (llama-model.cpp,
     /// `create_memory`).
     pub(super) fn each_block(&self, of: impl Fn(usize) -> BlockState) -> Vec<BlockState> {
         let trunk = self.n_layer_trunk() as usize;
         (0..self.n_layer as usize).map(|il| if il < trunk { of(il) } else { BlockState::default() }).collect()
     }
 
-    /// What each block keeps if some of them are windowed.
+    /// The state of each block, some of them windowed.
     pub(super) fn windowed(&self, windows: &Windows) -> Vec<BlockState> {
         self.each_block(|il| match windows.blocks[il] {
             true => BlockState::attended(self.windowed_state(il), Rows::Window(windows.tokens)),
@@ -248,12 +250,12 @@ impl Hyperparameters {
         })
     }
 
-    /// What each block keeps if all of them keep every token.
+    /// The state of each block if all of them keep every token.
     pub(crate) fn every_block_in_full(&self) -> Vec<BlockState> {
         self.each_block(|il| self.full(il))
     }
 
-    /// Elements of the values of the widest block, where these are windowed (`n_embd_v_gqa_max`, llama-hparams.cpp).
+    /// Elements of the widest block's values, given the windowed blocks (`n_embd_v_gqa_max`, llama-hparams.cpp).
     pub(crate) fn widest_v_of(&self, windowed: &[bool]) -> u32 {
         let values = |il| match windowed.get(il) {
             Some(true) => self.windowed_state(il).1,

@@ -1,0 +1,209 @@
+//! Costs and limits common to all placements of one setting: sums over the layers, and each device's memory for them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::machine::Gpu;
+use crate::memory::estimate::Assignment;
+use crate::memory::{ContextParams, Estimate, PeakSizes};
+use crate::plan::speed::SpeedModel;
+use crate::plan::{Error, kv_cache};
+
+use super::footprints::with_parts_on_host;
+use super::order::Order;
+use super::setting::Setting;
+use super::table::{ROLES, Run, Table};
+use super::{Correction, Placements};
+
+/// Costs and limits common to all placements of one setting.
+pub(super) struct SettingCosts<'a> {
+    pub(super) params: ContextParams,
+    /// How often the ubatch was doubled, and how many types of the cache are wider than this one.
+    pub(super) doubled: u32,
+    pub(super) smaller_kv: u32,
+    /// The share that is added to the seconds, for a smaller type of the cache.
+    pub(super) surcharge: f64,
+    /// Whether each GPU fuses attention over this cache. A GPU that does not is never combined with a smaller type.
+    pub(super) fused: Vec<bool>,
+    /// Bytes of weights and caches on the host, whichever layers GPUs take.
+    pub(super) always_on_host: u64,
+    /// The estimates made so far, by the order of GPUs.
+    estimates: RefCell<BTreeMap<Order, Rc<Estimate>>>,
+    /// The smallest compute buffers of each GPU, and of the host beside that GPU.
+    min_compute: Vec<MinCompute>,
+    pub(super) table: Table<'a>,
+    pub(super) peak_sizes: PeakSizes,
+}
+
+/// The smallest compute buffers, plus their uncertainty if it stays free: on a GPU by the role of its run, and on the
+/// host beside it by the host's role.
+#[derive(Debug, Clone, Copy)]
+struct MinCompute {
+    gpu: [u64; ROLES],
+    host: [u64; HOST_ROLES],
+}
+
+/// The number of roles of the host beside GPUs.
+pub(super) const HOST_ROLES: usize = 4;
+
+/// The role of the host, which decides most of its compute buffer beside GPUs: whether it holds layers, and whether it
+/// holds parts of blocks on GPUs.
+pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
+    2 * (layers > 0) as usize + (parts > 0) as usize
+}
+
+impl<'a> SettingCosts<'a> {
+    /// `model` covers all GPUs.
+    pub(super) fn new(placements: &Placements<'a>, setting: Setting, model: &SpeedModel) -> Result<Self, Error> {
+        let (profile, gpus) = (placements.profile, &placements.gpus);
+        let Setting { params, doubled, smaller_kv, surcharge } = setting;
+        let order: Order = (0..gpus.len()).collect();
+        let all = Rc::new(estimate(placements, &order, &params)?);
+        let peak_sizes = PeakSizes::new(profile, all.sizes());
+        let headroom =
+            |gpu: &Gpu| placements.request.headroom.of_gpu(gpu, &peak_sizes, 0, placements.machine.wsl).total();
+        let budgets: Vec<u64> = gpus.iter().map(|gpu| gpu.free.saturating_sub(headroom(gpu))).collect();
+        let all_on_first = Assignment::by_counts(profile.n_layer(), &[profile.full_offload()]);
+        let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.total() };
+        let mut costs = Self {
+            doubled,
+            smaller_kv,
+            surcharge,
+            fused: gpus.iter().map(|gpu| kv_cache::is_fused(&gpu.backend, profile, &params)).collect(),
+            always_on_host,
+            table: Table::new(&all, &budgets, &placements.parts, model, &placements.request.work(profile)),
+            estimates: RefCell::new(BTreeMap::from([(order, all)])),
+            min_compute: Vec::with_capacity(gpus.len()),
+            peak_sizes,
+            params,
+        };
+        for (index, &gpu) in gpus.iter().enumerate() {
+            let alike = |other: &&Gpu| (&other.backend, other.alignment) == (&gpu.backend, gpu.alignment);
+            let min_compute = match gpus[..index].iter().position(alike) {
+                Some(known) => costs.min_compute[known],
+                None => costs.min_compute_of(placements, index)?,
+            };
+            costs.min_compute.push(min_compute);
+        }
+        Ok(costs)
+    }
+
+    /// Whether the GPUs have room for all layers plus one more layer on each.
+    pub(super) fn holds_all(&self) -> bool {
+        let layers = self.table.layers as usize;
+        let rooms = self.table.gpus.iter().zip(&self.min_compute).map(|(gpu, min_compute)| {
+            let compute = min_compute.gpu.into_iter().filter(|bytes| *bytes > 0).min().unwrap_or(0);
+            gpu.budget.saturating_sub(compute).saturating_sub(gpu.bytes[layers] / u64::from(self.table.layers))
+        });
+        let room = rooms.fold(0, u64::saturating_add);
+        self.table.gpus.iter().all(|gpu| gpu.bytes[layers] <= room)
+    }
+
+    /// The estimate for GPUs in this order, with no weights placed elsewhere.
+    pub(super) fn estimate(&self, placements: &Placements<'_>, order: &[usize]) -> Result<Rc<Estimate>, Error> {
+        if let Some(known) = self.estimates.borrow().get(order) {
+            return Ok(Rc::clone(known));
+        }
+        let estimate = Rc::new(estimate(placements, order, &self.params)?);
+        self.estimates.borrow_mut().insert(order.to_vec(), Rc::clone(&estimate));
+        Ok(estimate)
+    }
+
+    /// The table, with its rooms reduced by the compute buffers as the probes corrected them.
+    pub(super) fn corrected(&self, correction: &Correction) -> Table<'a> {
+        let mut table = self.table.clone();
+        for (gpu, (table, min_compute)) in table.gpus.iter_mut().zip(&self.min_compute).enumerate() {
+            let more = correction.of_gpu(gpu);
+            let room = |least: u64| table.budget.saturating_sub(least.saturating_add_signed(more));
+            table.rooms = min_compute.gpu.map(room);
+        }
+        table
+    }
+
+    /// The smallest compute buffer of the host beside these GPUs, by the host's role; unknown (0) without a GPU.
+    pub(super) fn min_host_compute(&self, order: &[usize]) -> [u64; HOST_ROLES] {
+        let all = order.iter().map(|&gpu| self.min_compute[gpu].host);
+        all.reduce(|a, b| std::array::from_fn(|role| a[role].min(b[role]))).unwrap_or_default()
+    }
+
+    /// The smallest compute buffers that a GPU and the host beside it need. The samples are placements on this GPU
+    /// alone and, on a machine with several, on three of its kind: with no parts on the host, with the smallest
+    /// possible part, and with all of them.
+    fn min_compute_of(&self, placements: &Placements<'_>, gpu: usize) -> Result<MinCompute, Error> {
+        let mut min_compute = MinCompute { gpu: [u64::MAX; ROLES], host: [u64::MAX; HOST_ROLES] };
+        let parts = &self.table.parts;
+        let last = parts.all.iter().zip(parts.are_last()).filter(|(_, is_last)| *is_last);
+        let smallest = last.map(|(part, _)| part).min_by_key(|part| part.bytes);
+        let all = (!parts.all.is_empty()).then_some(&parts.all[..]);
+        let elsewhere = [Some(&[][..]), smallest.map(std::slice::from_ref), all];
+        for order in [vec![gpu], vec![gpu; 3]].into_iter().take(placements.gpus.len().min(2)) {
+            let estimate = self.estimate(placements, &order)?;
+            for kept in elsewhere.into_iter().flatten() {
+                let estimate = match kept.is_empty() && order.len() == 1 {
+                    true => Estimate::clone(&estimate),
+                    // A single copy of the graph needs the smaller buffer.
+                    false => with_parts_on_host(&estimate, kept.iter()),
+                };
+                let kept = u32::try_from(kept.len()).unwrap_or(u32::MAX);
+                for counts in samples(self.table.layers, order.len()) {
+                    self.record_sample(placements, &estimate, &counts, kept, &mut min_compute);
+                }
+            }
+        }
+        // A role without a sample has no known minimum.
+        let known = |bytes: u64| if bytes == u64::MAX { 0 } else { bytes };
+        Ok(MinCompute { gpu: min_compute.gpu.map(known), host: min_compute.host.map(known) })
+    }
+
+    /// Lowers the minima to the buffers of one placement that keeps `kept` parts on the host.
+    fn record_sample(
+        &self,
+        placements: &Placements<'_>,
+        estimate: &Estimate,
+        counts: &[u32],
+        kept: u32,
+        min_compute: &mut MinCompute,
+    ) {
+        let layers = self.table.layers;
+        let (footprints, unsure) = estimate.with_uncertainty(&Assignment::by_counts(layers - 1, counts));
+        let on_gpus = placements.probe.is_none() && !placements.request.headroom.is_exact();
+        let first = layers - counts.iter().sum::<u32>();
+        let mut begin = first;
+        for (n, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let end = begin + count;
+            let parts = self.table.parts.count(begin, end);
+            let role = Run::new(n, begin, end, kept.min(parts)).role(layers, parts);
+            let unsure = if on_gpus { unsure.gpus[n] } else { 0 };
+            let bytes = footprints.gpus[n].compute.saturating_add(unsure);
+            min_compute.gpu[role] = min_compute.gpu[role].min(bytes);
+            begin = end;
+        }
+        let unsure = if placements.probe.is_none() { unsure.host } else { 0 };
+        let role = &mut min_compute.host[host_role(first, kept)];
+        *role = footprints.host.compute.saturating_add(unsure).min(*role);
+    }
+}
+
+/// The estimate for GPUs in this order. The first setting's estimate supplies the weights, which no setting changes.
+fn estimate(placements: &Placements<'_>, order: &[usize], params: &ContextParams) -> Result<Estimate, Error> {
+    let gpus: Vec<&Gpu> = order.iter().map(|&gpu| placements.gpus[gpu]).collect();
+    Ok(match placements.setting_costs.first() {
+        Some(first) if !std::ptr::eq(&first.params, params) => {
+            first.estimate(placements, order)?.with_params(placements.profile, &gpus, params)
+        }
+        _ => Estimate::new(placements.profile, &gpus, params),
+    }?)
+}
+
+/// Sample placements: layers on each of one or three GPUs. They include few and many layers, with and without layers on
+/// the host, and single blocks, because some blocks may keep a window of the context and others all of it.
+fn samples(layers: u32, gpus: usize) -> impl Iterator<Item = Vec<u32>> {
+    let some = [0, 1, 2, 3, 4, 5, 6, layers / 3, layers / 2];
+    let rest = move |n: u32| layers.saturating_sub(n);
+    let of = move |n: u32| match gpus {
+        1 => vec![vec![n], vec![rest(n)]],
+        _ => vec![vec![n, 1, rest(n + 1)], vec![1, rest(n + 2), 1], vec![1, rest(n + 1), 0]],
+    };
+    some.into_iter().flat_map(of).filter(move |counts| (1..=layers).contains(&counts.iter().sum()))
+}
