@@ -1,4 +1,4 @@
-//! What may be said on the command line. Text flows in; what it means flows out, or a line that names the argument.
+//! The command line. Text flows in; its meaning flows out, or a line that names the wrong argument.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::settings::{DeviceArgs, SettingArgs};
 use crate::sizes;
 use crate::talk::{RunArgs, ServeArgs, TalkArgs};
 
-/// What llama_sys takes: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts
-/// with 32 signed bits.
+/// The maximum of llama_sys: llama.cpp pads a context to 256 tokens (llama-context.cpp, the constructor) and counts
+/// tokens with 32 signed bits.
 const MAX_TOKENS: u32 = i32::MAX as u32 / 256 * 256;
 
-/// Says where a local model goes: the fastest safe placement, and every byte of it.
+/// Places a local model: the fastest safe placement, with every byte accounted for.
 #[derive(Debug, Parser)]
 #[command(name = "autoplace", version, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -35,36 +35,36 @@ pub(crate) struct Args {
     pub(crate) verb: Verb,
 }
 
-/// What to do.
+/// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Answers a prompt, or begins a chat where there is none
+    /// Answers a prompt, or begins a chat without one
     Run(Box<RunArgs>),
-    /// Begins a chat, or answers every line that comes through a pipe
+    /// Begins a chat, or answers every line from a pipe
     Chat(Box<TalkArgs>),
     /// Serves a model by OpenAI's and Anthropic's APIs
     Serve(Box<ServeArgs>),
-    /// Shows where a model would go on this machine, or on GPUs that it does not have, without loading it
+    /// Shows a model's placement on this machine, or on simulated GPUs, without loading it
     Plan(Box<PlanArgs>),
-    /// Lists what this machine has to place a model on, and who holds its memory
+    /// Lists the devices of this machine and the programs that hold their memory
     Devices(DevicesArgs),
-    /// Lists the models on this machine, and what becomes of each here
+    /// Lists the models on this machine with their placements
     List(ListArgs),
-    /// Measures tokens per second by the layers on the GPU, or of one placement against another
+    /// Measures tokens per second by the layers on the GPU, or compares two placements
     Measure(Box<MeasureArgs>),
-    /// Says what keeps a model from being as fast as it could be on this machine, and what mends it
+    /// Finds reasons why a model is slower than it could be on this machine, and their remedies
     Doctor(Box<DoctorArgs>),
-    /// Installs, lists and removes the libraries that programs open which were built without a compiler for llama.cpp
+    /// Manages the libraries that programs open if they were built without a compiler for llama.cpp
     Runtime {
-        /// What to do with them
+        /// The operation
         #[command(subcommand)]
         verb: RuntimeVerb,
     },
-    /// Writes the model alone of a file that holds its projector too, as Ollama's own files do
+    /// Extracts the model from a file that also holds its projector, such as Ollama's files
     Extract(ExtractArgs),
-    /// Prints what a model would see of a conversation: the prompt that its chat template makes
+    /// Prints a conversation as a model sees it: the prompt from its chat template
     Template(TemplateArgs),
-    /// Prints a script that makes a shell complete these arguments
+    /// Prints a shell script that completes these arguments
     Completions {
         /// The shell: bash, elvish, fish, powershell, zsh
         #[arg(value_name = "SHELL", hide_possible_values = true)]
@@ -73,7 +73,7 @@ pub(crate) enum Verb {
     /// Writes the manual pages, one for each verb
     #[cfg(feature = "man")]
     Man {
-        /// A folder, which is there
+        /// An existing folder
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
@@ -85,11 +85,11 @@ pub(crate) struct DevicesArgs {
     /// Prints JSON, all sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
-    /// Writes the machine to a file too, for `plan --machine` on another computer
+    /// Also writes the machine to a file, for `plan --machine` on another computer
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
-    /// Measures how fast each device computes with common types of weights and caches (some ten seconds per device, or
-    /// what of it is begun within SECONDS) and how fast the host's memory is read, and keeps the figures for plans
+    /// Measures each device's speed with common types of weights and caches (some ten seconds per device, or work that
+    /// begins within SECONDS) and the host's memory bandwidth, and stores the figures for plans
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = seconds, conflicts_with = "machine")]
     pub(crate) measure: Option<Option<Duration>>,
     /// Describes the machine in a file instead of this one
@@ -100,7 +100,7 @@ pub(crate) struct DevicesArgs {
 /// The arguments of `list`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Folders to look in, and in those below [default: the stores of Hugging Face, llama.cpp, Ollama and LM Studio]
+    /// Folders to search with their subfolders [default: the stores of Hugging Face, llama.cpp, Ollama and LM Studio]
     pub(crate) folders: Vec<PathBuf>,
     /// Prints JSON, all sizes in bytes
     #[arg(long)]
@@ -112,45 +112,45 @@ pub(crate) struct ListArgs {
 pub(crate) struct ExtractArgs {
     /// GGUF file, or a blob of Ollama
     pub(crate) model: PathBuf,
-    /// The file to write, which is not there yet
+    /// The file to write, which must not exist
     pub(crate) to: PathBuf,
 }
 
 /// The arguments of `template`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TemplateArgs {
-    /// GGUF file, or a template's source in a file of any other name
+    /// GGUF file, or a text file with a template's source
     pub(crate) model: PathBuf,
-    /// Messages as JSON, in the shape that OpenAI's and Hugging Face's interfaces take [default: a short conversation]
+    /// Messages as JSON, in the form of OpenAI's and Hugging Face's interfaces [default: a short conversation]
     #[arg(long, value_name = "FILE")]
     pub(crate) messages: Option<PathBuf>,
-    /// Tools as JSON, in the same shape
+    /// Tools as JSON, in the same form
     #[arg(long, value_name = "FILE")]
     pub(crate) tools: Option<PathBuf>,
-    /// The variant of the template, where the model ships several [default: tool_use with tools, else default]
+    /// The variant of the template, if the model ships several [default: tool_use with tools, else default]
     #[arg(long, value_name = "VARIANT")]
     pub(crate) name: Option<String>,
-    /// Sets a variable of the template: `enable_thinking=false`; what is no JSON is text; several times for several
+    /// Sets a variable of the template, as JSON or otherwise text: `enable_thinking=false`; repeat for several
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) set: Vec<(String, Value)>,
-    /// Leaves out what begins an answer
+    /// Leaves out the beginning of the answer
     #[arg(long)]
     pub(crate) no_generation_prompt: bool,
-    /// Refuses tools that the template does not show, instead of describing them in the system's message
+    /// Refuses tools that the template does not show, instead of describing them in the system message
     #[arg(long)]
     pub(crate) no_tool_descriptions: bool,
 }
 
-/// What a plan is asked for.
+/// The request for a plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
-    /// Tokens of context; `8192+` is at least so many, and as many more as cost no layer; `auto` is `4096+`; 0 is what
-    /// the model was trained on [default: at least 4096, and up to 32768 as cost no layer and leave half of what is to
-    /// spare]
+    /// Tokens of context; `8192+` is at least 8192, and as many more as cost no layer; `auto` is `4096+`; 0 is the model's
+    /// training context [default: at least 4096, and up to 32768 if that costs no layer and leaves half of the remaining
+    /// memory free]
     #[arg(short, long, alias = "ctx-size", value_name = "N|N+|auto", value_parser = context)]
     pub(crate) ctx: Option<Context>,
-    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 where
-    /// the speed that it buys is worth the quality; `auto:q4_0` may also choose q4_0 [default: f16]
+    /// Type of the keys and values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; `auto` is f16, or q8_0 if the
+    /// gain in speed is worth the quality; `auto:q4_0` may also choose q4_0 [default: f16]
     #[arg(long, value_name = "TYPE|auto", value_parser = kv)]
     pub(crate) kv: Option<Kv>,
     /// Type of the keys alone
@@ -159,41 +159,40 @@ pub(crate) struct AskArgs {
     /// Type of the values alone
     #[arg(long, value_name = "TYPE", conflicts_with = "kv")]
     pub(crate) cache_type_v: Option<KvType>,
-    /// Keys and values with their layers (`on`), or on the host (`off`) [default: on]
+    /// Keeps keys and values with their layers (`on`), or on the host (`off`) [default: on]
     #[arg(long, value_name = "on|off", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
     pub(crate) kv_offload: Option<bool>,
-    /// Layers with a sliding window keep the whole context all the same
+    /// Keeps the whole context for layers with a sliding window too
     #[arg(long)]
     pub(crate) swa_full: bool,
-    /// Tokens computed at once [default: 512, or up to 2048 where that is faster]
+    /// Tokens computed at once [default: 512, or up to 2048 if that is faster]
     #[arg(long, alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
     pub(crate) ubatch: Option<u32>,
-    /// Tokens that one call of llama.cpp may submit [default: 2048]
+    /// Maximum number of tokens in one call of llama.cpp [default: 2048]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
     pub(crate) batch_size: Option<u32>,
-    /// What makes a plan better: more tokens per second, or more layers on GPUs, whole ones
+    /// The aim of the plan: more tokens per second, or more whole layers on GPUs
     #[arg(long, value_name = "fastest|most-layers", value_parser = one_of(POLICY), default_value = "fastest", hide_possible_values = true)]
     pub(crate) policy: Policy,
-    /// What may stay on the host of a block that is on a GPU: nothing, experts, or experts and feed-forward matrices;
-    /// `auto` is experts, of a model without any feed-forward matrices
+    /// The parts of a GPU's block that may stay on the host: none, experts, or experts and feed-forward matrices;
+    /// `auto` is experts, or feed-forward matrices for a model without experts
     #[arg(long, value_name = "auto|none|experts|ffn", value_parser = one_of(HOST_PARTS), default_value = "auto", hide_possible_values = true)]
     pub(crate) host_parts: HostParts,
-    /// What is to take the least time: tokens of a prompt and of its reply [default: 1024+256 in the
+    /// The workload that should take the least time: tokens of a prompt and of its reply [default: 1024+256 in the
     /// middle of the context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
-    /// Fused attention; `auto` is where every device that holds a layer can [default: auto]
+    /// Flash attention; `auto` uses it if every device with a layer supports it [default: auto]
     #[arg(long, value_name = "auto|on|off", value_parser = flash_attn)]
     pub(crate) flash_attn: Option<FlashAttention>,
-    /// Layers on the GPU, the output layer counted first; an error if they do not fit [default: as many as are safe]
+    /// Layers on the GPU, the output layer included; an error if they do not fit [default: as many as fit safely]
     #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N|all|auto", value_parser = gpu_layers, allow_hyphen_values = true)]
     pub(crate) ngl: Option<GpuLayers>,
-    /// What stays free on a GPU: `tight`, `default`, `cautious` (15 % of its total in all), a size (`600MiB`) or a
+    /// Memory to leave free on a GPU: `tight`, `default`, `cautious` (15 % of its total in all), a size (`600MiB`) or a
     /// share of its total (`15%`)
     #[arg(long, value_name = "tight|default|cautious|SIZE|PERCENT", allow_hyphen_values = true, value_parser = sizes::headroom)]
     pub(crate) headroom: Option<Headroom>,
-    /// Takes a model that is larger than all memory too: weights that do not fit are read from disk again for every
-    /// token
+    /// Also accepts a model larger than all memory: weights that do not fit are read from disk again for every token
     #[arg(long)]
     pub(crate) allow_paging: bool,
 }
@@ -202,7 +201,7 @@ pub(crate) struct AskArgs {
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct PlanArgs {
-    /// GGUF file (of a split model, the first part), or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched
+    /// GGUF file (for a split model, its first part), or hf:OWNER/NAME[:QUANT][@REVISION] that was fetched
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
@@ -210,63 +209,62 @@ pub(crate) struct PlanArgs {
     pub(crate) settings: SettingArgs,
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
-    /// Depths, in tokens, for which the speed is predicted [default: 64, half and all of the context]
+    /// Context depths in tokens for which to predict the speed [default: 64, half and all of the context]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = value_parser!(u32).range(0..=i64::from(MAX_TOKENS)))]
     pub(crate) at: Vec<u32>,
-    /// Sequences held at once, which share the context out
+    /// Number of sequences, which share the context
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) seqs: u32,
-    /// Plans for embeddings instead of text, pooled as the model says or so; a context is then the longest text
+    /// Plans for embeddings instead of text, with the model's pooling or this one; the context is then the longest text
     #[arg(long, value_name = "none|mean|cls|last|rank", value_parser = one_of(POOLING), num_args = 0..=1, require_equals = true, default_missing_value = "model", hide_possible_values = true)]
     pub(crate) embeddings: Option<Pooling>,
-    /// Plans for speculative decoding with the block of the model that predicts further tokens, up to so many at
+    /// Plans for speculative decoding with the model's own block for predicting further tokens, with up to N tokens at
     /// once [default: 3]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = value_parser!(u32).range(0..=64), conflicts_with = "embeddings")]
     pub(crate) mtp: Option<u32>,
-    /// A simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; several
-    /// times for several
+    /// Uses a simulated GPU instead of the machine's own: `RTX 4090`, `RTX 4090=24GiB,free=22.6GiB`; repeat for several
     #[arg(long, value_name = "NAME[=TOTAL][,free=SIZE]", value_parser = gpu::gpu, allow_hyphen_values = true)]
     pub(crate) gpu: Vec<Gpu>,
-    /// The machine in a file that `devices --write` wrote, instead of this one
+    /// Uses the machine in a file of `devices --write` instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "gpu")]
     pub(crate) machine: Option<PathBuf>,
-    /// Devices of another machine too, whose rpc-server listens there; several times for several. They are measured,
-    /// and the plan is made in a process of its own
+    /// Also uses the devices of another machine, whose rpc-server listens at this address; repeat for several. A
+    /// separate process measures them and makes the plan
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "cpu", "memory", "with", "no_probe", "emit", "save"])]
     pub(crate) rpc: Vec<String>,
-    /// Lets --rpc reach other machines than this one: there is no authentication
+    /// Lets --rpc connect to other machines than this one: there is no authentication
     #[arg(long, requires = "rpc")]
     pub(crate) rpc_trusted_network: bool,
-    /// Memory of a host instead of this one's, all of it free, and how fast it is read: `64GiB`, `64GiB:60GB/s`
+    /// Memory of the host instead of this one's, all of it free, with an optional bandwidth: `64GiB`, `64GiB:60GB/s`
     #[arg(long, value_name = "SIZE[:RATE]", value_parser = sizes::ram, allow_hyphen_values = true)]
     pub(crate) ram: Option<(u64, Option<u64>)>,
-    /// How fast the disk is read, for a model that does not fit: `3GB/s` [default: as measured on the model's file]
+    /// Read speed of the disk, for a model that does not fit: `3GB/s` [default: measured on the model's file]
     #[arg(long, value_name = "RATE", value_parser = sizes::rate, requires = "allow_paging")]
     pub(crate) disk_rate: Option<u64>,
-    /// The processor of a host instead of this one: its cores, and the memory that it is rated for: `Ryzen 9 7950X`,
-    /// `M3 Max`, `EPYC 9654`, `DGX Spark`, `Strix Halo`
+    /// Processor of the host instead of this one, with its cores and its rated memory: `Ryzen 9 7950X`, `M3 Max`, `EPYC
+    /// 9654`, `DGX Spark`, `Strix Halo`
     #[arg(long, value_name = "NAME", value_parser = cpu)]
     pub(crate) cpu: Option<String>,
-    /// The memory of a host instead of this one's, by type and channels or bits of its bus: `DDR5-5600 x2`,
-    /// `LPDDR5X-8000 256-bit`, `DDR4`
+    /// Memory type of the host instead of this one's, with channels or bus width: `DDR5-5600 x2`, `LPDDR5X-8000
+    /// 256-bit`, `DDR4`
     #[arg(long, value_name = "TYPE [xCHANNELS|BITS-bit]", value_parser = memory)]
     pub(crate) memory: Option<Bandwidth>,
-    /// What is loaded beside the model: `mmproj=FILE`, `draft=FILE`; several times for several
+    /// Loads a file beside the model: `mmproj=FILE`, `draft=FILE`; repeat for several
     #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<(CompanionRole, PathBuf)>,
-    /// Tokens of an image at most, where the mmproj takes images of any size; 0 is no limit
+    /// Maximum tokens of an image, if the mmproj accepts images of any size; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
     #[command(flatten)]
     pub(crate) adapters: AdapterArgs,
-    /// Answers by arithmetic alone, without asking llama.cpp
+    /// Plans by arithmetic alone, without asking llama.cpp
     #[arg(long)]
     pub(crate) no_probe: bool,
-    /// Prints the predicted speed by layers on the GPU too
+    /// Also prints the predicted speed by layers on the GPU
     #[arg(long)]
     pub(crate) curve: bool,
-    /// Draws the plan into a file: the memory of each device, the cliff with the plan's point, speed by depth. `.svg`
-    /// is the picture, `.html` a page with it that needs no other file
+    /// Draws the plan to a file: the memory of each device, the cliff with the plan's point, speed by depth. `.svg` is
+    /// the picture, `.html` a self-contained page with the picture
     #[arg(long, value_name = "FILE.svg|FILE.html", value_parser = picture::file)]
     pub(crate) picture: Option<PathBuf>,
     /// Prints JSON, all sizes in bytes
@@ -288,7 +286,7 @@ const HOST_PARTS: &[(&str, HostParts)] = &[
     ("experts", HostParts::Experts),
     ("ffn", HostParts::FeedForward),
 ];
-/// llama.cpp's names, and `model` for the model's own.
+/// llama.cpp's names, and `model` for the model's own pooling.
 const POOLING: &[(&str, Pooling)] = &[
     ("model", Pooling::Model),
     ("none", Pooling::None),
@@ -298,26 +296,26 @@ const POOLING: &[(&str, Pooling)] = &[
     ("rank", Pooling::Rank),
 ];
 
-/// A value by its name, which shells can complete.
+/// A value by its name, so that shells can complete it.
 fn one_of<T: Copy + Send + Sync + 'static>(all: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
     let names = PossibleValuesParser::new(all.iter().map(|(name, _)| *name));
     names.try_map(|name| all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or("no such value"))
 }
 
 impl PlanArgs {
-    /// What is asked of the planner.
+    /// The planner's request.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.ask.request().at(self.at.as_slice()).draft_max(self.mtp.unwrap_or(0));
         self.settings.set(&mut request.params);
-        // It makes room for the logits of a whole batch, as llama.cpp does by default. llama-server, which
-        // Ollama runs too, asks for one per sequence (server_output_limits).
+        // Reserves logits for a whole batch, as llama.cpp does by default. llama-server, which Ollama runs too,
+        // requests one row for each sequence (server_output_limits).
         if self.emit.is_some_and(Tool::keeps_all_logits) {
             request = request.n_outputs_max(0);
         }
         if let Some(pooling) = self.embeddings {
             request = request.embeddings(pooling);
         }
-        // One is what nobody has asked for.
+        // The default is 1.
         if self.seqs > 1 {
             request = request.n_seq_max(self.seqs);
         }
@@ -330,13 +328,13 @@ impl AskArgs {
         self.over(Request::new())
     }
 
-    /// What is asked for here, and in all else what `request` has.
+    /// Applies these settings to a request.
     pub(crate) fn over(&self, mut request: Request) -> Request {
         if let Some(n_batch) = self.batch_size {
             request = request.n_batch(n_batch);
         }
         if let Some(ubatch) = self.ubatch {
-            // A computation is a part of a batch: a larger one needs a larger batch.
+            // A ubatch is a part of a batch, so a larger ubatch needs a larger batch.
             let n_batch = self.batch_size.unwrap_or(Request::new().params.n_batch.max(ubatch));
             request = request.n_ubatch(ubatch).n_batch(n_batch);
         }
@@ -361,14 +359,14 @@ impl AskArgs {
     }
 }
 
-/// What `--kv` says: a type of keys and values, or the widest type and how far it may be left.
+/// The value of `--kv`: a type of keys and values, or the widest type and the permitted alternatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kv {
     ty: KvType,
     choice: KvCache,
 }
 
-/// A type, or `auto`.
+/// Parses a type, or `auto`.
 fn kv(text: &str) -> Result<Kv, String> {
     if text.get(..4).is_some_and(|begin| begin.eq_ignore_ascii_case("auto")) {
         let choice = text.parse().map_err(|error: ParseError| error.to_string())?;
@@ -378,7 +376,7 @@ fn kv(text: &str) -> Result<Kv, String> {
     Ok(Kv { ty, choice: KvCache::Given })
 }
 
-/// As common/arg.cpp reads `--flash-attn`.
+/// Parses `--flash-attn` like common/arg.cpp.
 fn flash_attn(text: &str) -> Result<FlashAttention, String> {
     match text {
         "auto" | "-1" => Ok(FlashAttention::Auto),
@@ -388,7 +386,7 @@ fn flash_attn(text: &str) -> Result<FlashAttention, String> {
     }
 }
 
-/// As common/arg.cpp reads `--n-gpu-layers`: -1 is `auto`, and less is `all`.
+/// Parses `--n-gpu-layers` like common/arg.cpp: -1 is `auto`, and a smaller number is `all`.
 fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
     match (text, text.parse::<i64>()) {
         ("auto", _) | (_, Ok(-1)) => Ok(GpuLayers::Auto),
@@ -400,7 +398,7 @@ fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
     }
 }
 
-/// `auto`, as trained, so many tokens, or at least so many.
+/// Parses `auto`, 0 for the training context, a number of tokens, or a minimum number.
 fn context(text: &str) -> Result<Context, String> {
     match text {
         "auto" => return Ok(Context::Auto),
@@ -416,7 +414,7 @@ fn context(text: &str) -> Result<Context, String> {
     tokens.map(of).ok_or_else(|| format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`"))
 }
 
-/// What a file is for, and the file.
+/// Parses a companion's role and its file.
 fn beside(text: &str) -> Result<(CompanionRole, PathBuf), String> {
     match text.split_once('=') {
         Some(("mmproj" | "draft", "")) => Err("the file is missing behind `=`".to_owned()),
@@ -426,17 +424,17 @@ fn beside(text: &str) -> Result<(CompanionRole, PathBuf), String> {
     }
 }
 
-/// The name of a processor that the catalogue knows.
+/// The name of a processor in the catalogue.
 fn cpu(text: &str) -> Result<String, String> {
     Host::named(text, 1).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// How fast memory of this notation is read.
+/// The bandwidth of memory in this notation.
 fn memory(text: &str) -> Result<Bandwidth, String> {
     Host::memory(text).map_err(|error| error.to_string())
 }
 
-/// A name and a value, which is JSON or else a text.
+/// A name and a value, which is JSON or otherwise text.
 fn variable(text: &str) -> Result<(String, Value), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => {
@@ -447,13 +445,13 @@ fn variable(text: &str) -> Result<(String, Value), String> {
     }
 }
 
-/// Seconds, with a fraction or without.
+/// Parses seconds, with or without a fraction.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| "seconds are a number such as 2 or 0.5".to_owned())
+    seconds.ok_or_else(|| "SECONDS is a number such as 2 or 0.5".to_owned())
 }
 
-/// `4096+512`: a prompt and its reply.
+/// Parses `4096+512`: a prompt and its reply.
 fn workload(text: &str) -> Result<Workload, String> {
     match text.split_once('+').and_then(|(prompt, reply)| Some((prompt.parse().ok()?, reply.parse().ok()?))) {
         Some((prompt, reply)) if prompt <= MAX_TOKENS && (1..=MAX_TOKENS).contains(&reply) => {
@@ -465,14 +463,14 @@ fn workload(text: &str) -> Result<Workload, String> {
     }
 }
 
-/// The script that makes a shell complete the arguments, without the last line break, as all answers are.
+/// The shell's completion script, without the last line break like all answers.
 pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "autoplace", &mut script);
     String::from_utf8_lossy(&script).trim_end().to_owned()
 }
 
-/// A message in one line without control characters: a model's name may hold anything.
+/// A message in one line without control characters: a model's name may contain any.
 pub(crate) fn in_one_line(message: &str) -> String {
     let plain = message.replace(char::is_control, " ");
     plain.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,5 +1,5 @@
-//! Isolation: the model runs in a child process. A crash of llama.cpp is an error in the application, or less: another
-//! child loads the model and continues after the last token.
+//! Isolation: the model runs in a child process. A crash of llama.cpp is only an error in the application. With
+//! `OnDeath::Resume` it is not even an error: another child loads the model and continues after the last token.
 
 use std::path::Path;
 

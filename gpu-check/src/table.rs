@@ -131,7 +131,7 @@ fn speeds(score: &Result<Score, String>) -> String {
     }
 }
 
-/// A model as a header.
+/// A model of which only the header exists.
 struct Model {
     name: &'static str,
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! `clients`: small programs of the clients that people use, in Python and JavaScript, against `autoplace serve`.
+//! `clients`: runs small programs of popular clients, in Python and JavaScript, against `autoplace serve`.
 //!
 //! In: lists of pinned packages (`xtask/clients`). Out: the ignored test of `cli/tests/program/serve_client.rs`, which
 //! runs each program of `xtask/clients/programs`.
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use crate::python;
 use crate::workspace::{Workspace, run, succeeds};
 
-/// What OpenAI's own client needs, and the hub's test.
+/// Packages of OpenAI's own client and of the hub's test.
 pub(crate) const OPENAI: &str = "xtask/clients/requirements.txt";
 /// What the clients of the step `clients` need beside it, and their programs, by what stands behind `use_` in their
 /// names.
@@ -31,7 +31,7 @@ const OTHERS: [(&str, &[&str]); 3] = [
 ];
 const OF_JAVASCRIPT: [&str; 4] = ["openai", "langchain", "ai", "ai_openai"];
 
-/// All clients, outside of the CI: they are some hundred packages.
+/// Runs all clients. They need some hundred packages, so the CI does not run them.
 pub(crate) fn clients(workspace: &Workspace) -> Result<()> {
     let mut programs = of_few(workspace)?;
     programs.extend(programs_in_python(workspace, &OTHERS)?);
@@ -43,7 +43,7 @@ pub(crate) fn clients(workspace: &Workspace) -> Result<()> {
     }
     run(Command::new("npm").args(["ci", "--silent", "--no-audit", "--no-fund"]).current_dir(&folder))?;
     for name in OF_JAVASCRIPT {
-        // A module finds packages from the folder that it lies in.
+        // A module looks for packages from its own folder.
         let file = folder.join(format!("use_{name}.mjs"));
         fs::copy(program(workspace, name, "mjs"), &file)?;
         programs.push((PathBuf::from("node"), file));
@@ -53,10 +53,10 @@ pub(crate) fn clients(workspace: &Workspace) -> Result<()> {
     run(test.env(PROGRAMS, list(&programs)?))
 }
 
-/// The variable that has the programs: an interpreter and a file, a line each, with a tab between.
+/// The variable with the programs: an interpreter and a file on each line, separated by a tab.
 pub(crate) const PROGRAMS: &str = "AUTOPLACE_CLIENTS";
 
-/// Those of the step `clients`.
+/// The clients of the step `clients`.
 pub(crate) fn of_few(workspace: &Workspace) -> Result<Vec<(PathBuf, PathBuf)>> {
     programs_in_python(workspace, &FEW)
 }

@@ -108,7 +108,7 @@ impl Process {
 
     /// The known program with this file name.
     pub(super) fn program(&self) -> Option<Program> {
-        // Other uses of the same name are clients of a server.
+        // With other arguments, these programs are clients of a server.
         let is_server = self.words.get(1).is_some_and(|word| word == "serve");
         match self.name().to_lowercase().as_str() {
             "llama-server" => Some(Program::LlamaServer),

@@ -28,7 +28,7 @@ use super::texts::ShiftArgs;
 use crate::stop::Stop;
 use crate::template;
 
-/// The key, where no file has it.
+/// The environment variable of the key, used without a key file.
 const KEY: &str = "AUTOPLACE_API_KEY";
 
 /// The arguments of `serve`.
@@ -36,14 +36,14 @@ const KEY: &str = "AUTOPLACE_API_KEY";
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     load: LoadArgs,
-    /// Answers that are generated at once (`-np`); they share the context out, of which each has at least 4096 tokens
-    /// where `--ctx` does not say otherwise
+    /// Maximum number of simultaneous answers (`-np`). They share the context; without `--ctx` each has at least 4096
+    /// tokens
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=64), conflicts_with = "plan")]
     parallel: u32,
-    /// Answers that wait while others are generated; what is more is refused
+    /// Maximum number of waiting answers; further requests are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
-    /// What clients call the model [default: the file's name]
+    /// The model's name for clients [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
     /// GGUF file of a model for embeddings, which goes by its file's name
@@ -59,7 +59,7 @@ pub(crate) struct ServeArgs {
     /// Family of the chat template, or a file with one [default: the model's own]
     #[arg(long, value_name = "NAME|FILE")]
     template: Option<String>,
-    /// Refuses tools that the chat template does not show, instead of describing them in the system's message
+    /// Refuses tools that the chat template does not show, instead of describing them in the system message
     #[arg(long)]
     no_tool_descriptions: bool,
     /// Address to listen on
@@ -72,37 +72,37 @@ pub(crate) struct ServeArgs {
     /// AUTOPLACE_API_KEY, if it is set]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// The key itself, which others see in the list of processes
+    /// The key itself, visible in the list of processes
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     shift: ShiftArgs,
-    /// Loads the LoRA adapters and computes without them, until a request names some or `POST /lora-adapters` does
+    /// Loads the LoRA adapters without applying them until a request or `POST /lora-adapters` does
     #[arg(long)]
     lora_init_without_apply: bool,
-    /// Lets everybody in who can reach it: what `--host` needs beyond this machine, where there is no key
+    /// Admits everybody without a key: required for a `--host` beyond this machine if there is no key
     #[arg(long)]
     without_key: bool,
-    /// Name that clients call this server by, beside `localhost` and addresses; several times for several
+    /// Another name of this server for clients, besides `localhost` and addresses; repeat for several
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
-    /// Site whose pages may use this server, such as `https://chat.example`; several times for several
+    /// A site whose pages may use this server, such as `https://chat.example`; repeat for several
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<HeaderValue>,
-    /// Runs each model in a process of its own, in whose place another one comes where it dies
+    /// Runs each model in its own process, which is replaced if it dies
     #[arg(long)]
     isolated: bool,
-    /// How long such a process may show no sign of life before another one takes its place
+    /// Seconds without a sign of life after which such a process is replaced
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = value_parser!(u64).range(1..=86_400))]
     silent: u64,
-    /// What a client has to send the head of a request, and then its body; and answers to end after Ctrl-C
+    /// Seconds for a client to send a request's head, then its body; and for answers to end after Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 }
 
-/// Serves a model until Ctrl-C, then lets what runs finish; a second one ends it.
+/// Serves a model until Ctrl-C, then lets running requests finish. A second Ctrl-C ends them.
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let key = args.key()?;
     let stop = Stop::listen()?;
@@ -113,24 +113,24 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let Some(path) = args.load.source.path(&request, &stop)? else { return Ok(ExitCode::from(130)) };
     let template = args.template.as_deref();
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
-    // The smaller one first: the other takes what is left.
+    // The smaller model is loaded first; the other one takes the remaining memory.
     let embedding = args.embed.as_deref().map(|it| args.embedder(it)).transpose()?;
     let reranking = args.reranker.as_deref().map(|it| args.reranking(it)).transpose()?;
     let isolated = |builder: ModelBuilder| builder.isolation(args.isolation());
     let Some(model) = args.load.load(&path, request, &stop, isolated)? else { return Ok(ExitCode::from(130)) };
-    // What a slow client has not read yet is kept: not too much of it.
+    // Bounds the buffers of slow clients.
     let engine = Engine::builder(&model).queue(args.queue).ahead(256).start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
     if args.shift.context_shift {
-        // A model that cannot shift is an error now, and not of each request.
+        // A model that cannot shift its context is an error now instead of in each request.
         let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());
         engine.submit(text)?.into_text()?;
     }
     if args.lora_init_without_apply {
         api.apply_no_adapters();
     }
-    // A model without a template answers prompts, and says so where a chat is asked for.
+    // A model without a template answers prompts; chat requests get an error.
     if let Some(template) = template.or_else(|| ChatTemplate::from_header(model.header().ok()?).ok()) {
         if !template.supports_tools() {
             note(match args.no_tool_descriptions {
@@ -194,7 +194,7 @@ impl ServeArgs {
         Isolation::Process(worker.on_death(OnDeath::Resume { attempts: 2 }))
     }
 
-    /// With the pooling that the model names, or the mean.
+    /// Loads the embedding model with the pooling that it names, or the mean.
     fn embedder(&self, path: &Path) -> Result<Embedder, Box<dyn Error>> {
         let load = |pooling| Model::builder(path).embeddings(pooling).isolation(self.isolation()).load();
         let model = match load(Pooling::Model) {
@@ -209,7 +209,7 @@ impl ServeArgs {
         Ok(model?.embedder()?)
     }
 
-    /// The key, if there is one. An error where there is none and others than this machine's users could reach it.
+    /// The key, if there is one. Without a key, an address that others can reach is an error.
     fn key(&self) -> Result<Option<String>, String> {
         if let Some(key) = &self.api_key {
             return Ok(Some(key.clone()));

@@ -11,7 +11,7 @@ use super::Store;
 const MOST_SETTINGS: u64 = 1 << 20;
 
 /// A home folder and environment variables, which decide where tools keep their models.
-/// [`Models::local`](super::Models::local) takes this process's.
+/// [`Models::local`](super::Models::local) uses the environment of this process.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     home: Option<PathBuf>,
