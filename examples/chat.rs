@@ -10,11 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
-use autoplace::AbortHandle;
-use autoplace::Model;
-use autoplace::chat::ReplyPart;
-use autoplace::generate::Chat;
 use autoplace::plan::Context;
+use autoplace::{AbortHandle, Chat, Model, ReplyPart};
 use autoplace_examples::{DEMO_MODEL, read_template};
 use clap::Parser;
 

@@ -80,8 +80,9 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut builder = Model::builder(&args.model)
         .context(args.ctx.map_or(Context::Default, Context::Tokens))
         .n_gpu_layers(args.ngl.map_or(GpuLayers::Auto, GpuLayers::Exactly))
-        .progress(move |done| {
-            bar.set_position((done * 100.0) as u64);
+        .progress(move |progress| {
+            bar.set_message(progress.stage.doing());
+            bar.set_position((progress.done * 100.0) as u64);
             !flag.load(Relaxed)
         });
     if let Some(file) = args.plan {
@@ -118,6 +119,6 @@ fn run(args: Args, interrupted: &Arc<AtomicBool>) -> anyhow::Result<()> {
 /// A progress bar that appears only on a terminal and is erased at the end.
 fn progress_bar() -> ProgressBar {
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(100) } else { ProgressBar::hidden() };
-    bar.with_style(ProgressStyle::with_template("loading {bar:40} {pos}%").expect("a valid template"))
+    bar.with_style(ProgressStyle::with_template("{msg} {bar:40} {pos}%").expect("a valid template"))
         .with_finish(indicatif::ProgressFinish::AndClear)
 }

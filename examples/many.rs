@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use anyhow::Context as _;
-use autoplace::Model;
-use autoplace::generate::{Engine, Shutdown, Statistics, TokenStream};
+use autoplace::generate::{Shutdown, Statistics};
 use autoplace::plan::Request;
+use autoplace::{Engine, Model, TokenStream};
 use autoplace_examples::DEMO_MODEL;
 use clap::Parser;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};

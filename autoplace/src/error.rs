@@ -1,7 +1,6 @@
 //! The error type of the whole crate, with queries that work for every source.
 
-use llama_sys::Cause;
-
+use crate::plan::Advice;
 use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
 
 /// An error of any module of this crate. `?` converts the narrower errors of the modules.
@@ -14,7 +13,10 @@ use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
 ///
 /// match answer("model.gguf") {
 ///     Ok(text) => println!("{text}"),
-///     Err(error) if error.is_out_of_memory() => println!("close other programs: {error}"),
+///     Err(error) if error.is_out_of_memory() => match error.advice() {
+///         Some(advice) => println!("{error}\n{advice}"), // what makes it fit
+///         None => println!("close other programs: {error}"),
+///     },
 ///     Err(error) if error.is_bad_file() => println!("download it again: {error}"),
 ///     Err(error) => println!("{error}"),
 /// }
@@ -39,84 +41,150 @@ pub enum Error {
 /// A lack of memory: the device, the needed bytes, and the free bytes.
 type Lack<'a> = (&'a str, Option<u64>, Option<u64>);
 
-impl Error {
-    /// Whether memory ran short: no placement fits, another program took the memory, or a device refused it.
-    #[must_use]
-    pub fn is_out_of_memory(&self) -> bool {
-        self.lack().is_some()
-    }
+/// The errors that an error of any call wraps.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Underneath<'a> {
+    pub(crate) load: Option<&'a load::Error>,
+    pub(crate) native: Option<&'a llama_sys::Error>,
+    pub(crate) worker: Option<&'a worker::Error>,
+}
 
-    /// Whether a file is bad: a model or an adapter that cannot be read, is damaged, or exceeds llama.cpp's limits.
-    #[must_use]
-    pub fn is_bad_file(&self) -> bool {
+impl<'a> Underneath<'a> {
+    fn is_bad_file(self) -> bool {
         use load::Error::{Adapter, Gguf, Mtp, Profile};
-        if matches!(self.load(), Some(Gguf(_) | Profile(_) | Adapter(_) | Mtp(_))) {
+        if matches!(self.load, Some(Gguf(_) | Profile(_) | Adapter(_) | Mtp(_))) {
             return true;
         }
-        if let Some(worker::Error::Answered { kind, .. }) = self.worker() {
+        if let Some(worker::Error::Answered { kind, .. }) = self.worker {
             return ["Gguf", "Profile", "Adapter", "Mtp"].contains(&kind.as_str());
         }
         use llama_sys::Error::{AdapterLoad, ModelLoad, Unreadable};
-        let refused = matches!(self.native(), Some(Unreadable { .. } | ModelLoad { .. } | AdapterLoad { .. }));
-        refused && !self.is_out_of_memory()
+        let refused = matches!(self.native, Some(Unreadable { .. } | ModelLoad { .. } | AdapterLoad { .. }));
+        refused && self.lack().is_none()
     }
 
-    /// Whether the caller aborted: with an [`AbortHandle`](crate::AbortHandle), or with a progress callback of a load
-    /// or a fetch.
-    #[must_use]
-    pub fn is_aborted(&self) -> bool {
+    fn is_aborted(self) -> bool {
         #[cfg(feature = "hub")]
-        if let Some(load::Error::Hub(crate::hub::Error::Cancelled { .. })) = self.load() {
+        if let Some(load::Error::Hub(crate::hub::Error::Cancelled { .. })) = self.load {
             return true;
         }
         use llama_sys::Error::{Aborted, LoadCancelled};
-        matches!(self.native(), Some(Aborted | LoadCancelled { .. }))
+        matches!(self.native, Some(Aborted | LoadCancelled { .. }))
     }
 
-    /// The device that lacks memory: the GPU's display name or ggml's name, or `host`.
-    #[must_use]
-    pub fn device(&self) -> Option<&str> {
-        self.lack().map(|(device, ..)| device)
+    fn lack(self) -> Option<Lack<'a>> {
+        self.native.and_then(of_native).or_else(|| of_load(self.load?))
     }
 
-    /// Bytes that the device would have needed, if known.
-    #[must_use]
-    pub fn needed(&self) -> Option<u64> {
-        self.lack()?.1
+    fn advice(self) -> Option<&'a Advice> {
+        advice_of(self.load?)
     }
+}
 
-    /// Bytes that were free on the device, if known.
-    #[must_use]
-    pub fn free(&self) -> Option<u64> {
-        self.lack()?.2
+fn advice_of(error: &load::Error) -> Option<&Advice> {
+    match error {
+        load::Error::Plan(error) => error.advice(),
+        load::Error::AllAttempts { source, .. } => advice_of(source),
+        _ => None,
     }
+}
 
-    fn load(&self) -> Option<&load::Error> {
+/// The queries that every error type of the crate answers.
+macro_rules! questions {
+    ($($error:ty),+) => {$(
+        impl $error {
+            /// Whether memory ran short: no placement fits, another program took the memory, or a device refused it.
+            #[must_use]
+            pub fn is_out_of_memory(&self) -> bool {
+                self.underneath().lack().is_some()
+            }
+
+            /// Whether a file is bad: a model or an adapter that cannot be read, is damaged, or exceeds llama.cpp's
+            /// limits.
+            #[must_use]
+            pub fn is_bad_file(&self) -> bool {
+                self.underneath().is_bad_file()
+            }
+
+            /// Whether the caller aborted: with an [`AbortHandle`](crate::AbortHandle), or with a progress callback of a
+            /// load or a fetch.
+            #[must_use]
+            pub fn is_aborted(&self) -> bool {
+                self.underneath().is_aborted()
+            }
+
+            /// The device that lacks memory: the GPU's display name or ggml's name, or `host`.
+            #[must_use]
+            pub fn device(&self) -> Option<&str> {
+                self.underneath().lack().map(|(device, ..)| device)
+            }
+
+            /// Bytes that the device would have needed, if known.
+            #[must_use]
+            pub fn needed(&self) -> Option<u64> {
+                self.underneath().lack()?.1
+            }
+
+            /// Bytes that were free on the device, if known.
+            #[must_use]
+            pub fn free(&self) -> Option<u64> {
+                self.underneath().lack()?.2
+            }
+
+            /// The changes with which a model would fit that fits nowhere. Each change was planned; the message ends with
+            /// the cheapest. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice on a model that fits in
+            /// part.
+            #[must_use]
+            pub fn advice(&self) -> Option<&Advice> {
+                self.underneath().advice()
+            }
+        }
+    )+};
+}
+
+questions!(Error, load::Error, generate::Error, embed::Error);
+
+impl Error {
+    fn underneath(&self) -> Underneath<'_> {
         match self {
-            Self::Load(error) => Some(error),
-            Self::Generate(generate::Error::Load(error)) | Self::Embed(embed::Error::Load(error)) => Some(error),
-            _ => None,
+            Self::Load(error) => error.underneath(),
+            Self::Generate(error) => error.underneath(),
+            Self::Embed(error) => error.underneath(),
+            Self::Watch(_) => Underneath::default(),
         }
     }
+}
 
-    fn native(&self) -> Option<&llama_sys::Error> {
-        match (self, self.load()) {
-            (Self::Generate(generate::Error::Native(error)) | Self::Embed(embed::Error::Native(error)), _)
-            | (_, Some(load::Error::Native(error))) => Some(error),
-            _ => None,
+impl load::Error {
+    fn underneath(&self) -> Underneath<'_> {
+        let underneath = Underneath { load: Some(self), ..Underneath::default() };
+        match self {
+            Self::Native(error) => Underneath { native: Some(error), ..underneath },
+            Self::Worker(error) => Underneath { worker: Some(error), ..underneath },
+            _ => underneath,
         }
     }
+}
 
-    fn worker(&self) -> Option<&worker::Error> {
-        match (self, self.load()) {
-            (Self::Generate(generate::Error::Worker(error)) | Self::Embed(embed::Error::Worker(error)), _)
-            | (_, Some(load::Error::Worker(error))) => Some(error),
-            _ => None,
+impl generate::Error {
+    fn underneath(&self) -> Underneath<'_> {
+        match self {
+            Self::Load(error) => error.underneath(),
+            Self::Native(error) => Underneath { native: Some(error), ..Underneath::default() },
+            Self::Worker(error) => Underneath { worker: Some(error), ..Underneath::default() },
+            _ => Underneath::default(),
         }
     }
+}
 
-    fn lack(&self) -> Option<Lack<'_>> {
-        self.native().and_then(of_native).or_else(|| of_load(self.load()?))
+impl embed::Error {
+    fn underneath(&self) -> Underneath<'_> {
+        match self {
+            Self::Load(error) => error.underneath(),
+            Self::Native(error) => Underneath { native: Some(error), ..Underneath::default() },
+            Self::Worker(error) => Underneath { worker: Some(error), ..Underneath::default() },
+            _ => Underneath::default(),
+        }
     }
 }
 
@@ -153,7 +221,7 @@ fn of_native(error: &llama_sys::Error) -> Option<Lack<'_>> {
     if let Some(refused) = &failure.out_of_memory {
         return Some((&refused.buffer_type, Some(refused.bytes), None));
     }
-    (failure.cause == Cause::HostMemory).then_some(("host", None, None))
+    (failure.cause == llama_sys::Cause::HostMemory).then_some(("host", None, None))
 }
 
 macro_rules! by_way_of {
@@ -220,6 +288,11 @@ mod tests {
         ] {
             assert!(error.is_out_of_memory() && !error.is_bad_file(), "{error}");
             assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
+            // What `load()` returns answers the same.
+            if let Error::Load(error) = &error {
+                assert!(error.is_out_of_memory() && !error.is_aborted(), "{error}");
+                assert_eq!((error.device(), error.needed(), error.free()), (Some(device), needed, free));
+            }
         }
     }
 

@@ -1,4 +1,20 @@
 #![cfg_attr(any(not(doctest), feature = "schemars"), doc = include_str!("../README.md"))]
+//!
+//! # Where things are
+//!
+//! The names of a first program are at the root: [`Model`], [`Chat`], [`Engine`], [`TokenStream`], [`ReplyPart`],
+//! [`Message`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`. The rest is in
+//! rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts, chats, sessions, sampling),
+//! [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own); and, of crates of their own,
+//! [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
+//!
+//! # Logging
+//!
+//! Events go to `tracing`; nothing is printed. `autoplace::load` logs a line for each load (`info`) and attempts that
+//! failed (`warn`), `autoplace::generate` chats that outgrow their context, `autoplace::watch` the sentinel's events,
+//! `autoplace::worker` what workers log. llama.cpp's own lines have the targets `llama`, `ggml`, `ggml::cuda` and so on,
+//! its `INFO` at `debug`. Events have fields; there are no spans. The filter `autoplace=info` shows what an application
+//! wants to know.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -44,8 +60,15 @@ pub use autoplace_hub as hub;
 pub use autoplace_planner::memory::KvType;
 #[doc(no_inline)]
 pub use autoplace_planner::{Plan, Planner, gguf, machine, memory, plan, profile};
+#[doc(no_inline)]
+pub use chat::{Message, ReplyPart, Tool};
 pub use embed::Embedder;
 pub use error::Error;
+#[cfg(feature = "constraints")]
+#[doc(no_inline)]
+pub use generate::Constraint;
+#[doc(no_inline)]
+pub use generate::{Chat, Engine, TokenStream};
 pub use load::{AbortHandle, Model, ModelBuilder};
 #[cfg(fuzzing)]
 pub use serve::read_frames;
@@ -67,6 +90,16 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The Rust in the documentation compiles.
+#[cfg(all(doctest, feature = "schemars", feature = "async"))]
+mod documentation {
+    #[doc = include_str!("../../docs/using.md")]
+    struct Using;
+
+    #[doc = include_str!("../../docs/if-you-know.md")]
+    struct IfYouKnow;
+}
+
 #[cfg(test)]
 mod tests {
     use super::{AbortHandle, Embedder, Model, generate};
@@ -78,6 +111,6 @@ mod tests {
         fn is_shared<T: Clone + Send + Sync>() {}
         is_shared::<(Model, generate::Engine, AbortHandle)>();
         is_sent::<(generate::Chat, generate::Session, generate::TokenStream)>();
-        is_sent::<(generate::ChatStream<'_>, Embedder)>();
+        is_sent::<(generate::ChatStream<&mut generate::Chat>, generate::ChatStream<Box<generate::Chat>>, Embedder)>();
     }
 }

@@ -15,7 +15,7 @@ use crate::embed::remote::{self, Call as EmbedderCall};
 use crate::generate::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
 use crate::load::crossing::Failed;
 use crate::load::remote::Loading;
-use crate::load::{self, AbortHandle, Model, Progress, Pulse, Recipe, worker_build};
+use crate::load::{self, AbortHandle, LoadProgress, Model, Progress, Pulse, Recipe, worker_build};
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate, lock};
 
@@ -139,14 +139,15 @@ impl Served {
     /// Loads the model and reports the outcome.
     fn load(&mut self, recipe: Recipe, wants_progress: bool) -> Result<bool, worker::Error> {
         let (sender, control) = (self.sender.clone(), Arc::clone(&self.control));
-        let mut reported = -1.0;
+        let mut reported: Option<LoadProgress> = None;
         self.model = None;
-        let progress = move |done| {
-            // llama.cpp reports every tensor; steps of a hundredth are enough.
-            if wants_progress && (done - reported >= 0.01 || done >= 1.0) {
-                reported = done;
+        let progress = move |now: LoadProgress| {
+            // llama.cpp calls for every tensor; nobody looks closer than a hundredth.
+            let is_new = reported.is_none_or(|last| now.stage != last.stage || now.done - last.done >= 0.01);
+            if wants_progress && (is_new || now.done >= 1.0) {
+                reported = Some(now);
                 // A lost connection cancels the load below.
-                let _ = sender.send(&load::remote::Reply::Progress(done));
+                let _ = sender.send(&load::remote::Reply::Progress(now));
             }
             control.may_load()
         };

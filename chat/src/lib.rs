@@ -1,7 +1,4 @@
-//! Conversations with a model: messages, tools, and the meaning of answers.
-//!
-//! In: messages. Out: the prompt from the model's own template, and the parts of a model's answer. The crate computes
-//! nothing with models and needs no native library. The crate `autoplace` has the models.
+#![doc = include_str!("../README.md")]
 //!
 //! [`Conversation`] holds the messages, [`ChatTemplate`] renders them as a [`Rendered`] prompt, and [`ReplyParser`]
 //! reads the answer.
@@ -30,7 +27,9 @@ pub use history::with_ids;
 pub use jinja::{Limit, Limits, LocalTime};
 pub use message::{Message, Role, Tool, ToolCall};
 pub use rendered::{Part, Rendered};
-pub use reply::{CallError, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
+pub use reply::{
+    CallError, FinishReason, MalformedCall, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat,
+};
 /// Descriptions of call formats, for building grammars.
 pub mod written {
     pub use crate::reply::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};

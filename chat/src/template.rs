@@ -122,8 +122,15 @@ impl ChatTemplate {
         Self::of(vec![(DEFAULT, source)], special_tokens)
     }
 
-    /// The template of a model family, for a model that ships none: one of [`FAMILIES`](super::FAMILIES). The model's
-    /// publisher names the family; a wrong one makes answers worse without any error.
+    /// The template of a model family, for a model that ships none: `alpaca`, `chatml` (Qwen, Hermes, SmolLM and
+    /// many others), `command-r`, `deepseek`, `gemma`, `llama-2`, `llama-3`, `mistral`, `phi-3`, `vicuna` or `zephyr`
+    /// ([`FAMILIES`](super::FAMILIES)). The model's publisher names the family; a wrong one makes answers worse
+    /// without any error.
+    ///
+    /// ```
+    /// let template = autoplace_chat::ChatTemplate::family("chatml")?;
+    /// # Ok::<(), autoplace_chat::Error>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -489,7 +489,7 @@ mod tests {
             let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).unwrap();
             let Verb::Plan(args) = args.verb else { unreachable!() };
             let program = Request::new().kv_types(KvType::Q8_0, KvType::Q8_0).offload_kqv(false);
-            let params = args.ask.over(program.flash_attention(FlashAttention::Off)).params;
+            let params = args.ask.over(program.flash_attn(FlashAttention::Off)).params;
             (params.type_k, params.offload_kqv, params.flash_attn)
         };
         assert_eq!(over(&[]), (KvType::Q8_0, false, FlashAttention::Off));

@@ -95,7 +95,10 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let mut text = plan.to_string();
     // Advice covers the model alone.
     if args.with.is_empty() {
-        Advice::on(&planner, &plan).to_string().lines().for_each(|line| text += &format!("\n  {line}"));
+        let advice = Advice::on(&planner, &plan);
+        if !advice.is_empty() {
+            advice.to_string().lines().for_each(|line| text += &format!("\n  {line}"));
+        }
     }
     if args.curve {
         text.push_str(&curve(&plan));
@@ -219,14 +222,8 @@ fn curve(plan: &Plan) -> String {
 
 /// An error message with the cheapest change that would make a plan possible.
 fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
-    let advice = match &error {
-        plan::Error::DoesNotFit { .. } => planner.advice().ok(),
-        _ => None,
-    };
-    let mut said = match advice.as_ref().and_then(|advice| advice.changes.first()) {
-        Some(change) => format!("{error}; {change}"),
-        None => error.to_string(),
-    };
+    let error = planner.advised(error);
+    let mut said = error.to_string();
     // The model may still run from disk.
     let paged = matches!(error, plan::Error::DoesNotFit { .. })
         .then(|| planner.clone().with_paging().plan().ok())

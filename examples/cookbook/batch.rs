@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use autoplace::Model;
-use autoplace::generate::{Constraint, Engine};
+use autoplace::{Constraint, Engine, Model};
 
 pub fn run(path: &Path) -> Result<()> {
     let model = Model::builder(path).parallel(4, 256).load()?;

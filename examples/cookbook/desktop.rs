@@ -33,7 +33,10 @@ fn ask(state: &Arc<State>, prompt: String, events: Sender<String>) {
 
 pub fn run(path: &Path) -> Result<()> {
     let state = Arc::new(State::default());
-    let load = Model::builder(path).progress(|done| done <= 1.0); // false cancels
+    let load = Model::builder(path).progress(|progress| {
+        eprintln!("{} {:.0} %", progress.stage.doing(), progress.done * 100.0);
+        true // `false` cancels
+    });
     *state.model.lock().unwrap() = Some(load.load()?);
     let (events, window) = channel();
     ask(&state, "And it came to pass".into(), events);

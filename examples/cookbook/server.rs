@@ -5,8 +5,8 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::Result;
-use autoplace::Model;
-use autoplace::generate::{Engine, Shutdown};
+use autoplace::generate::Shutdown;
+use autoplace::{Engine, Model};
 
 pub fn run(path: &Path) -> Result<()> {
     let model = Model::builder(path).parallel(8, 256).load()?;

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use anyhow::Result;
-use autoplace::Model;
-use autoplace::chat::{ChatTemplate, SpecialTokens, Tool};
+use autoplace::chat::{ChatTemplate, SpecialTokens};
+use autoplace::{Model, Tool};
 use serde_json::json;
 
 const TEMPLATE: &str = "{{ tools }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ";
@@ -17,7 +17,7 @@ pub fn run(path: &Path) -> Result<()> {
     // `model.chat()?` uses the model's own template; this model ships none.
     let template = ChatTemplate::new(TEMPLATE, SpecialTokens::new())?;
     assert!(template.supports_tools());
-    let mut chat = model.chat_with(template).tools([weather]).with(|generate| generate.max_tokens(24));
+    let mut chat = model.chat_with(template).tools([weather]).max_tokens(24);
     let (mut reply, _) = chat.say("Is it raining in Paris?")?.finish()?;
     while !reply.tool_calls.is_empty() {
         for call in &reply.tool_calls {

@@ -22,6 +22,8 @@ mod planning;
 mod search;
 #[path = "../cookbook/server.rs"]
 mod server;
+#[path = "../cookbook/sse.rs"]
+mod sse;
 #[path = "../cookbook/structured.rs"]
 mod structured;
 #[path = "../cookbook/tools.rs"]
@@ -37,7 +39,7 @@ use lora_support::Adapter;
 
 type Recipe = fn(&Path) -> anyhow::Result<()>;
 
-const RECIPES: [(&str, Recipe); 11] = [
+const RECIPES: [(&str, Recipe); 12] = [
     ("batch", batch::run),
     ("cli", cli::run),
     ("desktop", desktop::run),
@@ -47,6 +49,7 @@ const RECIPES: [(&str, Recipe); 11] = [
     ("planning", planning::run),
     ("search", search::run),
     ("server", server::run),
+    ("sse", sse::run),
     ("structured", structured::run),
     ("tools", tools::run),
 ];

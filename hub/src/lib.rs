@@ -1,5 +1,4 @@
-//! From a name to a file: finds the models on this machine, chooses the quantisation that fits it best, and fetches it.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod cache;

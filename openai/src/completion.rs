@@ -19,10 +19,23 @@ use pollster::block_on;
 
 /// An answer under way, of the [`Api`](super::Api). Dropping it cancels what is not generated yet.
 ///
-/// Where the request has asked for a [stream](Self::is_stream), it is a `Stream` of the chunks, or on a thread gives
-/// them by [`chunks`](Self::chunks): each is the data of an event, and after the last comes the API's `[DONE]`, unless
-/// its [events have names](Self::has_named_events). Else
-/// [`response`](Self::response), or [`wait`](Self::wait) on a thread, is the body.
+/// Where the request asks for a [stream](Self::is_stream), it is a `Stream` of the chunks, or on a thread gives them by
+/// [`chunks`](Self::chunks). Else [`response`](Self::response), or [`wait`](Self::wait) on a thread, is the body.
+///
+/// Each chunk is the data of one server-sent event. The API ends a stream with an event `data: [DONE]`, unless its
+/// [events have names](Self::has_named_events): that event is no chunk, and whoever writes the events sends it last.
+///
+/// ```no_run
+/// # fn answer(completion: autoplace_openai::Completion, mut client: impl std::io::Write) -> std::io::Result<()> {
+/// for chunk in completion.chunks() {
+///     match chunk {
+///         Ok(chunk) => write!(client, "data: {chunk}\n\n")?,
+///         Err(error) => write!(client, "data: {}\n\n", error.to_json())?,
+///     }
+/// }
+/// write!(client, "data: [DONE]\n\n")
+/// # }
+/// ```
 #[must_use = "dropping it cancels the request"]
 pub struct Completion {
     frame: Frame,

@@ -1,3 +1,14 @@
+//! ```no_run
+//! use autoplace_runtime::{installed, user_folder};
+//!
+//! for set in installed(&user_folder().expect("a user has a folder for data")) {
+//!     let set = set?;
+//!     set.check()?; // every byte is what the manifest says
+//!     println!("{} bytes: {:?}", set.bytes(), set.manifest.backends);
+//! }
+//! # Ok::<(), autoplace_runtime::Error>(())
+//! ```
+//!
 //! A *runtime* is a complete set of shared libraries in one folder: libllama, ggml, its backends, and autoplace's
 //! interface to them. A program opens it instead of linking llama.cpp. `runtime.json` beside the libraries describes
 //! them.

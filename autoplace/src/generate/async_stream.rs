@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 
 use super::channel::{Bell, channel, spawn};
+use super::chat::Chat;
 use super::chat_stream::ChatStream;
 use super::error::Error;
 use super::token_stream::{Source, TokenStream};
@@ -112,7 +113,7 @@ impl<S: Stream + Unpin> Stream for AsyncStream<S> {
     }
 }
 
-impl ChatStream<'_> {
+impl<C: DerefMut<Target = Chat>> ChatStream<C> {
     /// Converts the answer into a `Stream` of its parts for a task: see [`TokenStream::into_async`].
     ///
     /// # Errors
@@ -124,8 +125,15 @@ impl ChatStream<'_> {
     }
 }
 
+impl<C: DerefMut<Target = Chat>> AsyncStream<ChatStream<C>> {
+    /// Ends the answer and gives the holder of the chat back: see [`ChatStream::into_chat`].
+    pub fn into_chat(self) -> C {
+        self.0.into_chat()
+    }
+}
+
 /// Computes as a [`TokenStream`] does.
-impl Stream for ChatStream<'_> {
+impl<C: DerefMut<Target = Chat> + Unpin> Stream for ChatStream<C> {
     type Item = Result<ReplyPart, Error>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

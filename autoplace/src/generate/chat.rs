@@ -20,15 +20,16 @@ use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, Re
 /// computed again. The tokens of an answer stay as they were generated, even where its text would tokenize differently.
 ///
 /// ```no_run
-/// use autoplace::Model;
-/// use autoplace::chat::ReplyPart;
-/// let mut chat = Model::load("model.gguf")?.chat()?.system("Be brief.");
-/// for part in &mut chat.say("Why is the sky blue?")? {
+/// use autoplace::{Model, ReplyPart};
+/// let mut chat = Model::load("model.gguf")?.chat()?.system("Be brief.").temp(0.2);
+/// let text = chat.say("Why is the sky blue?")?.text()?; // the whole answer
+/// for part in chat.say("And at night?")? {
+///     // ... or piece by piece
 ///     if let ReplyPart::Content(text) = part? {
 ///         print!("{text}");
 ///     }
 /// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok::<(), autoplace::Error>(())
 /// ```
 ///
 /// A clone is an independent conversation. Both share the cells of their common history.
@@ -88,11 +89,11 @@ impl Chat {
         self
     }
 
-    /// Sets how answers are generated:
+    /// Changes how answers are generated: everything that [`Generate`] can set.
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
-    /// let chat = model.chat()?.with(|generate| generate.temp(0.2).max_tokens(400));
+    /// let chat = model.chat()?.with(|generate| generate.repeat_penalty(1.1).logprobs(5));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -101,6 +102,48 @@ impl Chat {
     pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
         self.generate = settings(self.generate);
         self
+    }
+
+    /// The temperature of the answers: see [`Generate::temp`].
+    #[doc(alias = "temperature")]
+    pub fn temp(self, temp: f32) -> Self {
+        self.with(|generate| generate.temp(temp))
+    }
+
+    /// Keeps the likeliest tokens whose probabilities add up to `p`: see [`Generate::top_p`].
+    pub fn top_p(self, p: f32) -> Self {
+        self.with(|generate| generate.top_p(p))
+    }
+
+    /// Keeps the `k` likeliest tokens: see [`Generate::top_k`].
+    pub fn top_k(self, k: u32) -> Self {
+        self.with(|generate| generate.top_k(k))
+    }
+
+    /// Keeps tokens at least `p` times as likely as the likeliest: see [`Generate::min_p`].
+    pub fn min_p(self, p: f32) -> Self {
+        self.with(|generate| generate.min_p(p))
+    }
+
+    /// The seed of the random choices: see [`Generate::seed`].
+    pub fn seed(self, seed: u32) -> Self {
+        self.with(|generate| generate.seed(seed))
+    }
+
+    /// Ends each answer after `n` tokens: see [`Generate::max_tokens`].
+    #[doc(alias = "n_predict")]
+    #[doc(alias = "num_predict")]
+    #[doc(alias = "max_new_tokens")]
+    pub fn max_tokens(self, n: usize) -> Self {
+        self.with(|generate| generate.max_tokens(n))
+    }
+
+    /// Ends each answer before `text` would appear: see [`Generate::stop`].
+    #[doc(alias = "stop_sequence")]
+    #[doc(alias = "antiprompt")]
+    #[doc(alias = "reverse_prompt")]
+    pub fn stop(self, text: impl Into<String>) -> Self {
+        self.with(|generate| generate.stop(text))
     }
 
     setters! {
@@ -165,10 +208,42 @@ impl Chat {
     /// # Errors
     ///
     /// As [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
-    pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<'_>, Error> {
-        self.push(Message::user(content));
-        let begun = self.begin().inspect_err(|_| drop(self.messages.pop()))?;
-        Ok(ChatStream::new(self, begun, true))
+    pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<&mut Self>, Error> {
+        ChatStream::say(self, content)
+    }
+
+    /// As [`say`](Self::say), for a task that keeps the answer longer than the function that asked for it: the stream
+    /// owns the chat. [`into_chat`](super::AsyncStream::into_chat) gives the chat back.
+    ///
+    /// ```no_run
+    /// use autoplace::generate::{Engine, Error};
+    /// use autoplace::ReplyPart;
+    /// use futures_core::Stream;
+    ///
+    /// /// What an HTTP handler returns as server-sent events.
+    /// fn answer(engine: &Engine, question: String) -> Result<impl Stream<Item = Result<ReplyPart, Error>> + use<>, Error> {
+    ///     engine.chat()?.say_async(question)
+    /// }
+    /// ```
+    ///
+    /// For a chat behind a lock there is [`ChatStream::say`], whose stream holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`say`](Self::say), and [`Error::Thread`]. The chat is dropped then; a clone of it is not.
+    #[cfg(feature = "async")]
+    pub fn say_async(self, content: impl Into<String>) -> Result<super::AsyncStream<ChatStream<Box<Self>>>, Error> {
+        ChatStream::say(Box::new(self), content)?.into_async()
+    }
+
+    /// As [`answer`](Self::answer), with a stream that owns the chat: see [`say_async`](Self::say_async).
+    ///
+    /// # Errors
+    ///
+    /// As [`say_async`](Self::say_async).
+    #[cfg(feature = "async")]
+    pub fn answer_async(self) -> Result<super::AsyncStream<ChatStream<Box<Self>>>, Error> {
+        ChatStream::answer(Box::new(self))?.into_async()
     }
 
     /// Adds a user message and requests an answer as a value of a type: see [`Generate::parse`]. The history keeps the
@@ -199,12 +274,11 @@ impl Chat {
     /// # Errors
     ///
     /// [`Error::Template`] when the template refuses the history, and the errors of [`Generate::stream`].
-    pub fn answer(&mut self) -> Result<ChatStream<'_>, Error> {
-        let begun = self.begin()?;
-        Ok(ChatStream::new(self, begun, false))
+    pub fn answer(&mut self) -> Result<ChatStream<&mut Self>, Error> {
+        ChatStream::answer(self)
     }
 
-    fn begin(&mut self) -> Result<(TokenStream, Asked), Error> {
+    pub(super) fn begin(&mut self) -> Result<(TokenStream, Asked), Error> {
         let before = self.window;
         self.begin_within().inspect_err(|_| self.window = before)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::ops::DerefMut;
 use std::task::{Context, Poll, ready};
 
 use llama_sys::Token;
@@ -12,14 +13,18 @@ use super::error::Error;
 use super::piece::FinishReason;
 use super::stats::Statistics;
 use super::token_stream::TokenStream;
-use crate::chat::{Reply, ReplyFormat, ReplyParser, ReplyPart};
+use crate::chat::{Message, Reply, ReplyFormat, ReplyParser, ReplyPart};
 use crate::load::AbortHandle;
 
 /// An iterator over the parts of an answer while it is generated. Dropping it ends the answer; the history keeps the
 /// part that came. If no text came, the message of [`say`](Chat::say) is removed again.
+///
+/// `C` holds the chat while it answers: `&mut Chat` for [`Chat::say`], `Box<Chat>` for `Chat::say_async`,
+/// or a lock's guard.
 #[derive(Debug)]
-pub struct ChatStream<'a> {
-    chat: &'a mut Chat,
+pub struct ChatStream<C: DerefMut<Target = Chat>> {
+    /// `None` only after [`into_chat`](Self::into_chat).
+    chat: Option<C>,
     pub(super) text: TokenStream,
     parser: ReplyParser,
     parts: VecDeque<ReplyPart>,
@@ -32,13 +37,69 @@ pub struct ChatStream<'a> {
     reply: Option<Reply>,
 }
 
-impl<'a> ChatStream<'a> {
-    pub(super) fn new(chat: &'a mut Chat, (text, asked): (TokenStream, Asked), said: bool) -> Self {
-        let Asked { known: prompt, parser, .. } = asked;
-        Self { chat, text, parser, parts: VecDeque::new(), prompt, said, tokens: Vec::new(), reply: None }
+impl<C: DerefMut<Target = Chat>> ChatStream<C> {
+    /// Adds a user message to a chat, and asks for an answer: [`Chat::say`] for a chat in a `Box` or behind a lock. The
+    /// guard of a lock is held until the stream is dropped:
+    ///
+    /// ```no_run
+    /// # use autoplace::generate::{Chat, ChatStream, Error};
+    /// # use std::sync::{Mutex, PoisonError};
+    /// fn answer(chat: &Mutex<Chat>, question: &str) -> Result<String, Error> {
+    ///     let guard = chat.lock().unwrap_or_else(PoisonError::into_inner);
+    ///     ChatStream::say(guard, question)?.text()
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Chat::say`].
+    pub fn say(mut chat: C, content: impl Into<String>) -> Result<Self, Error> {
+        chat.push(Message::user(content));
+        match chat.begin() {
+            Ok(begun) => Ok(Self::new(chat, begun, true)),
+            Err(error) => {
+                chat.messages.pop();
+                Err(error)
+            }
+        }
     }
 
-    /// Runs to the end and returns the whole answer, which has then joined the history.
+    /// Asks for an answer to the messages of a chat: [`Chat::answer`] for a chat in a `Box` or behind a lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chat::answer`].
+    pub fn answer(mut chat: C) -> Result<Self, Error> {
+        let begun = chat.begin()?;
+        Ok(Self::new(chat, begun, false))
+    }
+
+    fn new(chat: C, (text, asked): (TokenStream, Asked), said: bool) -> Self {
+        let Asked { known: prompt, parser, .. } = asked;
+        Self { chat: Some(chat), text, parser, parts: VecDeque::new(), prompt, said, tokens: Vec::new(), reply: None }
+    }
+
+    /// Runs to the end and returns what the answer says, without reasoning and calls of tools. [`finish`](Self::finish)
+    /// also returns those, the statistics, and whether a limit has cut the answer.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the iterator.
+    pub fn text(self) -> Result<String, Error> {
+        Ok(self.finish()?.0.content)
+    }
+
+    /// Ends the answer and returns the holder of the chat. The history keeps the part of the answer that came.
+    pub fn into_chat(mut self) -> C {
+        self.end();
+        match self.chat.take() {
+            Some(chat) => chat,
+            None => unreachable!("only this method takes the chat, and it consumes the stream"),
+        }
+    }
+
+    /// Runs to the end and returns the whole answer, which is in the history then. [`Reply::finish_reason`] says whether
+    /// a limit has cut it.
     ///
     /// # Errors
     ///
@@ -104,21 +165,24 @@ impl<'a> ChatStream<'a> {
         if self.reply.is_some() {
             return;
         }
-        let reply = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain())).finish();
-        if self.said && reply.raw.is_empty() {
-            // Templates expect user and assistant messages to alternate.
-            self.chat.messages.pop();
-        } else {
-            self.chat.remember(mem::take(&mut self.prompt), &reply.raw, &self.tokens);
-        }
-        if !reply.raw.is_empty() {
-            self.chat.messages.push(reply.clone().into_message());
+        let mut reply = mem::replace(&mut self.parser, ReplyParser::new(&ReplyFormat::plain())).finish();
+        reply.finish_reason = Some(self.finish_reason().unwrap_or(FinishReason::Aborted));
+        if let Some(chat) = &mut self.chat {
+            if self.said && reply.raw.is_empty() {
+                // Templates expect user and assistant messages to alternate.
+                chat.messages.pop();
+            } else {
+                chat.remember(mem::take(&mut self.prompt), &reply.raw, &self.tokens);
+            }
+            if !reply.raw.is_empty() {
+                chat.messages.push(reply.clone().into_message());
+            }
         }
         self.reply = Some(reply);
     }
 }
 
-impl Iterator for ChatStream<'_> {
+impl<C: DerefMut<Target = Chat>> Iterator for ChatStream<C> {
     type Item = Result<ReplyPart, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -126,7 +190,7 @@ impl Iterator for ChatStream<'_> {
     }
 }
 
-impl Drop for ChatStream<'_> {
+impl<C: DerefMut<Target = Chat>> Drop for ChatStream<C> {
     fn drop(&mut self) {
         self.end();
     }

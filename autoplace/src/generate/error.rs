@@ -86,7 +86,7 @@ pub enum Error {
     #[error(
         "{} ended the text before its constraint was met, after {} bytes: {}; lists and strings without bounds \
          (`maxItems`, `maxLength`) invite a model to go on and on",
-        limit_of(*limit),
+        limit,
         text.len(),
         end_of(text)
     )]
@@ -147,17 +147,6 @@ const SHOWN: usize = 1000;
 fn end_of(text: &str) -> String {
     let from = (text.len().saturating_sub(SHOWN)..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     format!("{}{:?}", if from > 0 { "..." } else { "" }, &text[from..])
-}
-
-fn limit_of(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::EndOfGeneration => "the model",
-        FinishReason::StopString => "a stop string",
-        FinishReason::MaxTokens => "max_tokens",
-        FinishReason::ContextFull => "the end of the context",
-        FinishReason::Aborted => "an abort",
-        FinishReason::Error => "an error",
-    }
 }
 
 impl From<chat::Error> for Error {

@@ -6,7 +6,7 @@ use super::chat::Chat;
 #[cfg(feature = "schemars")]
 use super::constraint::Constraint;
 use super::error::Error;
-use super::prompt::Prompt;
+use super::prompt::{Prompt, detokenize};
 use super::request::{Generate, Spec};
 use super::sampling::Sampling;
 use super::session::Session;
@@ -52,9 +52,33 @@ impl Model {
     ///
     /// [`Error::Load`] for a model that is not loaded; [`Error::EmptyPrompt`].
     #[doc(alias = "llama_tokenize")]
+    #[doc(alias = "str_to_token")]
     pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<Token>, Error> {
         let prompt = prompt.into();
         self.with_vocab(|vocab| prompt.tokenize(vocab))?
+    }
+
+    /// The text of these tokens, without the control tokens among them. Bytes that are no whole character become U+FFFD.
+    ///
+    /// The tokens of a whole text, as [`tokenize`](Self::tokenize) gives them, are that text again: the space that some
+    /// vocabularies put before a text is left out.
+    ///
+    /// ```no_run
+    /// let model = autoplace::Model::load("model.gguf")?;
+    /// let tokens = model.tokenize("Once upon a time")?;
+    /// assert_eq!(model.detokenize(&tokens)?, "Once upon a time");
+    /// # Ok::<(), autoplace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] for a model that is not loaded; [`Error::Native`] for a number that is no token of the
+    /// vocabulary.
+    #[doc(alias = "llama_detokenize")]
+    #[doc(alias = "token_to_piece")]
+    #[doc(alias = "decode")]
+    pub fn detokenize(&self, tokens: &[Token]) -> Result<String, Error> {
+        self.with_vocab(|vocab| detokenize(vocab, tokens))?
     }
 
     /// The number of tokens of a prompt: see [`tokenize`](Self::tokenize).

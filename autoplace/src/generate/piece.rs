@@ -6,24 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use super::stats::Statistics;
 
-/// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// The model chose a token that ends the text or turn.
-    EndOfGeneration,
-    /// A stop string appeared.
-    StopString,
-    /// `max_tokens` were generated.
-    MaxTokens,
-    /// The context is full.
-    ContextFull,
-    /// The text was aborted, or its reader has gone.
-    Aborted,
-    /// An error, which the iterator returned.
-    Error,
-}
+pub use crate::chat::FinishReason;
 
 /// Identifies a text of a [`Session`](super::Session). A session never uses an identifier twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -113,7 +96,7 @@ impl Progress {
                 return None;
             }
             Err(error) => {
-                self.finished = Some(FinishReason::Error);
+                self.finish(FinishReason::Error);
                 return Some(Err(error));
             }
         };
@@ -122,7 +105,7 @@ impl Progress {
             text.push_str(&piece.text);
         }
         if let Some(end) = &piece.end {
-            self.finished = Some(end.reason);
+            self.finish(end.reason);
             if !end.meets_constraint {
                 let text = self.text.take().unwrap_or_default();
                 self.error = Some(Error::Incomplete { limit: end.reason, text });
@@ -134,10 +117,15 @@ impl Progress {
         Some(Ok(piece))
     }
 
+    fn finish(&mut self, reason: FinishReason) {
+        self.finished = Some(reason);
+        self.statistics.finish_reason = Some(reason);
+    }
+
     /// Marks the text as aborted, unless it has ended.
     pub(super) fn abort(&mut self) {
         if self.finished.is_none() {
-            self.finished = Some(FinishReason::Aborted);
+            self.finish(FinishReason::Aborted);
             self.error = self.text.take().map(|text| Error::Incomplete { limit: FinishReason::Aborted, text });
         }
     }

@@ -119,6 +119,25 @@ impl Prompt {
     }
 }
 
+/// The text of these tokens, without control tokens. Of a whole text, the space that SentencePiece put before it is left
+/// out; a continuation keeps its first space.
+pub(super) fn detokenize(vocab: &Vocab, tokens: &[Token]) -> Result<String, Error> {
+    let bytes = pieces(vocab, tokens)?;
+    let is_whole_text = vocab.added_tokens().bos.is_none_or(|bos| tokens.first() == Some(&bos));
+    let has_added_space =
+        is_whole_text && bytes.starts_with(b" ") && pieces(vocab, &vocab.tokenize("a", false, false)?)? == b" a";
+    Ok(String::from_utf8_lossy(&bytes[usize::from(has_added_space)..]).into_owned())
+}
+
+/// The bytes of these tokens, one after the other.
+fn pieces(vocab: &Vocab, tokens: &[Token]) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    for token in tokens {
+        vocab.append_piece(*token, false, &mut bytes)?;
+    }
+    Ok(bytes)
+}
+
 macro_rules! from {
     ($($from:ty => $kind:ident),+) => {$(
         impl From<$from> for Prompt {

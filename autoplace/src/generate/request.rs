@@ -148,6 +148,9 @@ impl Generate {
         /// Replaces the prompt.
         prompt(prompt: impl Into<Prompt>) spec.prompt = prompt.into();
         /// Ends after `n` tokens. Default: at the end of the text or of the context.
+        #[doc(alias = "n_predict")]
+        #[doc(alias = "num_predict")]
+        #[doc(alias = "max_new_tokens")]
         max_tokens(n: usize) spec.limits.max_tokens = n;
         /// Reuses the tokens of the prompt that the context still holds from earlier texts. Those tokens may have been
         /// rounded differently, so the same seed can give another text.
@@ -161,6 +164,9 @@ impl Generate {
         /// Decides how the text continues when the context is full. Default: the text ends.
         when_full(when_full: WhenFull) spec.when_full = when_full;
         /// Ends the text before `text` would appear. Each call adds one stop string.
+        #[doc(alias = "stop_sequence")]
+        #[doc(alias = "reverse_prompt")]
+        #[doc(alias = "antiprompt")]
         stop(text: impl Into<String>) spec.stops.push(text.into());
         /// Ends the text at this token, as at the model's own end tokens (vLLM's `stop_token_ids`). The token's
         /// characters are not part of the answer. Each call adds one token.
@@ -186,6 +192,10 @@ impl Generate {
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         #[cfg(feature = "constraints")]
+        #[doc(alias = "grammar")]
+        #[doc(alias = "json_schema")]
+        #[doc(alias = "response_format")]
+        #[doc(alias = "format")]
         constraint(constraint: Constraint) spec.constraint = Some(constraint);
         /// Drafts the next tokens, so that several are computed at once. Except for rounding, the text does not change.
         /// The [`Statistics`](super::Statistics) count the accepted draft tokens. Drafting pauses by itself while it
@@ -194,6 +204,7 @@ impl Generate {
         /// The model must be loaded with room for drafts: [`Request::draft_max`](crate::plan::Request::draft_max).
         /// Without that room, or with a memory that cannot discard tokens, the text is generated without drafts, and
         /// [`Statistics::drafts_off`](super::Statistics::drafts_off) gives the reason. Default: [`Speculation::Off`].
+        #[doc(alias = "draft")]
         speculate(speculation: Speculation) spec.speculation = speculation.in_range();
         /// Drafts the next tokens with a closure of the application, in place of [`speculate`](Self::speculate). The
         /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. A step
@@ -228,6 +239,7 @@ impl Generate {
         /// ([`Model::sampling`](crate::Model::sampling)).
         sampling(sampling: Sampling) spec.sampling = sampling;
         /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
+        #[doc(alias = "temperature")]
         temp(temp: f32) spec.sampling.temperature = temp;
         /// Keeps the `k` likeliest tokens; 0 keeps all. Default: the model's own, or 40.
         top_k(k: u32) spec.sampling.top_k = k;
@@ -239,6 +251,8 @@ impl Generate {
         min_p(p: f32) spec.sampling.min_p = p;
         /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default:
         /// the model's own, or 1.0.
+        #[doc(alias = "repetition_penalty")]
+        #[doc(alias = "penalty_repeat")]
         repeat_penalty(penalty: f32) spec.sampling.repeat_penalty = penalty;
         /// Subtracts `penalty` from the logit of a recent token once per occurrence; 0.0, the default, is off.
         frequency_penalty(penalty: f32) spec.sampling.frequency_penalty = penalty;

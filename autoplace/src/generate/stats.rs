@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::piece::FinishReason;
 use crate::plan::Plan;
 
-/// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation.
+/// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation. Its
+/// `Display` is one line: tokens, speeds, the time in the queue, the threads, and a limit that cut the text.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -41,6 +43,13 @@ pub struct Statistics {
     pub threads: u32,
     /// Why a text with speculation drafts no tokens at the moment.
     pub drafts_off: Option<DraftsOff>,
+    /// Why the text ended; `None` while it runs. A text that a limit [has cut](FinishReason::is_cut) may read like a
+    /// whole one.
+    pub finish_reason: Option<FinishReason>,
+    /// How often the model's worker process died during this text, which another worker continued
+    /// ([`OnDeath::Resume`](crate::OnDeath::Resume)). [`Model::worker_deaths`](crate::Model::worker_deaths) has the
+    /// causes.
+    pub worker_deaths: u32,
 }
 
 impl Statistics {
@@ -82,10 +91,27 @@ impl fmt::Display for Statistics {
         if let Some(latency) = self.first_token_latency {
             write!(f, "; first token after {:.0} ms", latency.as_secs_f64() * 1e3)?;
         }
+        if !self.queue_time.is_zero() {
+            write!(f, "; {:.0} ms in the queue", self.queue_time.as_secs_f64() * 1e3)?;
+        }
+        if self.threads > 0 {
+            write!(f, "; {} threads", self.threads)?;
+        }
         if self.drafted_tokens > 0 {
             write!(f, "; {} of {} draft tokens accepted", self.accepted_tokens, self.drafted_tokens)?;
         }
-        Ok(())
+        if self.discarded_tokens > 0 {
+            write!(f, "; {} tokens shifted out of the context", self.discarded_tokens)?;
+        }
+        if self.worker_deaths > 0 {
+            let times =
+                if self.worker_deaths == 1 { "once".to_owned() } else { format!("{} times", self.worker_deaths) };
+            write!(f, "; the worker died {times}")?;
+        }
+        match self.finish_reason {
+            Some(reason) if reason.is_cut() => write!(f, "; {reason} ended the text"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -157,5 +183,24 @@ mod tests {
         assert_eq!(stats.prompt_tokens_per_second(), 100.0);
         assert_eq!(stats.tokens_per_second(), 10.0);
         assert_eq!(Statistics::default().tokens_per_second(), 0.0);
+    }
+
+    #[test]
+    fn a_line_shows_queue_cache_threads_deaths_and_what_cut_the_text() {
+        let stats = Statistics {
+            prompt_tokens: 10,
+            cached_tokens: 4,
+            queue_time: Duration::from_millis(250),
+            threads: 8,
+            worker_deaths: 2,
+            finish_reason: Some(FinishReason::MaxTokens),
+            ..Statistics::default()
+        };
+        let shown = stats.to_string();
+        for part in ["(4 cached)", "250 ms in the queue", "8 threads", "died 2 times", "max_tokens ended the text"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let whole = Statistics { finish_reason: Some(FinishReason::EndOfGeneration), ..Statistics::default() };
+        assert!(!whole.to_string().contains("ended"), "{whole}");
     }
 }

@@ -64,7 +64,9 @@ impl Generate {
         Ok(TokenStream::new(Source::Here(Box::new(session)), progress))
     }
 
-    /// Generates the whole text.
+    /// Generates the whole text. A text that `max_tokens` or a full context has cut can read like a whole one:
+    /// [`TokenStream::into_text`] also returns the reason of the end, and [`WhenFull::Error`](super::WhenFull::Error)
+    /// makes a full context an error.
     ///
     /// # Errors
     ///
@@ -144,7 +146,7 @@ impl TokenStream {
         iter::from_fn(|| block_on(|context| self.poll_piece(context)))
     }
 
-    /// Runs to the end and returns the whole text.
+    /// Runs to the end and returns the whole text. [`Statistics::finish_reason`] says whether a limit has cut the text.
     ///
     /// # Errors
     ///
@@ -174,6 +176,7 @@ impl TokenStream {
         {
             // The text continues after a re-placement that succeeds.
             self.progress.finished = None;
+            self.progress.statistics.finish_reason = None;
         }
         Poll::Ready(piece)
     }

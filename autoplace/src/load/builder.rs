@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
 use super::lease::{Folder, Leases};
-use super::progress::Progress;
+use super::progress::{LoadProgress, Progress};
 use super::recipe::{OnDifference, Recipe, Verify};
 use super::{Error, Model, remote};
 use crate::machine::Machine;
 use crate::memory::companion::CompanionRole;
 use crate::memory::{FlashAttention, Headroom, KvType, Pooling, Rope};
-use crate::plan::{self, GpuLayers, Plan, Request, SavedPlan};
+use crate::plan::{self, Advice, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
 
 /// The options of a load. [`load`](Self::load) carries it out; [`plan`](Self::plan) only plans.
@@ -60,6 +60,7 @@ impl ModelBuilder {
 
     /// Sets the number of tokens that one graph computes, and raises [`n_batch`](Self::n_batch) to it if needed.
     /// Default: 512, or more where that makes prompts faster.
+    #[doc(alias = "ubatch_size")]
     pub fn n_ubatch(mut self, tokens: u32) -> Self {
         let n_batch = self.recipe.request.params.n_batch.max(tokens);
         self.recipe.request = self.recipe.request.n_ubatch(tokens).n_batch(n_batch);
@@ -76,10 +77,17 @@ impl ModelBuilder {
     setters! {
         /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default), which is 4096 to 32,768,
         /// as long as it costs no layer, and at most the model's training context.
+        #[doc(alias = "ctx_size")]
+        #[doc(alias = "num_ctx")]
+        #[doc(alias = "context_length")]
+        #[doc(alias = "max_seq_len")]
         n_ctx(tokens: u32) recipe.request.context = plan::Context::Tokens(tokens);
         /// Sets the number of sequences that run at once, and the tokens of each. An
         /// [`Engine`](crate::generate::Engine) computes one request per sequence. Default: one sequence with the whole
         /// context.
+        #[doc(alias = "n_parallel")]
+        #[doc(alias = "n_seq_max")]
+        #[doc(alias = "num_parallel")]
         parallel(sequences: u32, tokens_each: u32)
             recipe.request.params.n_seq_max = sequences,
             recipe.request.context = plan::Context::Tokens(sequences.saturating_mul(tokens_each));
@@ -89,14 +97,21 @@ impl ModelBuilder {
         /// Sets the prompt and reply lengths to optimise for. Default: [`plan::Workload::typical`] of the context.
         workload(workload: plan::Workload) recipe.request.workload = Some(workload);
         /// Sets the type of the keys in the cache. Default: F16.
+        #[doc(alias = "cache_type")]
+        #[doc(alias = "cache_type_k")]
+        #[doc(alias = "kv_cache_type")]
+        #[doc(alias = "cache_quantization")]
         type_k(keys: KvType) recipe.request.params.type_k = keys;
         /// Sets the type of the values in the cache. Default: F16.
+        #[doc(alias = "cache_type")]
+        #[doc(alias = "cache_type_v")]
         type_v(values: KvType) recipe.request.params.type_v = values;
         /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) takes
         /// `Q8_0` where the gain in speed is worth the loss in quality, and the plan's notes report the gain. Default:
         /// fixed.
         kv_cache(types: plan::KvCache) recipe.request.kv_cache = types;
         /// Sets whether attention is fused. Default: fused if every device with a layer supports it.
+        #[doc(alias = "flash_attention")]
         flash_attn(flash_attn: FlashAttention) recipe.request.params.flash_attn = flash_attn;
         /// Sets whether all sequences share one cache instead of one part each. Default: no.
         kv_unified(unified: bool) recipe.request.params.kv_unified = unified;
@@ -106,6 +121,8 @@ impl ModelBuilder {
         op_offload(offload: bool) recipe.request.params.op_offload = offload;
         /// Sets whether the file is mapped, where every device supports it, or read. Default: mapped. Truncating a
         /// mapped file ends the process that maps it; with [`isolation`](Self::isolation), that is a worker.
+        #[doc(alias = "use_mmap")]
+        #[doc(alias = "no_mmap")]
         mmap(map: bool) recipe.request.params.mmap = map;
         /// Sets whether the CPU may rearrange weights for its instruction set. Default: yes.
         repack(repack: bool) recipe.request.params.repack = repack;
@@ -113,6 +130,8 @@ impl ModelBuilder {
         /// window takes a fraction of the bytes; a text that goes back further than the window is computed again.
         swa_full(full: bool) recipe.request.params.swa_full = full;
         /// Sets the maximum number of tokens per call of llama.cpp. Default: 2048.
+        #[doc(alias = "batch_size")]
+        #[doc(alias = "num_batch")]
         n_batch(tokens: u32) recipe.request.params.n_batch = tokens;
         /// Loads a small draft model of the same vocabulary beside this one
         /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). It is planned, placed and released
@@ -135,10 +154,15 @@ impl ModelBuilder {
         headroom(headroom: Headroom) recipe.request.headroom = headroom;
         /// Sets the number of layers on GPUs, including the output layer. A plain number is an upper bound.
         /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] fail if they do not fit. Default: all layers that are safe.
+        #[doc(alias = "ngl")]
+        #[doc(alias = "num_gpu")]
+        #[doc(alias = "gpu_layers")]
         n_gpu_layers(layers: impl Into<GpuLayers>) recipe.request.gpu_layers = layers.into();
         /// Sets the threads of the CPU. Default: one per physical core that this process may use. For generation, at
         /// most four if all layers are on GPUs, and fewer if they turn out to be faster, for example beside other busy
         /// programs.
+        #[doc(alias = "num_thread")]
+        #[doc(alias = "threads")]
         n_threads(threads: u32) recipe.threads = Some(threads);
         /// Sets the threads for prompts. Default: [`n_threads`](Self::n_threads), or one per physical core.
         n_threads_batch(threads: u32) recipe.threads_batch = Some(threads);
@@ -163,10 +187,17 @@ impl ModelBuilder {
         /// Sets the first and last layer for control vectors, counted from 0. Layer 0 never gets one. Default: all
         /// other layers.
         control_vector_layers(layers: RangeInclusive<u32>) recipe.adapters.control_layers = Some(layers.into_inner());
-        /// Sets a callback for the progress of the load, from 0.0 to 1.0. Returning `false` cancels the load. The
-        /// warm-up calls it with 1.0 before each batch. A draft model and a further attempt start at 0.0 again. While
-        /// the load waits for another load, the callback gets 0.0.
-        progress(callback: impl FnMut(f32) -> bool + Send + 'static) progress = Progress::new(callback);
+        /// Sets a callback for the progress of the load: its [stage](LoadProgress::stage), and the share of the weights
+        /// that is loaded. Returning `false` cancels the load. The first call comes at once, before the load plans. The
+        /// warm-up calls it before each batch. A further attempt starts with a plan again.
+        ///
+        /// ```no_run
+        /// let builder = autoplace::Model::builder("model.gguf").progress(|progress| {
+        ///     eprint!("\r{} {:.0} %   ", progress.stage.doing(), progress.done * 100.0);
+        ///     true
+        /// });
+        /// ```
+        progress(callback: impl FnMut(LoadProgress) -> bool + Send + 'static) progress = Progress::new(callback);
         /// Sets how far the load computes to verify itself. Default: [`Verify::Quick`].
         verify(verify: Verify) recipe.verify = verify;
         /// Sets the reaction to a load that took more of a GPU than its plan left. Default: [`OnDifference::BackOff`].
@@ -233,6 +264,23 @@ impl ModelBuilder {
             Isolation::Process(process) if !recipe.servers.endpoints.is_empty() => remote::plan_in(&process, recipe),
             _ => recipe.only_plan(),
         }
+    }
+
+    /// What to change so that more of the model is on GPUs, or so that it fits at all: other types of keys and values, a
+    /// shorter context, programs to close, another quantisation, another card. Each change was planned. An error of
+    /// [`plan`](Self::plan) and [`load`](Self::load) has the same [advice](Error::advice) where nothing fits.
+    ///
+    /// ```no_run
+    /// println!("{}", autoplace::Model::builder("model.gguf").n_ctx(32_768).advice()?);
+    /// # Ok::<(), autoplace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan), but for a model that does not fit; [`Error::Worker`] with [`rpc`](Self::rpc), whose plans
+    /// are made in a worker.
+    pub fn advice(&self) -> Result<Advice, Error> {
+        self.recipe()?.advice()
     }
 
     /// Plans, loads, warms up, and compares the memory taken with the plan.

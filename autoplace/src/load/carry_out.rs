@@ -73,7 +73,7 @@ impl Recipe {
             overrides: native::overrides(&plan.split(), header, devices).map_err(Failure::at(Stage::Weights))?,
             load_mode: native::load_mode(&plan.context, header, plan.gpus().map(|gpu| gpu.backend.as_str())),
             use_extra_bufts: plan.context.repack,
-            progress: progress.callback(),
+            progress: progress.of_weights(Stage::Weights),
             load_mtp: plan.context.mtp,
             ..ModelParams::default()
         };

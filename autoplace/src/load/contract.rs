@@ -94,6 +94,8 @@ impl<'a> Contract<'a> {
 
     /// Reads the free memory, plans, and leases the GPUs of the plan.
     pub(super) fn prepare(&mut self) -> Result<(Prepared, Lease), Error> {
+        // The callback is called from the first moment on: a driver may take seconds to start.
+        self.enter(Stage::Plan)?;
         if !self.tried.is_empty() {
             return self.prepare_again();
         }
@@ -121,8 +123,11 @@ impl<'a> Contract<'a> {
         let (machine, lease) = self.recipe.leased_machine(again, &self.progress)?;
         // The lease keeps other loads from reading the free memory during a measurement, which itself takes memory and
         // computes.
+        self.enter(Stage::Measure)?;
         let machine = self.recipe.measured(machine, &self.header, &self.profile);
-        Ok((self.plan(&machine)?, machine, lease))
+        self.enter(Stage::Plan)?;
+        let plan = self.recipe.plan_or_advice(&self.header, &self.profile, &machine)?;
+        Ok((plan, machine, lease))
     }
 
     /// Plans again after a failure. The plan must differ from those that failed although there was room.
@@ -138,6 +143,11 @@ impl<'a> Contract<'a> {
                 return Ok(self.prepared(plan, machine, lease));
             }
         }
+    }
+
+    /// Reports the next stage.
+    fn enter(&self, stage: Stage) -> Result<(), Error> {
+        self.recipe.enter(stage, &self.progress)
     }
 
     fn plan(&self, machine: &Machine) -> Result<Plan, Error> {
@@ -222,7 +232,7 @@ impl<'a> Contract<'a> {
 
     /// The error of a load without a plan.
     fn no_plan(&mut self, error: Error) -> Error {
-        if self.tried.is_empty() {
+        if self.tried.is_empty() || matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. })) {
             return error;
         }
         self.tried.push(Attempt::unplanned(error.to_string()));

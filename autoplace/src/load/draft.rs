@@ -77,7 +77,7 @@ impl Recipe {
                 devices: Some(devices.clone()),
                 load_mode: native::load_mode(&context, &header, backends.iter().map(String::as_str)),
                 use_extra_bufts: context.repack,
-                progress: progress.callback(),
+                progress: progress.of_weights(Stage::Draft),
                 ..ModelParams::default()
             },
         )

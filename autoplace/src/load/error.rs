@@ -148,6 +148,33 @@ pub enum Stage {
     /// Comparing the memory taken with the plan.
     #[error("while verifying")]
     Verify,
+    /// Waiting until another load of this user has taken its memory.
+    #[error("while waiting for another load")]
+    Wait,
+    /// Measuring the devices for the plan: some seconds at the first load, nothing later.
+    #[error("while measuring the devices")]
+    Measure,
+    /// Reading the weights of a draft model.
+    #[error("while loading the draft")]
+    Draft,
+}
+
+impl Stage {
+    /// What the load does in this stage, for a progress bar: `planning`, `loading`.
+    #[must_use]
+    pub const fn doing(self) -> &'static str {
+        match self {
+            Self::Plan => "planning",
+            Self::Check => "checking",
+            Self::Weights => "loading",
+            Self::Context => "making the context",
+            Self::WarmUp => "warming up",
+            Self::Verify => "verifying",
+            Self::Wait => "waiting for another load",
+            Self::Measure => "measuring the devices",
+            Self::Draft => "loading the draft",
+        }
+    }
 }
 
 /// One attempt to load a model.
@@ -255,7 +282,7 @@ mod tests {
             {"Plan": {"DoesNotFit": {
                 "model": "llama", "n_gpu_layers": 1, "layers": 33, "n_ctx": 4096, "devices": [shortfall],
             }}},
-            {"Plan": {"NoGpu": {"n_gpu_layers": 2}}},
+            {"Plan": {"NoGpu": {"n_gpu_layers": 2, "why": "there is no usable GPU"}}},
             {"Native": "Aborted"},
             {"Native": {"LoadCancelled": {"path": "model.gguf"}}},
             {"Native": {"InvalidParameter": invalid}},

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::devices::is_simulated;
-use super::progress::Progress;
+use super::error::Stage;
+use super::progress::{LoadProgress, Progress};
 use super::recipe::Recipe;
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
@@ -122,6 +123,8 @@ impl Recipe {
     }
 }
 
+const WAITING: LoadProgress = LoadProgress { stage: Stage::Wait, done: 0.0 };
+
 /// Locks this file. `None` if another load keeps it for too long. Interrupted if the progress callback cancels.
 fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Result<Option<Lock>> {
     let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
@@ -132,7 +135,7 @@ fn lock(path: &Path, waits: impl Fn() -> bool, progress: &Progress) -> io::Resul
             Ok(()) => return Ok(Some(Lock(file))),
             Err(TryLockError::Error(error)) => return Err(of_file(path, &error)),
             Err(TryLockError::WouldBlock) if !waits() => return Ok(None),
-            Err(TryLockError::WouldBlock) if !progress.report(0.0) => return Err(io::ErrorKind::Interrupted.into()),
+            Err(TryLockError::WouldBlock) if !progress.report(WAITING) => return Err(io::ErrorKind::Interrupted.into()),
             Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
         }
         if !std::mem::replace(&mut is_logged, true) {

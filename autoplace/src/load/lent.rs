@@ -118,9 +118,17 @@ impl LentWorker {
         if let Err(error) = &heard
             && !matches!(error, worker::Error::TooLong { .. })
         {
-            self.worker = Err(error.clone());
+            self.bury(error.clone());
         }
         heard
+    }
+
+    /// Keeps how the worker died, for the next call and for [`Model::worker_deaths`].
+    fn bury(&mut self, death: worker::Error) {
+        if let Some(remote) = self.model.remote() {
+            remote.died(death.clone());
+        }
+        self.worker = Err(death);
     }
 
     /// Starts a worker in place of a dead one. The new one may die too. If none can start, the next caller tries again.
@@ -132,7 +140,7 @@ impl LentWorker {
                 self.model.set_placed(placed);
                 self.worker = Ok(worker);
             }
-            Err(Error::Worker(error)) if error.is_death() => self.worker = Err(error),
+            Err(Error::Worker(error)) if error.is_death() => self.bury(error),
             Err(error) => return Err(error),
         }
         Ok(())

@@ -68,6 +68,7 @@ pub use model::Model;
 pub(crate) use model::WeakModel;
 pub(crate) use placed::Placed;
 pub use probe::{Breakdown, BufferBytes, NativeProbe};
+pub use progress::LoadProgress;
 pub(crate) use progress::Progress;
 pub use pulse::Generated;
 pub(crate) use pulse::Pulse;

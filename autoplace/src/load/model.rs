@@ -105,6 +105,13 @@ impl Model {
         self.remote()?.id()
     }
 
+    /// How the model's worker processes died so far, the oldest first; at most the last 16. Empty for a model in this
+    /// process. With [`OnDeath::Resume`](crate::OnDeath::Resume) texts go on in another worker, so that only this list
+    /// and [`Statistics::worker_deaths`](crate::generate::Statistics::worker_deaths) show that one died.
+    pub fn worker_deaths(&self) -> Vec<worker::Error> {
+        self.remote().map(Remote::deaths).unwrap_or_default()
+    }
+
     /// The plan that the model was loaded by: the place of every byte, and the reasons. Its `Display` is a table.
     pub fn placement(&self) -> Arc<Plan> {
         Arc::clone(&self.placed().plan)

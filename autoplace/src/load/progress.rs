@@ -2,23 +2,37 @@
 
 use std::sync::{Arc, Mutex};
 
+use serde::{Deserialize, Serialize};
+
+use super::error::{Error, Stage};
+use super::recipe::Recipe;
 use crate::lock;
 
-/// Receives the progress of a load and may cancel it.
-type Callback = Box<dyn FnMut(f32) -> bool + Send>;
+/// How far a load has come, as [`ModelBuilder::progress`](crate::ModelBuilder::progress) reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoadProgress {
+    /// The stage of the load. The first one is [`Stage::Plan`], which may take seconds while a driver starts.
+    pub stage: Stage,
+    /// The share of the weights that is loaded, 0.0 to 1.0. llama.cpp reports after each tensor, so the share of a small
+    /// model rises in leaps.
+    pub done: f32,
+}
+
+type Callback = Box<dyn FnMut(LoadProgress) -> bool + Send>;
 
 #[derive(Clone, Default)]
 pub(crate) struct Progress(Option<Arc<Mutex<Callback>>>);
 
 impl Progress {
-    pub(crate) fn new(callback: impl FnMut(f32) -> bool + Send + 'static) -> Self {
+    pub(crate) fn new(callback: impl FnMut(LoadProgress) -> bool + Send + 'static) -> Self {
         Self(Some(Arc::new(Mutex::new(Box::new(callback)))))
     }
 
-    /// A callback for one load of llama.cpp.
-    pub(super) fn callback(&self) -> Option<Callback> {
+    /// A callback for one load of weights by llama.cpp.
+    pub(super) fn of_weights(&self, stage: Stage) -> Option<Box<dyn FnMut(f32) -> bool + Send>> {
         let shared = self.clone();
-        self.is_some().then(|| Box::new(move |done| shared.report(done)) as Callback)
+        self.is_some().then(|| Box::new(move |done| shared.report(LoadProgress { stage, done })) as Box<_>)
     }
 
     pub(super) const fn is_some(&self) -> bool {
@@ -26,8 +40,18 @@ impl Progress {
     }
 
     /// Reports the progress. Returns false to cancel the load.
-    pub(super) fn report(&self, done: f32) -> bool {
-        self.0.as_ref().is_none_or(|shared| (lock(shared))(done))
+    pub(super) fn report(&self, progress: LoadProgress) -> bool {
+        self.0.as_ref().is_none_or(|shared| (lock(shared))(progress))
+    }
+}
+
+impl Recipe {
+    /// Reports a stage before the weights are loaded. Fails if the callback cancels the load.
+    pub(super) fn enter(&self, stage: Stage, progress: &Progress) -> Result<(), Error> {
+        match progress.report(LoadProgress { stage, done: 0.0 }) {
+            true => Ok(()),
+            false => Err(llama_sys::Error::LoadCancelled { path: self.path.clone() }.into()),
+        }
     }
 }
 

@@ -9,14 +9,16 @@ use super::adapters::AdapterFiles;
 use super::devices::{bounded_by_now, detect};
 use super::disk::measure_disk;
 use super::lease::{Folder, Leases};
+use super::rates::with_rates_for_advice;
 use super::rpc::Servers;
-use super::{Error, threads};
+use super::{Error, check_vocabulary, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
 use crate::memory::companion::CompanionRole;
-use crate::plan::{self, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
+use crate::plan::{self, Advice, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
+use crate::worker;
 
 /// Default number of tokens per draft.
 const DRAFT_MAX: u32 = 8;
@@ -135,8 +137,13 @@ impl Recipe {
         Ok(self.adapters.beside(profile)?)
     }
 
-    /// A plan for this machine, confirmed by llama.cpp.
-    pub(super) fn plan(&self, header: &Header, profile: &ModelProfile, machine: &Machine) -> Result<Plan, Error> {
+    /// The planner of this load: its request, and its draft model.
+    pub(super) fn planner<'p>(
+        &self,
+        header: &Header,
+        profile: &'p ModelProfile,
+        machine: &'p Machine,
+    ) -> Result<Planner<'p>, Error> {
         let (mut planner, mut request) = (Planner::new(profile, machine), self.request.clone());
         if let Some(path) = &self.draft {
             let draft = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
@@ -146,8 +153,13 @@ impl Recipe {
                 request.draft_max = DRAFT_MAX;
             }
         }
+        Ok(planner.request(request))
+    }
+
+    /// A plan for this machine, confirmed by llama.cpp.
+    pub(super) fn plan(&self, header: &Header, profile: &ModelProfile, machine: &Machine) -> Result<Plan, Error> {
         let probe = self.adapters.probe(header)?;
-        let plan = planner.request(request).plan_probed(&probe)?;
+        let plan = self.planner(header, profile, machine)?.plan_probed(&probe)?;
         if plan.paging.is_none() || machine.host.disk.is_some() {
             return Ok(plan);
         }
@@ -156,6 +168,40 @@ impl Recipe {
         let mut machine = machine.clone();
         machine.host.disk = Some(disk);
         self.plan(header, profile, &machine)
+    }
+
+    /// Plans as [`plan`](Self::plan) does, and adds advice to the error of a model that does not fit.
+    pub(super) fn plan_or_advice(
+        &self,
+        header: &Header,
+        profile: &ModelProfile,
+        machine: &Machine,
+    ) -> Result<Plan, Error> {
+        match self.plan(header, profile, machine) {
+            Err(Error::Plan(error)) => Err(self.planner(header, profile, machine)?.advised(error).into()),
+            plan => plan,
+        }
+    }
+
+    /// Tries the changes with which more of the model would be on GPUs.
+    pub(super) fn advice(mut self) -> Result<Advice, Error> {
+        if !self.servers.endpoints.is_empty() {
+            return Err(worker::Error::Elsewhere { what: "what plans for other machines" }.into());
+        }
+        // Advice takes no memory, so it need not wait for others.
+        self.leases = Leases::none();
+        let (header, profile) = self.read()?;
+        check_vocabulary(&header)?;
+        let mut machine = self.measured(self.machine(false)?, &header, &profile);
+        if self.machine.is_none() {
+            machine = with_rates_for_advice(machine, &profile, &self.request);
+        }
+        let planner = self.planner(&header, &profile, &machine)?;
+        match self.plan(&header, &profile, &machine) {
+            Ok(plan) => Ok(Advice::on(&planner, &plan)),
+            Err(Error::Plan(plan::Error::DoesNotFit { .. } | plan::Error::Beside { .. })) => Ok(planner.advice()?),
+            Err(error) => Err(error),
+        }
     }
 
     /// Threads of the CPU for a draft model.

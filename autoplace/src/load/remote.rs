@@ -3,6 +3,7 @@
 //! In: a [`Recipe`], sent to a worker of the room [`worker`](crate::worker). Out: the placement of the model
 //! ([`Placed`]), or the reason for a failure. The worker's side is in `serve`.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use serde::de::DeserializeOwned;
@@ -12,7 +13,7 @@ use super::Error;
 use super::crossing::Failed;
 use super::devices::worker_build;
 use super::placed::Placed;
-use super::progress::Progress;
+use super::progress::{LoadProgress, Progress};
 use super::recipe::Recipe;
 use crate::lock;
 use crate::plan::Plan;
@@ -50,8 +51,7 @@ pub(crate) enum Loading {
 /// A reply to [`Loading::Load`]. Every other request gets one answer: a result or an error.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// Progress from 0.0 to 1.0.
-    Progress(f32),
+    Progress(LoadProgress),
     /// The last reply.
     Loaded(Result<Arc<Placed>, Failed>),
 }
@@ -61,7 +61,11 @@ pub(crate) enum Reply {
 pub(super) struct Remote {
     pub(super) process: WorkerProcess,
     state: Mutex<State>,
+    deaths: Mutex<VecDeque<worker::Error>>,
 }
+
+/// How many deaths of workers a model remembers.
+const REMEMBERED_DEATHS: usize = 16;
 
 #[derive(Debug)]
 struct State {
@@ -92,18 +96,31 @@ impl Remote {
         progress: &Progress,
     ) -> Result<(Self, Arc<Placed>), Error> {
         let mut attempts = process.attempts();
+        let mut deaths = VecDeque::new();
         let mut recipe = recipe.clone();
         let (worker, placed) = loop {
             match load_in(&process, recipe.clone(), progress) {
                 Err(Error::Worker(error)) if error.is_death() && attempts > 0 => {
                     tracing::warn!("{error}; starting another");
                     attempts -= 1;
+                    remember(&mut deaths, error);
                     recipe = recipe.after_a_death();
                 }
                 result => break result?,
             }
         };
-        Ok((Self { process, state: Mutex::new(State::held(Ok(worker))) }, placed))
+        let state = Mutex::new(State::held(Ok(worker)));
+        Ok((Self { process, state, deaths: Mutex::new(deaths) }, placed))
+    }
+
+    /// Remembers how a worker died.
+    pub(super) fn died(&self, death: worker::Error) {
+        remember(&mut lock(&self.deaths), death);
+    }
+
+    /// How the last workers died, the oldest first.
+    pub(super) fn deaths(&self) -> Vec<worker::Error> {
+        lock(&self.deaths).iter().cloned().collect()
     }
 
     pub(super) fn id(&self) -> Option<u32> {
@@ -152,6 +169,13 @@ impl Remote {
     }
 }
 
+fn remember(deaths: &mut VecDeque<worker::Error>, death: worker::Error) {
+    if deaths.len() == REMEMBERED_DEATHS {
+        deaths.pop_front();
+    }
+    deaths.push_back(death);
+}
+
 /// Makes a plan in a worker.
 pub(super) fn plan_in(process: &WorkerProcess, recipe: Recipe) -> Result<Plan, Error> {
     answer(process, Loading::Plan { recipe: Box::new(recipe) }, "planning")
@@ -178,9 +202,9 @@ fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Resu
     let mut cancelled = false;
     loop {
         match worker.receive(DOING)? {
-            Reply::Progress(done) => {
+            Reply::Progress(progressed) => {
                 // Sent once: the worker may report more progress before it sees the cancellation.
-                if !cancelled && !progress.report(done) {
+                if !cancelled && !progress.report(progressed) {
                     worker.send(&Request::Loading(Loading::CancelLoad), DOING)?;
                     cancelled = true;
                 }

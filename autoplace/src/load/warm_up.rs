@@ -13,8 +13,9 @@ use std::time::Instant;
 use llama_sys::{Batch, Context, Device, Error};
 
 use super::devices::free;
+use super::error::Stage;
 use super::probe::footprints;
-use super::progress::Progress;
+use super::progress::{LoadProgress, Progress};
 use super::recipe::Verify;
 use super::report::WarmUp;
 use crate::memory::Footprints;
@@ -211,7 +212,7 @@ impl Run<'_> {
 
     /// Computes tokens of these sequences at these positions. As many of the last ones as allowed are outputs.
     fn decode(&mut self, tokens: &[(u32, u32)]) -> Result<(), Error> {
-        if !self.progress.report(1.0) {
+        if !self.progress.report(LoadProgress { stage: Stage::WarmUp, done: 1.0 }) {
             return Err(Error::LoadCancelled { path: self.context.model().path().to_owned() });
         }
         let n_vocab = self.context.model().vocab().n_tokens().max(1);

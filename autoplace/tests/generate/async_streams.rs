@@ -7,7 +7,8 @@ use std::pin::pin;
 use crate::native_support::wait;
 use crate::text_support::{PROMPTS, chat, demo, greedy};
 use autoplace::Model;
-use autoplace::generate::{AsyncStream, Error, FinishReason, Generate, TokenStream};
+use autoplace::chat::{ChatTemplate, Message, ReplyPart};
+use autoplace::generate::{AsyncStream, Chat, ChatStream, Engine, Error, FinishReason, Generate, TokenStream};
 use futures::stream::{StreamExt, TryStreamExt};
 use tokio::runtime::Builder;
 
@@ -82,6 +83,40 @@ fn a_chats_answer_is_a_stream_too() {
     }
     assert_eq!(answer.reply(), Some(&expected));
     assert_eq!(answer.finish_reason(), Some(FinishReason::MaxTokens));
+}
+
+#[test]
+fn an_owned_answer_outlives_whoever_asked_for_it_and_gives_its_chat_back() {
+    /// As a handler of a web server: the chat is its own, and what it returns has to stand alone.
+    fn handler(engine: &Engine, question: &str) -> Result<AsyncStream<ChatStream<Box<Chat>>>, Error> {
+        let template = ChatTemplate::family("chatml").unwrap();
+        engine.chat_with(template).temp(0.0).max_tokens(12).say_async(question)
+    }
+    fn is_static<T: Send + 'static>(it: T) -> T {
+        it
+    }
+    let model = demo(2048, 1, false);
+    let expected = chat(&model, "chatml").say("Hear me.").unwrap().text().unwrap();
+    let engine = Engine::new(&model).unwrap();
+    let mut answer = is_static(handler(&engine, "Hear me.").unwrap());
+    let mut text = String::new();
+    while let Some(part) = block_on(answer.next()).0 {
+        if let ReplyPart::Content(part) = part.unwrap() {
+            text.push_str(&part);
+        }
+    }
+    assert_eq!(text, expected);
+    let chat = *answer.into_chat();
+    assert_eq!(chat.messages().iter().map(|it| it.content.as_str()).collect::<Vec<_>>(), ["Hear me.", &expected]);
+    // In mid-answer the chat has the answer as far as it came.
+    let mut answer = chat.max_tokens(500).say_async("And then?").unwrap();
+    block_on(answer.next()).0.unwrap().unwrap();
+    let mut chat = *answer.into_chat();
+    assert_eq!(chat.messages().len(), 4);
+    chat.push(Message::user("Go on."));
+    let mut answer = chat.max_tokens(4).answer_async().unwrap();
+    while block_on(answer.next()).0.is_some() {}
+    assert_eq!(answer.reply().unwrap().finish_reason, Some(FinishReason::MaxTokens));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::native_support::demo_path;
 use crate::text_support::{chat, demo, in_worker, request};
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyPart, Role, Tool};
-use autoplace::generate::{Chat, Constraint, Engine, Error, FinishReason, ToolChoice};
+use autoplace::generate::{Chat, ChatStream, Constraint, Engine, Error, FinishReason, ToolChoice};
 use serde_json::json;
 
 fn load() -> Model {
@@ -63,6 +63,43 @@ fn an_answer_that_is_dropped_stays_as_far_as_it_came() {
     assert_eq!(chat.messages()[1], Message::assistant(received));
     let (_, new) = ask(&mut chat, "Again.");
     assert!(new < 60, "{new}");
+}
+
+#[test]
+fn an_answer_is_its_text_or_its_parts_and_says_what_cut_it() {
+    let model = load();
+    let settings = chat(&model, "chatml").temp(0.0).max_tokens(6);
+    let (reply, statistics) = settings.clone().say("Sing unto me.").unwrap().finish().unwrap();
+    assert_eq!(reply.finish_reason, Some(FinishReason::MaxTokens));
+    assert_eq!(statistics.finish_reason, reply.finish_reason);
+    assert_eq!(settings.clone().say("Sing unto me.").unwrap().text().unwrap(), reply.content);
+    let mut parts = String::new();
+    let mut talk = settings.clone();
+    for part in talk.say("Sing unto me.").unwrap() {
+        if let ReplyPart::Content(text) = part.unwrap() {
+            parts.push_str(&text);
+        }
+    }
+    assert_eq!(parts, reply.content);
+    let stopped = settings.stop(parts.trim().chars().last().unwrap());
+    let (reply, _) = { stopped }.say("Sing unto me.").unwrap().finish().unwrap();
+    assert_eq!(reply.finish_reason, Some(FinishReason::StopString));
+}
+
+#[test]
+fn a_chat_behind_a_lock_answers_with_the_lock_held() {
+    let model = load();
+    let locked = std::sync::Mutex::new(chat(&model, "chatml"));
+    let stream = ChatStream::say(locked.lock().unwrap(), "Hear me.").unwrap();
+    assert!(locked.try_lock().is_err());
+    let text = stream.text().unwrap();
+    let chat = locked.lock().unwrap();
+    assert_eq!(chat.messages()[1].content, text);
+    drop(chat);
+    // A question that is refused is taken back.
+    let long = ChatStream::say(locked.lock().unwrap(), "long ".repeat(5000)).map(drop);
+    assert_matches!(long, Err(Error::PromptTooLong { .. }));
+    assert_eq!(locked.lock().unwrap().messages().len(), 2);
 }
 
 #[test]

@@ -34,6 +34,36 @@ fn a_text_after_nothing_can_be_read_on_another_thread_and_outlive_the_model() {
 }
 
 #[test]
+fn the_tokens_of_a_text_are_that_text_again_and_a_continuation_keeps_its_space() {
+    let model = load_demo();
+    for text in [PROMPT, "Once", " led by a space", "two  spaces\nand a line", "naïve ☃", ""] {
+        let tokens = model.tokenize(text).unwrap();
+        assert_eq!(model.detokenize(&tokens).unwrap(), text, "{tokens:?}");
+    }
+    let (text, whole) = ("And the king said", model.tokenize("And the king said").unwrap());
+    // Behind the BOS token, the text is the same wherever its tokens are cut.
+    for at in 2..whole.len() {
+        let parts = [&whole[..at], &whole[at..]].map(|tokens| model.detokenize(tokens).unwrap());
+        assert_eq!(parts.concat(), text, "{at}");
+    }
+    assert_matches!(model.detokenize(&[-1]), Err(Error::Native(_)));
+    assert_eq!(model.detokenize(&[]).unwrap(), "");
+}
+
+#[test]
+fn a_text_that_a_limit_has_cut_says_so() {
+    let model = load_demo();
+    let (_, cut) = text_and_statistics(greedy(&model, PROMPT).max_tokens(5));
+    assert_eq!(cut.finish_reason, Some(FinishReason::MaxTokens));
+    assert!(cut.to_string().ends_with("max_tokens ended the text"), "{cut}");
+    let mut stream = greedy(&model, PROMPT).max_tokens(50).stream().unwrap();
+    stream.next().unwrap().unwrap();
+    assert_eq!(stream.statistics().finish_reason, None);
+    stream.abort_handle().abort();
+    assert_eq!(stream.into_text().unwrap().1.finish_reason, Some(FinishReason::Aborted));
+}
+
+#[test]
 fn the_context_is_lent_to_one_session_stream_or_engine_of_its_own_model() {
     let (model, other) = (load_demo(), load_demo());
     let mut session = model.session().unwrap();

@@ -1,4 +1,4 @@
-//! Compares docs/flags.md with our own methods. The program's tests compare it with llama.cpp's flags.
+//! docs/flags.md and docs/if-you-know.md, held against our own methods; the program's tests hold it against llama.cpp's flags.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,15 +33,27 @@ fn methods() -> BTreeSet<String> {
     names
 }
 
+/// How many methods a document names, all of which are there.
+fn named(document: &str) -> usize {
+    let methods = methods();
+    let codes =
+        document.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let named: Vec<&str> = codes.filter_map(|code| code.strip_prefix('.')).collect();
+    for method in &named {
+        let name = method.split(['(', ':']).next().unwrap();
+        assert!(methods.contains(name), ".{method}");
+    }
+    named.len()
+}
+
 #[test]
 fn every_method_of_the_table_is_there() {
-    let methods = methods();
-    let mut named = 0;
-    for code in TABLE.split('`').skip(1).step_by(2) {
-        let Some(method) = code.strip_prefix('.') else { continue };
-        let method = method.split('(').next().unwrap();
-        assert!(methods.contains(method), "{code}");
-        named += 1;
-    }
+    let named = named(TABLE);
+    assert!(named > 50, "{named}");
+}
+
+#[test]
+fn every_method_that_is_named_for_those_who_know_other_programs_is_there() {
+    let named = named(include_str!("../../../docs/if-you-know.md"));
     assert!(named > 50, "{named}");
 }

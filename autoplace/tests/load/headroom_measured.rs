@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::native_support::demo_path;
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
-use autoplace::load::{self, Doubt, GpuReport, Leases};
+use autoplace::load::{self, Doubt, GpuReport, Leases, Stage};
 use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
@@ -50,8 +50,10 @@ fn builder(machine: Machine, folder: &Path) -> ModelBuilder {
 /// A load during which `taken` bytes are taken; the driver takes [`DRIVER`].
 fn load_while(gpu: &Arc<SimGpu>, folder: &Path, taken: u64) -> Model {
     let card = Arc::clone(gpu);
-    let taking = builder(machine(gpu, folder), folder).progress(move |_| {
-        card.set_taken(taken);
+    let taking = builder(machine(gpu, folder), folder).progress(move |progress| {
+        if progress.stage == Stage::Weights {
+            card.set_taken(taken);
+        }
         true
     });
     taking.load().unwrap()
@@ -111,8 +113,10 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
 
     let gpu = small(needed + kept);
     let driver = Arc::clone(&gpu);
-    let model = again(&gpu).progress(move |_| {
-        driver.set_taken(DRIVER);
+    let model = again(&gpu).progress(move |progress| {
+        if progress.stage == Stage::Weights {
+            driver.set_taken(DRIVER);
+        }
         true
     });
     let model = model.load().unwrap();

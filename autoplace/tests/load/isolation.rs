@@ -10,7 +10,7 @@ use crate::replace_support::replace;
 use crate::text_support::{PROMPT, worker};
 use autoplace::generate::{self, Engine, FinishReason, Generate, TokenStream};
 use autoplace::llama_sys::Error as Native;
-use autoplace::load::{self, Replacement};
+use autoplace::load::{self, Replacement, Stage};
 use autoplace::plan::{self, GpuLayers, SavedPlan};
 use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess};
@@ -84,8 +84,7 @@ fn refusals_have_their_own_types() {
     text().max_tokens(2).text().unwrap();
 
     let too_many = builder(worker()).n_gpu_layers(GpuLayers::Exactly(3)).load();
-    let no_gpu = plan::Error::NoGpu { n_gpu_layers: 3 };
-    assert_eq!(too_many.unwrap_err().to_string(), load::Error::Plan(no_gpu).to_string());
+    assert_matches!(too_many, Err(load::Error::Plan(plan::Error::NoGpu { n_gpu_layers: 3, .. })));
     let missing = Model::builder("/nonexistent/model.gguf").isolation(Isolation::Process(worker())).load();
     assert_matches!(missing, Err(load::Error::Gguf(_)));
 }
@@ -112,13 +111,15 @@ fn one_stream_at_a_time_and_dropping_it_cancels() {
 fn progress_is_reported_and_may_cancel() {
     let reported = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&reported);
-    let loaded = builder(worker()).progress(move |done| {
-        sink.lock().unwrap().push(done);
+    let loaded = builder(worker()).progress(move |progress| {
+        sink.lock().unwrap().push((progress.stage, progress.done));
         true
     });
     loaded.load().unwrap();
     let seen = reported.lock().unwrap();
-    assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
+    assert!(seen.iter().map(|it| it.1).is_sorted() && seen.last().unwrap().1 == 1.0, "{seen:?}");
+    let stages: Vec<Stage> = seen.chunk_by(|one, next| one.0 == next.0).map(|all| all[0].0).collect();
+    assert_eq!(stages[..4], [Stage::Plan, Stage::Measure, Stage::Plan, Stage::Weights], "{seen:?}");
     // A small model may be loaded before the worker receives the cancellation.
     let cancelled = builder(worker()).progress(|_| false).load();
     assert_matches!(cancelled, Ok(_) | Err(load::Error::Native(Native::LoadCancelled { .. })));
@@ -273,6 +274,23 @@ pub(crate) mod deaths {
         drop(stream);
         (0..2).for_each(|_| died(model.generate(PROMPT).stream().map(drop)));
         assert_eq!(model.worker_id(), None);
+        assert_matches!(&model.worker_deaths()[..], [Lost::Died { .. }]);
+    }
+
+    #[test]
+    fn a_death_that_a_text_survived_is_in_its_statistics_and_in_the_model() {
+        let model = resuming(1);
+        assert!(model.worker_deaths().is_empty());
+        // So long that the worker waits for its reader.
+        let mut stream = model.generate(PROMPT).temp(0.0).max_tokens(400).stream().unwrap();
+        stream.next().unwrap().unwrap();
+        kill(&model);
+        let (_, statistics) = stream.into_text().unwrap();
+        assert_eq!(statistics.worker_deaths, 1);
+        assert!(statistics.to_string().contains("the worker died"), "{statistics}");
+        let deaths = model.worker_deaths();
+        assert_matches!(&deaths[..], [Lost::Died { .. }]);
+        assert!(deaths[0].to_string().contains("SIGKILL"), "{}", deaths[0]);
     }
 
     #[test]

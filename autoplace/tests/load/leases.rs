@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::native_support::demo_path;
 use crate::sim_support::{card, card_of};
 use autoplace::llama_sys::sim::SimGpu;
-use autoplace::load::Leases;
+use autoplace::load::{Leases, Stage};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{HostParts, Request};
@@ -122,9 +122,11 @@ fn the_other_process() {
     // Waits for the signal to end.
     let wait = || drop(std::io::stdin().read_line(&mut String::new()));
     if task.stops_while_loading {
-        let load = task.builder().progress(move |_| {
-            println!("\nloading:");
-            wait();
+        let load = task.builder().progress(move |progress| {
+            if progress.stage == Stage::Weights {
+                println!("\nloading:");
+                wait();
+            }
             true
         });
         let _ = load.load();

@@ -7,7 +7,7 @@ use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{KvType, RopeScaling};
 use autoplace::plan::{self, Confidence, GpuLayers, Request};
-use autoplace::{Model, ModelBuilder, load};
+use autoplace::{Model, ModelBuilder, llama_sys, load};
 
 #[test]
 fn the_context_and_the_cache_type_are_the_ones_asked_for() {
@@ -38,7 +38,7 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
         let error = builder.load().unwrap_err();
         assert!(error.to_string().contains(reason), "{case}: {error}");
         let has_type =
-            matches!(error, load::Error::Plan(plan::Error::Memory(_) | plan::Error::NoGpu { n_gpu_layers: 3 }));
+            matches!(error, load::Error::Plan(plan::Error::Memory(_) | plan::Error::NoGpu { n_gpu_layers: 3, .. }));
         assert!(has_type || !["no tokens", "layers for no GPU"].contains(&case), "{case}: {error:?}");
     }
     let small = Machine::new(Host::new(gib(1)).available(mib(2)));
@@ -47,6 +47,43 @@ fn what_cannot_be_loaded_is_refused_with_the_reason() {
     assert_eq!(devices.len(), 1);
     assert!(devices[0].missing > 0 && devices[0].needed > mib(4));
     assert!(error.to_string().contains("missing on host"), "{error}");
+    // What `load` returns answers without being converted, and says that nothing was found to help.
+    assert!(error.is_out_of_memory() && !error.is_aborted() && !error.is_bad_file());
+    assert_eq!((error.device(), error.needed()), (Some("host"), Some(devices[0].needed)));
+    let advice = error.advice().expect("changes were tried").to_string();
+    assert!(!advice.is_empty() && error.to_string().contains("no change that was tried makes it fit"), "{error}");
+}
+
+#[test]
+fn advice_is_with_the_error_and_with_the_builder_and_there_is_a_word_where_there_is_none() {
+    let builder = || {
+        let machine = Machine::new(Host::new(gib(4)).available(gib(2)));
+        Model::builder(demo_path()).machine(machine).n_ctx(20_000_000).leases(load::Leases::none())
+    };
+    // A shorter context fits.
+    let error = builder().plan().unwrap_err();
+    let advice = error.advice().expect("changes were tried");
+    let change = advice.changes.first().unwrap_or_else(|| panic!("{error}")).to_string();
+    assert!(change.contains("a context of") && error.to_string().ends_with(&change), "{error}");
+    assert_eq!(builder().advice().unwrap().changes, advice.changes);
+    let all_fits = Model::builder(demo_path()).machine(Machine::new(Host::new(gib(1)).available(gib(1))));
+    let advice = all_fits.n_gpu_layers(GpuLayers::Exactly(0)).advice().unwrap();
+    let line = advice.to_string();
+    assert!(!line.is_empty(), "a line says that there is nothing to change");
+    assert_eq!(advice.is_empty(), line.starts_with("nothing to change"), "{line}");
+}
+
+#[test]
+fn a_build_without_gpu_features_says_so() {
+    let plan = Model::builder(demo_path()).plan().unwrap();
+    let has_gpu = llama_sys::build_info().backends.iter().any(|name| !["CPU", "BLAS", "RPC"].contains(name));
+    let says_so = plan.notes[0].contains("this build has no GPU backend") && plan.notes[0].contains("`cuda`");
+    assert_eq!(says_so, !has_gpu, "{plan}");
+    let error = Model::builder(demo_path()).n_gpu_layers(GpuLayers::All).load();
+    if !has_gpu {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("this build has no GPU backend"), "{error}");
+    }
 }
 
 #[test]

@@ -220,12 +220,14 @@ fn a_load_that_is_tried_once_names_device_needed_and_free_where_another_took_the
     assert_eq!(gpu.free(), 0);
     assert_eq!(*model.placement(), planned);
     drop(model);
-    // During the load. Progress is reported once the weights are allocated; the rest is needed for the cache and for
-    // computing.
+    // During the load. When the first weights are reported, all of them have their memory: what is left is needed for
+    // the cache and for computing.
     gpu.set_taken(0);
     let other = Arc::clone(&gpu);
-    let taking = once().progress(move |_| {
-        other.set_taken(TOTAL - other.used());
+    let taking = once().progress(move |progress| {
+        if progress.stage == Stage::Weights {
+            other.set_taken(TOTAL - other.used());
+        }
         true
     });
     let (said, bytes, free) = out_of_memory(taking.load().unwrap_err());
@@ -279,14 +281,15 @@ fn when_nothing_works_the_error_lists_every_attempt() {
     // Refuses the cache of every attempt.
     let failing = |attempts| {
         let other = Arc::clone(&gpu);
-        let mut at = -1.0;
+        let mut is_new_attempt = false;
         builder(&machine)
             .attempts(attempts)
-            .progress(move |done| {
-                if done < at || at < 0.0 {
-                    other.fail_allocation(1);
+            .progress(move |progress| {
+                match progress.stage {
+                    Stage::Plan => is_new_attempt = true,
+                    Stage::Weights if std::mem::take(&mut is_new_attempt) => other.fail_allocation(1),
+                    _ => {}
                 }
-                at = done;
                 true
             })
             .load()
@@ -332,15 +335,18 @@ fn what_is_no_lack_of_memory_is_not_tried_again() {
     let mut done = 0;
     let cancelled = builder(&machine)
         .progress(move |progress| {
-            done += usize::from(progress >= 1.0);
-            done < 3
+            done += usize::from(progress.stage == Stage::WarmUp);
+            done < 2
         })
         .load();
     let error = cancelled.unwrap_err();
     assert_matches!(error, Error::Native(llama_sys::Error::LoadCancelled { .. }));
-    // While the file is read, because nothing else is computed that could be cancelled.
-    let cancelled = builder(&machine).verify(Verify::Off).progress(|_| false).load();
-    assert_matches!(cancelled, Err(Error::Native(llama_sys::Error::LoadCancelled { .. })));
+    // While the load plans, and while the file is read: nothing is computed that could be cancelled instead.
+    for stage in [Stage::Plan, Stage::Measure, Stage::Weights] {
+        let builder = builder(&machine).verify(Verify::Off);
+        let cancelled = builder.progress(move |progress| progress.stage != stage).load();
+        assert_matches!(cancelled, Err(Error::Native(llama_sys::Error::LoadCancelled { .. })));
+    }
     is_empty(&gpu);
     // A device that is gone.
     let name = gpu.device().name();

@@ -48,8 +48,8 @@ fn a_file_that_is_written_to_or_replaced_while_it_is_loaded_is_refused() {
         let (_dir, path) = write(&tiny_llama());
         let (file, mut has_changed) = (path.clone(), false);
         // llama.cpp has opened the file by then.
-        let load = Model::builder(&path).progress(move |_| {
-            if !std::mem::replace(&mut has_changed, true) {
+        let load = Model::builder(&path).progress(move |progress| {
+            if progress.stage == load::Stage::Weights && !std::mem::replace(&mut has_changed, true) {
                 change(&file);
             }
             true

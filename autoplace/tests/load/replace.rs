@@ -164,7 +164,7 @@ fn a_cache_of_another_layout_is_computed_again_and_said_to_be() {
     let request = request().n_batch(16);
     let plain = plan(&path, &request, 0);
     let others =
-        [request.clone().kv_types(KvType::Q8_0, KvType::Q8_0), request.clone().flash_attention(FlashAttention::Off)];
+        [request.clone().kv_types(KvType::Q8_0, KvType::Q8_0), request.clone().flash_attn(FlashAttention::Off)];
     for other in others {
         let other = plan(&path, &other, 0);
         let generate = load(&path, &request, 0).generate(PROMPT).temp(0.0).max_tokens(30);

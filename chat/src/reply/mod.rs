@@ -8,6 +8,7 @@ mod arguments;
 mod call;
 mod channel;
 mod family;
+mod finish;
 mod format;
 mod json;
 mod literal;
@@ -24,6 +25,7 @@ use thiserror::Error;
 use super::{Message, ToolCall};
 
 pub use family::ToolCallFormat;
+pub use finish::FinishReason;
 pub use format::{ReasoningMarks, ReplyFormat};
 pub use parser::ReplyParser;
 pub use written::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
@@ -54,6 +56,10 @@ pub struct Reply {
     pub malformed: Vec<MalformedCall>,
     /// The model's complete text, with marks and whitespace.
     pub raw: String,
+    /// Why the answer ended, where the program that generated it says so: an answer that `max_tokens` or a full context
+    /// [cut short](FinishReason::is_cut) may read like a whole one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<FinishReason>,
 }
 
 impl Reply {

@@ -68,11 +68,12 @@ impl LoadArgs {
         more: impl Fn(ModelBuilder) -> ModelBuilder,
     ) -> Result<Option<Model>, Box<dyn Error>> {
         loop {
-            let bar = bar(100, "loading {wide_bar} {percent} %");
+            let bar = bar(100, "{msg} {wide_bar} {percent} %");
             let (cancelled, shown) = (stop.flag(), bar.clone());
             let builder = more(self.builder(path, request.clone())?);
-            let loaded = builder.progress(move |done| {
-                shown.set_position((done * 100.0) as u64);
+            let loaded = builder.progress(move |progress| {
+                shown.set_message(progress.stage.doing());
+                shown.set_position((progress.done * 100.0) as u64);
                 !cancelled.load(Relaxed)
             });
             let loaded = loaded.load();

@@ -182,7 +182,7 @@ fn of_split(setting: &Setting, rig: &Rig, model: &Written, shape: &Shape, layers
         .request()
         .n_ctx(shape.n_ctx)
         .kv_types(shape.kv, shape.kv)
-        .flash_attention(if shape.flash { FlashAttention::On } else { FlashAttention::Off })
+        .flash_attn(if shape.flash { FlashAttention::On } else { FlashAttention::Off })
         .n_gpu_layers(layers);
     let mut steps = vec![Step::Ubatch, Step::Decode(DECODED)];
     if model.bytes.saturating_mul(u64::from(shape.n_ctx)) <= LONGEST {

@@ -71,7 +71,7 @@ fn text(setting: &Setting, n_gpu_layers: u32, flash: bool) -> Result<Text> {
     let request = setting
         .request()
         .n_ctx(CONTEXT)
-        .flash_attention(if flash { FlashAttention::On } else { FlashAttention::Off })
+        .flash_attn(if flash { FlashAttention::On } else { FlashAttention::Off })
         .n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
     let step = Step::Greedy { prompt: PROMPT.to_owned(), tokens: TOKENS };
     let rig: Rig = setting.rig("identical", mib(64));

@@ -42,7 +42,9 @@ impl Answer {
     }
 
     pub(super) fn statistics(&self) -> Statistics {
-        self.statistics
+        let mut statistics = self.statistics;
+        statistics.finish_reason = self.finished;
+        statistics
     }
 
     pub(super) fn finish_reason(&self) -> Option<FinishReason> {

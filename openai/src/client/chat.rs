@@ -41,6 +41,17 @@ impl Chat {
         self
     }
 
+    /// The temperature of the answers: see [`Generate::temp`].
+    #[doc(alias = "temperature")]
+    pub fn temp(self, temp: f32) -> Self {
+        self.with(|generate| generate.temp(temp))
+    }
+
+    /// Ends each answer after `n` tokens: see [`Generate::max_tokens`].
+    pub fn max_tokens(self, n: usize) -> Self {
+        self.with(|generate| generate.max_tokens(n))
+    }
+
     /// Sets how answers are generated.
     pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
         self.generate = settings(self.generate);
@@ -174,7 +185,17 @@ impl<'a> ChatStream<'a> {
         Self { chat, answer, reply: Reply::default(), is_said, is_over: false }
     }
 
-    /// Runs to the end and returns the whole answer, which is then in the history.
+    /// Runs to the end and returns what the answer says, without reasoning and calls of tools.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the iterator.
+    pub fn text(self) -> Result<String, Error> {
+        Ok(self.finish()?.0.content)
+    }
+
+    /// Runs to the end and returns the whole answer, which is then in the history. [`Reply::finish_reason`] says whether
+    /// a limit has cut it.
     ///
     /// # Errors
     ///
@@ -211,7 +232,9 @@ impl<'a> ChatStream<'a> {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
-        if self.reply != Reply::default() {
+        let is_empty = self.reply == Reply::default();
+        self.reply.finish_reason = Some(self.answer.finish_reason().unwrap_or(FinishReason::Aborted));
+        if !is_empty {
             self.chat.messages.push(self.reply.clone().into_message());
         } else if self.is_said && self.answer.finish_reason() == Some(FinishReason::Error) {
             self.chat.messages.pop();

@@ -114,6 +114,7 @@ impl Detector {
         notes.append(&mut about_cards);
         notes.append(&mut machine.notes);
         machine.notes = notes;
+        machine.backends.clone_from(&self.backends);
         machine
     }
 

@@ -86,6 +86,10 @@ pub struct Machine {
     /// Sources that detection could not read or had to replace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
+    /// ggml's backends in the build that looked at this machine (`CPU`, `CUDA`, ...). Empty where no build is known: a
+    /// file that describes a machine does not have them.
+    #[serde(skip)]
+    pub backends: Vec<String>,
 }
 
 json::compiled_here!(Machine);
@@ -93,7 +97,26 @@ json::compiled_here!(Machine);
 impl Machine {
     /// A machine with this host and no GPU.
     pub const fn new(host: Host) -> Self {
-        Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new() }
+        Self { gpus: Vec::new(), host, wsl: false, unused_gpus: Vec::new(), notes: Vec::new(), backends: Vec::new() }
+    }
+
+    /// Why there is no GPU to place a layer on, as far as it is known: the backends of the build, and the cards that
+    /// were seen.
+    pub(crate) fn why_no_gpu(&self) -> String {
+        if self.backends.is_empty() && self.unused_gpus.is_empty() {
+            return "there is no usable GPU".to_owned();
+        }
+        let names: Vec<&str> = self.unused_gpus.iter().map(|unused| unused.gpu.name.as_str()).collect();
+        let seen = if names.is_empty() { "no card was seen".to_owned() } else { format!("seen: {}", names.join(", ")) };
+        let drives: Vec<&str> =
+            self.backends.iter().map(String::as_str).filter(|name| !NOT_OF_GPUS.contains(name)).collect();
+        match (self.backends.is_empty(), drives.is_empty()) {
+            (true, _) => format!("there is no usable GPU ({seen})"),
+            (false, true) => format!(
+                "this build has no GPU backend (its features `cuda`, `vulkan`, `metal` and `hip` each add one; {seen})"
+            ),
+            (false, false) => format!("there is no usable GPU (the build has {}; {seen})", drives.join(", ")),
+        }
     }
 
     /// This computer, for planning without llama.cpp: NVIDIA's cards and the host. It never fails; see
@@ -112,6 +135,9 @@ impl Machine {
         self
     }
 }
+
+/// ggml's backends that drive no GPU of this machine.
+const NOT_OF_GPUS: [&str; 3] = ["CPU", "BLAS", "RPC"];
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

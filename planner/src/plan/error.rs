@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Bytes;
 use crate::{memory, profile};
 
+use super::{Advice, Planner};
+
 /// The memory of one device in a placement that does not fit: needed, usable and missing bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error(
@@ -33,18 +35,28 @@ pub struct Shortfall {
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
     /// The model does not fit. The devices are those of the requested placement, or else of the candidate that lacks
-    /// the least. `layers` includes the output layer.
+    /// the least. `layers` includes the output layer. A load adds [advice](Error::advice), whose cheapest change ends the
+    /// message.
     #[error(
-        "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}",
-        list(devices)
+        "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}{}",
+        list(devices), cheapest(advice.as_deref())
     )]
-    DoesNotFit { model: String, n_gpu_layers: u32, layers: u32, n_ctx: u32, devices: Vec<Shortfall> },
+    DoesNotFit {
+        model: String,
+        n_gpu_layers: u32,
+        layers: u32,
+        n_ctx: u32,
+        devices: Vec<Shortfall>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        advice: Option<Box<Advice>>,
+    },
     /// The request states two different context lengths.
     #[error("`context` is {context:?} and `params.n_ctx` is {n_ctx}: which of them is meant?")]
     TwoContexts { context: super::Context, n_ctx: u32 },
-    /// The request wants layers on a GPU, and no GPU is usable.
-    #[error("{n_gpu_layers} layers on a GPU were asked for, but there is no usable GPU")]
-    NoGpu { n_gpu_layers: u32 },
+    /// The request wants layers on a GPU, and no GPU is usable. `why` names the backends of the build and the cards that
+    /// were seen.
+    #[error("{n_gpu_layers} layers on a GPU were asked for, but {why}")]
+    NoGpu { n_gpu_layers: u32, why: String },
     /// The planner has no memory model of this architecture or context, and no probe was given.
     #[error("the memory that {model} needs cannot be computed: {reason}; plan with a probe, which asks llama.cpp")]
     Unknown { model: String, reason: String },
@@ -70,6 +82,39 @@ pub enum Error {
 }
 
 crate::json::compiled_here!(Error);
+
+impl Error {
+    /// What to change so that the model fits, where that was [tried](Planner::advised).
+    pub fn advice(&self) -> Option<&Advice> {
+        match self {
+            Self::DoesNotFit { advice, .. } => advice.as_deref(),
+            Self::Beside { source: Some(source), .. } => source.advice(),
+            _ => None,
+        }
+    }
+}
+
+impl Planner<'_> {
+    /// The error with [advice](Error::advice), where a change may help: some dozens of plans are made, by the estimate.
+    #[must_use]
+    pub fn advised(&self, mut error: Error) -> Error {
+        if let Error::DoesNotFit { advice: advice @ None, .. } = &mut error {
+            *advice = self.advice().ok().map(Box::new);
+        }
+        error
+    }
+}
+
+/// The end of a message that says what does not fit.
+fn cheapest(advice: Option<&Advice>) -> String {
+    match advice {
+        None => String::new(),
+        Some(advice) => match advice.changes.first() {
+            Some(change) => format!("; {change}"),
+            None => "; no change that was tried makes it fit".to_owned(),
+        },
+    }
+}
 
 fn why(source: Option<&Error>) -> String {
     source.map_or_else(|| "neither a GPU nor the host has room for it".to_owned(), ToString::to_string)

@@ -16,8 +16,9 @@ use super::{Error, KvCache, Workload};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Context {
-    /// 4096 tokens, and up to 32,768 if the extra tokens cost no layer and take at most half of each device's remaining
-    /// budget. Never more than the model's training context.
+    /// 4096 tokens for each sequence ([`Request::n_seq_max`]), and up to 32,768 for all together if the extra tokens cost
+    /// no layer and take at most half of each device's remaining budget. No sequence has more than the model's training
+    /// context.
     ///
     /// llama.cpp's own default is the training context, or as much of it as fits: for an 8B model with 131,072 tokens
     /// that is a cache of 16 GiB.
@@ -29,7 +30,7 @@ pub enum Context {
     Tokens(u32),
     /// At least this many tokens, and up to the training context if the extra tokens cost no layer.
     AtLeast(u32),
-    /// At least 4096 tokens, and up to the training context if the extra tokens cost no layer.
+    /// At least 4096 tokens for each sequence, and up to the training context if the extra tokens cost no layer.
     Auto,
 }
 
@@ -42,7 +43,8 @@ impl Context {
         matches!(self, Self::Default | Self::AtLeast(_) | Self::Auto)
     }
 
-    /// The number of tokens for this model. If the context [may grow](Self::may_grow), this is its minimum.
+    /// The number of tokens for this model and one sequence. If the context [may grow](Self::may_grow), this is its
+    /// minimum.
     pub fn tokens(self, profile: &ModelProfile) -> u32 {
         let trained = profile.hparams.n_ctx_train;
         match self {
@@ -139,7 +141,7 @@ pub enum HostParts {
 }
 
 /// The requirements of a plan. The default asks for the fastest placement that fits, with at least 4096 tokens of
-/// context and up to 32,768 if they cost no layer ([`Context::Default`]).
+/// context for each sequence and up to 32,768 if they cost no layer ([`Context::Default`]).
 ///
 /// ```
 /// use autoplace_planner::plan::{Context, Request};
@@ -252,9 +254,21 @@ impl Request {
         /// Sets whether layers with a sliding window keep the whole context. The default is `false`, as in llama.cpp's
         /// programs.
         swa_full(full: bool) params.swa_full = full;
+        /// Sets this many sequences of this many tokens each.
+        parallel(sequences: u32, tokens_each: u32)
+            params.n_seq_max = sequences, context = Context::Tokens(sequences.saturating_mul(tokens_each));
+        /// Sets whether all sequences share one cache, instead of having a part of it each (`false`).
+        kv_unified(unified: bool) params.kv_unified = unified;
+        /// Sets whether a GPU computes long prompts with the weights that the host keeps (llama.cpp: `true`).
+        op_offload(offload: bool) params.op_offload = offload;
+        /// Sets whether the file is mapped, where every device can, or read (llama.cpp: `true`).
+        mmap(map: bool) params.mmap = map;
+        /// Sets whether the CPU may rearrange weights for its instruction set (llama.cpp: `true`).
+        repack(repack: bool) params.repack = repack;
         /// Sets the tokens that one call may submit (llama.cpp's default: 2048).
         n_batch(tokens: u32) params.n_batch = tokens;
-        /// Sets the sequences that the context holds at once (default: 1).
+        /// Sets the sequences that the context holds at once (default: 1). By default each has at least 4096 tokens of
+        /// the context. A stated number of tokens ([`n_ctx`](Self::n_ctx)) is for all of them together.
         n_seq_max(sequences: u32) params.n_seq_max = sequences;
         /// Sets the tokens of a batch that may request logits. The default is 1, which is enough to generate; 0 means
         /// all tokens, llama.cpp's default.
@@ -271,8 +285,10 @@ impl Request {
         /// ([`NotMapped`](crate::memory::NotMapped)).
         allow_paging(allow: bool) allow_paging = allow;
         /// Sets whether attention is fused. `Auto` fuses it on devices that can.
-        flash_attention(flash_attn: FlashAttention) params.flash_attn = flash_attn;
+        flash_attn(flash_attn: FlashAttention) params.flash_attn = flash_attn;
         /// Sets the tokens of context to exactly `tokens`: [`Context::Tokens`].
+        #[doc(alias = "ctx_size")]
+        #[doc(alias = "num_ctx")]
         n_ctx(tokens: u32) context = Context::Tokens(tokens);
         /// Sets the layers on GPUs. A plain number is an [upper limit](GpuLayers::AtMost).
         n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
@@ -282,7 +298,11 @@ impl Request {
         overrides(overrides: impl Into<Vec<TensorOverride>>) overrides = overrides.into();
         /// Sets the proportions in which GPUs share the layers.
         tensor_split(proportions: impl Into<Vec<f32>>) tensor_split = proportions.into();
-        /// Sets the types of keys and values (llama.cpp's default: `F16` for both).
+        /// Sets the type of the keys (llama.cpp's default: `F16`).
+        type_k(keys: KvType) params.type_k = keys;
+        /// Sets the type of the values (llama.cpp's default: `F16`).
+        type_v(values: KvType) params.type_v = values;
+        /// Sets the types of keys and values together.
         kv_types(keys: KvType, values: KvType) params.type_k = keys, params.type_v = values;
         /// Sets the ubatch: the tokens of one computation (llama.cpp's default: 512). The planner keeps this value.
         n_ubatch(tokens: u32) params.n_ubatch = tokens, max_ubatch = None;
@@ -382,11 +402,19 @@ impl Request {
 
     /// How far this model's context may grow; `None` if it may not.
     pub(super) fn growth(&self, profile: &ModelProfile) -> Option<Growth> {
-        let trained = profile.hparams.n_ctx_train;
+        let trained = profile.hparams.n_ctx_train.saturating_mul(self.default_sequences());
         self.may_grow().then(|| match self.context {
             Context::Default => Growth { most: trained.min(Context::DEFAULT_TOKENS[1]), share: 2 },
             _ => Growth { most: trained, share: 1 },
         })
+    }
+
+    /// How many sequences the default context has its tokens for. A stated number of tokens is for all of them.
+    fn default_sequences(&self) -> u32 {
+        match self.asked_context().unwrap_or(self.context) {
+            Context::Default | Context::Auto => self.params.n_seq_max.max(1),
+            _ => 1,
+        }
     }
 
     /// Whether the context embeds texts.
@@ -404,6 +432,7 @@ impl Request {
             Context::Default | Context::Auto if self.embeds() => tokens.min(MAX_TEXT_TOKENS),
             // The context must hold the workload and the depths that are asked about.
             _ if context.may_grow() => {
+                let tokens = tokens.saturating_mul(self.default_sequences());
                 let work = self.workload.iter().map(Workload::tokens);
                 let asked = work.chain(self.at.iter().copied()).max().unwrap_or(0);
                 tokens.max(asked.min(profile.hparams.n_ctx_train))

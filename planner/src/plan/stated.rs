@@ -37,7 +37,7 @@ impl Planner<'_> {
         let layers = self.profile.full_offload();
         let range = self.request.gpu_layers.range(layers);
         if *range.start() > 0 && self.machine.gpus.is_empty() {
-            return Err(Error::NoGpu { n_gpu_layers: *range.start() });
+            return Err(Error::NoGpu { n_gpu_layers: *range.start(), why: self.machine.why_no_gpu() });
         }
         let most = if self.machine.gpus.is_empty() { 0 } else { *range.end() };
         let whole = self.stated_estimate(params)?;
@@ -76,7 +76,7 @@ impl Planner<'_> {
         }
         let (n_gpu_layers, devices) = lacking.unwrap_or_default();
         let (model, n_ctx) = (self.profile.name.clone(), params.n_ctx);
-        Err(Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices })
+        Err(Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices, advice: None })
     }
 
     /// The estimate over all GPUs of the machine, which assigns layers to them in the stated proportions.

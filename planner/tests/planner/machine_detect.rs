@@ -5,6 +5,7 @@ use crate::folder::{Fake, device};
 use crate::scripted::{ScriptedNvml, card, rtx_4090};
 use crate::table::{parts, rows};
 use autoplace_planner::machine::{Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, Machine, gib, mib};
+use autoplace_planner::plan::{GpuLayers, Request};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 /// The machine that is detected where NVIDIA's driver follows this script and llama.cpp lists these devices. Without a
@@ -54,6 +55,28 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
         assert_eq!(reasons.collect::<Vec<_>>().join("; "), unused, "{what}");
         let said: Vec<String> = machine.notes.iter().map(ToString::to_string).collect();
         assert_eq!(said.join("; "), notes, "{what}");
+    }
+}
+
+#[test]
+fn where_there_is_no_gpu_the_plan_names_the_backends_of_the_build_and_the_cards_that_were_seen() {
+    let fake = Fake::new();
+    let profile = crate::shapes::LLAMA_1B.profile();
+    let card = card_of("RTX 4090@01 24 22");
+    let features = "this build has no GPU backend (its features `cuda`, `vulkan`, `metal` and `hip` each add one; ";
+    for (backends, script, says, seen) in [
+        ("CPU", "", features, "no card was seen)"),
+        ("CPU", &*card, features, "RTX 4090)"),
+        ("CPU,Vulkan", &card, "there is no usable GPU (the build has Vulkan; seen: ", "RTX 4090)"),
+        ("CPU,CUDA,RPC", "", "there is no usable GPU (the build has CUDA; ", "no card was seen)"),
+    ] {
+        let detector = fake.detector().cuda_visible_devices(None, false).backends(backends.split(','));
+        let mut machine = detected(detector, script, "CPU cpu 64 64");
+        machine.host = Host::new(gib(64));
+        let plan = crate::plan(&profile, &machine, &Request::new()).unwrap();
+        assert!(plan.notes[0].contains(says) && plan.notes[0].ends_with(seen), "{}", plan.notes[0]);
+        let error = crate::plan(&profile, &machine, &Request::new().n_gpu_layers(GpuLayers::All)).unwrap_err();
+        assert!(error.to_string().contains(says) && error.to_string().ends_with(seen), "{error}");
     }
 }
 

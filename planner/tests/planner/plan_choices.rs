@@ -41,7 +41,7 @@ fn a_named_number_of_layers_is_that_number_or_an_error() {
     let all = plan(&profile, &small, &Request::new().n_gpu_layers(GpuLayers::All));
     assert!(matches!(all, Err(Error::DoesNotFit { n_gpu_layers: 33, .. })), "{all:?}");
     let without = plan(&profile, &without, &exactly(5));
-    assert!(matches!(without, Err(Error::NoGpu { n_gpu_layers: 5 })), "{without:?}");
+    assert!(matches!(without, Err(Error::NoGpu { n_gpu_layers: 5, .. })), "{without:?}");
     for many in [exactly(99), Request::new().n_gpu_layers(99)] {
         let plan = plan(&profile, &large, &many).unwrap();
         assert_eq!(plan.n_gpu_layers, 33);
@@ -66,6 +66,16 @@ fn the_context_is_32768_tokens_unless_asked_for() {
     for context in [Context::Default, Context::AtLeast(511), Context::Auto] {
         assert_eq!(of(Request::new().context(context)).unwrap().context.n_ctx, 2049, "{context:?}");
     }
+    // Each sequence has its 4096 tokens, whether they share a cache or not; a stated number is for all of them.
+    for (sequences, n_ctx) in [(2, 32_768), (8, 32_768), (9, 36_864), (16, 65_536)] {
+        for unified in [false, true] {
+            let request = Request::new().n_seq_max(sequences).kv_unified(unified);
+            assert_eq!(plan(&LLAMA_1B.profile(), &machine, &request).unwrap().context.n_ctx, n_ctx, "{sequences}");
+        }
+        let stated = Request::new().n_seq_max(sequences).context(Context::AtLeast(131_072));
+        assert_eq!(plan(&LLAMA_1B.profile(), &machine, &stated).unwrap().context.n_ctx, 131_072, "{sequences}");
+    }
+    assert!(of(Request::new().n_seq_max(8)).unwrap().context.n_ctx >= 8 * 2049);
     // The trained length is compared with the tokens of each sequence.
     for (n_ctx, sequences, said) in [(2049, 1, None), (2050, 1, Some(2049)), (8196, 4, None), (8192, 2, Some(2049))] {
         let plan = of(Request::new().n_ctx(n_ctx).n_seq_max(sequences)).unwrap();

@@ -81,7 +81,7 @@ fn a_type_that_some_device_does_not_fuse_attention_over_is_no_choice() {
     }
     // A second card without layers does not decide the type; a card with layers does.
     assert_eq!(types(vec![card(free, "CUDA"), card(mib(900), "SYCL")], asked(KvCache::Auto)), KvType::Q8_0);
-    let plain = asked(KvCache::Auto).flash_attention(FlashAttention::Off);
+    let plain = asked(KvCache::Auto).flash_attn(FlashAttention::Off);
     assert_eq!(types(vec![card(free, "CUDA")], plain), KvType::F16);
 }
 

@@ -65,5 +65,5 @@ fn without_a_gpu_stated_layers_are_an_error_and_stated_overrides_change_nothing(
     let overrides = Request::new().overrides([experts_on_the_host()]);
     assert_eq!(plan(&profile, &machine, &overrides).unwrap().n_gpu_layers, 0);
     let layers = plan(&profile, &machine, &overrides.n_gpu_layers(GpuLayers::Exactly(3)));
-    assert!(matches!(layers, Err(Error::NoGpu { n_gpu_layers: 3 })), "{layers:?}");
+    assert!(matches!(layers, Err(Error::NoGpu { n_gpu_layers: 3, .. })), "{layers:?}");
 }

@@ -61,6 +61,8 @@ struct Text {
     earlier: Option<Statistics>,
     /// Number of further workers that the text may use.
     attempts: u32,
+    /// How many workers died during this text.
+    deaths: u32,
 }
 
 impl Text {
@@ -81,6 +83,7 @@ impl Text {
             statistics.generation_time += earlier.generation_time;
             statistics.queue_time += earlier.queue_time;
         }
+        statistics.worker_deaths = self.deaths;
         if let Some(end) = &mut piece.end {
             end.statistics = statistics;
         }
@@ -100,6 +103,7 @@ impl Text {
             _ if !death.is_death() || self.attempts == 0 => return Some(death.clone().into()),
             _ => self.attempts -= 1,
         }
+        self.deaths += 1;
         self.earlier = self.has_begun().then_some(self.statistics);
         // A new worker sends pieces until it is asked to hold them back.
         self.is_held = false;
@@ -155,6 +159,7 @@ impl Link {
             statistics: Statistics::default(),
             earlier: None,
             attempts: self.model.worker_attempts(),
+            deaths: 0,
         };
         let sent = state.sender.as_ref().map_or(Ok(()), |sender| {
             text.put(id, sender)?;

@@ -229,6 +229,7 @@ impl Sequence {
             Some(_) if reason == FinishReason::StopString => false,
             Some(matcher) => matcher.may_end(),
         };
+        self.statistics.finish_reason = Some(reason);
         let stop_string = self.text.stopped_by();
         End { reason, meets_constraint, stop_string, statistics: self.statistics }
     }

@@ -7,7 +7,7 @@ use std::thread;
 use autoplace::Model;
 use autoplace::generate;
 use autoplace::llama_sys::{Error as Native, sim::SimGpu};
-use autoplace::load::{Error, OnDifference, Verify};
+use autoplace::load::{Error, OnDifference, Stage, Verify};
 use autoplace::machine::{Host, Machine, gib, mib};
 use autoplace::memory::{FlashAttention, Headroom};
 use autoplace::plan::{GpuLayers, Plan, Request};
@@ -105,7 +105,10 @@ impl<'m> Round<'m> {
         let events = Mutex::new(self.events(sims));
         let mut calls = 0;
         let cards: Vec<Arc<SimGpu>> = sims.to_vec();
-        let builder = builder.progress(move |_| {
+        let builder = builder.progress(move |progress| {
+            if matches!(progress.stage, Stage::Plan | Stage::Measure | Stage::Wait) {
+                return true;
+            }
             calls += 1;
             for &(card, _, percent) in events.lock().unwrap().iter().filter(|(_, call, _)| *call == calls) {
                 take(&cards[card], percent);

@@ -33,6 +33,9 @@ pub struct Advice {
     /// The workload of all plans and speeds. In a context too short for it, [`Workload::typical`] of that context
     /// applies.
     pub workload: Workload,
+    /// Whether the plan without a change lacks nothing.
+    #[serde(skip)]
+    lacks_nothing: bool,
 }
 
 /// Offloading gains almost nothing: the plan generates hardly faster than the host alone. Speeds in tokens per second.
@@ -66,13 +69,19 @@ impl Advice {
         let workload = planner.request.work(&planner.profile);
         let trials = Trials { planner: planner.clone(), workload, before: plan };
         let ways = [software::asking, software::closing, quantising::quantising, cards::other_cards];
-        let mut changes: Vec<Change> = match plan.is_some_and(|plan| trials.is_enough(&Outcome::from(plan))) {
+        let lacks_nothing = plan.is_some_and(|plan| trials.is_enough(&Outcome::from(plan)));
+        let mut changes: Vec<Change> = match lacks_nothing {
             // Weights that must stay on the host may be faster to read in another quantisation.
             true => quantising::faster(&trials).into_iter().collect(),
             false => ways.iter().flat_map(|way| way(&trials)).collect(),
         };
         changes.extend(cards::first_card(&trials));
-        Self { changes, pointless: plan.and_then(OffloadNotWorthwhile::check), workload }
+        Self { changes, pointless: plan.and_then(OffloadNotWorthwhile::check), workload, lacks_nothing }
+    }
+
+    /// Whether there is nothing to change: everything that was asked for fits, and no change would be faster.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.pointless.is_none() && self.lacks_nothing
     }
 }
 
@@ -92,8 +101,14 @@ impl OffloadNotWorthwhile {
 }
 
 impl fmt::Display for Advice {
-    /// One line for each item; empty without items.
+    /// One line for each item; without items, one line that says why there is none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.changes.is_empty() && self.pointless.is_none() {
+            return f.write_str(match self.lacks_nothing {
+                true => "nothing to change: everything that was asked for fits",
+                false => "no change that was tried puts more of the model on GPUs",
+            });
+        }
         let pointless = self.pointless.iter().map(ToString::to_string);
         let lines: Vec<String> = pointless.chain(self.changes.iter().map(ToString::to_string)).collect();
         f.write_str(&lines.join("\n"))

@@ -56,7 +56,7 @@ impl<'a> Placements<'a> {
         let (model, n_ctx) = (self.profile.name.clone(), self.wanted().n_ctx);
         let devices = least.iter().flat_map(|least| self.room(&least.path).shortfalls(&least.levels)).collect();
         let n_gpu_layers = layers - least.map_or(0, |least| least.path.first);
-        Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices }
+        Error::DoesNotFit { model, n_gpu_layers, layers, n_ctx, devices, advice: None }
     }
 
     fn chosen(&self, found: Found, why: (String, Option<char>), confidence: Confidence) -> Chosen<'a> {
@@ -95,7 +95,7 @@ impl<'a> Placements<'a> {
             let why = match nearest {
                 _ if exactly => "no layer on a GPU, as asked for".to_owned(),
                 _ if self.gpus.is_empty() && self.slow.is_empty() => {
-                    "no layer on a GPU: there is no usable one".to_owned()
+                    format!("no layer on a GPU: {}", self.machine.why_no_gpu())
                 }
                 _ if self.gpus.is_empty() => "no layer on a GPU: none is faster than the host".to_owned(),
                 Some(nearest) => format!("no layer on a GPU: the output layer alone needs {}", lacks(nearest)),

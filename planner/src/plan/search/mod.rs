@@ -159,7 +159,7 @@ impl<'a> Placements<'a> {
         let free: Vec<&Gpu> = machine.gpus.iter().filter(|gpu| gpu.free > 0).collect();
         let n_gpu_layers = *request.gpu_layers.range(profile.full_offload()).start();
         if n_gpu_layers > 0 && free.is_empty() {
-            return Err(Error::NoGpu { n_gpu_layers });
+            return Err(Error::NoGpu { n_gpu_layers, why: machine.why_no_gpu() });
         }
         let (gpus, slow) = match by_layers {
             true => (free, Vec::new()),

@@ -1,0 +1,53 @@
+//! Why an answer ended.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a text or an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model chose a token that ends the text or turn.
+    EndOfGeneration,
+    /// A stop string came.
+    StopString,
+    /// The limit of tokens was reached (`max_tokens`).
+    MaxTokens,
+    /// The context has no place for another token.
+    ContextFull,
+    /// The reader aborted the text, or dropped it.
+    Aborted,
+    /// An error ended the text; the iterator returned the error.
+    Error,
+}
+
+impl FinishReason {
+    /// Whether a limit, an abort or an error cut the text short. `false` where the model or a stop string ended the
+    /// text.
+    ///
+    /// ```
+    /// use autoplace_chat::FinishReason;
+    /// assert!(FinishReason::MaxTokens.is_cut());
+    /// assert!(!FinishReason::EndOfGeneration.is_cut());
+    /// ```
+    #[must_use]
+    pub const fn is_cut(self) -> bool {
+        !matches!(self, Self::EndOfGeneration | Self::StopString)
+    }
+}
+
+/// The subject of "... ended the text": `max_tokens`, `the end of the context`.
+impl fmt::Display for FinishReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EndOfGeneration => "the model",
+            Self::StopString => "a stop string",
+            Self::MaxTokens => "max_tokens",
+            Self::ContextFull => "the end of the context",
+            Self::Aborted => "an abort",
+            Self::Error => "an error",
+        })
+    }
+}
