@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::native_support::demo_path;
 use crate::sim_support::card;
-use autoplace::machine::mib;
+use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{KvCache, KvPlace, Policy, Request};
 use autoplace::{Model, Plan};
@@ -29,7 +29,7 @@ fn loaded<T: Ord>(request: &Request, setting: impl Fn(&Plan) -> T) -> BTreeSet<T
         // As much as without the choice, or more.
         let mut given = request.clone().kv_cache(KvCache::Given).kv_place(KvPlace::Given);
         given.min_ubatch = None;
-        let given = Model::builder(demo_path()).request(given).machine(model.machine().clone()).plan();
+        let given = Model::builder(demo_path()).request(given).machine(Machine::clone(&model.machine())).plan();
         let layers = given.map_or(0, |given| given.n_gpu_layers);
         assert!(plan.n_gpu_layers >= layers, "{size} MiB: {layers} layers without the choice, {plan}");
         seen.insert(setting(&plan));
