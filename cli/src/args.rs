@@ -6,13 +6,14 @@ use std::time::Duration;
 use autoplace::machine::{Bandwidth, Gpu, Host, ParseError};
 use autoplace::memory::companion::CompanionRole;
 use autoplace::memory::{FlashAttention, Headroom, KvType, Pooling};
-use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, Policy, Request, Workload};
+use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand, value_parser};
 use serde_json::Value;
 
 use crate::adapters::AdapterArgs;
 use crate::doctor::DoctorArgs;
+use crate::drafts::DraftOptionArgs;
 use crate::emit::Tool;
 use crate::gpu;
 use crate::llama_cpp::{is_no, is_yes};
@@ -159,15 +160,17 @@ pub(crate) struct AskArgs {
     /// Type of the values alone
     #[arg(long, value_name = "TYPE", conflicts_with = "kv")]
     pub(crate) cache_type_v: Option<KvType>,
-    /// Keeps keys and values with their layers (`on`), or on the host (`off`) [default: on]
-    #[arg(long, value_name = "on|off", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
-    pub(crate) kv_offload: Option<bool>,
+    /// Keeps keys and values with their layers (`on`), on the host (`off`), or on the host if that is faster (`auto`)
+    /// [default: on]
+    #[arg(long, value_name = "on|off|auto", value_parser = one_of(KV_OFFLOAD), hide_possible_values = true)]
+    pub(crate) kv_offload: Option<KvOffload>,
     /// Keeps the whole context for layers with a sliding window too
     #[arg(long)]
     pub(crate) swa_full: bool,
-    /// Tokens computed at once [default: 512, or up to 2048 if that is faster]
-    #[arg(long, alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
-    pub(crate) ubatch: Option<u32>,
+    /// Tokens computed at once. `auto` chooses 64 to 2048: fewer than 512 if the freed memory makes the plan faster, or
+    /// lets the model fit [default: 512, or up to 2048 if that is faster]
+    #[arg(long, alias = "ubatch-size", value_name = "N|auto", value_parser = ubatch)]
+    pub(crate) ubatch: Option<Ubatch>,
     /// Maximum number of tokens in one call of llama.cpp [default: 2048]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_TOKENS)))]
     pub(crate) batch_size: Option<u32>,
@@ -230,7 +233,7 @@ pub(crate) struct PlanArgs {
     pub(crate) machine: Option<PathBuf>,
     /// Also uses the devices of another machine, whose rpc-server listens at this address; repeat for several. A
     /// separate process measures them and makes the plan
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "cpu", "memory", "with", "no_probe", "emit", "save"])]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "cpu", "memory", "draft_file", "no_probe", "emit", "save"])]
     pub(crate) rpc: Vec<String>,
     /// Lets --rpc connect to other machines than this one: there is no authentication
     #[arg(long, requires = "rpc")]
@@ -250,8 +253,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "TYPE [xCHANNELS|BITS-bit]", value_parser = memory)]
     pub(crate) memory: Option<Bandwidth>,
     /// Loads a file beside the model: `mmproj=FILE`, `draft=FILE`; repeat for several
-    #[arg(long = "with", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
+    #[arg(long = "with", id = "draft_file", value_name = "mmproj=FILE|draft=FILE", value_parser = beside)]
     pub(crate) with: Vec<(CompanionRole, PathBuf)>,
+    #[command(flatten)]
+    pub(crate) draft: DraftOptionArgs,
     /// Maximum tokens of an image, if the mmproj accepts images of any size; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) image_max_tokens: u32,
@@ -278,7 +283,7 @@ pub(crate) struct PlanArgs {
     pub(crate) emit: Option<Tool>,
 }
 
-const KV_OFFLOAD: &[(&str, bool)] = &[("on", true), ("off", false)];
+const KV_OFFLOAD: &[(&str, KvOffload)] = &[("on", KvOffload::On), ("off", KvOffload::Off), ("auto", KvOffload::Auto)];
 const POLICY: &[(&str, Policy)] = &[("fastest", Policy::Fastest), ("most-layers", Policy::MostLayers)];
 const HOST_PARTS: &[(&str, HostParts)] = &[
     ("auto", HostParts::Auto),
@@ -333,10 +338,18 @@ impl AskArgs {
         if let Some(n_batch) = self.batch_size {
             request = request.n_batch(n_batch);
         }
-        if let Some(ubatch) = self.ubatch {
-            // A ubatch is a part of a batch, so a larger ubatch needs a larger batch.
-            let n_batch = self.batch_size.unwrap_or(Request::new().params.n_batch.max(ubatch));
-            request = request.n_ubatch(ubatch).n_batch(n_batch);
+        match self.ubatch {
+            None => {}
+            Some(Ubatch::Tokens(ubatch)) => {
+                // A ubatch is a part of a batch, so a larger ubatch needs a larger batch.
+                let n_batch = self.batch_size.unwrap_or(Request::new().params.n_batch.max(ubatch));
+                request = request.n_ubatch(ubatch).n_batch(n_batch);
+            }
+            Some(Ubatch::Auto) => {
+                let usual = Request::new();
+                request.params.n_ubatch = usual.params.n_ubatch;
+                (request.max_ubatch, request.min_ubatch) = (usual.max_ubatch, Some(LEAST_UBATCH));
+            }
         }
         let params = &mut request.params;
         if let Some(Kv { ty, choice }) = self.kv {
@@ -345,7 +358,10 @@ impl AskArgs {
         }
         params.type_k = self.cache_type_k.unwrap_or(params.type_k);
         params.type_v = self.cache_type_v.unwrap_or(params.type_v);
-        params.offload_kqv = self.kv_offload.unwrap_or(params.offload_kqv);
+        if let Some(kv_offload) = self.kv_offload {
+            params.offload_kqv = kv_offload != KvOffload::Off;
+            request.kv_place = if kv_offload == KvOffload::Auto { KvPlace::Auto } else { KvPlace::Given };
+        }
         params.flash_attn = self.flash_attn.unwrap_or(params.flash_attn);
         params.swa_full |= self.swa_full;
         request.context = self.ctx.unwrap_or(request.context);
@@ -364,6 +380,34 @@ impl AskArgs {
 pub(crate) struct Kv {
     ty: KvType,
     choice: KvCache,
+}
+
+/// What `--kv-offload` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KvOffload {
+    On,
+    Off,
+    Auto,
+}
+
+/// What `--ubatch` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ubatch {
+    Tokens(u32),
+    Auto,
+}
+
+/// The fewest tokens that `--ubatch auto` computes at once. From 32 on, a GPU computes with weights that the host keeps
+/// (ggml-cuda.cu, `min_batch_size`).
+const LEAST_UBATCH: u32 = 64;
+
+/// Parses `auto`, or a number of tokens.
+fn ubatch(text: &str) -> Result<Ubatch, String> {
+    match text.parse() {
+        _ if text == "auto" => Ok(Ubatch::Auto),
+        Ok(tokens) if (1..=MAX_TOKENS).contains(&tokens) => Ok(Ubatch::Tokens(tokens)),
+        _ => Err(format!("tokens are 1 to {MAX_TOKENS}, or `auto`")),
+    }
 }
 
 /// Parses a type, or `auto`.
@@ -480,7 +524,7 @@ pub(crate) fn in_one_line(message: &str) -> String {
 mod tests {
     use super::{Args, Verb};
     use autoplace::memory::{FlashAttention, KvType};
-    use autoplace::plan::{Context, GpuLayers, KvCache, Request};
+    use autoplace::plan::{Context, GpuLayers, KvCache, KvPlace, Request};
     use clap::Parser;
 
     #[test]
@@ -505,6 +549,23 @@ mod tests {
         assert_eq!(open, (Context::Default, GpuLayers::Auto, FlashAttention::On, 4096));
         let said = over(&["--kv", "f16", "--kv-offload", "on", "--flash-attn", "auto"]);
         assert_eq!(said, (KvType::F16, true, FlashAttention::Auto));
+        let settings = |said: &[&str]| {
+            let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).ok()?;
+            let Verb::Plan(args) = args.verb else { unreachable!() };
+            let request = args.request();
+            let ubatch = (request.min_ubatch, request.params.n_ubatch, request.max_ubatch);
+            Some((request.kv_place, request.params.offload_kqv, ubatch))
+        };
+        let usual = (None, 512, Some(2048));
+        assert_eq!(settings(&[]), Some((KvPlace::Given, true, usual)));
+        assert_eq!(settings(&["--kv-offload", "auto"]), Some((KvPlace::Auto, true, usual)));
+        assert_eq!(settings(&["--kv-offload", "off"]), Some((KvPlace::Given, false, usual)));
+        assert_eq!(settings(&["--ubatch", "auto"]), Some((KvPlace::Given, true, (Some(64), 512, Some(2048)))));
+        assert_eq!(settings(&["--ubatch", "96"]), Some((KvPlace::Given, true, (None, 96, None))));
+        assert_eq!(
+            [["--ubatch", "0"], ["--ubatch", "many"], ["--kv-offload", "some"]].map(|said| settings(&said)),
+            [None; 3]
+        );
         let chosen = |said: &[&str]| {
             let args = Args::try_parse_from([&["autoplace", "plan", "m"], said].concat()).ok()?;
             let Verb::Plan(args) = args.verb else { unreachable!() };

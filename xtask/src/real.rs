@@ -62,16 +62,21 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         // Builds our own llama.cpp first, because the programs take its options.
         run(workspace.cargo(&["test"]).args(program).arg("--no-run"))?;
         let tools = llama_tools::build(workspace, &TOOLS)?;
+        let grammars = llama_tools::source_of_programs(workspace).join("grammars");
         let transformers = python::environment(workspace, "xtask/templates/requirements.txt")?;
         let mut test = workspace.cargo(&["test"]);
         test.args(program).env("AUTOPLACE_REAL_MODELS", std::env::join_paths(&models)?);
         test.env("AUTOPLACE_REAL_TOOLS", tools).env("AUTOPLACE_REAL_PYTHON", transformers);
+        test.env("AUTOPLACE_REAL_GRAMMARS", &grammars);
         test.env("AUTOPLACE_REAL_REPORT", folder(workspace).join("report.md"));
         test.env("AUTOPLACE_REAL_CHECKS", compared.join(" "));
         if !flags.is_empty() {
             test.env("AUTOPLACE_REAL_WRITE", "1");
         }
         failed.extend(run(&mut test).err());
+        if compared.is_empty() || compared.contains(&"grammars") {
+            failed.extend(published_grammars(workspace, &grammars).err());
+        }
     }
     if drives_clients {
         for model in &models {
@@ -79,6 +84,14 @@ pub(crate) fn real(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         }
     }
     failed.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Which tokens llama.cpp's published grammars allow, along random texts, beside llama.cpp's own sampler.
+fn published_grammars(workspace: &Workspace, folder: &Path) -> Result<()> {
+    println!("the grammars of {}", folder.display());
+    let mut test = workspace.cargo(&["test", "--package=autoplace", "--lib"]);
+    test.args(["--", "--ignored", "llama_cpps_published_grammars"]);
+    run(test.env("AUTOPLACE_GRAMMARS", folder))
 }
 
 /// Runs OpenAI's client against `autoplace serve` with a model.

@@ -9,7 +9,7 @@ use super::progress::{LoadProgress, Progress};
 use super::recipe::{OnDifference, Recipe, Verify};
 use super::{Error, Model, remote};
 use crate::machine::Machine;
-use crate::memory::companion::CompanionRole;
+use crate::memory::companion::{CompanionRole, DraftOptions};
 use crate::memory::{FlashAttention, Headroom, KvType, Pooling, Rope};
 use crate::plan::{self, Advice, GpuLayers, Plan, Request, SavedPlan};
 use crate::worker::Isolation;
@@ -110,6 +110,12 @@ impl ModelBuilder {
         /// `Q8_0` where the gain in speed is worth the loss in quality, and the plan's notes report the gain. Default:
         /// fixed.
         kv_cache(types: plan::KvCache) recipe.request.kv_cache = types;
+        /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves those of all layers to the
+        /// host where that is faster. Default: as [`offload_kqv`](Self::offload_kqv) says.
+        kv_place(place: plan::KvPlace) recipe.request.kv_place = place;
+        /// Sets the minimum number of tokens per computation, for plans where fewer than 512 (or
+        /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: no fewer.
+        min_ubatch(tokens: u32) recipe.request.min_ubatch = Some(tokens);
         /// Sets whether attention is fused. Default: fused if every device with a layer supports it.
         #[doc(alias = "flash_attention")]
         flash_attn(flash_attn: FlashAttention) recipe.request.params.flash_attn = flash_attn;
@@ -137,6 +143,18 @@ impl ModelBuilder {
         /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). It is planned, placed and released
         /// together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
         draft(path: impl Into<PathBuf>) recipe.draft = Some(path.into());
+        /// Sets all options of the draft at once.
+        draft_options(options: DraftOptions) recipe.draft_options = options;
+        /// Sets the types of the draft's keys and values. Default: F16, whatever the model's types are.
+        draft_kv_types(keys: KvType, values: KvType)
+            recipe.draft_options.type_k = Some(keys), recipe.draft_options.type_v = Some(values);
+        /// Sets the number of the draft's layers on its GPU, including the output layer; 0 keeps the draft on the host.
+        /// A load fails if no GPU has room for them. Default: all, or the host if no GPU has room for all.
+        draft_n_gpu_layers(layers: u32) recipe.draft_options.n_gpu_layers = Some(layers);
+        /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or its own, or
+        /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: where it costs the model
+        /// least.
+        draft_device(device: impl Into<String>) recipe.draft_options.device = Some(device.into());
         /// Loads the model's own block for multi-token prediction, with a context for it
         /// ([`Speculation::Mtp`](crate::generate::Speculation::Mtp)). [`draft_max`](Self::draft_max) then defaults to
         /// 3. Default: no. Prompts take about one more layer's time.
@@ -312,6 +330,7 @@ impl ModelBuilder {
             recipe.request != Request::new()
                 || (recipe.mtp && !plan.context.mtp)
                 || (recipe.draft.is_some() && !plan.companions.iter().any(|one| one.role == CompanionRole::Draft))
+                || recipe.draft_options != DraftOptions::default()
         };
         let is_late = recipe.saved.as_ref().is_some_and(|saved| is_late(&saved.plan));
         if let Some(late) = self.conflict.or(is_late.then_some("follow")) {
@@ -320,6 +339,9 @@ impl ModelBuilder {
         if let Some(saved) = &recipe.saved {
             saved.check()?;
             (recipe.request, recipe.mtp) = (saved.request.clone(), saved.plan.context.mtp);
+            if let Some(draft) = saved.plan.companions.iter().find(|one| one.role == CompanionRole::Draft) {
+                recipe.draft_options = draft.draft.clone();
+            }
         }
         #[cfg(feature = "hub")]
         self.source.place(&mut recipe, &self.isolation)?;

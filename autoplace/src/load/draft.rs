@@ -63,7 +63,8 @@ impl Recipe {
         let Prepared { plan, machine, .. } = prepared;
         let header = Header::open(path).map_err(Failure::at(Stage::Check))?;
         let of_plan = |error| Failure::at(Stage::Check)(plan::Error::from(error));
-        let companion = Companion::draft(&header).map_err(of_plan)?;
+        let companion = Companion::draft(&header).map_err(of_plan)?.draft_options(planned.draft.clone());
+        let layers = planned.draft.n_gpu_layers.map_or(i32::MAX, |layers| i32::try_from(layers).unwrap_or(i32::MAX));
         let context = companion.draft_context(&plan.context).map_err(of_plan)?.unwrap_or_else(|| plan.context.clone());
         // A draft model lies entirely on one GPU, which may hold no layer of the main model.
         let names = planned.gpu.iter().map(|gpu| (planned.device.as_deref(), gpu.as_str()));
@@ -73,7 +74,7 @@ impl Recipe {
         let native = native::load(
             &header,
             ModelParams {
-                n_gpu_layers: if devices.is_empty() { 0 } else { i32::MAX },
+                n_gpu_layers: if devices.is_empty() { 0 } else { layers },
                 devices: Some(devices.clone()),
                 load_mode: native::load_mode(&context, &header, backends.iter().map(String::as_str)),
                 use_extra_bufts: context.repack,

@@ -78,4 +78,5 @@ pub use recipe::{OnDifference, Verify};
 pub use replace::{BetterPlan, Replacement};
 pub use report::{Doubt, GpuReport, HostReport, LoadReport, WarmUp};
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
-pub use threads::{ThreadBasis, Threads};
+pub(crate) use threads::Pacer;
+pub use threads::{GeneratingThreads, ThreadBasis, Threads};

@@ -15,7 +15,7 @@ use super::{Error, check_vocabulary, threads};
 use crate::gguf::Header;
 use crate::machine::{Host, Machine, MeasurementCache};
 use crate::memory::Companion;
-use crate::memory::companion::CompanionRole;
+use crate::memory::companion::{CompanionRole, DraftOptions};
 use crate::plan::{self, Advice, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
 use crate::profile::ModelProfile;
 use crate::worker;
@@ -33,6 +33,8 @@ pub(crate) struct Recipe {
     pub(super) path: PathBuf,
     /// The draft model.
     pub(super) draft: Option<PathBuf>,
+    /// Stated options of the draft.
+    pub(super) draft_options: DraftOptions,
     /// Whether the block for multi-token prediction is loaded.
     pub(super) mtp: bool,
     pub(super) request: Request,
@@ -147,6 +149,7 @@ impl Recipe {
         let (mut planner, mut request) = (Planner::new(profile, machine), self.request.clone());
         if let Some(path) = &self.draft {
             let draft = Companion::draft(&Header::open(path)?).map_err(plan::Error::from)?;
+            let draft = draft.draft_options(self.draft_options.clone());
             draft.compatible_with(header).map_err(plan::Error::from)?;
             planner = planner.beside(draft);
             if request.draft_max == 0 {

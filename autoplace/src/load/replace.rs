@@ -229,7 +229,8 @@ impl Model {
 /// The machine with these bytes of its devices and of the host free again.
 fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u64) -> Machine {
     let host = &mut machine.host;
-    host.available = with(host.available, on_host, host.total);
+    let most = host.usable_total();
+    host.available = with(host.available, on_host, most);
     for &(device, held) in on_gpus {
         let Some(gpu) = machine.gpus.iter_mut().find(|gpu| gpu.device == *device) else { continue };
         let own = gpu.own_free();
@@ -240,7 +241,7 @@ fn released(mut machine: Machine, on_gpus: &[(&Option<String>, u64)], on_host: u
         if gpu.kind == GpuKind::Integrated {
             // Bytes beyond its own pool belong to the host.
             let of_host = held.saturating_sub(gpu.own_free().saturating_sub(own));
-            host.available = with(host.available, of_host, host.total);
+            host.available = with(host.available, of_host, most);
         }
     }
     machine

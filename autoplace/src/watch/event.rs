@@ -41,6 +41,13 @@ pub enum Event {
     /// The end of [`Slowdown`](Self::Slowdown).
     #[error("{observed:.1} tokens per second again")]
     SpeedRecovered { expected: f64, observed: f64 },
+    /// The model generates with fewer threads of the CPU than on a quiet machine, since those were measured to be
+    /// faster: most often other programs hold the others up.
+    #[error("{threads} of {most} threads generate: {observed:.1} tokens per second instead of {before:.1}")]
+    FewerThreads { threads: u32, most: u32, before: f64, observed: f64 },
+    /// The end of [`FewerThreads`](Self::FewerThreads).
+    #[error("{threads} threads generate again")]
+    ThreadsRestored { threads: u32 },
 }
 
 /// The likely cause of a slowdown. Pressures are the share of the last ten seconds in which a thread waited, in
@@ -82,6 +89,7 @@ impl Event {
                 | Self::Unthrottled { .. }
                 | Self::OtherProcessGone { .. }
                 | Self::SpeedRecovered { .. }
+                | Self::ThreadsRestored { .. }
         )
     }
 
@@ -103,6 +111,8 @@ impl Event {
             Self::MemoryPressure { .. } | Self::Throttled { .. } | Self::Slowdown { .. } => {
                 tracing::warn!("{self}");
             }
+            // The generating thread has logged the change.
+            Self::FewerThreads { .. } | Self::ThreadsRestored { .. } => tracing::debug!("{self}"),
             _ => tracing::info!("{self}"),
         }
     }

@@ -10,24 +10,47 @@ pub(super) struct Settings {
     pub(super) interval: Duration,
     /// Bytes that must stay free on each GPU, instead of the plan's.
     pub(super) needed: Option<u64>,
+    /// `None`: follows from the interval.
+    pub(super) patience: Option<Duration>,
+    pub(super) calm: Option<Duration>,
+    pub(super) process_interval: Option<Duration>,
+    /// The part of its own speed below which a model is slow.
+    pub(super) slow: f64,
+    /// Tokens over which its speed is taken.
+    pub(super) window: u64,
+    /// Tokens that it generates before its own speed is learned, from the window after them.
+    pub(super) warm_up: u64,
 }
 
 impl Settings {
     /// How long a condition must hold before its beginning is reported, unless it is reported at once.
     pub(super) fn patience(&self) -> Duration {
-        self.interval.saturating_mul(2)
+        self.patience.unwrap_or(self.interval.saturating_mul(2))
     }
 
-    /// How long a condition must be false before its end is reported. Also the interval between two looks at the
-    /// programs on the GPUs.
+    /// How long a condition must be false before its end is reported.
     pub(super) fn calm(&self) -> Duration {
-        self.interval.saturating_mul(5)
+        self.calm.unwrap_or(self.interval.saturating_mul(5))
+    }
+
+    /// From one look at the programs on the GPUs to the next.
+    pub(super) fn process_interval(&self) -> Duration {
+        self.process_interval.unwrap_or(self.interval.saturating_mul(5))
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(1), needed: None }
+        Self {
+            interval: Duration::from_secs(1),
+            needed: None,
+            patience: None,
+            calm: None,
+            process_interval: None,
+            slow: 0.7,
+            window: 32,
+            warm_up: 16,
+        }
     }
 }
 

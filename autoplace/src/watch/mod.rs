@@ -17,6 +17,7 @@
 //! | heat or the power supply lowers its clocks | [`Event::Throttled`] | [`Event::Unthrottled`] |
 //! | another program uses a GPU, or more of it | [`Event::OtherProcess`] | [`Event::OtherProcessGone`] |
 //! | the model is slower than before | [`Event::Slowdown`] | [`Event::SpeedRecovered`] |
+//! | the model generates with fewer threads of the CPU | [`Event::FewerThreads`] | [`Event::ThreadsRestored`] |
 //!
 //! `docs/sentinel.md` has the sources on each system, and the thresholds with their reasons.
 mod depth;
@@ -33,5 +34,5 @@ pub use model::ModelSource;
 pub use sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 pub use sentinel::{Error, Sentinel, SentinelBuilder};
 
-pub use crate::load::{Generated, speed_model};
+pub use crate::load::{Generated, GeneratingThreads, speed_model};
 pub use crate::machine::HostSample;

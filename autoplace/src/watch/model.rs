@@ -8,7 +8,7 @@ use llama_sys::{Backend, Device};
 use super::depth::DepthCost;
 use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
-use crate::load::{self, Model, Pulse, WeakModel, gpu_of, named};
+use crate::load::{self, Model, Pacer, Pulse, WeakModel, gpu_of, named};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, HostSample, Machine, PciId, mib};
 use crate::memory::WSL_HEADROOM;
@@ -136,6 +136,7 @@ impl Source for ModelSource {
         // The model's streams hold the counters, so without counters there is no model.
         let pulse = self.pulse.upgrade()?;
         let generated = pulse.generated();
+        let threads = pulse.pacer().as_ref().map(Pacer::generating);
         let placement = pulse.placements();
         drop(pulse);
         let devices = 0..self.devices.len();
@@ -143,6 +144,7 @@ impl Source for ModelSource {
             devices: devices.map(|n| self.sample_device(n, processes)).collect(),
             generated,
             host: HostSample::now(),
+            threads,
             placement,
         })
     }

@@ -11,6 +11,7 @@ use self::speed::SpeedRule;
 use super::event::{Cause, Event};
 use super::latch::{Condition, Now, Settings};
 use super::sample::{DeviceSample, Sample, Watched, WatchedDevice};
+use crate::load::GeneratingThreads;
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// Percentage of time that threads wait for a core from which this explains a slowdown.
@@ -21,19 +22,14 @@ const SHORT_HOST: f32 = 5.0;
 /// Maximum number of programs that are tracked per GPU.
 const MOST_PROGRAMS: usize = 16;
 
-/// Fraction of its own speed below which a model is slow.
-const SLOW: f64 = 0.7;
-/// Number of tokens per measurement of speed.
-const WINDOW: u64 = 32;
-/// Number of tokens before the first window, from which the model's own speed is learned.
-const WARM_UP: u64 = 16;
-
 /// The state between two samples.
 #[derive(Debug)]
 pub(super) struct Rules {
     settings: Settings,
     devices: Vec<DeviceRules>,
     speed: SpeedRule,
+    /// It generates with fewer threads than on a quiet machine.
+    fewer_threads: Condition,
 }
 
 impl Rules {
@@ -42,13 +38,24 @@ impl Rules {
             watched.needed = settings.needed.unwrap_or(watched.needed);
             DeviceRules { watched, ..DeviceRules::default() }
         });
-        Self { devices: devices.collect(), speed: SpeedRule::new(watched.depth_cost), settings }
+        let (speed, fewer_threads) = (SpeedRule::new(watched.depth_cost), Condition::default());
+        Self { devices: devices.collect(), speed, fewer_threads, settings }
     }
 
     /// Takes a sample. `at` is its moment, at least that of the last one.
     pub(super) fn step(&mut self, at: Duration, sample: &Sample, events: &mut Vec<Event>) {
         let settings = &self.settings;
         let mut now = Now { at, settings, events };
+        if let Some(GeneratingThreads { threads, most, before, after: observed }) = sample.threads {
+            self.fewer_threads.step(
+                Some(threads < most),
+                // The generating thread has measured them before it changed their number.
+                Duration::ZERO,
+                || Event::FewerThreads { threads, most, before, observed },
+                Event::ThreadsRestored { threads: most },
+                &mut now,
+            );
+        }
         let silent = DeviceSample::default();
         for (n, device) in self.devices.iter_mut().enumerate() {
             device.step(&mut now, sample.devices.get(n).unwrap_or(&silent));
@@ -66,7 +73,8 @@ impl Rules {
     /// Ends all open conditions, because the watched model is gone or has moved.
     pub(super) fn end(&mut self, events: &mut Vec<Event>) {
         let devices = self.devices.iter_mut().flat_map(DeviceRules::conditions);
-        events.extend(devices.chain([&mut self.speed.slow]).filter_map(Condition::end));
+        let others = [&mut self.speed.slow, &mut self.fewer_threads];
+        events.extend(devices.chain(others).filter_map(Condition::end));
     }
 }
 

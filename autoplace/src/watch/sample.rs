@@ -1,7 +1,7 @@
 //! Samples of a model's machine, and the static facts about it.
 
 use super::depth::DepthCost;
-use crate::load::Generated;
+use crate::load::{Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// A source of samples: [`ModelSource`](super::ModelSource) for a loaded model, or a custom one.
@@ -55,6 +55,8 @@ pub struct Sample {
     pub generated: Generated,
     /// The host.
     pub host: HostSample,
+    /// The generating threads of the CPU; `None` if unknown, as for a model in a worker.
+    pub threads: Option<GeneratingThreads>,
     /// Number of re-placements.
     pub placement: u64,
 }

@@ -98,8 +98,25 @@ impl SentinelBuilder {
         /// Sets the interval between samples, at least a millisecond. Default: a second. The rest is longer if samples
         /// take more than 1 % of the interval.
         ///
-        /// A condition is reported after two intervals (memory pressure at once), and its end after five.
+        /// A condition is reported after two intervals (memory pressure at once), and its end after five, unless
+        /// [`patience`](Self::patience) and [`calm`](Self::calm) are set.
         interval(interval: Duration) settings.interval = interval.max(SHORTEST);
+        /// Sets how long a throttled clock, a gain of room or a slowdown must last before it is reported. Default: two
+        /// intervals. Memory pressure, other programs and fewer threads are reported at once.
+        patience(patience: Duration) settings.patience = Some(patience);
+        /// Sets how long a condition must be false before its end is reported. This is also the shortest time between
+        /// two reports of its beginning. Default: five intervals.
+        calm(calm: Duration) settings.calm = Some(calm);
+        /// Sets the interval between two looks at the programs on the GPUs, which take longer than the rest of a
+        /// sample. Default: five intervals, and at once where a program may explain an event that is about to begin.
+        process_interval(interval: Duration) settings.process_interval = Some(interval);
+        /// Sets the fraction of its own speed below which a model is slow, clamped to 0 to 1. Default: 0.7. With 0 or
+        /// NaN no slowdown is reported.
+        slower_than(part: f64) settings.slow = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
+        /// Sets the number of tokens per measurement of speed; at least 1. Default: 32.
+        window(tokens: u64) settings.window = tokens.max(1);
+        /// Sets the number of tokens before the first window, from which the model's own speed is learned. Default: 16.
+        warm_up(tokens: u64) settings.warm_up = tokens;
         /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, at most half of the rest that it
         /// left; see [`ModelSource`](super::ModelSource) for the reasons.
         memory_below(bytes: u64) settings.needed = Some(bytes);
@@ -181,7 +198,7 @@ impl<S: Source> Watch<S> {
         let mut events = Vec::new();
         loop {
             let at = began.elapsed();
-            let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.calm();
+            let due = |asked: Duration| at.saturating_sub(asked) >= self.settings.process_interval();
             let processes = asked_at.is_none_or(due) || self.rules.wants_processes();
             asked_at = if processes { Some(at) } else { asked_at };
             let Some(sample) = self.source.sample(processes) else { return };

@@ -8,7 +8,7 @@ use crate::lora_support::{Adapter, values, write_random};
 use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::text_support::{
-    PROMPT, Raw, answered, complete, request, text, text_and_statistics, to_the_end, tokens_of, worker,
+    Completion, PROMPT, Raw, answered, complete, request, text, text_and_statistics, to_the_end, tokens_of, worker,
 };
 use autoplace::generate::{Engine, Error, Generate};
 use autoplace::gguf::{Builder, Header, TensorType};
@@ -103,29 +103,48 @@ fn a_text_is_that_of_the_adapters_and_scales_of_the_load() {
     assert_eq!(complete(greedy(&none), &none).tokens, texts[1]);
 }
 
+/// The text and the logprobs of a prompt that is computed at once, and of the same prompt where all but its last token
+/// is reused: the floats of an adapter are summed up in another order in a batch of one token.
+fn at_once_and_reused(model: &Model, name: &str) -> [Completion; 2] {
+    let generate = || greedy(model).lora([(name, 1.0)]).logprobs(2).cache_prompt(true);
+    let texts = [complete(generate(), model), complete(generate(), model)];
+    let prompt = tokens_of(model, PROMPT).len();
+    assert_eq!(texts.each_ref().map(|text| text.statistics().cached_tokens), [0, prompt - 1]);
+    texts
+}
+
 #[test]
 fn ten_adapters_in_one_engine_give_each_text_what_a_load_with_its_adapter_alone_gives() {
     let (files, names) = Files::ten();
     let alone = |name: &String| {
         let model = demo().request(request(512, 1, false)).lora(files.path(name), 1.0).load().unwrap();
-        complete(greedy(&model), &model).tokens
+        at_once_and_reused(&model, name)
     };
-    let expected: Vec<_> = names.iter().map(alone).collect();
-    assert_eq!(expected.iter().collect::<BTreeSet<_>>().len(), 10, "{expected:?}");
+    let expected: Vec<[Completion; 2]> = names.iter().map(alone).collect();
+    let texts: BTreeSet<_> = expected.iter().map(|[at_once, _]| &at_once.tokens).collect();
+    assert_eq!(texts.len(), 10, "{expected:?}");
     for sequences in [1, 4, 10] {
         let builder = demo().request(request(512 * sequences, sequences, false));
         let model = names.iter().fold(builder, |it, name| it.lora(files.path(name), 0.0)).load().unwrap();
         let engine = Engine::new(&model).unwrap();
-        // All at once, twice. A partly reused prompt is computed in batches of another shape, where the floats of an
-        // adapter are summed in another order and differ in the last bits.
-        for round in 0..2 {
-            let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).cache_prompt(false);
+        let mut reused = 0;
+        // All at once, three times. Each text is, to the bit, what the adapter alone gives with as much of the prompt
+        // reused.
+        for round in 0..3 {
+            let generate = |name: &String| greedy(&model).lora([(name.as_str(), 1.0)]).logprobs(2).cache_prompt(true);
             let submit = |name: &String| engine.submit(generate(name)).unwrap();
             let answers: Vec<_> = names.iter().map(submit).collect();
-            for (answer, (name, expected)) in answers.into_iter().zip(names.iter().zip(&expected)) {
-                assert_eq!(answered(answer).tokens, *expected, "{name}, {sequences} sequences, round {round}");
+            for (answer, (name, [at_once, with_reuse])) in answers.into_iter().zip(names.iter().zip(&expected)) {
+                let text = answered(answer);
+                let cached = text.statistics().cached_tokens;
+                let expected = if cached == 0 { at_once } else { with_reuse };
+                assert_eq!(text, *expected, "{name}, {sequences} sequences, round {round}, {cached} tokens reused");
+                assert!([0, with_reuse.statistics().cached_tokens].contains(&cached), "{cached}");
+                reused += usize::from(cached > 0);
             }
         }
+        // With a sequence for each, every text after the first round finds its prompt.
+        assert!(sequences < 10 || reused == 20, "{reused} of 20");
     }
 }
 

@@ -4,6 +4,7 @@
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::Rules;
 use autoplace::machine::{Gpu, gib};
+use autoplace::memory::companion::DraftOptions;
 use autoplace::memory::{Companion, ContextParams, Footprint, KvType, PeakSizes, Split};
 use autoplace::profile::ModelProfile;
 
@@ -52,6 +53,20 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
         // llama.cpp's accounts omit the one row of returned logits.
         let most = bytes.host.compute - 4 * n_vocab + bytes.host_uncertainty;
         assert!(theirs.host.compute <= most, "{title}");
+
+        // A part of its layers, and a cache of its own type.
+        let mut options = DraftOptions::default();
+        (options.type_k, options.type_v) = (Some(KvType::Q8_0), Some(KvType::Q4_0));
+        options.n_gpu_layers = Some(2);
+        let stated = draft.clone().draft_options(options);
+        let context = stated.draft_context(&main).unwrap().unwrap();
+        assert_eq!((context.type_k, context.type_v), (KvType::Q8_0, KvType::Q4_0));
+        let bytes = stated.bytes(Some(&gpu), &main).unwrap();
+        let loaded = Loaded::new(&path, &[&card], &Split::layers(2), &context, Kind::Probe).unwrap();
+        let theirs = loaded.footprints(&context).unwrap();
+        assert_eq!(of(&bytes.gpu), of(&theirs.gpus[0]), "{title}");
+        assert_eq!(of(&bytes.host), of(&theirs.host), "{title}");
+        assert!(theirs.gpus[0].compute <= bytes.gpu.compute + bytes.gpu_uncertainty, "{title}");
 
         let alone = draft.bytes(None, &main).unwrap();
         let theirs = probed(&[], 0);

@@ -53,6 +53,7 @@ use synthetic::shapes;
 mod architectures;
 mod attention_fused_or_plain;
 mod chaos;
+mod chosen_settings;
 mod companion_draft;
 mod compute_buffers;
 mod conformance;

@@ -90,6 +90,43 @@ impl Source for Scripted {
     }
 }
 
+/// Counts how often it was asked, and how often for programs.
+struct Counted(ModelSource, Arc<Mutex<[u64; 2]>>);
+
+impl Source for Counted {
+    fn watched(&mut self) -> Option<Watched> {
+        self.0.watched()
+    }
+
+    fn sample(&mut self, processes: bool) -> Option<Sample> {
+        let mut asked = self.1.lock().unwrap();
+        *asked = [asked[0] + 1, asked[1] + u64::from(processes)];
+        self.0.sample(processes)
+    }
+}
+
+#[test]
+fn programs_are_looked_at_as_often_as_is_asked_for() {
+    let model = builder().load().unwrap();
+    for (interval, is_each) in [(Duration::ZERO, true), (Duration::MAX, false)] {
+        let asked = Arc::new(Mutex::new([0; 2]));
+        let source = Counted(ModelSource::new(&model), Arc::clone(&asked));
+        let sentinel = quick().process_interval(interval).watch_source(source).unwrap();
+        wait("is sampled", || asked.lock().unwrap()[0] >= 20);
+        drop(sentinel);
+        let [samples, programs] = *asked.lock().unwrap();
+        assert_eq!(programs, if is_each { samples } else { 1 }, "{interval:?}");
+    }
+}
+
+#[test]
+fn the_threads_that_generate_are_sampled() {
+    let model = builder().load().unwrap();
+    let mut source = ModelSource::new(&model);
+    let threads = source.sample(false).unwrap().threads.unwrap();
+    assert_eq!((threads.threads, threads.most, threads.before), (1, 1, 0.0));
+}
+
 #[test]
 fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_relief() {
     own_process!();

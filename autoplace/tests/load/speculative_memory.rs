@@ -3,9 +3,10 @@
 use crate::sim_support::card;
 use crate::speculative_support::{builder, exact, request};
 use crate::text_support::{complete, words};
+use autoplace::ModelBuilder;
 use autoplace::generate::Speculation;
 use autoplace::machine::mib;
-use autoplace::memory::Headroom;
+use autoplace::memory::{Headroom, KvType};
 use autoplace::plan::Policy;
 
 #[test]
@@ -55,4 +56,35 @@ fn a_draft_goes_to_a_card_that_holds_nothing_of_the_model() {
     assert!(cards.iter().all(|card| (1..=card.total()).contains(&card.peak())), "{plan}");
     // Once the draft model is released, its card has room again.
     assert_eq!(model.replan().unwrap().companions, plan.companions);
+}
+
+#[test]
+fn a_draft_is_loaded_as_it_is_stated() {
+    own_process!();
+    let folder = tempfile::tempdir().unwrap();
+    let path = exact("llama", folder.path());
+    let cards = [(); 2].map(|()| card(mib(256)));
+    let request = request(512, 1, 5).headroom(Headroom::Bytes(256 << 10)).policy(Policy::MostLayers);
+    let with_draft = || builder(&path, request.clone()).draft(&path);
+    let text = |builder: ModelBuilder| {
+        let model = builder.load().unwrap();
+        let drafts = Speculation::DraftModel { draft_max: 5, p_min: 0.0 };
+        let generate = model.generate(words(3, 20)).temp(0.0).max_tokens(40);
+        let plain = complete(generate.clone(), &model);
+        let drafted = complete(generate.speculate(drafts), &model);
+        assert_eq!(drafted, plain);
+        assert!(drafted.statistics().accepted_tokens > 0);
+        model.placement().companions[0].clone()
+    };
+    // The other one than it would take by itself.
+    let own = text(with_draft()).device.unwrap();
+    let other = if own == "SIM0" { "SIM1" } else { "SIM0" };
+    assert_eq!(text(with_draft().draft_device(other)).device.as_deref(), Some(other));
+    let on_host = text(with_draft().draft_device("none"));
+    assert_eq!((on_host.device, on_host.bytes.gpu.total()), (None, 0));
+    let part = text(with_draft().draft_n_gpu_layers(1).draft_kv_types(KvType::F16, KvType::F32));
+    assert!(part.device.is_some() && part.bytes.host.kv > 0, "{part:?}");
+    drop(cards);
+    let error = with_draft().draft_device("SIM9").load().unwrap_err().to_string();
+    assert!(error.contains("`SIM9`, which is not there"), "{error}");
 }

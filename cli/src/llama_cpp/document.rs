@@ -188,6 +188,12 @@ fn llama_cpps_command_lines_become_ours() {
         ("plan a -sm layer -ts 3,1 -ot 'exps=CPU'", "plan a --tensor-split=3,1 --override-tensor=exps=CPU"),
         ("plan a -md d.gguf -mm m.gguf", "plan a --with=draft=d.gguf --with=mmproj=m.gguf"),
         ("run a -md d.gguf --spec-draft-n-max 5 x", "run a --draft-model=d.gguf --draft-max=5 x"),
+        ("plan a -md d -ngld 9 -devd none", "plan a --with=draft=d --draft-ngl=9 --draft-device=none"),
+        (
+            "run a -md d --cache-type-k-draft q8_0 -ctvd q4_0 x",
+            "run a --draft-model=d --draft-cache-type-k=q8_0 --draft-cache-type-v=q4_0 x",
+        ),
+        ("plan a -ub auto", "plan a --ubatch=auto"),
         ("run a -lm none x --jinja --no-display-prompt -cnv", "run a --no-mmap x"),
         ("run a -rea off x", "run a --template-kwargs={\"enable_thinking\":false} x"),
         ("run a --sampling-seq kpt x", "run a --samplers=top_k;top_p;temperature x"),

@@ -3,7 +3,7 @@
 use super::Row;
 
 const FOLLOWS: &str = "how many tokens are drafted follows from how many were accepted";
-const PLACED: &str = "the draft model is placed with the model";
+const PLACED: &str = "a draft model is on one device, in whole layers: --draft-ngl, --draft-device";
 
 pub(super) const ROWS: &[Row] = &[
     Row::flag(&["--spec-draft-model", "-md", "--model-draft"], &["--draft-model", "--with=draft="])
@@ -44,14 +44,15 @@ pub(super) const ROWS: &[Row] = &[
         [&["--spec-draft-backend-sampling"], &["--no-spec-draft-backend-sampling"]],
         "samplers on a device take memory that no plan counts",
     ),
+    Row::flag(&["--spec-draft-type-k", "-ctkd", "--cache-type-k-draft"], &["--draft-cache-type-k"])
+        .library("`.draft_kv_types(keys, values)` of the builder"),
+    Row::flag(&["--spec-draft-type-v", "-ctvd", "--cache-type-v-draft"], &["--draft-cache-type-v"]).library("the same"),
+    Row::flag(&["--spec-draft-ngl", "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft"], &["--draft-ngl"])
+        .library("`.draft_n_gpu_layers(n)` of the builder"),
+    Row::flag(&["--spec-draft-device", "-devd", "--device-draft"], &["--draft-device"])
+        .library("`.draft_device(name)` of the builder. A draft is on one device"),
     Row::refused(
         &[
-            "--spec-draft-type-k",
-            "-ctkd",
-            "--cache-type-k-draft",
-            "--spec-draft-type-v",
-            "-ctvd",
-            "--cache-type-v-draft",
             "--spec-draft-override-tensor",
             "-otd",
             "--override-tensor-draft",
@@ -59,13 +60,6 @@ pub(super) const ROWS: &[Row] = &[
             "--spec-draft-ncmoe",
             "-ncmoed",
             "--n-cpu-moe-draft",
-            "--spec-draft-device",
-            "-devd",
-            "--device-draft",
-            "--spec-draft-ngl",
-            "-ngld",
-            "--gpu-layers-draft",
-            "--n-gpu-layers-draft",
         ],
         PLACED,
     ),

@@ -14,11 +14,13 @@ const BAR: i32 = 20;
 const DEVICE: i32 = 2 * LINE + BAR + 12;
 /// Lines above the bars.
 const HEAD: i32 = 2 * LINE + 22;
+/// Units between the legend and the first device.
+const GAP: i32 = 6;
 
 /// The picture as an SVG document.
 pub(super) fn svg(plan: &Plan) -> Result<String, String> {
     let names = legend_of(plan);
-    let bars = HEAD + LINE * legend_lines(&names) + DEVICE * plan.placements.len() as i32 + MARGIN;
+    let bars = HEAD + LINE * legend_lines(&names) + GAP + DEVICE * plan.placements.len() as i32 + MARGIN;
     let charts = charts(plan);
     let total = bars as u32 + charts.iter().map(|(.., curves)| height(curves)).sum::<u32>();
     document(&format!("Where {} goes", plan.model.name), total, |root| {
@@ -69,7 +71,7 @@ fn draw_bars(area: &Area<'_>, plan: &Plan, names: &[(String, Ink)]) -> Drawn {
     let cache = plan.context.type_k;
     let about = format!("{file_type}, {}, {} tokens, cache in {cache}", Bytes(model.file_bytes), plan.context.n_ctx);
     line(area, &about, (MARGIN, 10 + LINE + 2), QUIET)?;
-    let mut y = legend(area, names, HEAD)?;
+    let mut y = legend(area, names, HEAD)? + GAP;
     for placement in &plan.placements {
         let parts = parts(placement);
         let (name, footprint) = (&placement.name, placement.footprint.total());
@@ -88,7 +90,8 @@ fn draw_bars(area: &Area<'_>, plan: &Plan, names: &[(String, Ink)]) -> Drawn {
 fn holds(plan: &Plan, placement: &Placement) -> String {
     let (layers, all) = (placement.layers, plan.layers());
     let parts = match (placement.kind, plan.split_blocks) {
-        (PlacementKind::Host, blocks @ 1..) => Some(format!("parts of {blocks} blocks")),
+        (PlacementKind::Host, 1) => Some("parts of 1 block".to_owned()),
+        (PlacementKind::Host, blocks @ 2..) => Some(format!("parts of {blocks} blocks")),
         _ => None,
     };
     let whole = match layers {

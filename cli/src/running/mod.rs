@@ -125,9 +125,8 @@ impl Found {
     pub(crate) fn given_back(&self, machine: &mut Machine) -> Option<u64> {
         let host = &mut machine.host;
         let bytes = process::on_host(&self.family);
-        for free in [&mut host.available, &mut host.system_available] {
-            *free = free.saturating_add(bytes).min(host.total);
-        }
+        host.available = host.available.saturating_add(bytes).min(host.usable_total());
+        host.system_available = host.system_available.saturating_add(bytes).min(host.total);
         let (mut held, mut all_report) = (0u64, !machine.gpus.is_empty());
         for gpu in &mut machine.gpus {
             let Some(processes) = &mut gpu.processes else {

@@ -6,13 +6,17 @@ use autoplace::ModelBuilder;
 use autoplace::generate::{Generate, Speculation};
 use clap::value_parser;
 
+use crate::drafts::DraftOptionArgs;
+
 /// Speculative decoding, with at most one source.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Draft tokens")]
 pub(super) struct DraftArgs {
     /// GGUF file of a small draft model with the same vocabulary
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["mtp", "prompt_lookup"])]
+    #[arg(long = "draft-model", id = "draft_file", value_name = "FILE", conflicts_with_all = ["mtp", "prompt_lookup"])]
     draft_model: Option<PathBuf>,
+    #[command(flatten)]
+    options: DraftOptionArgs,
     /// Drafts with the model's own block for predicting further tokens (MTP)
     #[arg(long, conflicts_with = "prompt_lookup")]
     mtp: bool,
@@ -31,7 +35,7 @@ pub(super) struct DraftArgs {
 impl DraftArgs {
     pub(super) fn load(&self, mut builder: ModelBuilder) -> ModelBuilder {
         if let Some(file) = &self.draft_model {
-            builder = builder.draft(file);
+            builder = builder.draft(file).draft_options(self.options.options());
         }
         if self.mtp {
             builder = builder.mtp(true);

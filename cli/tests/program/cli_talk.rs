@@ -64,6 +64,28 @@ fn a_saved_plan_is_followed_and_an_answer_that_its_context_ends_says_so() {
     assert!(text(&long).ends_with("the answer needs: --ctx N or --ctx auto gives more\n"), "{}", text(&long));
 }
 
+/// A plan for a card that this machine does not have.
+#[test]
+fn a_plan_that_cannot_be_followed_is_an_error_or_is_made_again_where_that_is_asked_for() {
+    let (user, demo) = (User::new(), demo());
+    let plan = user.path("plan.json").display().to_string();
+    user.says(&["plan", &demo, "--gpu", "RTX 4090", "--policy", "most-layers", "--ctx", "256", "--save", &plan]);
+    let run = ["run", &demo, PROMPT, "--raw", "--temp", "0", "-n", "4", "--plan", &plan];
+    user.fails(&run, 1, &["RTX 4090"]);
+    let (answer, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
+    assert!(!answer.trim().is_empty());
+    assert!(beside.contains("planned again") && beside.contains("RTX 4090"), "{beside}");
+    // What was asked for then is asked for again.
+    let long = user.autoplace(&["run", &demo, &"word ".repeat(999), "--plan", &plan, "--replan"]).stderr;
+    assert!(text(&long).contains("256"), "{}", text(&long));
+    // A plan that can be followed is followed.
+    user.says(&["plan", &demo, "--ctx", "64", "--save", &plan]);
+    let (same, beside) = said(&user.autoplace(&[&run[..], &["--replan"]].concat()));
+    assert_eq!(same, answer);
+    assert!(!beside.contains("planned again"), "{beside}");
+    user.fails(&["run", &demo, PROMPT, "--replan"], 2, &["--plan"]);
+}
+
 #[test]
 fn an_answer_is_held_to_a_grammar_of_llama_cpps() {
     let user = User::new();

@@ -2,7 +2,7 @@
 
 use autoplace::Model;
 use autoplace::chat::Conversation;
-use autoplace::generate::Prompt;
+use autoplace::generate::{Generate, Prompt};
 use serde_json::{Value, json};
 
 use crate::plain::Plain;
@@ -22,7 +22,7 @@ pub(crate) fn check(setting: &Setting) -> Outcome<Vec<Row>> {
     let prompts = prompts(&model, setting)?;
     let mut ours = Vec::new();
     for prompt in &prompts {
-        ours.push(greedy(&model, prompt)?);
+        ours.push(greedy(&model, model.generate(prompt.as_slice()).max_tokens(TOKENS))?);
     }
     drop(model);
     let server = LlamaServer::start(setting)?;
@@ -87,9 +87,10 @@ fn prompts(model: &Model, setting: &Setting) -> Outcome<Vec<Vec<i32>>> {
     Ok(prompts)
 }
 
-fn greedy(model: &Model, prompt: &[i32]) -> Outcome<Vec<i32>> {
+/// The likeliest tokens of a text, up to its end.
+pub(crate) fn greedy(model: &Model, generate: Generate) -> Outcome<Vec<i32>> {
     let mut session = model.session()?;
-    let sequence = session.begin(model.generate(prompt).temp(0.0).max_tokens(TOKENS))?;
+    let sequence = session.begin(generate.temp(0.0))?;
     let mut tokens = Vec::new();
     let vocab = model.native()?.vocab();
     loop {

@@ -1,5 +1,5 @@
-//! Compares real models with llama.cpp itself: tokens, templates, greedy texts, perplexity, forced calls, schemas,
-//! speed.
+//! Compares real models with llama.cpp itself: tokens, templates, greedy texts, texts held to grammars, perplexity,
+//! forced calls, schemas, speed.
 //!
 //! In: model files, and llama.cpp's own programs from the same source, fetched and compiled by `cargo xtask real`. Out:
 //! a table, and a failure if a column differs. Without the programs (the step `real` of `cargo xtask test`), the peer
@@ -10,10 +10,12 @@
 //! | `AUTOPLACE_REAL_MODELS` | model files, separated as in `PATH`; without it nothing is checked |
 //! | `AUTOPLACE_REAL_TOOLS` | the folder with llama.cpp's own programs |
 //! | `AUTOPLACE_REAL_PYTHON` | a Python that has transformers |
+//! | `AUTOPLACE_REAL_GRAMMARS` | llama.cpp's folder `grammars`; without it no text is held to them |
 //! | `AUTOPLACE_REAL_CHECKS` | names of checks, separated by spaces; without it all run |
 //! | `AUTOPLACE_REAL_REPORT` | a file that the table is written to |
 
 mod conversations;
+mod grammars;
 mod greedy;
 mod perplexity;
 mod plain;
@@ -36,10 +38,11 @@ use setting::Setting;
 type Check = fn(&Setting) -> Outcome<Vec<Row>>;
 
 /// The checks by name, in order.
-const CHECKS: [(&str, Check); 7] = [
+const CHECKS: [(&str, Check); 8] = [
     ("tokens", tokens::check),
     ("templates", templates::check),
     ("greedy", greedy::check),
+    ("grammars", grammars::check),
     ("perplexity", perplexity::check),
     ("calls", valid::calls),
     ("schemas", valid::schemas),

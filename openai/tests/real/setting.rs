@@ -20,6 +20,8 @@ pub(crate) struct Setting {
     pub(crate) tools: Option<PathBuf>,
     /// A Python with transformers.
     pub(crate) python: Option<PathBuf>,
+    /// llama.cpp's published grammars.
+    pub(crate) grammars: Option<PathBuf>,
 }
 
 impl Setting {
@@ -27,6 +29,7 @@ impl Setting {
     pub(crate) fn of_environment() -> Outcome<Vec<Self>> {
         let folder = |name| std::env::var_os(name).filter(|it| !it.is_empty()).map(PathBuf::from);
         let (tools, python) = (folder("AUTOPLACE_REAL_TOOLS"), folder("AUTOPLACE_REAL_PYTHON"));
+        let grammars = folder("AUTOPLACE_REAL_GRAMMARS");
         let models = std::env::var_os("AUTOPLACE_REAL_MODELS").unwrap_or_default();
         let models = std::env::split_paths(&models).filter(|path| !path.as_os_str().is_empty());
         let setting = |path: PathBuf| -> Outcome<Self> {
@@ -34,7 +37,7 @@ impl Setting {
                 return Err(format!("AUTOPLACE_REAL_MODELS: {} is no file", path.display()).into());
             }
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            Ok(Self { path, name, tools: tools.clone(), python: python.clone() })
+            Ok(Self { path, name, tools: tools.clone(), python: python.clone(), grammars: grammars.clone() })
         };
         models.map(setting).collect()
     }

@@ -99,6 +99,20 @@ pub enum HostLimit {
     Unknown,
 }
 
+impl HostLimit {
+    /// Bytes that the limit leaves this process in all, whatever is in use; `None` where no limit is below the
+    /// physical memory.
+    pub const fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::Cgroup { bytes, .. }
+            | Self::MemoryNodes { bytes, .. }
+            | Self::AddressSpace { bytes }
+            | Self::DataSegment { bytes } => Some(*bytes),
+            Self::Stated | Self::System | Self::Unknown => None,
+        }
+    }
+}
+
 impl Host {
     /// This computer, with notes on sources that could not be read.
     ///
@@ -185,6 +199,12 @@ impl Host {
         self.available = bytes.min(self.total);
         self.system_available = self.available;
         self
+    }
+
+    /// Bytes that this process could have if nothing else used memory: the physical memory, or the limit that decides
+    /// `available` where that is lower.
+    pub fn usable_total(&self) -> u64 {
+        self.limit.bytes().map_or(self.total, |bytes| bytes.min(self.total))
     }
 
     /// Threads to compute with: one for each usable core, but no more than the limit on their time keeps busy. `None`

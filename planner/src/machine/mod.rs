@@ -139,6 +139,28 @@ impl Machine {
 /// ggml's backends that drive no GPU of this machine.
 const NOT_OF_GPUS: [&str; 3] = ["CPU", "BLAS", "RPC"];
 
+impl Machine {
+    /// The place of the GPU of this name: ggml's (`CUDA0`), its own (`RTX 4090`), or its backend with its place among
+    /// that's. Upper and lower case are the same.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none, which GPUs there are, for people.
+    pub fn gpu_named(&self, name: &str) -> Result<usize, String> {
+        let is_named = |(index, gpu): &(usize, &Gpu)| {
+            let before = self.gpus[..*index].iter().filter(|other| other.backend == gpu.backend).count();
+            let place = format!("{}{before}", gpu.backend);
+            let names = [gpu.device.as_deref(), Some(&*gpu.name), Some(&*place)];
+            names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
+        };
+        if let Some((index, _)) = self.gpus.iter().enumerate().find(is_named) {
+            return Ok(index);
+        }
+        let known: Vec<&str> = self.gpus.iter().map(|gpu| gpu.device.as_deref().unwrap_or(&gpu.name)).collect();
+        Err(if known.is_empty() { "there is no GPU".to_owned() } else { format!("there are {}", known.join(", ")) })
+    }
+}
+
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for gpu in &self.gpus {

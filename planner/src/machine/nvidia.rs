@@ -7,12 +7,12 @@
 //! Values that a card need not report (clock, link, MIG slices, processes) are `None` without a note: virtual machines,
 //! WSL and older drivers leave some of them out.
 //!
-//! Memory is read by NVML's second query (driver 510 and later), which lists the driver's own bytes separately. An
-//! older driver leaves the card without a figure, and ggml's figure applies.
+//! Memory is read with NVML's second query (driver 510 and later), which counts apart the bytes that the driver keeps
+//! for itself. Of an older driver `nvidia-smi` is asked, once, when cards are looked for (`smi.rs`).
 
 use std::cmp::Reverse;
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -26,6 +26,7 @@ use super::pcie::{PcieLink, PcieRate};
 use super::tree::{Note, Notes};
 
 mod driver;
+mod smi;
 
 pub use driver::{CardProcesses, CardState, Driver, ThrottleReason};
 
@@ -68,6 +69,9 @@ pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
                 0
             });
             gpus.extend((0..count).filter_map(|index| card(&nvml, index, &driver, &mut notes)));
+            if gpus.iter().any(|it: &NvidiaGpu| it.gpu.nvml.is_none()) && lacks_memory_query(&nvml) {
+                ask_program(&mut gpus, library, &mut notes);
+            }
         }
         Err(Some(problem)) => notes.add("NVML", problem),
         Err(None) => tracing::debug!("no NVIDIA driver library"),
@@ -75,13 +79,49 @@ pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
     (gpus, notes.0)
 }
 
+/// Whether the driver is older than NVML's second memory query.
+fn lacks_memory_query(nvml: &Nvml) -> bool {
+    nvml.lib().nvmlDeviceGetMemoryInfo_v2.is_err()
+}
+
+/// Has `nvidia-smi` report the memory of cards that have no figure: the one beside a library that was named, else the
+/// system's.
+fn ask_program(gpus: &mut [NvidiaGpu], library: Option<&Path>, notes: &mut Notes) {
+    let folder = library.and_then(Path::parent).map(Path::to_owned).or_else(system_folder);
+    let memory = smi::memory(folder.as_deref());
+    let (mut answers, mut missing) = (Vec::new(), Vec::new());
+    for NvidiaGpu { gpu, .. } in gpus.iter_mut().filter(|it| it.gpu.nvml.is_none()) {
+        let reading = gpu.pci_id.and_then(|id| memory.get(&id));
+        gpu.nvml = reading.copied();
+        match reading {
+            Some(&Reading { total, free, .. }) => {
+                (gpu.total, gpu.free) = (total, free);
+                answers.push(gpu.name.clone());
+            }
+            None => missing.push(gpu.name.clone()),
+        }
+    }
+    let since = "the driver is older than 510, which has no NVML query that counts its own memory apart";
+    if !answers.is_empty() {
+        notes.add("NVML", format!("the memory of {} is as nvidia-smi reports it: {since}", answers.join(", ")));
+    }
+    if !missing.is_empty() {
+        notes.add("NVML", format!("nvidia-smi does not report the memory of {}: {since}", missing.join(", ")));
+    }
+}
+
+/// Windows' own folder: by its bare name Windows would look for a file beside the program and in the current folder
+/// too.
+fn system_folder() -> Option<PathBuf> {
+    let windows = || std::env::var_os("SystemRoot").unwrap_or_else(|| "C:\\Windows".into());
+    cfg!(windows).then(|| Path::new(&windows()).join("System32"))
+}
+
 /// Opens the library at this path or the system's. The error has the reason; `Err(None)` means that the system has no
 /// library.
 fn open(library: Option<&Path>) -> Result<Nvml, Option<String>> {
     let mut builder = Nvml::builder();
-    // By a bare name Windows would also search the program's folder and the current one.
-    let windows = || std::env::var_os("SystemRoot").unwrap_or_else(|| "C:\\Windows".into());
-    let system = cfg!(windows).then(|| Path::new(&windows()).join("System32").join("nvml.dll"));
+    let system = system_folder().map(|folder| folder.join("nvml.dll"));
     if let Some(path) = library.or(system.as_deref()) {
         builder.lib_path(path.as_os_str());
     }
@@ -117,6 +157,8 @@ fn card(nvml: &Nvml, index: u32, driver: &Option<String>, notes: &mut Notes) -> 
             note("is skipped", &"it fell off the bus");
             return None;
         }
+        // The driver is older than the query: nvidia-smi is asked.
+        Err(NvmlError::FailedToLoadSymbol(_)) => {}
         Err(error) => {
             note("does not report its memory", &error);
             if matches!(error, NvmlError::NotSupported) {

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::json;
 use crate::machine::{Bytes, Machine};
-use crate::memory::companion::CompanionRole;
-use crate::memory::{CompanionBytes, ContextParams, Headroom, PeakSizes};
+use crate::memory::companion::{self, CompanionRole, DraftOptions};
+use crate::memory::{Companion, CompanionBytes, ContextParams, Headroom, PeakSizes};
 
 use super::{Error, Plan, Planner, Probe};
 
@@ -27,6 +28,9 @@ pub struct PlannedCompanion {
     pub device: Option<String>,
     /// Bytes that the companion takes.
     pub bytes: CompanionBytes,
+    /// What was stated of how it is loaded, if it is a draft.
+    #[serde(default, skip_serializing_if = "json::is_default")]
+    pub draft: DraftOptions,
 }
 
 /// The GPU index of each companion; `None` is the host.
@@ -54,7 +58,7 @@ impl Planner<'_> {
         let mut best: Option<(Plan, Arrangement)> = None;
         let mut failed = None;
         let mut fewest_on_host = 0;
-        for spots in self.all_spots() {
+        for spots in self.all_spots()? {
             if on_host(&spots) > fewest_on_host && best.is_some() {
                 break;
             }
@@ -85,21 +89,39 @@ impl Planner<'_> {
     }
 
     /// Every assignment of the companions to GPUs and host, those with fewer companions on the host first.
-    fn all_spots(&self) -> Vec<Spots> {
+    fn all_spots(&self) -> Result<Vec<Spots>, companion::Error> {
         let free = |gpu: &usize| self.machine.gpus[*gpu].free;
         let mut gpus: Vec<usize> = (0..self.machine.gpus.len()).collect();
         gpus.retain(|gpu| free(gpu) > 0);
         gpus.sort_by_key(|gpu| std::cmp::Reverse(free(gpu)));
         gpus.truncate(MAX_COMPANION_GPUS);
         gpus.sort_unstable();
-        let spots: Vec<Option<usize>> = gpus.into_iter().map(Some).chain([None]).collect();
         let mut all = vec![Spots::new()];
-        for _ in &self.companions {
+        for companion in &self.companions {
+            let spots = self.spots_of(companion, &gpus)?;
             let longer = |begun: &Spots| spots.iter().map(|&spot| [&begun[..], &[spot]].concat()).collect::<Vec<_>>();
             all = all.iter().flat_map(longer).collect();
         }
         all.sort_by_key(on_host);
-        all
+        Ok(all)
+    }
+
+    /// Where one companion may go: to these GPUs, and to the host where no number of layers on a GPU is stated.
+    fn spots_of(&self, companion: &Companion, gpus: &[usize]) -> Result<Spots, companion::Error> {
+        let options = companion.options();
+        if options.is_on_host() {
+            return Ok(vec![None]);
+        }
+        if let Some(device) = options.device {
+            let there = self.machine.gpu_named(&device);
+            let draft = || companion.name().to_owned();
+            return match there {
+                Ok(gpu) => Ok(vec![Some(gpu)]),
+                Err(there) => Err(companion::Error::Device { draft: draft(), device, there }),
+            };
+        }
+        let host = (options.n_gpu_layers.is_none() || gpus.is_empty()).then_some(None);
+        Ok(gpus.iter().copied().map(Some).chain(host).collect())
     }
 
     /// The machine that remains with the companions placed at `spots`; `None` if one does not fit.
@@ -125,6 +147,7 @@ impl Planner<'_> {
                 gpu: gpu.map(|gpu| gpu.name.clone()),
                 device: gpu.and_then(|gpu| gpu.device.clone()),
                 bytes,
+                draft: companion.options(),
             });
         }
         for (gpu, &taken) in machine.gpus.iter_mut().zip(&taken) {
@@ -164,10 +187,12 @@ impl Arrangement {
             host.free = machine.host.available;
             host.companions = self.taken_of_host;
         }
-        for PlannedCompanion { role, name, gpu, bytes, .. } in &self.placed {
+        for PlannedCompanion { role, name, gpu, bytes, draft, .. } in &self.placed {
             let bytes = Bytes(bytes.gpu.total().saturating_add(bytes.host.total()));
             let place = gpu.as_deref().unwrap_or("the host");
-            plan.notes.push(format!("{role} {name} on {place}: {bytes}"));
+            let layers = draft.n_gpu_layers.filter(|_| gpu.is_some());
+            let layers = layers.map_or_else(String::new, |layers| format!("{layers} layers of "));
+            plan.notes.push(format!("{layers}{role} {name} on {place}: {bytes}"));
         }
         plan.companions = self.placed;
         plan

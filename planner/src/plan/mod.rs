@@ -40,7 +40,7 @@ pub use paging::Paging;
 pub use placement::{Placement, PlacementKind};
 pub use planner::Planner;
 pub use probe::{NoRoom, Probe};
-pub use request::{Context, GpuLayers, HostParts, Policy, Request};
+pub use request::{Context, GpuLayers, HostParts, KvPlace, Policy, Request};
 pub use saved::{MachineChange, ModelIdentity, SavedPlan, SavedPlanError};
 pub use speed::Speed;
 pub use workload::Workload;

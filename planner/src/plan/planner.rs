@@ -10,7 +10,7 @@ use crate::profile::ModelProfile;
 use super::fit::Chosen;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{Context, Error, KvCache, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons};
+use super::{Context, Error, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons};
 
 /// The least speed-up, as a factor, of another placement that the notes mention.
 const MIN_NOTED_SPEEDUP: f64 = 1.1;
@@ -77,8 +77,8 @@ impl<'a> Planner<'a> {
     ///
     /// The plan takes at most 6 probes on one GPU and 12 on several. If none of these fits, the search for the most
     /// layers takes that many again; a longer context takes up to 3 more. With more than two GPUs, no probe is spent on
-    /// a gain below half a percent. If the planner may choose the cache's type ([`KvCache`]), each type may take that
-    /// many probes.
+    /// a gain below half a percent. If the planner may choose the cache's type ([`KvCache`]) or place ([`KvPlace`]), or
+    /// a smaller ubatch ([`Request::min_ubatch`]), each combination may take that many probes.
     ///
     /// # Errors
     ///
@@ -223,8 +223,8 @@ impl<'a> Planner<'a> {
             let workload = Workload::new(0, 1).after(depth);
             // All settings stay as chosen.
             let mut request = self.request.clone().workload(workload);
-            request.max_ubatch = None;
-            request.kv_cache = KvCache::Given;
+            (request.max_ubatch, request.min_ubatch) = (None, None);
+            (request.kv_cache, request.kv_place) = (KvCache::Given, KvPlace::Given);
             let (machine, policy) = (&*self.machine, Policy::Fastest);
             let context = (&chosen.params, model);
             let other = Placements::new(&self.profile, machine, &request, context, policy, None)?;

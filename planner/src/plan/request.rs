@@ -120,6 +120,20 @@ pub enum Policy {
     MostLayers,
 }
 
+/// Where the cache of a layer on a GPU may lie.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum KvPlace {
+    /// As [`ContextParams::offload_kqv`] says: by default with the layer.
+    #[default]
+    Given,
+    /// With the layer, or the caches of all layers on the host where that is faster: the room that they leave on a GPU
+    /// holds more layers. Each token then waits for the keys and values of its whole context, so this pays only in
+    /// short contexts; a prompt counts as the [`Workload`] says.
+    Auto,
+}
+
 /// Which parts of a block may stay on the host while the block is on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -163,12 +177,19 @@ pub struct Request {
     /// Allowed types for the keys and values.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub kv_cache: KvCache,
+    /// Where caches may lie.
+    #[serde(default, skip_serializing_if = "json::is_default")]
+    pub kv_place: KvPlace,
     /// Which parts of a block may stay on the host.
     pub host_parts: HostParts,
     /// The largest ubatch, in tokens, that the planner may choose to make the plan faster. It doubles `params.n_ubatch`
     /// up to this value and `params.n_batch`. `None` keeps `params.n_ubatch`.
     #[serde(default)]
     pub max_ubatch: Option<u32>,
+    /// The fewest tokens to compute at once, where fewer than `params.n_ubatch` make the plan faster, or leave room for
+    /// what does not fit otherwise: halved down to this. `None` leaves it as it is.
+    #[serde(default, skip_serializing_if = "json::is_default")]
+    pub min_ubatch: Option<u32>,
     /// The prompt and reply whose time is minimised. `None` is [`Workload::typical`].
     #[serde(default)]
     pub workload: Option<Workload>,
@@ -221,8 +242,10 @@ impl Request {
             policy: Policy::Fastest,
             headroom: Headroom::Default,
             kv_cache: KvCache::Given,
+            kv_place: KvPlace::Given,
             host_parts: HostParts::Auto,
             max_ubatch: Some(Self::MAX_UBATCH),
+            min_ubatch: None,
             workload: None,
             at: Vec::new(),
             draft_max: 0,
@@ -240,11 +263,15 @@ impl Request {
         policy(policy: Policy) policy = policy;
         /// Sets the allowed types for the keys and values.
         kv_cache(types: KvCache) kv_cache = types;
+        /// Sets where caches may lie.
+        kv_place(place: KvPlace) kv_place = place;
         /// Sets which parts of a block may stay on the host.
         host_parts(parts: HostParts) host_parts = parts;
         /// Sets the largest ubatch that the planner may choose, in tokens. The default is 2048;
         /// [`n_ubatch`](Self::n_ubatch) fixes the ubatch instead.
         max_ubatch(tokens: u32) max_ubatch = Some(tokens);
+        /// Sets the smallest ubatch that the planner may choose if fewer tokens make the plan faster or let the model fit.
+        min_ubatch(tokens: u32) min_ubatch = Some(tokens);
         /// Sets the prompt and reply whose time is minimised.
         workload(workload: Workload) workload = Some(workload);
         /// Sets the memory to leave free on GPUs.
@@ -305,7 +332,7 @@ impl Request {
         /// Sets the types of keys and values together.
         kv_types(keys: KvType, values: KvType) params.type_k = keys, params.type_v = values;
         /// Sets the ubatch: the tokens of one computation (llama.cpp's default: 512). The planner keeps this value.
-        n_ubatch(tokens: u32) params.n_ubatch = tokens, max_ubatch = None;
+        n_ubatch(tokens: u32) params.n_ubatch = tokens, max_ubatch = None, min_ubatch = None;
     }
 
     /// The types that the planner may choose for this model's keys or values, the widest first.

@@ -2,6 +2,8 @@
 //! repeated ones. The tests need no card: the driver library is scripted (`support/nvml/nvml.c`) and opened by its
 //! path.
 
+#[cfg(unix)]
+use std::fs;
 use std::path::Path;
 
 use crate::scripted::{ScriptedNvml, card, rtx_4090};
@@ -60,6 +62,40 @@ fn every_answer_of_a_driver_is_a_card_or_a_note() {
         let begins = pairs.all(|(note, begin)| note.starts_with(begin));
         assert!(begins && notes.len() == begin.len(), "{what}: {notes:?}");
     }
+}
+
+/// Writes a program beside the library that answers as `nvidia-smi` does.
+#[cfg(unix)]
+fn with_program(nvml: &ScriptedNvml, answer: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let program = nvml.library().with_file_name("nvidia-smi");
+    let asked = "--query-gpu=pci.bus_id,memory.total,memory.free --format=csv,noheader,nounits";
+    fs::write(&program, format!("#!/bin/sh\n[ \"$*\" = '{asked}' ] && cat <<'END'\n{answer}END\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_driver_before_510_has_its_program_say_what_is_free() {
+    let rtx_3060 = card("GeForce RTX 3060", "C1", [gib(12), gib(10), 0]);
+    let old = |answer: &str| {
+        let nvml = ScriptedNvml::without(&["-DNVML_NO_MEMORY_V2"], &(rtx_4090() + &rtx_3060));
+        with_program(&nvml, answer);
+        let (cards, notes) = nvidia::detect(Some(&nvml.library()));
+        (cards.iter().map(known).collect::<Vec<_>>(), texts(&notes))
+    };
+    let (cards, notes) = old("00000000:01:00.0, 24576, 22528\n00000000:C1:00.0, 12288, 10240\n");
+    assert_eq!(cards, ["RTX 4090 0000:01:00.0 24576/22528/-", "RTX 3060 0000:c1:00.0 12288/10240/-"]);
+    let both = "NVML: the memory of RTX 4090, RTX 3060 is as nvidia-smi reports it: the driver is older";
+    assert!(notes.len() == 1 && notes[0].starts_with(both), "{notes:?}");
+    let (cards, notes) = old("00000000:01:00.0, [N/A], [N/A]\n00000000:C1:00.0, 12288, 10240\n");
+    assert_eq!(cards, ["RTX 4090 0000:01:00.0 -", "RTX 3060 0000:c1:00.0 12288/10240/-"]);
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    // A driver that has the query is not asked in another way.
+    let nvml = ScriptedNvml::new(&(rtx_4090() + "memory_error 4\n"));
+    with_program(&nvml, "00000000:01:00.0, 24576, 22528\n");
+    let (cards, _) = nvidia::detect(Some(&nvml.library()));
+    assert_eq!(cards[0].gpu.nvml, None);
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! Companions of the model: a plan leaves room for them.
 
+use std::sync::LazyLock;
+
 use autoplace_planner::machine::{Machine, gib, mib};
-use autoplace_planner::memory::Companion;
-use autoplace_planner::plan::{Context, Error, HostParts, Plan, Planner, Request};
+use autoplace_planner::memory::companion::DraftOptions;
+use autoplace_planner::memory::{Companion, KvType};
+use autoplace_planner::plan::{Context, Error, HostParts, Plan, PlannedCompanion, Planner, Request};
+use autoplace_planner::profile::ModelProfile;
 
 use crate::machine;
 use crate::shapes::{LLAMA_8B, Shape};
+
+static LLAMA_8B_PROFILE: LazyLock<ModelProfile> = LazyLock::new(|| LLAMA_8B.profile());
 
 /// A draft with the same vocabulary.
 fn draft() -> Companion {
@@ -53,6 +59,60 @@ fn without_room_on_a_gpu_it_goes_to_the_host() {
     let host = both.host().unwrap();
     assert_eq!(host.free, gib(64));
     assert!(host.companions > 0);
+}
+
+#[test]
+fn a_draft_is_on_the_device_and_in_as_many_layers_as_are_stated() {
+    let machine = machine(gib(64), &[gib(20), gib(20)]);
+    let with = |set: &dyn Fn(&mut DraftOptions)| {
+        let mut options = DraftOptions::default();
+        set(&mut options);
+        let planner = Planner::new(&LLAMA_8B_PROFILE, &machine).request(Request::new().n_ctx(8192));
+        planner.beside(draft().draft_options(options)).plan()
+    };
+    let on = |set: &dyn Fn(&mut DraftOptions)| with(set).unwrap().companions.remove(0);
+    let given = on(&|_| {});
+    for name in ["card 1", "CARD 1"] {
+        let stated = on(&|it| it.device = Some(name.to_owned()));
+        assert_eq!((stated.gpu.as_deref(), stated.bytes), (Some("card 1"), given.bytes));
+    }
+    let error = with(&|it| it.device = Some("card 7".to_owned())).unwrap_err().to_string();
+    assert!(error.contains("`card 7`, which is not there: there are card 0, card 1"), "{error}");
+    for host in [on(&|it| it.device = Some(DraftOptions::HOST.to_owned())), on(&|it| it.n_gpu_layers = Some(0))] {
+        assert_eq!((host.gpu, host.bytes.gpu.total()), (None, 0));
+    }
+    // Of five layers, the output counted, two; and more than there are.
+    let two = on(&|it| it.n_gpu_layers = Some(2));
+    assert!(two.bytes.gpu.weights < given.bytes.gpu.weights && two.bytes.gpu.kv * 4 == given.bytes.gpu.kv, "{two:?}");
+    assert_eq!(two.bytes.gpu.kv + two.bytes.host.kv, given.bytes.gpu.kv);
+    assert_eq!(on(&|it| it.n_gpu_layers = Some(99)).bytes, given.bytes);
+    // 34 bytes for 32 elements instead of 64, and the backend's padding.
+    let small = on(&|it| (it.type_k, it.type_v) = (Some(KvType::Q8_0), Some(KvType::Q8_0)));
+    let packed = given.bytes.gpu.kv / 64 * 34;
+    assert!((packed..packed + 16_384).contains(&small.bytes.gpu.kv), "{small:?}");
+    // A saved plan has what was stated.
+    let text = serde_json::to_string(&small).unwrap();
+    assert_eq!(serde_json::from_str::<PlannedCompanion>(&text).unwrap(), small);
+    assert_eq!(small.draft.type_k, Some(KvType::Q8_0));
+    assert!(!serde_json::to_string(&given).unwrap().contains("type_k"));
+}
+
+#[test]
+fn stated_layers_of_a_draft_that_no_gpu_has_room_for_are_an_error() {
+    let machine = machine(gib(64), &[mib(300)]);
+    let planned = |layers| {
+        let mut options = DraftOptions::default();
+        options.n_gpu_layers = layers;
+        Planner::new(&LLAMA_8B_PROFILE, &machine).beside(draft().draft_options(options)).plan()
+    };
+    assert_eq!(planned(None).unwrap().companions[0].gpu, None);
+    assert!(matches!(planned(Some(5)), Err(Error::Beside { .. })));
+    // Without a GPU there is none to ask for.
+    let alone = crate::machine(gib(64), &[]);
+    let mut options = DraftOptions::default();
+    options.n_gpu_layers = Some(5);
+    let plan = Planner::new(&LLAMA_8B_PROFILE, &alone).beside(draft().draft_options(options)).plan().unwrap();
+    assert_eq!(plan.companions[0].gpu, None);
 }
 
 #[test]

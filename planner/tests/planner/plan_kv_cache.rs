@@ -2,7 +2,9 @@
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Split};
-use autoplace_planner::plan::{GpuLayers, HostParts, KvCache, Plan, Planner, Policy, Probe, Request};
+use autoplace_planner::plan::{
+    GpuLayers, HostParts, KvCache, KvPlace, Plan, Planner, Policy, Probe, Request, Workload,
+};
 use autoplace_planner::profile::ModelProfile;
 
 use crate::shapes::LLAMA_8B;
@@ -105,6 +107,68 @@ fn a_stated_number_of_layers_takes_the_widest_type_with_which_it_fits() {
     assert!(missing(FOUR_BITS) < missing(KvCache::Auto) && missing(KvCache::Auto) < missing(KvCache::Given));
     let by_layers = asked(KvCache::Auto).policy(Policy::MostLayers);
     assert_eq!(plan(mib(6800), by_layers).context.type_k, KvType::Q8_0);
+}
+
+fn seconds(plan: &Plan) -> f64 {
+    plan.speed.as_ref().unwrap().seconds()
+}
+
+#[test]
+fn a_cache_goes_to_the_host_where_that_is_faster_for_the_work_that_is_asked_for() {
+    let planned = |work: Workload, place, offload| {
+        plan(
+            mib(5000),
+            asked(KvCache::Given).kv_place(place).offload_kqv(offload).workload(work).host_parts(HostParts::None),
+        )
+    };
+    for (work, is_with_layers) in [(Workload::new(32, 64), false), (Workload::new(14_000, 1000), true)] {
+        let auto = planned(work, KvPlace::Auto, true);
+        assert_eq!(auto.context.offload_kqv, is_with_layers, "{auto}");
+        let note = auto.notes.iter().any(|note| note.starts_with("keys and values are on the host"));
+        assert_eq!(note, !is_with_layers, "{auto}");
+        let [with_layers, on_host] = [true, false].map(|offload| planned(work, KvPlace::Given, offload));
+        let best = seconds(&with_layers).min(seconds(&on_host));
+        assert!(seconds(&auto) <= 1.01 * best, "{with_layers}{on_host}{auto}");
+        assert!(is_with_layers || auto.n_gpu_layers > with_layers.n_gpu_layers, "{auto}");
+    }
+    // What is on the host as asked for stays there.
+    assert!(!planned(Workload::new(14_000, 1000), KvPlace::Auto, false).context.offload_kqv);
+}
+
+#[test]
+fn fewer_tokens_are_computed_at_once_where_the_room_is_worth_more() {
+    let mut fewer = 0;
+    for free in (4000..7000).step_by(100).map(mib) {
+        for policy in [Policy::Fastest, Policy::MostLayers] {
+            let request = Request::new().n_ctx(4096).policy(policy).workload(Workload::new(64, 512));
+            let [auto, given] = [request.clone().min_ubatch(64), request].map(|request| plan(free, request));
+            assert!((64..=2048).contains(&auto.context.n_ubatch), "{auto}");
+            if auto.context.n_ubatch == given.context.n_ubatch {
+                assert_eq!(auto, given);
+                continue;
+            }
+            fewer += usize::from(auto.context.n_ubatch < 512);
+            match policy {
+                Policy::MostLayers => assert!(auto.n_gpu_layers > given.n_gpu_layers, "{given}{auto}"),
+                _ => assert!(seconds(&auto) < seconds(&given), "{given}{auto}"),
+            }
+            let said = format!("{} tokens are computed at once instead of 512", auto.context.n_ubatch);
+            assert!(auto.notes.contains(&said), "{auto}");
+        }
+    }
+    assert!(fewer > 5, "{fewer}");
+    // All layers that are asked for fit on smaller cards with it.
+    let profile = LLAMA_8B.profile();
+    let least = |request: Request| {
+        let request = request.n_ctx(4096).n_gpu_layers(GpuLayers::All);
+        let fits = |free: &u64| {
+            let machine = machine([card(mib(*free), "CUDA")]);
+            Planner::new(&profile, &machine).request(request.clone()).plan().is_ok()
+        };
+        (4000..8000).step_by(50).find(fits).unwrap()
+    };
+    let [given, auto] = [Request::new(), Request::new().min_ubatch(64)].map(least);
+    assert!(auto < given, "{auto} MiB with fewer tokens at once, {given} MiB without");
 }
 
 /// A probe that answers as llama.cpp does on a GPU that does not fuse attention over a quantised cache.

@@ -62,6 +62,8 @@ pub(crate) struct Pacer {
     /// Time of all steps so far, and the earliest time of the next trial.
     clock: Duration,
     next_trial: Duration,
+    /// The last change of the number.
+    change: Option<GeneratingThreads>,
 }
 
 /// Whether other work shared the processors during the first window.
@@ -95,15 +97,18 @@ impl Company {
     }
 }
 
-/// A change of the generating threads. Speeds in tokens per second.
+/// The generating threads after the last change of their number. Speeds in tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("{threads} of {most} threads generate: {after:.1} tokens per second instead of {before:.1}")]
-pub(crate) struct Change {
-    threads: u32,
-    /// One per core.
-    most: u32,
-    before: f64,
-    after: f64,
+pub struct GeneratingThreads {
+    /// Threads.
+    pub threads: u32,
+    /// Threads of a quiet machine: one per core, or fewer beside GPUs.
+    pub most: u32,
+    /// The speed before the change; 0 where the number was never changed.
+    pub before: f64,
+    /// The speed after the change; 0 where the number was never changed.
+    pub after: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -166,8 +171,15 @@ impl Pacer {
         self.prompt
     }
 
+    /// The current number of threads, and the change that led to it.
+    pub(crate) fn generating(&self) -> GeneratingThreads {
+        let unchanged =
+            GeneratingThreads { threads: self.rungs[self.at], most: self.rungs[0], before: 0.0, after: 0.0 };
+        self.change.unwrap_or(unchanged)
+    }
+
     /// Records a step with `tokens` generated tokens, none of them a draft token. Returns a change of the threads.
-    pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<Change> {
+    pub(crate) fn step(&mut self, tokens: usize, took: Duration) -> Option<GeneratingThreads> {
         if self.rungs.len() > 1 {
             self.company.watch();
         }
@@ -218,7 +230,7 @@ impl Pacer {
 
     /// Continues a trial after a step. It ends with the last number of threads, or at a hopeless number below the
     /// present one, because even fewer would take longer.
-    fn go_on(&mut self, mut trial: Trial, tokens: usize) -> Option<Change> {
+    fn go_on(&mut self, mut trial: Trial, tokens: usize) -> Option<GeneratingThreads> {
         let Window { steps, .. } = self.window;
         let seconds = self.window.seconds();
         let is_fewer = trial.rung > self.at;
@@ -241,7 +253,7 @@ impl Pacer {
         self.decide(&trial, tokens)
     }
 
-    fn decide(&mut self, trial: &Trial, tokens: usize) -> Option<Change> {
+    fn decide(&mut self, trial: &Trial, tokens: usize) -> Option<GeneratingThreads> {
         if !trial.is_first {
             let wait = Duration::from_secs_f64(trial.cost.max(0.0)) * REPAY;
             self.next_trial = self.clock + wait.clamp(SHORTEST_WAIT, LONGEST_WAIT);
@@ -257,7 +269,9 @@ impl Pacer {
         }
         (self.at, self.usual) = (at, Some(1.0 / speed));
         let tokens = tokens as f64;
-        Some(Change { threads, most: self.rungs[0], before: tokens / before, after: tokens * speed })
+        let (most, before, after) = (self.rungs[0], tokens / before, tokens * speed);
+        self.change = Some(GeneratingThreads { threads, most, before, after });
+        self.change
     }
 }
 

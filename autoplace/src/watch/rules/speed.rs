@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 
-use super::{SLOW, WARM_UP, WINDOW};
 use crate::load::Generated;
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
@@ -40,15 +39,16 @@ impl SpeedRule {
 
     /// `cause` names the likely cause when a slowdown begins. Its argument is the evidence for depth as the cause.
     pub(super) fn step(&mut self, now: Generated, moment: &mut Now<'_>, cause: impl FnOnce(Option<Cause>) -> Cause) {
+        let settings = moment.settings;
         let first = *self.first.get_or_insert(now);
-        if now.tokens.saturating_sub(first.tokens) < WARM_UP {
+        if now.tokens.saturating_sub(first.tokens) < settings.warm_up {
             return;
         }
         if self.window.back().is_some_and(|last| last.tokens >= now.tokens) {
             return;
         }
         self.window.push_back(now);
-        let is_full = |from: &Generated| now.tokens - from.tokens >= WINDOW;
+        let is_full = |from: &Generated| now.tokens - from.tokens >= settings.window;
         while self.window.get(1).is_some_and(is_full) {
             self.window.pop_front();
         }
@@ -57,7 +57,7 @@ impl SpeedRule {
         let own = *self.own.get_or_insert(seen);
         let cost = self.cost.at(seen.depth);
         // The slowdown ends after a third of the loss is recovered.
-        let limit = if self.slow.is_on() { SLOW + (1.0 - SLOW) / 3.0 } else { SLOW };
+        let limit = if self.slow.is_on() { settings.slow + (1.0 - settings.slow) / 3.0 } else { settings.slow };
         let slow = own.seconds < limit * seen.seconds;
         let (expected, observed) = (1.0 / (own.seconds * cost), 1.0 / (seen.seconds * cost));
         let deeper = !self.cost.is_known() && seen.depth > own.depth * 1.5 + 256.0;
@@ -67,7 +67,7 @@ impl SpeedRule {
         moment.at = now.time;
         self.slow.step(
             Some(slow),
-            moment.settings.patience(),
+            settings.patience(),
             || Event::Slowdown { expected, observed, likely_cause: cause(depth) },
             Event::SpeedRecovered { expected, observed },
             moment,

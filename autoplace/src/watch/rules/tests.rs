@@ -5,7 +5,7 @@ mod laws;
 use std::time::Duration;
 
 use super::Rules;
-use crate::load::Generated;
+use crate::load::{Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::depth::DepthCost;
 use crate::watch::event::{Cause, Event};
@@ -28,6 +28,10 @@ impl Rig {
     }
 
     fn with_cost(cost: DepthCost) -> Self {
+        Self::with(cost, Settings::default())
+    }
+
+    fn with(cost: DepthCost, settings: Settings) -> Self {
         let device = |name: &str, room, spills| WatchedDevice {
             device: name.to_owned(),
             needed: NEEDED,
@@ -41,7 +45,7 @@ impl Rig {
             depth_cost: cost,
             placement: 0,
         };
-        Self { rules: Rules::new(Settings::default(), watched), second: 0, generated: Generated::default() }
+        Self { rules: Rules::new(settings, watched), second: 0, generated: Generated::default() }
     }
 
     fn step(&mut self, sample: &Sample) -> Vec<Event> {
@@ -88,6 +92,64 @@ fn slowdown(events: &[Event]) -> (f64, f64, Cause) {
         [Event::Slowdown { expected, observed, likely_cause }] => (*expected, *observed, likely_cause.clone()),
         other => panic!("{other:?}"),
     }
+}
+
+const fn with_threads(threads: u32, most: u32) -> GeneratingThreads {
+    GeneratingThreads { threads, most, before: 33.0, after: 1065.0 }
+}
+
+#[test]
+fn fewer_threads_are_reported_at_once_and_their_end_after_calm() {
+    let mut rig = Rig::new();
+    let with = |threads| Sample { threads: Some(with_threads(threads, 2)), ..roomy() };
+    assert_eq!(rig.step(&with(2)), []);
+    let fewer = Event::FewerThreads { threads: 1, most: 2, before: 33.0, observed: 1065.0 };
+    assert_eq!(fewer.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.0");
+    assert_eq!(rig.step(&with(1)), [fewer.clone()]);
+    assert_eq!(rig.steps(10, &with(1)), []);
+    // Where it is not known, as of a model in a worker, nothing ends.
+    assert_eq!(rig.steps(10, &roomy()), []);
+    let restored = Event::ThreadsRestored { threads: 2 };
+    assert_eq!(restored.to_string(), "2 threads generate again");
+    assert!(restored.is_end());
+    assert_eq!(rig.steps(10, &with(2)), [restored]);
+    // What has begun ends with the watching.
+    assert_eq!(rig.step(&with(1)), [fewer]);
+    let mut events = Vec::new();
+    rig.rules.end(&mut events);
+    assert_eq!(events, [Event::ThreadsRestored { threads: 2 }]);
+}
+
+#[test]
+fn patience_and_calm_are_as_long_as_is_asked_for() {
+    let hot = on_first(DeviceSample::new(mib(900)).throttle(HOT, None));
+    let cool = on_first(DeviceSample::new(mib(900)).throttle([], None));
+    for (patience, calm, samples) in [(None, None, [3, 6]), (Some(0), Some(1), [1, 2]), (Some(7), Some(12), [8, 13])] {
+        let [patience, calm] = [patience, calm].map(|seconds| seconds.map(Duration::from_secs));
+        let mut rig = Rig::with(DepthCost::default(), Settings { patience, calm, ..Settings::default() });
+        let mut until_event = |sample| (1..).find(|_| !rig.step(sample).is_empty());
+        assert_eq!([&hot, &cool].map(|sample| until_event(sample)), samples.map(Some), "{patience:?}, {calm:?}");
+    }
+}
+
+#[test]
+fn what_is_slow_is_as_is_asked_for() {
+    let speeds = |settings: Settings, from: u64, to: u64| {
+        let mut rig = Rig::with(DepthCost::default(), settings);
+        rig.generate_for(10, from, 0);
+        rig.generate_for(30, to, 0).len()
+    };
+    let slow = |slow| Settings { slow, ..Settings::default() };
+    let parts = [(0.7, 40), (0.7, 30), (0.9, 40), (0.5, 30), (0.5, 20), (0.0, 1)];
+    assert_eq!(parts.map(|(part, to)| speeds(slow(part), 50, to)), [0, 1, 1, 0, 1, 0]);
+    // A speed of its own wants the warm-up and a window.
+    let tokens = |warm_up, window| Settings { warm_up, window, ..Settings::default() };
+    assert_eq!(speeds(tokens(16, 32), 50, 10), 1);
+    assert_eq!([(1000, 32), (16, 1000)].map(|(warm_up, window)| speeds(tokens(warm_up, window), 50, 10)), [0, 0]);
+    let mut quick = Rig::with(DepthCost::default(), tokens(0, 1));
+    quick.generate_for(2, 50, 0);
+    let events: Vec<Event> = quick.generate_for(3, 10, 0);
+    assert_eq!(slowdown(&events).1.round(), 10.0);
 }
 
 #[test]

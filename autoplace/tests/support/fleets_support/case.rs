@@ -3,7 +3,7 @@
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::machine::{Gpu, GpuKind, Host, Machine, Reading, gib, mib};
 use autoplace::memory::{Estimate, FlashAttention, Headroom, KvType, PeakSizes};
-use autoplace::plan::{Context, HostParts, Policy, Request};
+use autoplace::plan::{Context, HostParts, KvCache, KvPlace, Policy, Request};
 
 use super::{Model, Models};
 use crate::random_weights::Dice;
@@ -237,5 +237,15 @@ fn request(dice: &mut Dice) -> Request {
     request.params.swa_full = dice.percent(50);
     request.params.mmap = dice.percent(80);
     request.params.repack = dice.percent(80);
+    // What may be chosen beside the placement.
+    if dice.percent(20) {
+        request = request.min_ubatch(n_ubatch / 4);
+    }
+    if dice.percent(15) {
+        request = request.kv_place(KvPlace::Auto);
+    }
+    if dice.percent(15) {
+        request = request.kv_cache(KvCache::Auto);
+    }
     request
 }

@@ -216,6 +216,36 @@ mod tests {
         }
     }
 
+    /// GB/s that makers publish, and where the figure was looked up on 2026-11-28: the maker's own page as others quote
+    /// it.
+    const PUBLISHED: [(&str, f64, &str); 12] = [
+        ("EPYC 9654", 460.8, "tomshardware.com/news/amd-confirms-12-ddr5-memory-channels-on-genoa"),
+        ("EPYC 9124", 460.8, "the same: the whole series has twelve channels"),
+        ("EPYC 7763", 204.8, "the same, of the series before"),
+        ("EPYC 7742", 204.8, "the same"),
+        ("Core i9-12900K", 76.8, "gizbot.com, review of 2021-11-23"),
+        ("M3 Pro", 150.0, "americanfork.business, on the M4 Pro's 273 GB/s"),
+        ("M3 Max", 400.0, "macmegasite.com, 2024-10-30"),
+        ("M4", 120.0, "americanfork.business"),
+        ("M4 Pro", 273.0, "americanfork.business"),
+        ("M4 Max", 546.0, "macmegasite.com, 2024-10-30"),
+        ("M1 Pro", 200.0, "Apple's press release of 2021-10-18"),
+        // Its memory controller could do 301 GB/s (Hot Chips 2025); the computer is sold with 273.
+        ("DGX Spark", 273.0, "groundy.com, June 2026"),
+    ];
+
+    #[test]
+    fn rates_are_those_that_makers_publish() {
+        for (name, published, source) in PUBLISHED {
+            let rate = host(name, gib(1)).unwrap().bandwidth.unwrap().bytes_per_second as f64 / 1e9;
+            // Apple rounds down.
+            assert!(
+                rate >= published * 0.999 && rate <= published * 1.03,
+                "{name}: {rate} GB/s, {published} by {source}"
+            );
+        }
+    }
+
     #[test]
     fn a_system_and_a_person_may_write_a_name_otherwise() {
         for (text, name) in [

@@ -5,7 +5,7 @@ use crate::machine::Gpu;
 use crate::memory::{ContextParams, Estimate, KvType, PeakSizes};
 use crate::profile::ModelProfile;
 
-use super::{CompanionBytes, Error, file};
+use super::{CompanionBytes, DraftOptions, Error, file};
 
 /// Drafts that receive the main model's hidden states (common/speculative.cpp, `common_speculative_type`). Their
 /// contexts return more than logits.
@@ -16,6 +16,7 @@ const HEADS: &[&str] = &["eagle3", "dflash", "gemma4-assistant"];
 pub(super) struct Draft {
     pub(super) header: Header,
     pub(super) profile: ModelProfile,
+    pub(super) options: DraftOptions,
 }
 
 impl Draft {
@@ -33,7 +34,8 @@ impl Draft {
             let what = format!("a draft of architecture `{architecture}`");
             return Err(Error::Unread { file: file(header), what });
         }
-        Ok(Self { header: header.clone(), profile: ModelProfile::from_header(header)? })
+        let options = DraftOptions::default();
+        Ok(Self { header: header.clone(), profile: ModelProfile::from_header(header)?, options })
     }
 
     /// The parameters of the draft's context beside the main model's (common/speculative.cpp,
@@ -44,8 +46,8 @@ impl Draft {
             // `sizes` rejects a context that padding would push beyond 31 bits.
             n_ctx: u32::try_from(padded).unwrap_or(u32::MAX),
             n_outputs_max: main.n_seq_max,
-            type_k: KvType::F16,
-            type_v: KvType::F16,
+            type_k: self.options.type_k.unwrap_or(KvType::F16),
+            type_v: self.options.type_v.unwrap_or(KvType::F16),
             // The draft's own blocks that predict further tokens are not loaded.
             mtp: false,
             ..main.clone()
@@ -63,7 +65,8 @@ impl Draft {
         // it may be full.
         let gpu = gpu.cloned().map(|gpu| Gpu { free: gpu.free.max(1), ..gpu });
         let gpus: Vec<&Gpu> = gpu.iter().collect();
-        let layers = if gpus.is_empty() { 0 } else { self.profile.full_offload() };
+        let all = self.profile.full_offload();
+        let layers = if gpus.is_empty() { 0 } else { self.options.n_gpu_layers.map_or(all, |layers| layers.min(all)) };
         let estimate = Estimate::new(&self.profile, &gpus, &context)?;
         let (footprints, unsure) = estimate.with_uncertainty(&estimate.assignment(layers));
         // By default the backend samples the draft's tokens (common/common.h, `backend_sampling`). It then also holds

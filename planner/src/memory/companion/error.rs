@@ -27,6 +27,9 @@ pub enum Error {
     /// not read; or for a draft that computes with the main model's hidden states.
     #[error("{file}: the memory of {what} is not known")]
     Unread { file: String, what: String },
+    /// The machine has no GPU of the name that a draft was to be on.
+    #[error("the draft {draft} is to be on `{device}`, which is not there: {there}")]
+    Device { draft: String, device: String, there: String },
     /// llama.cpp would refuse this draft for this model (common/speculative.cpp, `common_speculative_are_compatible`).
     #[error("{draft} cannot draft for {main}: {what} is {of_draft} and {of_main}")]
     Vocabulary { draft: String, main: String, what: String, of_draft: String, of_main: String },

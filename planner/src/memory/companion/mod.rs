@@ -5,8 +5,8 @@
 //! that a plan can leave room for it. llama.cpp does not split companions by layers: an mmproj goes to one device as a
 //! whole (tools/mtmd/clip.cpp, `clip_ctx`), and so does a draft with its default `n_gpu_layers`.
 //!
-//! - A **draft** is a normal model. Its bytes are the [`Estimate`](super::Estimate) of a full offload, in the
-//!   [context](Companion::draft_context) that llama.cpp's programs use.
+//! - A **draft** is a normal model. Its bytes are the [`Estimate`](super::Estimate) of a full offload, or of
+//!   the [stated](DraftOptions) layers, in the [context](Companion::draft_context) that llama.cpp's programs use.
 //! - An **mmproj** has exact weights by the backend's rules. Its compute buffers are an upper bound for the largest
 //!   image that llama.cpp accepts, which is larger than the image of the warm-up. It cannot be probed, because our
 //!   build does not include the code that loads it (`libmtmd`).
@@ -25,7 +25,7 @@ use crate::machine::Gpu;
 
 use self::draft::Draft;
 use self::mmproj::Mmproj;
-use super::{ContextParams, Footprint, PeakSizes};
+use super::{ContextParams, Footprint, KvType, PeakSizes};
 
 pub use error::Error;
 
@@ -64,6 +64,38 @@ pub enum CompanionRole {
     /// Drafts tokens that the main model checks: llama.cpp's `--model-draft`.
     #[error("draft")]
     Draft,
+}
+
+/// What is stated of how a draft is loaded. All else follows from the plan.
+///
+/// ```
+/// use autoplace_planner::memory::{KvType, companion::DraftOptions};
+/// let mut options = DraftOptions::default();
+/// (options.type_k, options.device) = (Some(KvType::Q8_0), Some("CUDA1".to_owned()));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DraftOptions {
+    /// Type of its keys. Default: `F16`, whatever the main model's are.
+    pub type_k: Option<KvType>,
+    /// Type of its values. Default: `F16`.
+    pub type_v: Option<KvType>,
+    /// Layers of it on its GPU, the output layer counted first; more than there are means all, 0 is the host. Default:
+    /// all, or the host where no GPU has room for all.
+    pub n_gpu_layers: Option<u32>,
+    /// The GPU that it is on, by a name that [`Machine::gpu_named`](crate::machine::Machine::gpu_named) takes, or
+    /// [`HOST`](Self::HOST). Default: where it costs the main model least.
+    pub device: Option<String>,
+}
+
+impl DraftOptions {
+    /// The [`device`](Self::device) of a draft that is on the host: llama.cpp's word for it.
+    pub const HOST: &str = "none";
+
+    /// Whether it is on the host, whatever there is room for.
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.n_gpu_layers == Some(0) || self.device.as_deref() == Some(Self::HOST)
+    }
 }
 
 /// The memory of a companion, in bytes.
@@ -112,6 +144,22 @@ impl Companion {
         self
     }
 
+    /// States how a draft is loaded. An mmproj is not changed by it.
+    pub fn draft_options(mut self, options: DraftOptions) -> Self {
+        if let Kind::Draft(draft) = &mut self.kind {
+            draft.options = options;
+        }
+        self
+    }
+
+    /// What is stated of how a draft is loaded; of an mmproj nothing is.
+    pub(crate) fn options(&self) -> DraftOptions {
+        match &self.kind {
+            Kind::Mmproj(_) => DraftOptions::default(),
+            Kind::Draft(draft) => draft.options.clone(),
+        }
+    }
+
     /// The purpose of the companion.
     pub const fn role(&self) -> CompanionRole {
         match self.kind {
@@ -153,8 +201,9 @@ impl Companion {
         }
     }
 
-    /// The companion's memory beside a main model with these parameters, on this GPU as far as possible, or without a
-    /// GPU on the host alone. Only the GPU's backend matters, not its free memory.
+    /// The companion's memory beside a main model with these parameters: on this GPU as far as possible (a draft's
+    /// [stated](DraftOptions) layers), or without a GPU on the host alone. Only the GPU's backend matters, not its free
+    /// memory.
     ///
     /// # Errors
     ///

@@ -154,14 +154,15 @@ impl Headroom {
     }
 
     /// The bytes to leave free on the host: the load's vocabulary and work buffers, the host memory of a GPU's driver,
-    /// and a margin of 1 % of the memory, at least 64 and at most 512 MiB. The GPUs' preset does not apply.
+    /// and a margin of 1 % of the memory that this process may use ([`Host::usable_total`]), at least 64 and at most
+    /// 512 MiB. The GPUs' preset does not apply.
     pub fn of_host(host: &Host, peak_sizes: &PeakSizes, with_gpu: bool, uncertainty: u64) -> HeadroomParts {
         HeadroomParts {
             // Resident memory of CUDA's libraries and mappings; no figure is published.
             driver: if with_gpu { mib(256) } else { 0 },
             // The CPU's work buffer holds one converted batch (ggml-cpu.c, ggml_graph_plan).
             growth: peak_sizes.vocabulary.saturating_add(peak_sizes.activations),
-            margin: (host.total / 100).clamp(mib(64), mib(512)).saturating_add(uncertainty),
+            margin: (host.usable_total() / 100).clamp(mib(64), mib(512)).saturating_add(uncertainty),
         }
     }
 }
@@ -178,7 +179,7 @@ fn share(total: u64, percent: f32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{Headroom, HeadroomParts, PeakSizes};
-    use crate::machine::{Gpu, gib, mib};
+    use crate::machine::{Gpu, Host, HostLimit, gib, mib};
 
     pub(super) const PEAK_SIZES: PeakSizes =
         PeakSizes { activations: mib(28), decoded_matrix: mib(112), vocabulary: mib(32) };
@@ -212,6 +213,28 @@ mod tests {
             let more = if headroom.is_exact() || (headroom, total) == (Cautious, 20) { 0 } else { mib(512) };
             let inside = headroom.of_gpu(&gpu, &PEAK_SIZES, unsure, true);
             assert_eq!(inside.margin, margin + more, "{headroom:?} of {total} GiB");
+        }
+    }
+
+    #[test]
+    fn the_margin_of_the_host_is_a_share_of_what_the_process_may_use() {
+        let cgroup = |bytes| HostLimit::Cgroup { file: "/sys/fs/cgroup/memory.max".to_owned(), bytes };
+        let nodes = HostLimit::MemoryNodes { nodes: "0".to_owned(), bytes: gib(30) };
+        for (limit, margin) in [
+            (HostLimit::System, mib(512)),
+            (HostLimit::Stated, mib(512)),
+            (cgroup(gib(4)), mib(64)),
+            (cgroup(gib(20)), gib(20) / 100),
+            (nodes, gib(30) / 100),
+            (HostLimit::AddressSpace { bytes: gib(10) }, gib(10) / 100),
+            (HostLimit::DataSegment { bytes: gib(12) }, gib(12) / 100),
+            // A limit above the physical memory limits nothing.
+            (cgroup(gib(1024)), mib(512)),
+        ] {
+            let mut host = Host::new(gib(256));
+            host.limit = limit;
+            let parts = Headroom::of_host(&host, &WORKLOAD, false, mib(3));
+            assert_eq!(parts.margin, margin + mib(3), "{}", host.limit);
         }
     }
 

@@ -151,6 +151,10 @@ impl<'a> Placements<'a> {
         if params.n_ubatch != wanted.n_ubatch {
             notes.push(format!("{} tokens are computed at once instead of {}", params.n_ubatch, wanted.n_ubatch));
         }
+        if params.offload_kqv != wanted.offload_kqv {
+            let note = "keys and values are on the host, which leaves room for more of the model on GPUs: long prompts are slow there";
+            notes.push(note.to_owned());
+        }
         if path.single_copy {
             notes.push("a single copy of the graph: prompts do not flow through several GPUs at once".to_owned());
         }

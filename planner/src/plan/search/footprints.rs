@@ -34,12 +34,13 @@ impl<'a> Placements<'a> {
     /// The memory of each device: the estimate, corrected by the probes' answers.
     pub(super) fn levels(&self, path: &Path, constraints: &SearchConstraints) -> Result<Levels, Error> {
         let (mut footprints, unsure) = self.estimated(path)?;
-        let correction = constraints.correction(path.setting);
-        for (footprint, &gpu) in footprints.gpus.iter_mut().zip(&self.orders[path.order]) {
-            footprint.compute = footprint.compute.saturating_add_signed(correction.of_gpu(gpu));
+        for (footprint, kind) in footprints.gpus.iter_mut().zip(self.run_kinds(path)) {
+            let (beyond, slack) = constraints.corrections.of_run(&kind);
+            let beyond = beyond.saturating_sub_unsigned(if constraints.has_slack { slack } else { 0 });
+            footprint.compute = footprint.compute.saturating_add_signed(beyond);
         }
         let host = &mut footprints.host.compute;
-        *host = host.saturating_add_signed(correction.host);
+        *host = host.saturating_add_signed(constraints.corrections.of_host(&self.host_kind(path)));
         let unsure = if self.probe.is_none() { unsure } else { Uncertainty::default() };
         Ok(self.room(path).levels(&footprints, &unsure))
     }

@@ -14,6 +14,7 @@
 //! fits. It skips placements that do not fit even with the smallest compute buffer of their kind ([`setting_costs`]).
 
 mod choice;
+mod correction;
 mod footprints;
 mod infeasible_runs;
 mod nearest;
@@ -43,6 +44,7 @@ use super::fit::Levels;
 use super::speed::{Rates, SpeedModel};
 use super::{Error, HostParts, Policy, Probe, Request, Workload};
 
+use self::correction::{Corrections, MAX_SLACK_BYTES};
 use self::infeasible_runs::InfeasibleRuns;
 pub(super) use self::order::MAX_GPUS;
 use self::order::{Order, orders};
@@ -60,8 +62,9 @@ const TIE: f64 = 1e-3;
 /// Cost of each doubling of the ubatch, in ties: larger compute buffers take memory that a longer context may use.
 const UBATCH_STEP_IN_TIES: f64 = 10.0;
 
-/// Cost of each smaller cache type under [`Policy::MostLayers`], in layers: the type must gain a whole layer.
-const KV_STEP_IN_LAYERS: f64 = 0.5;
+/// Under [`Policy::MostLayers`], the cost in layers of each smaller cache type, of a cache on the host, and of each
+/// halving of the ubatch: all of them together must gain a whole layer.
+const STEPS_IN_LAYERS: [f64; 3] = [0.4, 0.15, 0.005];
 
 /// Steps of the search before it gives up: seven times the steps of the slowest of 2,000 random plans.
 const MAX_STEPS: usize = 1 << 18;
@@ -86,46 +89,28 @@ pub(super) struct Placements<'a> {
     estimates_made: Cell<usize>,
 }
 
-/// The probes' excess over the estimate, in bytes (negative if llama.cpp needs less): for each GPU as in
-/// [`Placements::gpus`], and for the host. `slack_bytes` are taken off each GPU's excess.
-#[derive(Debug, Clone, Default)]
-struct Correction {
-    gpus: Vec<i64>,
-    host: i64,
-    slack_bytes: u64,
-}
-
-impl Correction {
-    /// Bytes that a GPU needs beyond the estimate.
-    fn of_gpu(&self, gpu: usize) -> i64 {
-        self.gpus.get(gpu).copied().unwrap_or(0).saturating_sub_unsigned(self.slack_bytes)
-    }
-}
-
 /// After this many refusals the search drops an order of GPUs: the devices or the model are the cause.
 const MAX_REFUSALS: usize = 2;
 
 /// The knowledge and limits that one search starts from.
 #[derive(Default)]
 struct SearchConstraints {
-    /// By setting, because the compute buffers of another setting have another excess.
-    corrections: BTreeMap<usize, Correction>,
+    corrections: Corrections,
     /// Paths that are not to be found again.
     known: Vec<Path>,
     /// The known paths that llama.cpp refused.
     refused: Vec<Path>,
     /// Upper limit of the cost, exclusive.
     below: Option<f64>,
-    /// Bytes that each GPU may lack by the estimate, because a probe will decide.
-    slack_bytes: u64,
+    /// Whether each GPU may lack some bytes by the estimate, because a probe will decide.
+    has_slack: bool,
 }
 
 impl SearchConstraints {
-    /// The correction of this setting, or else of any other.
-    fn correction(&self, setting: usize) -> Correction {
-        let of_another = || self.corrections.values().next();
-        let known = self.corrections.get(&setting).or_else(of_another).cloned();
-        Correction { slack_bytes: self.slack_bytes, ..known.unwrap_or_default() }
+    /// The smallest excess over the estimate of a GPU, and of the host, for any path of this setting.
+    fn least_beyond(&self, setting: usize) -> (i64, i64) {
+        let (gpu, host) = self.corrections.least(setting);
+        (gpu.saturating_sub_unsigned(if self.has_slack { MAX_SLACK_BYTES } else { 0 }), host)
     }
 
     /// Whether the search still tries this order of GPUs with the setting's cache type.
@@ -146,7 +131,7 @@ struct Found {
 
 impl<'a> Placements<'a> {
     /// `params` are the request's, with every default resolved; `model` is the speed model for them.
-    /// [`Policy::MostLayers`] keeps the ubatch and splits no block.
+    /// [`Policy::MostLayers`] does not double the ubatch and splits no block.
     pub(super) fn new(
         profile: &'a ModelProfile,
         machine: &'a Machine,
@@ -218,16 +203,16 @@ impl<'a> Placements<'a> {
     fn search(&self, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
         let setting_costs = self.setting_costs.iter().enumerate();
         let tables: Vec<Table<'_>> =
-            setting_costs.map(|(setting, costs)| costs.corrected(&constraints.correction(setting))).collect();
+            setting_costs.map(|(setting, costs)| costs.corrected(constraints.least_beyond(setting).0)).collect();
         // Indexed by setting, then by order.
         let (mut heap, mut contexts) = (Heap::default(), Vec::new());
         for (setting, table) in tables.iter().enumerate() {
             let (extra, mut runs) = (self.steps(setting), BTreeMap::new());
-            let correction = constraints.correction(setting);
+            let (_, on_host) = constraints.least_beyond(setting);
             for order in 0..self.orders.len() {
                 let is_tried =
                     self.is_fused(setting, order) && constraints.is_tried(&self.setting_costs, setting, order);
-                let host_rooms = self.host_rooms(setting, order, &correction).filter(|_| is_tried);
+                let host_rooms = self.host_rooms(setting, order, on_host).filter(|_| is_tried);
                 contexts.push(host_rooms.map(|host_rooms| {
                     let prices = self.prices(table, order);
                     let context = OrderContext { prices, to_go: CostToGo::new(&prices, &mut runs), host_rooms };
@@ -284,9 +269,13 @@ impl<'a> Placements<'a> {
     /// The surcharge of a setting.
     fn steps(&self, setting: usize) -> f64 {
         let costs = &self.setting_costs[setting];
+        let kv_moved = u32::from(costs.kv_moved);
         match self.policy {
-            Policy::Fastest => UBATCH_STEP_IN_TIES * self.tie * f64::from(costs.doubled),
-            Policy::MostLayers => KV_STEP_IN_LAYERS * f64::from(costs.smaller_kv),
+            Policy::Fastest => UBATCH_STEP_IN_TIES * self.tie * f64::from(costs.doubled + costs.halved + kv_moved),
+            Policy::MostLayers => {
+                let steps = [costs.smaller_kv, kv_moved, costs.halved];
+                steps.into_iter().zip(STEPS_IN_LAYERS).map(|(steps, cost)| f64::from(steps) * cost).sum()
+            }
         }
     }
 
@@ -305,9 +294,10 @@ impl<'a> Placements<'a> {
         Prices { table, order: &self.orders[order], tie: self.tie }
     }
 
-    /// Bytes that the host has for the layers left to it, by the host's role. `None` if the host cannot even hold the
+    /// Bytes that the host has for the layers left to it, by the host's role, whose compute buffer
+    /// exceeds the estimate by `beyond` at least. `None` if the host cannot even hold the
     /// weights and caches that never leave it.
-    fn host_rooms(&self, setting: usize, order: usize, correction: &Correction) -> Option<[Option<u64>; HOST_ROLES]> {
+    fn host_rooms(&self, setting: usize, order: usize, beyond: i64) -> Option<[Option<u64>; HOST_ROLES]> {
         let (costs, order) = (&self.setting_costs[setting], &self.orders[order]);
         let gpus = || order.iter().map(|&gpu| self.gpus[gpu]);
         let host = &self.machine.host;
@@ -324,7 +314,7 @@ impl<'a> Placements<'a> {
         if gpus().any(Gpu::shares_host_memory) && whole > room.saturating_add(own) {
             return None;
         }
-        let left = |least: u64| room.checked_sub(least.saturating_add_signed(correction.host));
+        let left = |least: u64| room.checked_sub(least.saturating_add_signed(beyond));
         Some(costs.min_host_compute(order).map(left))
     }
 }

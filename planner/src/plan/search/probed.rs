@@ -1,32 +1,25 @@
 //! The search with a probe. The estimate proposes a placement, llama.cpp's answer corrects the estimate, and the search
 //! repeats until the probe has confirmed the best placement and rejected the next better one.
 
-use crate::machine::mib;
 use crate::memory::{Footprint, Footprints, Uncertainty};
 use crate::plan::probe::with_output;
 use crate::plan::{Error, NoRoom, Policy, Probe};
 
 use super::path::Path;
-use super::{Found, Placements, SearchConstraints};
+use super::{Found, MAX_SLACK_BYTES, Placements, SearchConstraints};
 
-/// Most probes with one GPU, and with several, for each allowed cache type.
+/// Most probes with one GPU, and with several, for each allowed cache type and place and each smaller ubatch.
 const MAX_PROBES: (usize, usize) = (6, 12);
 
 /// With more than two GPUs, a further probe must promise a time below this share of the best one. On four GPUs, a dozen
 /// probes of a 70B model took a second and gained 0.002 %.
 const MAX_PROBED_SHARE: f64 = 0.995;
 
-/// Bytes that a GPU may lack by the estimate and still be probed. In the tests of this search, compute buffers of
-/// another role differ by less. Each probe that finds the bytes really missing halves the value.
-const MAX_SLACK_BYTES: u64 = mib(128);
-
 /// The state of a search with a probe.
 pub(super) struct Probed<'f, 'a> {
     placements: &'f Placements<'a>,
     probe: &'f dyn Probe,
     pub(super) constraints: SearchConstraints,
-    /// The current value, which starts at [`MAX_SLACK_BYTES`].
-    slack_bytes: u64,
     asked: usize,
     /// The first refusal: the GPUs' names and the error.
     pub(super) refusal: Option<(String, Error)>,
@@ -44,7 +37,6 @@ impl<'f, 'a> Probed<'f, 'a> {
             placements,
             probe,
             constraints: SearchConstraints::default(),
-            slack_bytes: MAX_SLACK_BYTES,
             asked: 0,
             refusal: None,
             kv_refusal: None,
@@ -58,15 +50,14 @@ impl<'f, 'a> Probed<'f, 'a> {
     pub(super) fn search(&mut self) -> Result<Option<(Found, Option<Found>)>, Error> {
         let n_gpus = self.placements.gpus.len();
         let each = if n_gpus < 2 { MAX_PROBES.0 } else { MAX_PROBES.1 };
-        let smallest_kv = self.placements.setting_costs.iter().map(|costs| costs.smaller_kv as usize).max();
-        let most = each * (1 + smallest_kv.unwrap_or(0));
+        let chosen = self.placements.setting_costs.iter().filter(|costs| costs.doubled == 0).count();
+        let most = each * chosen.max(1);
         let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;
         loop {
             let asks = self.asked < most;
             let fits = self.placements.search(&self.constraints)?;
             let with_slack = if asks && fits.is_none() { self.search_with_slack()? } else { None };
-            let used_slack = with_slack.is_some();
             let better = fits.filter(|_| asks).or(with_slack);
             let nearest = best.as_ref().map(|best| self.placements.nearest(&best.path, &self.constraints));
             let nearest = nearest.transpose()?.flatten();
@@ -86,10 +77,6 @@ impl<'f, 'a> Probed<'f, 'a> {
             let Some(found) = self.ask(next) else {
                 continue;
             };
-            // Four copies of the graph that do not fit say nothing about a single one.
-            if used_slack && !found.levels.fit() && !found.path.is_pipelined() {
-                self.slack_bytes /= 2;
-            }
             if found.levels.fit() {
                 self.constraints.below =
                     Some(if n_gpus > 2 && !by_layers { found.cost * MAX_PROBED_SHARE } else { found.cost });
@@ -101,12 +88,12 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// The cheapest path that would fit if each GPU needed `slack_bytes` less than the estimate. The estimate cannot
-    /// correct one role from another role's probe.
+    /// The cheapest path that would fit if each GPU needed some bytes less than the estimate. The probe of one kind of
+    /// run says little about another kind.
     fn search_with_slack(&mut self) -> Result<Option<Found>, Error> {
-        self.constraints.slack_bytes = self.slack_bytes;
+        self.constraints.has_slack = true;
         let found = self.placements.search(&self.constraints);
-        self.constraints.slack_bytes = 0;
+        self.constraints.has_slack = false;
         found
     }
 
@@ -146,18 +133,17 @@ impl<'f, 'a> Probed<'f, 'a> {
         }
     }
 
-    /// Applies the excess of llama.cpp's answer over the estimate to other paths of the setting.
+    /// Learns the excess of llama.cpp's answer over the estimate, which applies to other runs of the same kinds.
     fn correct(&mut self, path: &Path, footprints: &Footprints, estimated: &Footprints) {
         let beyond = |theirs: &Footprint, ours: &Footprint| {
             let (theirs, ours) = (i128::from(theirs.total()), i128::from(ours.total()));
             i64::try_from(theirs - ours).unwrap_or_default()
         };
         let gpus = footprints.gpus.iter().zip(&estimated.gpus);
-        let correction = self.constraints.corrections.entry(path.setting).or_default();
-        correction.gpus.resize(self.placements.gpus.len(), 0);
-        for ((theirs, ours), &gpu) in gpus.zip(&self.placements.orders[path.order]) {
-            correction.gpus[gpu] = beyond(theirs, ours);
+        for (kind, (theirs, ours)) in self.placements.run_kinds(path).zip(gpus) {
+            self.constraints.corrections.learn_run(kind, beyond(theirs, ours));
         }
-        correction.host = beyond(&footprints.host, &estimated.host);
+        let host = beyond(&footprints.host, &estimated.host);
+        self.constraints.corrections.learn_host(self.placements.host_kind(path), host);
     }
 }

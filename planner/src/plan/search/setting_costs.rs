@@ -10,17 +10,20 @@ use crate::memory::{ContextParams, Estimate, PeakSizes};
 use crate::plan::speed::SpeedModel;
 use crate::plan::{Error, kv_cache};
 
+use super::Placements;
 use super::footprints::with_parts_on_host;
 use super::order::Order;
 use super::setting::Setting;
 use super::table::{ROLES, Run, Table};
-use super::{Correction, Placements};
 
 /// Costs and limits common to all placements of one setting.
 pub(super) struct SettingCosts<'a> {
     pub(super) params: ContextParams,
-    /// How often the ubatch was doubled, and how many types of the cache are wider than this one.
+    /// How often the ubatch was doubled, or halved; whether the cache was moved to the host; and how many types of the
+    /// cache are wider than this one.
     pub(super) doubled: u32,
+    pub(super) halved: u32,
+    pub(super) kv_moved: bool,
     pub(super) smaller_kv: u32,
     /// The share that is added to the seconds, for a smaller type of the cache.
     pub(super) surcharge: f64,
@@ -57,7 +60,7 @@ impl<'a> SettingCosts<'a> {
     /// `model` covers all GPUs.
     pub(super) fn new(placements: &Placements<'a>, setting: Setting, model: &SpeedModel) -> Result<Self, Error> {
         let (profile, gpus) = (placements.profile, &placements.gpus);
-        let Setting { params, doubled, smaller_kv, surcharge } = setting;
+        let Setting { params, doubled, halved, kv_moved, smaller_kv, surcharge } = setting;
         let order: Order = (0..gpus.len()).collect();
         let all = Rc::new(estimate(placements, &order, &params)?);
         let peak_sizes = PeakSizes::new(profile, all.sizes());
@@ -68,6 +71,8 @@ impl<'a> SettingCosts<'a> {
         let always_on_host = if gpus.is_empty() { 0 } else { all.stored(&all_on_first).host.total() };
         let mut costs = Self {
             doubled,
+            halved,
+            kv_moved,
             smaller_kv,
             surcharge,
             fused: gpus.iter().map(|gpu| kv_cache::is_fused(&gpu.backend, profile, &params)).collect(),
@@ -110,12 +115,11 @@ impl<'a> SettingCosts<'a> {
         Ok(estimate)
     }
 
-    /// The table, with its rooms reduced by the compute buffers as the probes corrected them.
-    pub(super) fn corrected(&self, correction: &Correction) -> Table<'a> {
+    /// The table, with its rooms reduced by compute buffers that exceed the estimate by `beyond` at least.
+    pub(super) fn corrected(&self, beyond: i64) -> Table<'a> {
         let mut table = self.table.clone();
-        for (gpu, (table, min_compute)) in table.gpus.iter_mut().zip(&self.min_compute).enumerate() {
-            let more = correction.of_gpu(gpu);
-            let room = |least: u64| table.budget.saturating_sub(least.saturating_add_signed(more));
+        for (table, min_compute) in table.gpus.iter_mut().zip(&self.min_compute) {
+            let room = |least: u64| table.budget.saturating_sub(least.saturating_add_signed(beyond));
             table.rooms = min_compute.gpu.map(room);
         }
         table

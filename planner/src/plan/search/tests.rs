@@ -11,7 +11,7 @@ use super::{Path, Placements, Probed, SearchConstraints};
 use crate::machine::{Bytes, Gpu, GpuKind, Host, Machine, Pool, Pools, gib, mib};
 use crate::memory::{ContextParams, Estimate, Footprint, Footprints, Headroom, PeakSizes, Split, Uncertainty};
 use crate::plan::speed::{Rates, SpeedModel};
-use crate::plan::{Context, HostParts, Plan, Planner, Policy, Probe, Request, kv_cache};
+use crate::plan::{Context, HostParts, KvPlace, Plan, Planner, Policy, Probe, Request, kv_cache};
 use crate::profile::ModelProfile;
 
 use shapes::dims::Experts;
@@ -53,10 +53,14 @@ fn request() -> impl Strategy<Value = Request> {
     let parts = shapes::any::host_parts();
     let headroom = (0..mib(60)).prop_map(Headroom::Bytes);
     let policy = prop_oneof![2 => Just(Policy::Fastest), 1 => Just(Policy::MostLayers)];
-    let kv = shapes::any::kv_cache();
-    (parts, headroom, 1u32..6000, policy, kv).prop_map(|(parts, headroom, n_ctx, policy, kv)| {
-        Request::new().host_parts(parts).headroom(headroom).n_ctx(n_ctx).policy(policy).kv_cache(kv)
-    })
+    let kv = (shapes::any::kv_cache(), prop_oneof![9 => Just(KvPlace::Given), 1 => Just(KvPlace::Auto)]);
+    let min_ubatch = prop_oneof![9 => Just(None), 1 => (64u32..512).prop_map(Some)];
+    (parts, headroom, 1u32..6000, policy, kv, min_ubatch).prop_map(
+        |(parts, headroom, n_ctx, policy, kv, min_ubatch)| {
+            let request = Request::new().host_parts(parts).headroom(headroom).n_ctx(n_ctx).policy(policy);
+            Request { min_ubatch, ..request.kv_cache(kv.0).kv_place(kv.1) }
+        },
+    )
 }
 
 fn machine(gpus: Vec<Gpu>, host: u64) -> Machine {
@@ -399,6 +403,16 @@ fn what_was_once_missed_is_found() {
     let wide = Shape { n_embd: 8192, n_ff: 28_672, n_head: 64, n_head_kv: 8, head_dim: 128, ..small(2, 256, 512, 192) };
     let card = |free| Gpu::new("card").total(mib(4200)).free(free).backend("CUDA");
     let gpus = vec![card(450_698_406).bandwidth(50_000_000_000), card(370_487_646)];
-    let wide = Shape { experts: Some(EXPERTS), ..wide };
-    compare(&wide, gpus, mib(40_000), &request, Some([0.8, 0.976, 0.8])).unwrap();
+    let experts = Shape { experts: Some(EXPERTS), ..wide };
+    compare(&experts, gpus, mib(40_000), &request, Some([0.8, 0.976, 0.8])).unwrap();
+    let request = Request::new().headroom(Headroom::Bytes(27_533_797)).host_parts(HostParts::None).n_ctx(4865);
+    let gpus = vec![card(905_031_666).bandwidth(239_000_000_000), card(1_895_913_000).bandwidth(53_000_000_000)];
+    let by_layers = Request::new().policy(Policy::MostLayers).headroom(Headroom::Bytes(10_897_051)).n_ctx(513);
+    let by_layers = by_layers.host_parts(HostParts::None).kv_place(KvPlace::Auto);
+    let cards = [902_232_708, 1_172_236_212].map(card).to_vec();
+    let three = Shape { n_layer: 3, n_vocab: 62_528, ..wide };
+    let parts = [0.9095037833750039, 0.8182983360517567, 0.8];
+    compare(&three, cards, mib(40_000), &by_layers, Some(parts)).unwrap();
+    let four = Shape { n_layer: 4, n_vocab: 1152, ..wide };
+    compare(&four, gpus, mib(40_000), &request, Some([0.8221845814739437, 0.9434829618508005, 0.8])).unwrap();
 }

@@ -23,7 +23,7 @@ struct Rig {
     pacer: Pacer,
     /// Threads before and after each change.
     changes: Vec<(u32, u32)>,
-    last: Option<Change>,
+    last: Option<GeneratingThreads>,
     /// Number of steps with each number of threads.
     steps: Vec<u64>,
     clock: Duration,
@@ -73,6 +73,19 @@ impl Rig {
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+#[test]
+fn the_threads_that_generate_are_known_with_the_speeds_of_their_last_change() {
+    let mut rig = Rig::new();
+    let unchanged = GeneratingThreads { threads: 2, most: 2, before: 0.0, after: 0.0 };
+    assert_eq!(rig.pacer.generating(), unchanged);
+    rig.go(seconds(10), busy);
+    let GeneratingThreads { threads, most, before, after } = rig.pacer.generating();
+    assert_eq!((threads, most), (1, 2));
+    assert!((before - 33.3).abs() < 0.1 && (after - 1065.0).abs() < 0.1, "{before}, {after}");
+    rig.go(seconds(100), quiet);
+    assert_eq!(rig.pacer.generating().threads, 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::{NEEDED, Rig, of, on_first};
+use super::{NEEDED, Rig, of, on_first, with_threads};
 use crate::machine::{GpuProcess, ThrottleReason, mib};
 use crate::watch::event::Event;
 use crate::watch::latch::Settings;
@@ -26,6 +26,7 @@ fn condition(event: &Event) -> String {
             format!("process {pid} {device}")
         }
         Event::Slowdown { .. } | Event::SpeedRecovered { .. } => "speed".to_owned(),
+        Event::FewerThreads { .. } | Event::ThreadsRestored { .. } => "threads".to_owned(),
     }
 }
 
@@ -51,6 +52,10 @@ fn is_shown(event: &Event, sample: &Sample) -> bool {
         Event::Unthrottled { device, .. } => is_hot(device) == Some(false),
         Event::Slowdown { expected, observed, .. } => *observed < 0.7 * expected,
         Event::SpeedRecovered { expected, observed } => *observed > 0.7 * expected,
+        Event::FewerThreads { threads, most, .. } => {
+            sample.threads.is_some_and(|seen| (seen.threads, seen.most) == (*threads, *most)) && threads < most
+        }
+        Event::ThreadsRestored { threads } => sample.threads.is_some_and(|seen| seen.threads == *threads),
     }
 }
 
@@ -84,11 +89,12 @@ fn any_reason() -> impl Strategy<Value = ThrottleReason> {
 /// Samples with the tokens of each second. Observations last for several samples, as on real machines.
 fn any_samples() -> impl Strategy<Value = Vec<(Sample, u64)>> {
     let devices = [any_device(), any_device()];
-    let second = (devices, 0u64..80, 1usize..10);
+    let threads = prop::option::of((1u32..4).prop_map(|threads| with_threads(threads, 3)));
+    let second = (devices, threads, 0u64..80, 1usize..10);
     prop::collection::vec(second, 0..40).prop_map(|samples| {
-        let lasting = samples
-            .into_iter()
-            .flat_map(|(devices, tokens, seconds)| std::iter::repeat_n((of(devices), tokens), seconds));
+        let lasting = samples.into_iter().flat_map(|(devices, threads, tokens, seconds)| {
+            std::iter::repeat_n((Sample { threads, ..of(devices) }, tokens), seconds)
+        });
         lasting.collect()
     })
 }
@@ -134,7 +140,7 @@ proptest! {
         let mut open = BTreeSet::new();
         let well = || {
             let device = DeviceSample::new(mib(900)).throttle([], None).processes([]);
-            (of([device.clone(), device]), 80)
+            (Sample { threads: Some(with_threads(3, 3)), ..of([device.clone(), device]) }, 80)
         };
         for (sample, tokens) in samples.into_iter().chain((0..20).map(|_| well())) {
             for event in rig.generate(tokens, 0, sample) {
