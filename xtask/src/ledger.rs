@@ -2,59 +2,26 @@
 //! field is checked; rows flow out.
 
 mod fields;
+mod table;
 
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, run};
 use fields::Field;
+use table::{EMPTY_IN_SUBMISSIONS, check, line};
 
 const LEDGER: &str = "docs/ledger/speeds.csv";
-
-/// The columns of the ledger.
-const COLUMNS: [&str; 28] = [
-    "source",
-    "date",
-    "made_by",
-    "model",
-    "description",
-    "n_params",
-    "tensor_bytes",
-    "cpu",
-    "cores",
-    "memory_bytes",
-    "memory_bytes_per_second",
-    "gpus",
-    "n_gpu_layers",
-    "layers",
-    "elsewhere",
-    "type_k",
-    "type_v",
-    "n_ctx",
-    "n_batch",
-    "n_ubatch",
-    "threads",
-    "n_prompt",
-    "n_gen",
-    "n_depth",
-    "median",
-    "least",
-    "most",
-    "samples",
-];
-
-/// Columns that every row fills. Published measurements lack some of the others.
-const REQUIRED: [&str; 11] =
-    ["source", "date", "model", "cpu", "gpus", "n_gpu_layers", "layers", "n_prompt", "n_gen", "n_depth", "median"];
 
 /// The first fields of a submission, as `measure` writes them.
 const FORM: &str = "autoplace measurement for others";
 const VERSION: f64 = 1.0;
 
-/// Checks the ledger. Adds and prints the rows of these submissions.
+/// Checks the ledger. Adds and prints the rows of these submissions; without any, prints each row beside the prediction
+/// of the speed model.
 pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     let path = workspace.root.join(LEDGER);
     let mut text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -72,7 +39,13 @@ pub(crate) fn ledger(workspace: &Workspace, files: &[String]) -> Result<()> {
     check(&text).with_context(|| path.display().to_string())?;
     fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("{}: {} rows", path.display(), text.lines().count() - 1);
-    Ok(())
+    if files.is_empty() { print_predictions(workspace) } else { Ok(()) }
+}
+
+/// Prints the table of measured and predicted speeds. A test of the planner makes it.
+fn print_predictions(workspace: &Workspace) -> Result<()> {
+    let test = ["test", "--quiet", "--package=autoplace-planner", "--test=planner", "ledger::", "--", "--nocapture"];
+    run(&mut workspace.cargo(&test))
 }
 
 /// The rows of a submission's file.
@@ -124,7 +97,8 @@ fn rows(text: &str) -> Result<Vec<Vec<String>>> {
         for row in point.get("rows").list(1024)? {
             let computed = computed(&row)?;
             let head = [source.clone(), date.clone(), made_by.clone()];
-            rows.push([&head[..], &of_model, &of_machine, &placed, &computed].concat());
+            let empty = vec![String::new(); EMPTY_IN_SUBMISSIONS];
+            rows.push([&head[..], &of_model, &of_machine, &placed, &computed, &empty].concat());
         }
     }
     ensure!(!rows.is_empty(), "points: nothing was measured");
@@ -263,76 +237,12 @@ fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// A row as a CSV line (RFC 4180).
-fn line(row: &[String]) -> String {
-    let cell = |cell: &String| match cell.contains(['"', ',']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.clone(),
-    };
-    row.iter().map(cell).collect::<Vec<_>>().join(",")
-}
-
-/// The cells of a CSV line.
-fn cells(line: &str) -> Vec<String> {
-    let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
-    let mut letters = line.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '"' if quoted && letters.peek() == Some(&'"') => cell.extend(letters.next()),
-            '"' => quoted = !quoted,
-            ',' if !quoted => cells.push(std::mem::take(&mut cell)),
-            letter => cell.push(letter),
-        }
-    }
-    cells.push(cell);
-    cells
-}
-
-/// Checks a ledger's columns and each row's required cells.
-fn check(text: &str) -> Result<()> {
-    let mut lines = text.lines();
-    ensure!(
-        lines.next().map(cells) == Some(COLUMNS.map(str::to_owned).to_vec()),
-        "line 1: the columns are {}",
-        COLUMNS.join(",")
-    );
-    for (number, line) in (2..).zip(lines) {
-        let row = cells(line);
-        ensure!(
-            row.len() == COLUMNS.len(),
-            "line {number}: {} cells, and there are {} columns",
-            row.len(),
-            COLUMNS.len()
-        );
-        let of = |column: &str| &row[COLUMNS.iter().position(|it| *it == column).unwrap_or_default()];
-        for column in REQUIRED {
-            ensure!(!of(column).is_empty(), "line {number}: {column} is empty");
-        }
-        let number_of = |column: &str| -> Result<f64> {
-            of(column).parse().with_context(|| format!("line {number}: {column} is no number: {}", of(column)))
-        };
-        let layers = (number_of("n_gpu_layers")?, number_of("layers")?);
-        ensure!(layers.0 <= layers.1, "line {number}: {} of {} layers", layers.0, layers.1);
-        let median = number_of("median")?;
-        if !(median > 0.0 && median < 1e9) {
-            bail!("line {number}: {median} tokens per second");
-        }
-        for (bound, is_least) in [("least", true), ("most", false)] {
-            if !of(bound).is_empty() {
-                let bound_is = number_of(bound)?;
-                let fits = if is_least { bound_is <= median } else { bound_is >= median };
-                ensure!(fits, "line {number}: {bound} is {bound_is}, the median {median}");
-            }
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{COLUMNS, cells, check, line, rows};
+    use super::table::{COLUMNS, cells};
+    use super::{check, line, rows};
 
     /// A submission of `measure`. A test of `measure` keeps this file current.
     const FILE: &str = include_str!("../tests/submission.json");
@@ -399,21 +309,5 @@ mod tests {
             assert!(error.contains(named), "{named}: {error}");
         }
         assert!(changed(|_| {}).is_ok());
-    }
-
-    #[test]
-    fn the_ledger_of_the_repository_is_whole() {
-        check(include_str!("../../docs/ledger/speeds.csv")).unwrap();
-    }
-
-    #[test]
-    fn a_ledger_with_a_wrong_row_is_refused_by_its_line() {
-        let whole = include_str!("../../docs/ledger/speeds.csv");
-        for (from, to) in [("43.18", "fast"), (",2.89,", ",,"), (",8,49,", ",50,49,"), ("Qwen2.5", "Qwen,2.5")] {
-            let wrong = whole.replacen(from, to, 1);
-            assert_ne!(wrong, whole, "{from}");
-            assert!(check(&wrong).unwrap_err().to_string().starts_with("line "), "{from}");
-        }
-        assert!(check("source,date\n").unwrap_err().to_string().starts_with("line 1"));
     }
 }

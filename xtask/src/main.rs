@@ -128,7 +128,7 @@ cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models 
 cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
 cargo xtask interop                 checks, tests and runs the planner beside llama-cpp-2 (compiles a second llama.cpp)
-cargo xtask ledger [FILE...]        checks the ledger of measured speeds, and adds what people sent (`autoplace measure --submission`)
+cargo xtask ledger [FILE...]        prints the ledger of measured speeds beside what the speed model predicts, or adds what people sent (`autoplace measure --submission`)
 cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
 cargo xtask pictures                looks at pages of `plan --picture` and `measure --picture` in Chromium, light and dark

@@ -32,6 +32,7 @@ mod gguf_memory;
 mod gguf_roundtrip;
 mod gguf_split;
 mod headroom_presets;
+mod ledger;
 mod lora_files;
 mod machine_caches;
 mod machine_cores;

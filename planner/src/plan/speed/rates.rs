@@ -39,9 +39,11 @@ const LINK_SHARE: f64 = 0.8;
 /// Extra seconds of a layer with experts on a GPU. Measured: 40 us on an H100. With 45 us the published speeds of four
 /// models are predicted within 13 % (docs/speed-model.md).
 const GPU_ROUTING: f64 = 45e-6;
-/// Multiplications of attention per second and core, with keys and values of 16 bits. Measured: 0.4 to 6.8 billion on
-/// machines with two cores of an EPYC, the least of them beside other work (docs/speed-model.md).
-const CORE_ATTENTION: f64 = 3e9;
+/// Multiplications of attention per second and core, with keys and values of 16 bits. Published: 1.4 billion on an
+/// i5-12400F with whole layers on the host, at 2,300 to 29,500 tokens (docs/ledger/speeds.csv, unslothai/unsloth#9872).
+/// Measured: 0.4 to 6.8 billion at 4,096 tokens on machines with two cores of an EPYC, the least of them beside other
+/// work (docs/speed-model.md).
+const CORE_ATTENTION: f64 = 1.4e9;
 /// Speed of a host's attention in prompts, as a share of its speed of multiplying weights. Measured: 0.42 to 0.53 (the
 /// same machines).
 const PROMPT_ATTENTION: f64 = 0.5;

@@ -314,3 +314,10 @@ pub(crate) fn named(title: &str) -> Sketch {
 pub(crate) fn at_size() -> Vec<Sketch> {
     models::models("at size")
 }
+
+/// Those, and the further ones that the ledger of measured speeds names.
+pub(crate) fn measured() -> Vec<Sketch> {
+    let mut all = at_size();
+    all.extend(models::models("measured"));
+    all
+}

@@ -1,0 +1,72 @@
+//! The rows of docs/ledger/speeds.csv.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+const LEDGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ledger/speeds.csv");
+
+/// A measurement: the cells of its row by their columns.
+pub(super) struct Row(BTreeMap<String, String>);
+
+impl Row {
+    pub(super) fn text(&self, column: &str) -> &str {
+        self.0.get(column).map_or_else(|| panic!("the ledger has no column {column}"), String::as_str)
+    }
+
+    /// The number of a column; 0 where the cell is empty.
+    pub(super) fn number(&self, column: &str) -> f64 {
+        match self.text(column) {
+            "" => 0.0,
+            text => text.parse().unwrap_or_else(|error| panic!("{column} {text}: {error}")),
+        }
+    }
+
+    pub(super) fn count(&self, column: &str) -> u32 {
+        self.number(column) as u32
+    }
+
+    pub(super) fn is_prompt(&self) -> bool {
+        self.count("n_prompt") > 0
+    }
+
+    /// Whether weights or layers are on the host.
+    pub(super) fn uses_host(&self) -> bool {
+        self.count("n_gpu_layers") < self.count("layers") || self.count("n_cpu_moe") > 0 || self.text("elsewhere") != ""
+    }
+
+    /// The machine and what it computed, without the placement.
+    pub(super) fn workload(&self) -> [&str; 6] {
+        ["machine", "profile", "n_prompt", "n_gen", "n_depth", "type_k"].map(|column| self.text(column))
+    }
+
+    /// Where the weights are, and the options of llama.cpp.
+    pub(super) fn placement(&self) -> String {
+        let mut words = vec![format!("ngl {}/{}", self.text("n_gpu_layers"), self.text("layers"))];
+        words.extend((self.count("n_cpu_moe") > 0).then(|| format!("ncmoe {}", self.text("n_cpu_moe"))));
+        words.extend((self.text("elsewhere") != "").then(|| "ffn on host".to_owned()));
+        words.extend((self.text("options") != "").then(|| self.text("options").to_owned()));
+        words.join(", ")
+    }
+}
+
+/// The cells of a line, as RFC 4180 quotes them.
+fn cells(line: &str) -> Vec<String> {
+    let (mut cells, mut is_quoted) = (vec![String::new()], false);
+    for letter in line.chars() {
+        match letter {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => cells.push(String::new()),
+            letter => cells.last_mut().unwrap().push(letter),
+        }
+    }
+    cells
+}
+
+/// The rows whose model has a shape here. A submission names no shape until somebody adds it.
+pub(super) fn rows() -> Vec<Row> {
+    let text = fs::read_to_string(LEDGER).unwrap_or_else(|error| panic!("{LEDGER}: {error}"));
+    let mut lines = text.lines();
+    let columns = cells(lines.next().unwrap());
+    let row = |line| Row(columns.iter().cloned().zip(cells(line)).collect());
+    lines.map(row).filter(|row| row.text("profile") != "").collect()
+}
