@@ -25,7 +25,7 @@ fn final_text(messages: &mut [Value]) -> Option<&mut String> {
 
 /// Appends the mark to the last message.
 pub(super) fn mark(messages: &mut [Value]) -> Result<(), Error> {
-    let text = final_text(messages).ok_or(Error::Continue { reason: "there is none with a text" })?;
+    let text = final_text(messages).ok_or(Error::Continue { reason: "there is no message with a text" })?;
     text.push_str(TAG);
     Ok(())
 }

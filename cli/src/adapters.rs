@@ -89,12 +89,12 @@ impl AdapterArgs {
 /// Parses `FILE:SCALE` like `--lora-scaled` in common/arg.cpp. A Windows path contains a colon too.
 fn scaled(text: &str) -> Result<(PathBuf, f32), String> {
     let split = text.rsplit_once(':').and_then(|(file, scale)| Some((file.into(), scale.parse().ok()?)));
-    split.ok_or_else(|| format!("`{text}` is no FILE:SCALE, such as style.gguf:0.5"))
+    split.ok_or_else(|| format!("`{text}` is not FILE:SCALE, such as style.gguf:0.5"))
 }
 
 /// Parses `10-20`, or `10,20`: llama.cpp's flag takes two words, which arrive joined by a comma.
 fn range(text: &str) -> Result<(u32, u32), String> {
     let split = text.split_once(['-', ',']);
     let range = split.and_then(|(first, last)| Some((first.trim().parse().ok()?, last.trim().parse().ok()?)));
-    range.ok_or_else(|| format!("`{text}` is no range of layers, such as 10-20"))
+    range.ok_or_else(|| format!("`{text}` is not a range of layers, such as 10-20"))
 }

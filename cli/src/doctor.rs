@@ -110,8 +110,8 @@ fn words(evidence: &Evidence, findings: &[Finding]) -> String {
         let lead = if index == 0 { "verdict" } else { "also" };
         lines.push(format!("{lead}: {}\n  {}", finding.cause, finding.evidence));
         lines.extend(finding.remedy.as_ref().map(|remedy| match remedy.trim_end().replace('\n', "\n    ") {
-            several if several.contains('\n') => format!("  mend:\n    {several}"),
-            one => format!("  mend: {one}"),
+            several if several.contains('\n') => format!("  fix:\n    {several}"),
+            one => format!("  fix: {one}"),
         }));
     }
     if let Some(model) = &evidence.model {

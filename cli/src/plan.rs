@@ -112,7 +112,7 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
 
 /// Adds the files that are loaded beside the model to the emitted settings.
 fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {
-    let no_text = || format!("{tool} cannot be given a path that is no text");
+    let no_text = || format!("{tool} cannot be given a path that is not valid text");
     let mut words = args.adapters.words().ok_or_else(no_text)?;
     let takes = |words: &[String]| match tool {
         Tool::LlamaCpp => true,
@@ -121,7 +121,7 @@ fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, 
         _ => words.is_empty() && args.with.is_empty(),
     };
     if !takes(&words) {
-        return Err(format!("{tool} has no setting for what is loaded beside the model"));
+        return Err(format!("{tool} has no setting for files loaded beside the model"));
     }
     let of_draft = args.draft.words();
     if tool != Tool::LlamaCpp && !of_draft.is_empty() {

@@ -164,7 +164,7 @@ impl DeviceArgs {
         }
     }
 
-    /// Adds this placement to a request, for the machine that [`keep`](Self::keep) returned.
+    /// Adds this placement to a request, for a machine after [`keep`](Self::keep).
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl DeviceArgs {
         let overrides = &mut request.overrides;
         for rule in self.override_tensor.iter().flat_map(|rules| rules.split(',')) {
             let Some((pattern, device)) = rule.rsplit_once('=').filter(|(pattern, _)| !pattern.is_empty()) else {
-                return Err(format!("--override-tensor `{rule}` is no PATTERN=DEVICE, such as exps=CPU"));
+                return Err(format!("--override-tensor `{rule}` is not PATTERN=DEVICE, such as exps=CPU"));
             };
             let place = if device == "CPU" { Place::Host } else { Place::Gpu(index(machine, device)?) };
             overrides.push(TensorOverride::new(pattern, place));

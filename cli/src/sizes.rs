@@ -5,7 +5,7 @@ use autoplace::memory::Headroom;
 /// Parses bytes: `8589934592`, `24GiB`, `24G` (the same), `24GB` (1000-based), `22.6 GiB`, rounded to the nearest byte.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong =
-        || format!("`{text}` is no size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
+        || format!("`{text}` is not a size; sizes are 24GiB or 24G (1024-based), 24GB (1000-based), 600MiB, or bytes");
     let lower = text.trim().to_ascii_lowercase();
     let (digits, unit) = lower.split_at(lower.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(lower.len()));
     // A single letter is 1024-based, as in llama.cpp, Docker and `dd`.
@@ -40,7 +40,7 @@ pub(crate) fn cut(text: &str, mark: char) -> (&str, Option<&str>) {
 
 /// Parses bytes per second: `60GB/s`, `3.5 GB/s`.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no rate; rates are 60GB/s (1000-based) or 600MiB/s");
+    let wrong = || format!("`{text}` is not a rate; rates are 60GB/s (1000-based) or 600MiB/s");
     let bytes = text.trim().strip_suffix("/s").ok_or_else(wrong)?;
     size(bytes).ok().filter(|&rate| rate > 0).ok_or_else(wrong)
 }
@@ -64,7 +64,7 @@ pub(crate) fn headroom(text: &str) -> Result<Headroom, String> {
         other => match other.strip_suffix('%') {
             Some(percent) => match number(percent.trim_end()) {
                 Some(percent) if percent <= 100.0 => Ok(Headroom::Percent(percent as f32)),
-                _ => Err(format!("`{text}` is no share of 0% to 100%")),
+                _ => Err(format!("`{text}` is not a share between 0% and 100%")),
             },
             None => size(text)
                 .map(Headroom::Bytes)

@@ -113,7 +113,7 @@ impl Folder {
         let temporary = beside(&pointer);
         // Renaming replaces an existing file atomically, so readers never find it missing.
         let linked = symlink(&target, &temporary).and_then(|()| fs::rename(&temporary, &pointer));
-        // Without the right to create links, as on Windows, the file itself moves and the blob's name goes.
+        // Without the right to create links, as on Windows, the file itself is moved to the snapshot.
         let moved = linked.or_else(|_| {
             let _ = fs::remove_file(&temporary);
             fs::rename(&blob, &pointer)

@@ -69,7 +69,7 @@ pub enum Wish {
 
 /// A text that is not a wish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no wish: write auto, fastest:Q4, fastest:4.5, best:20 (tokens per second) or fits")]
+#[error("`{0}` is not a wish: write auto, fastest:Q4, fastest:4.5, best:20 (tokens per second) or fits")]
 pub struct WishError(String);
 
 impl FromStr for Wish {
@@ -428,7 +428,7 @@ mod tests {
     fn what_is_no_wish_is_an_error_that_says_how_one_is_written() {
         for text in ["", "best", "best:x", "best:-1", "best:inf", "fastest:", "fastest:Q9", "fits:1", "quick"] {
             let error = text.parse::<Wish>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("`{text}` is no wish: write auto")), "{error}");
+            assert!(error.starts_with(&format!("`{text}` is not a wish: write auto")), "{error}");
         }
     }
 }

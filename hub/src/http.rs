@@ -15,7 +15,7 @@ use ureq::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 
 use crate::error::Error;
 
-/// The limit of curl and huggingface_hub (`_MAX_REDIRECTS`) in order of magnitude; hubs redirect less often.
+/// Maximum number of redirects, a usual limit of clients (`_MAX_REDIRECTS` in huggingface_hub). A hub needs fewer.
 const MAX_REDIRECTS: usize = 10;
 
 /// The longest wait that a server can ask for. A hub counts requests over five minutes.
@@ -273,7 +273,7 @@ fn network(url: &str, error: &ureq::Error) -> Failure {
     let problem = match error {
         // These errors' own messages contain the address, which may be signed.
         ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
-        ureq::Error::BadUri(_) | ureq::Error::Http(_) => "no address that can be asked".to_owned(),
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => "not a valid address".to_owned(),
         ureq::Error::TlsRequired => "https needs the feature `https` of autoplace-hub".to_owned(),
         error => return passing(&url, format!("cannot be reached: {error}")),
     };

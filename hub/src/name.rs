@@ -21,7 +21,9 @@ pub struct Name {
 
 /// A text that is not the name of a model on a hub.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no model of a hub: {problem}; write hf:owner/name, hf:owner/name:Q4_K_M or hf:owner/name@main")]
+#[error(
+    "`{name}` is not the name of a model on a hub: {problem}; write hf:owner/name, hf:owner/name:Q4_K_M or hf:owner/name@main"
+)]
 pub struct NameError {
     name: String,
     problem: &'static str,
@@ -114,7 +116,7 @@ mod tests {
             ["a/b", "hf:b", "hf:/b", "hf:a/", "hf:a/b/c", "hf:../b", "hf:a/b:", "hf:a/b:../x", "hf:a/b@", "hf:a/b@../x"]
         {
             let error = text.parse::<Name>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("`{text}` is no model of a hub")), "{error}");
+            assert!(error.starts_with(&format!("`{text}` is not the name of a model on a hub")), "{error}");
         }
     }
 }

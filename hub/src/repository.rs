@@ -110,7 +110,7 @@ pub(crate) fn listed(http: &Http, name: &Name) -> Result<Repository, Error> {
     let text = http.text(&url)?;
     let listing: Listing = serde_json::from_str(&text).map_err(|error| wrong(format!("no listing: {error}")))?;
     if !is_hex(&listing.sha, 40) {
-        return Err(wrong("the listing's commit is no hash".to_owned()));
+        return Err(wrong("the listing's commit is not a hash".to_owned()));
     }
     let models = listing.siblings.into_iter().filter(|it| is_gguf(&it.rfilename));
     let files = models.map(|it| it.checked().map_err(wrong)).collect::<Result<_, _>>()?;

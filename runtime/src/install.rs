@@ -112,7 +112,7 @@ fn bring(
     let refuse = |problem: String| Error::Source { what: source.name(), problem };
     let wanted = sha256.map(str::to_ascii_lowercase);
     if let Some(wanted) = wanted.as_ref().filter(|it| it.len() != 64 || !it.bytes().all(|b| b.is_ascii_hexdigit())) {
-        return Err(refuse(format!("`{wanted}` is no SHA-256, which has 64 hexadecimal digits")));
+        return Err(refuse(format!("`{wanted}` is not a SHA-256 hash, which has 64 hexadecimal digits")));
     }
     let (reader, total): (Box<dyn Read>, Option<u64>) = match source {
         Source::Folder(folder) => {
@@ -129,7 +129,7 @@ fn bring(
         #[cfg(feature = "fetch")]
         Source::Url(url) => {
             if wanted.is_none() {
-                return Err(refuse("what is fetched must have its SHA-256 said".to_owned()));
+                return Err(refuse("the SHA-256 of a fetched archive must be given".to_owned()));
             }
             fetch::get(url).map_err(refuse)?
         }
@@ -179,7 +179,7 @@ fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -
 
 /// Unpacks an archive: only files and folders below `folder`, no other kinds of entries.
 fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
-    let no_archive = |error: io::Error| format!("it is no whole .tar.gz: {error}");
+    let no_archive = |error: io::Error| format!("it is not a complete .tar.gz archive: {error}");
     let mut archive = tar::Archive::new(GzDecoder::new(reader));
     let (mut left, mut buffer) = (MOST_BYTES, vec![0; 1 << 16]);
     for entry in archive.entries().map_err(no_archive)? {
@@ -194,7 +194,7 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
         }
         let kind = entry.header().entry_type();
         if !is_inside(&name) || !(kind.is_file() || kind.is_dir()) {
-            return Err(format!("it holds `{}`, which is no file or folder below it", path.display()));
+            return Err(format!("it contains `{}`, which is not a file or folder inside it", path.display()));
         }
         let to = folder.join(&plain);
         if kind.is_dir() {
@@ -270,7 +270,7 @@ mod fetch {
         let answer = config.build().new_agent().get(url).call().map_err(|error| match error {
             // These errors' own messages contain the address, which may be signed.
             ureq::Error::RequireHttpsOnly(_) => "a redirect from https to http".to_owned(),
-            ureq::Error::BadUri(_) | ureq::Error::Http(_) => "no address that can be asked".to_owned(),
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => "not a valid address".to_owned(),
             error => error.to_string(),
         })?;
         let body = answer.into_body();

@@ -91,10 +91,10 @@ impl Manifest {
         let manifest: Self = serde_json::from_str(&text).map_err(|error| wrong(format!("{MANIFEST}: {error}")))?;
         let own = Some(&manifest.name).filter(|name| !is_inside(name) || name.contains('/'));
         if let Some(outside) = own.or_else(|| manifest.files.keys().find(|name| !is_inside(name))) {
-            return Err(wrong(format!("{MANIFEST} names `{outside}`, which is no path below it")));
+            return Err(wrong(format!("{MANIFEST} names `{outside}`, which is not a path inside its folder")));
         }
         if let Some(absent) = manifest.libraries.iter().find(|name| !manifest.files.contains_key(*name)) {
-            return Err(wrong(format!("{MANIFEST} opens {absent}, which is none of its files")));
+            return Err(wrong(format!("{MANIFEST} opens {absent}, which is not one of its files")));
         }
         Ok(manifest)
     }

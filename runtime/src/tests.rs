@@ -246,9 +246,9 @@ mod install {
         let nothing = archive(&set.folder.join("licences"), "licences");
         let other = sha256(b"another");
         for (case, bytes, hash, expected) in [
-            ("half of it", half, None, "no whole .tar.gz"),
+            ("half of it", half, None, "not a complete .tar.gz"),
             ("half of it, whose hash is known", half, Some(&*sha256(&good)), "and "),
-            ("no archive", b"<html>", None, "no whole .tar.gz"),
+            ("no archive", b"<html>", None, "not a complete .tar.gz"),
             ("another hash", &good, Some(&*other), &*other.to_ascii_lowercase()),
             ("no hash", &good, Some("123"), "64 hexadecimal digits"),
             ("no manifest", &nothing, None, "runtime.json"),

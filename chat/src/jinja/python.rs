@@ -211,7 +211,7 @@ pub(super) fn unescaped(literal: &str) -> Result<String, &'static str> {
                     length += 6;
                 }
                 let code = pair.map_or(code, |low| 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00));
-                out.push(char::from_u32(code).ok_or("an escape in a string that is no character")?);
+                out.push(char::from_u32(code).ok_or("an escape in a string that is not a character")?);
             }
             'N' => return Err("`\\N{..}` in a string: names of characters are not known here"),
             c => out.extend(['\\', c]),

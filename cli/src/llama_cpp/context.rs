@@ -38,6 +38,6 @@ pub(super) const ROWS: &[Row] = &[
 fn rope_scale(scale: &str) -> Result<Vec<String>, String> {
     match scale.parse::<f32>() {
         Ok(scale) if scale > 0.0 => Ok(vec![format!("--rope-freq-scale={}", 1.0 / scale)]),
-        _ => Err(format!("`{scale}` is no factor above 0")),
+        _ => Err(format!("`{scale}` is not a factor above 0")),
     }
 }

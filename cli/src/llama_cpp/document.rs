@@ -220,9 +220,9 @@ fn llama_cpps_command_lines_become_ours() {
 fn what_cannot_be_taken_is_refused_by_name_all_at_once() {
     for (line, parts) in [
         ("run a -sm row --numa isolate", &["-sm: what `row` allocates", "--numa: threads are bound"][..]),
-        ("run a -xyz", &["-xyz is no flag"]),
-        ("run a -yc 5", &["-yc is no flag"]),
-        ("run a -sy x", &["-sy is no flag", "-sys"]),
+        ("run a -xyz", &["-xyz is not a flag"]),
+        ("run a -yc 5", &["-yc is not a flag"]),
+        ("run a -sy x", &["-sy is not a flag", "-sys"]),
         ("serve a -p hi", &["-p: `autoplace run` or `chat` takes it, not serve"]),
         ("run a --port 80", &["--port: `autoplace serve` takes it, not run"]),
         ("run a -ngl", &["-ngl: its value is missing"]),

@@ -73,7 +73,7 @@ fn fit_target(list: &str) -> Result<Vec<String>, String> {
     targets.dedup();
     match targets[..] {
         [mib] if mib.parse::<u32>().is_ok() => Ok(vec![format!("--headroom={mib}MiB")]),
-        [_] => Err(format!("`{list}` is no number of MiB")),
+        [_] => Err(format!("`{list}` is not a number of MiB")),
         _ => Err("the headroom is the same for every GPU: one number of MiB".to_owned()),
     }
 }
@@ -85,7 +85,7 @@ fn split_mode(mode: &str) -> Result<Vec<String>, String> {
         "row" | "tensor" => {
             Err(format!("what `{mode}` allocates is not known before a load: `layer` or `none` can be"))
         }
-        _ => Err(format!("`{mode}` is no split mode: `layer` or `none` can be")),
+        _ => Err(format!("`{mode}` is not a supported split mode: use `layer` or `none`")),
     }
 }
 
@@ -97,6 +97,6 @@ fn load_mode(mode: &str) -> Result<Vec<String>, String> {
             Err(format!("`{mode}` is not needed: a plan leaves the host room, so that nothing need be paged out"))
         }
         "dio" => Err("`dio` reads no faster what is read once".to_owned()),
-        _ => Err(format!("`{mode}` is no load mode: auto, mmap or none can be")),
+        _ => Err(format!("`{mode}` is not a supported load mode: use auto, mmap or none")),
     }
 }

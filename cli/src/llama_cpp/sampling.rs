@@ -52,7 +52,7 @@ fn sampler_seq(letters: &str) -> Result<Vec<String>, String> {
         'x' => Ok("xtc"),
         'e' => Ok("penalties"),
         'a' => Ok("adaptive_p"),
-        other => Err(format!("`{other}` is no sampler: d, k, y, p, s, m, t, x, e and a are")),
+        other => Err(format!("`{other}` is not a sampler; the samplers are d, k, y, p, s, m, t, x, e and a")),
     };
     let names: Vec<&str> = letters.chars().map(name).collect::<Result<_, _>>()?;
     Ok(vec![format!("--samplers={}", names.join(";"))])

@@ -70,7 +70,7 @@ fn reasoning(value: &str) -> Result<Vec<String>, String> {
         "auto" | "-1" => Ok(Vec::new()),
         yes if super::is_yes(yes) => Ok(variable("enable_thinking", true.into())),
         no if super::is_no(no) => Ok(variable("enable_thinking", false.into())),
-        _ => Err(format!("`{value}` is none of on, off and auto")),
+        _ => Err(format!("`{value}` is not on, off or auto")),
     }
 }
 

@@ -140,7 +140,7 @@ impl Words {
         if is_number(value) {
             return self.flag(&format!("-{letter}={value}"), behind, own, verb);
         }
-        self.refused.push(format!("{name} is no flag of this program or of llama.cpp's{}", near(name)));
+        self.refused.push(format!("{name} is not a flag of this program or of llama.cpp's{}", near(name)));
         behind
     }
 

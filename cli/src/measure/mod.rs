@@ -108,12 +108,16 @@ enum Format {
 pub(crate) fn run(args: &MeasureArgs) -> Result<ExitCode, Box<dyn Error>> {
     let is_read = args.model.extension().is_some_and(|it| it == "json");
     if is_read && args.asks_to_measure() {
-        return Err(in_file(&args.model, "what was measured is shown again, and not measured").into());
+        return Err(in_file(
+            &args.model,
+            "a measured result is only shown again: leave out the arguments that measure",
+        )
+        .into());
     }
     for folder in [&args.write, &args.picture, &args.submission].into_iter().flatten().filter_map(|file| file.parent())
     {
         if !folder.as_os_str().is_empty() && !folder.is_dir() {
-            return Err(in_file(folder, "there is no such folder to write to").into());
+            return Err(in_file(folder, "the folder does not exist").into());
         }
     }
     if args.ready.is_asked() {
@@ -293,7 +297,7 @@ fn texts(file: &Path) -> Result<Vec<String>, Box<dyn Error>> {
         false => text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect(),
     };
     if texts.is_empty() {
-        return Err(in_file(file, "there is no prompt in it").into());
+        return Err(in_file(file, "it contains no prompt").into());
     }
     Ok(texts)
 }

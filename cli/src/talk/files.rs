@@ -57,7 +57,7 @@ fn read(name: &str, most: u64) -> Result<String, String> {
     let found = fs::metadata(&path).map_err(|error| in_file(Path::new(name), error))?;
     // A pipe or a device may be endless.
     let wrong = match (found.is_file(), found.len() > most) {
-        (false, _) => "is no file with a text".to_owned(),
+        (false, _) => "is not a text file".to_owned(),
         (true, true) => format!("{} are more than the context holds", Bytes(found.len())),
         (true, false) => match fs::read(&path).map(String::from_utf8) {
             Ok(Ok(text)) if !text.contains('\0') => return Ok(text),

@@ -149,13 +149,13 @@ fn mirostat(text: &str) -> Result<Mirostat, String> {
 }
 
 fn samplers(text: &str) -> Result<Samplers, String> {
-    let kind = |name: &str| SamplerKind::from_name(name).ok_or_else(|| format!("`{name}` is no sampler"));
+    let kind = |name: &str| SamplerKind::from_name(name).ok_or_else(|| format!("`{name}` is not a sampler"));
     text.split(';').filter(|name| !name.trim().is_empty()).map(kind).collect::<Result<_, _>>().map(Samplers)
 }
 
 /// Parses `--logit-bias` like common/arg.cpp.
 fn logit_bias(text: &str) -> Result<(i32, f32), String> {
-    let wrong = || format!("`{text}` is no token and its bias, such as 15043+1");
+    let wrong = || format!("`{text}` is not a token with its bias, such as 15043+1");
     let at = text.find(['+', '-']).filter(|&at| at > 0).ok_or_else(wrong)?;
     match (text[..at].trim().parse(), text[at..].parse()) {
         (Ok(token), Ok(bias)) => Ok((token, bias)),

@@ -55,7 +55,7 @@ impl Session {
     /// Runs the chat until the person leaves, or for one answer.
     pub(super) fn talk(&mut self, single_turn: bool) -> Result<(), Box<dyn Error>> {
         let mut editor = Editor::new()?;
-        note("/help says what else there is to say than messages");
+        note("/help lists the commands");
         loop {
             let text = match editor.message() {
                 Err(ReadlineError::Eof) => return Ok(()),
@@ -81,7 +81,7 @@ impl Session {
                 "/clear" => self.clear(),
                 "/system" => self.system(rest),
                 "/quit" => return Ok(()),
-                _ => note(format!("{word} is no word of this program, and nothing is sent; /help lists them")),
+                _ => note(format!("{word} is not a command, and nothing is sent; /help lists the commands")),
             }
         }
     }
@@ -149,8 +149,8 @@ impl Session {
     }
 }
 
-/// Requests the re-placement that an event advises, for the next request. The model is not reloaded at a prompt, where
-/// a person may send a message at any moment.
+/// Requests the re-placement that an event advises, which happens before the next token. The model is not reloaded at a
+/// prompt, where a person may send a message at any moment.
 fn follow(event: &Event, model: &Model) {
     if let Some(replacement) = event.advises(MIN_GAIN) {
         model.request_replace(replacement);

@@ -182,7 +182,7 @@ fn hexadecimal(digits: &[u8]) -> Option<u8> {
 }
 
 fn json(text: &str) -> Result<Value, String> {
-    text.parse().map_err(|error| format!("it is no JSON: {error}"))
+    text.parse().map_err(|error| format!("it is not JSON: {error}"))
 }
 
 fn json_of_file(file: &str) -> Result<Value, String> {

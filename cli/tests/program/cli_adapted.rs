@@ -70,7 +70,7 @@ fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() 
     let said = format!(" --control-vector-scaled {scaled} --control-vector-layer-range 1 3\n");
     assert!(command.ends_with(&said), "{command}");
     fails(&["plan", &demo(), "--control-vector", &demo()], 1, &["direction.N"]);
-    fails(&["plan", &demo(), "--control-vector-layer-range=5"], 2, &["no range of layers"]);
+    fails(&["plan", &demo(), "--control-vector-layer-range=5"], 2, &["not a range of layers"]);
 
     let user = User::new();
     let run = |more: &[&str]| {

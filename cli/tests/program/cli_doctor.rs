@@ -42,7 +42,7 @@ fn a_model_that_is_parted_is_reported_with_what_would_bring_it_together() {
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{printed}");
     assert!(printed.starts_with("verdict: "), "{printed}");
-    assert!(printed.contains("  mend: ") && printed.contains("tok/s measured"), "{printed}");
+    assert!(printed.contains("  fix: ") && printed.contains("tok/s measured"), "{printed}");
 
     // The report gives the same verdict elsewhere, without files of this computer.
     let report = user.path("report.md");

@@ -42,7 +42,7 @@ fn array<T>(value: &Value, of: impl Fn(&Value) -> T) -> Vec<T> {
 
 #[track_caller]
 fn bytes(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no size"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a size"))
 }
 
 /// The rows of `estimate` or `probe` without the compute buffers.

@@ -150,7 +150,7 @@ fn a_person_asks_and_looks_at_the_placement_and_leaves() {
     assert!(stats.contains("predicted  prompts ") && stats.contains(" of 1024 tokens"), "{stats}");
     let placement = terminal.answer("/placement");
     assert!(placement.contains("weights") && placement.contains("headroom"), "{placement}");
-    assert!(terminal.answer("/nonsense").contains("/nonsense is no word"));
+    assert!(terminal.answer("/nonsense").contains("/nonsense is not a command"));
     assert!(terminal.answer("/help").contains("/system TEXT"));
     assert!(terminal.answer("/clear").is_empty());
     assert!(terminal.answer("/stats").contains("none yet"));

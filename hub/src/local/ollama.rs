@@ -123,7 +123,7 @@ fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, Why> {
 fn read(path: &Path) -> Result<Manifest, Why> {
     let file = files::look(path)?;
     if !file.is_file() || file.len() > MOST_MANIFEST {
-        return Err(Why::Manifest(format!("it is no file of at most {MOST_MANIFEST} bytes")));
+        return Err(Why::Manifest(format!("it is not a file of at most {MOST_MANIFEST} bytes")));
     }
     let text = fs::read(path).map_err(|error| files::unreadable(&error))?;
     serde_json::from_slice(&text).map_err(|error| Why::Manifest(error.to_string()))
@@ -133,6 +133,6 @@ fn read(path: &Path) -> Result<Manifest, Why> {
 fn blob(blobs: &Path, digest: &str) -> Result<PathBuf, Why> {
     let hash = digest.strip_prefix("sha256").and_then(|rest| rest.strip_prefix([':', '-']));
     let hash = hash.filter(|hash| is_hex(&hash.to_ascii_lowercase(), 64));
-    let wrong = || Why::Manifest(format!("`{}` is no digest", digest.escape_debug()));
+    let wrong = || Why::Manifest(format!("`{}` is not a digest", digest.escape_debug()));
     Ok(blobs.join(format!("sha256-{}", hash.ok_or_else(wrong)?)))
 }

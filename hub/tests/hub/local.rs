@@ -160,7 +160,7 @@ fn ollamas_manifests_say_which_blob_is_which_model() {
     let passed = passed(&models);
     assert_eq!(passed[&format!("sha256-{}-partial", digest('d'))], Why::HalfDownload);
     assert_eq!(passed[&format!("sha256-{}", digest('e'))], Why::NotGguf(b"safe".to_vec()));
-    for (file, problem) in [("Q4_K_M", "is missing"), ("t", "is no digest"), ("t2", "EOF")] {
+    for (file, problem) in [("Q4_K_M", "is missing"), ("t", "is not a digest"), ("t2", "EOF")] {
         assert!(matches!(&passed[file], Why::Manifest(why) if why.contains(problem)), "{:?}", passed[file]);
     }
     assert_eq!(passed.len(), 5);

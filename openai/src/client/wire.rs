@@ -52,7 +52,7 @@ pub(super) fn response_format(constraint: &Constraint) -> Result<Value, Error> {
     }
     let kind = serde_json::to_value(constraint).unwrap_or_default();
     let schema = kind["json_schema"]["schema"].as_str().and_then(|schema| serde_json::from_str::<Value>(schema).ok());
-    let schema = schema.ok_or(Error::Inexpressible { what: "a constraint that is no JSON schema" })?;
+    let schema = schema.ok_or(Error::Inexpressible { what: "a constraint other than a JSON schema" })?;
     let schema = json!({"name": "answer", "strict": true, "schema": schema});
     Ok(json!({"type": "json_schema", "json_schema": schema}))
 }
