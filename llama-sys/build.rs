@@ -1,15 +1,16 @@
-//! Builds llama.cpp and the shim, and has cargo link them. One step per module in `build/`:
+//! Builds llama.cpp and the shim, and makes cargo link them. Each step has a module in `build/`:
 //!
-//! 1. `require`: is there a compiler, cmake, and make or ninja? If not, one paragraph that says what to install.
-//! 2. `source`: where is llama.cpp's source?
-//! 3. `configure`: which cmake options follow from the cargo features, and from what the compiler cannot do (`amx`)?
-//! 4. `isa`: which instruction set is the CPU code compiled for? The program compares it with its CPU at start.
-//! 5. `compile`: run cmake (always optimised; ggml's barrier is `native/wait.h`), in OUT_DIR or in the folder that
+//! 1. `require`: checks for a compiler, cmake, and make or ninja, and says what to install if one is missing.
+//! 2. `source`: finds llama.cpp's source.
+//! 3. `configure`: chooses cmake options by the cargo features and by the compiler's limits (`amx`).
+//! 4. `isa`: finds the instruction set that the CPU code is compiled for. The program compares it with its CPU at
+//!    start.
+//! 5. `compile`: runs cmake (always optimised; ggml's barrier is `native/wait.h`), in OUT_DIR or in the folder that
 //!    `AUTOPLACE_LLAMA_BUILD_DIR` names.
-//! 6. `shim`: compile `native/`, the exception-proof door to llama.cpp's C++.
-//! 7. `link`: name the libraries.
-//! 8. `runtime` (where `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): the same again as libraries to be opened.
-//! 9. `bindings` (feature `bindgen`): regenerate the committed bindings' text into OUT_DIR.
+//! 6. `shim`: compiles `native/`, which calls llama.cpp's C++ and lets no exception through.
+//! 7. `link`: names the libraries.
+//! 8. `runtime` (if `AUTOPLACE_RUNTIME_LIBRARIES` names a folder): builds the same as libraries that a program opens.
+//! 9. `bindings` (feature `bindgen`): regenerates the committed bindings' text into OUT_DIR.
 
 #[path = "build/amx.rs"]
 mod amx;
@@ -38,7 +39,7 @@ mod shim;
 #[path = "build/source.rs"]
 mod source;
 
-/// What cargo asked for, read once.
+/// Cargo's request, read once.
 struct Target {
     os: String,
     arch: String,
@@ -51,7 +52,7 @@ impl Target {
         Self { os: var("CARGO_CFG_TARGET_OS"), arch: var("CARGO_CFG_TARGET_ARCH"), env: var("CARGO_CFG_TARGET_ENV") }
     }
 
-    /// True when what is built runs on the machine that builds it.
+    /// Whether the result runs on the machine that builds it.
     fn is_host(&self) -> bool {
         std::env::var_os("HOST") == std::env::var_os("TARGET")
     }
@@ -65,19 +66,19 @@ impl Target {
     }
 }
 
-/// True when CPU code is made for this machine alone: asked for, and possible.
+/// Whether CPU code is made for this machine alone: requested and possible.
 fn native_cpu(target: &Target) -> bool {
-    // Loadable variants are chosen at run time; another machine's CPU cannot be asked.
+    // The variant of loadable backends is chosen at run time; the CPU of another machine cannot be queried.
     feature("native") && !feature("dynamic-backends") && target.is_host()
 }
 
-/// True when the cargo feature is on.
+/// Whether the cargo feature is on.
 fn feature(name: &str) -> bool {
     let var = format!("CARGO_FEATURE_{}", name.to_uppercase().replace('-', "_"));
     std::env::var_os(var).is_some()
 }
 
-/// What native code and bindings are made from: a program opens no libraries of which it is another.
+/// A hash of the native code and the bindings. A program opens no libraries with another hash.
 fn name_build(llama_cpp: &str) -> String {
     let native = identity::hash(".".as_ref(), &["native"]);
     let name = format!("autoplace-llama-sys {}, llama.cpp {llama_cpp}, shim {native}", env!("CARGO_PKG_VERSION"));

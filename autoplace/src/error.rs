@@ -1,5 +1,7 @@
 //! The error type of the whole crate, with queries that work for every source.
 
+use llama_sys::FailureCause;
+
 use crate::plan::Advice;
 use crate::{chat, embed, generate, gguf, load, plan, profile, watch, worker};
 
@@ -221,7 +223,7 @@ fn of_native(error: &llama_sys::Error) -> Option<Lack<'_>> {
     if let Some(refused) = &failure.out_of_memory {
         return Some((&refused.buffer_type, Some(refused.bytes), None));
     }
-    (failure.cause == llama_sys::Cause::HostMemory).then_some(("host", None, None))
+    (failure.cause == FailureCause::HostMemory).then_some(("host", None, None))
 }
 
 macro_rules! by_way_of {

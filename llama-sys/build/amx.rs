@@ -1,18 +1,18 @@
-//! Whether the compiler can be trusted with AMX.
+//! Whether the compiler handles AMX correctly.
 //!
-//! GCC before 11.5, 12.4, 13.3 and 14 takes only the first bytes of a tile configuration for used and leaves out the
-//! stores to the rest (gcc.gnu.org/PR114098): ggml's AMX kernels then end in an illegal instruction on CPUs that have
-//! AMX. So ggml is built without them there, and uses AVX-512 instead.
+//! GCC before 11.5, 12.4, 13.3 and 14 assumes that only the first bytes of a tile configuration are used, and leaves
+//! out the stores to the rest (gcc.gnu.org/PR114098). ggml's AMX kernels then end in an illegal instruction on CPUs
+//! that have AMX. With such a compiler ggml is built without them, and uses AVX-512 instead.
 
 use std::fs;
 use std::path::Path;
 
 use crate::Target;
 
-/// What takes AMX out of ggml's sight: the macro that it asks for (ggml-cpu/amx/amx.cpp).
+/// The flag that hides AMX from ggml, by undefining the macro that it checks (ggml-cpu/amx/amx.cpp).
 pub(crate) const WITHOUT: &str = "-U__AMX_INT8__";
 
-/// One byte of a configuration is stored, at its end: 77 is in the code, or forgotten.
+/// Stores one byte at the end of a configuration: a correct compiler emits the value 77.
 const SNIPPET: &str = "\
 #include <immintrin.h>
 void configure(void) {
@@ -22,7 +22,7 @@ void configure(void) {
 }
 ";
 
-/// Whether the C++ compiler loses a part of a tile configuration. One that does not know AMX loses nothing.
+/// Whether the C++ compiler loses a part of a tile configuration. A compiler without AMX loses nothing.
 pub(crate) fn is_miscompiled(target: &Target) -> bool {
     if target.arch != "x86_64" || target.is_msvc() {
         return false;
@@ -34,7 +34,7 @@ pub(crate) fn is_miscompiled(target: &Target) -> bool {
     let out = std::env::var_os("OUT_DIR").expect("cargo sets it");
     let source = Path::new(&out).join("amx.cpp");
     fs::write(&source, SNIPPET).unwrap_or_else(|e| panic!("cannot write {}: {e}", source.display()));
-    // Into a file: not every compiler takes `-` for its standard output.
+    // Written to a file, because not every compiler takes `-` for its standard output.
     let assembly = source.with_extension("s");
     let arguments = ["-O2", "-mamx-tile", "-S", "-o"];
     let status = compiler.to_command().args(arguments).args([&assembly, &source]).output();

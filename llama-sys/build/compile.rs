@@ -1,10 +1,10 @@
-//! Step 5: run cmake. Optimised always: a debug build of ggml is a hundred times slower and helps nobody
-//! who debugs Rust.
+//! Step 5: runs cmake. The build is always optimised: a debug build of ggml is a hundred times slower, and no help for
+//! debugging Rust.
 //!
-//! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder to share one native build
-//! between cargo profiles, packages and steps, and a file lock keeps two build scripts apart. In both each combination
-//! of source, options and instruction set has a folder of its own: what a CI's cache brings from another CPU is not
-//! reused.
+//! By default everything happens in OUT_DIR. `AUTOPLACE_LLAMA_BUILD_DIR` names a folder that shares one native build
+//! between cargo profiles, packages and steps; a file lock keeps two build scripts apart. In both cases each
+//! combination of source, options and instruction set has its own folder, so that a build from another CPU in a CI's
+//! cache is not reused.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,12 +15,12 @@ use crate::isa::InstructionSet;
 use crate::source::folder;
 use crate::{Target, feature};
 
-/// How ggml's threads wait for each other. A copy lies in each build folder, so that equal sources share a folder
-/// wherever this crate lies.
+/// How ggml's threads wait for each other. Each build folder has a copy, so that equal sources share a folder wherever
+/// this crate lies.
 const WAIT: [(&str, &str); 2] =
     [("wait.cmake", include_str!("../native/wait.cmake")), ("wait.h", include_str!("../native/wait.h"))];
 
-/// Where the libraries are.
+/// The location of the libraries.
 pub(crate) struct Built {
     /// cmake's binary folder.
     pub(crate) dir: PathBuf,
@@ -39,7 +39,7 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options, instruction
     fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
     let lock = dir.join("lock");
     let lock = File::create(&lock).unwrap_or_else(|e| panic!("cannot create {}: {e}", lock.display()));
-    // Released when the file is dropped, also after a crash.
+    // Released when the file is dropped, even after a crash.
     lock.lock().expect("a lock on a fresh file");
 
     for (name, text) in WAIT {
@@ -60,8 +60,8 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options, instruction
         cmake.define(name, value);
     }
     if feature("vulkan") && !target.is_msvc() {
-        // The generator of its shaders is a build of its own, which asks the environment alone for flags. It runs for
-        // a moment; GCC inlines in it for as long as it takes to compile the backend.
+        // ggml builds the generator of its shaders separately, and takes its flags only from the environment. It runs
+        // for a moment, but with inlining GCC compiles it for as long as the whole backend.
         let flags = std::env::var("CXXFLAGS").unwrap_or_default();
         cmake.env("CXXFLAGS", format!("{flags} -fno-inline"));
     }
@@ -70,7 +70,7 @@ pub(crate) fn run(target: &Target, source: &Path, options: &Options, instruction
     Built { dir: build, dynamic: options.dynamic }
 }
 
-/// Of all that changes what cmake produces here. With `native`, that is the CPU too.
+/// A hash of everything that changes cmake's output here. With `native` that includes the CPU.
 fn key(source: &Path, options: &Options, instructions: &InstructionSet, target: &str) -> String {
     let mut hash = DefaultHasher::new();
     (source, &options.defines, &options.flags, instructions, target, WAIT).hash(&mut hash);

@@ -1,8 +1,8 @@
-//! Step 3: which cmake options follow from the cargo features.
+//! Step 3: chooses the cmake options by the cargo features.
 
 use crate::{Target, amx, feature, isa, native_cpu};
 
-/// The cmake definitions and what they amount to.
+/// The cmake definitions, and facts that follow from them.
 pub(crate) struct Options {
     /// `-D` definitions, in a fixed order so that equal features give an equal build folder.
     pub(crate) defines: Vec<(&'static str, String)>,
@@ -22,7 +22,7 @@ pub(crate) fn options(target: &Target) -> Options {
         options.defines.push((name, if on { "ON" } else { "OFF" }.into()));
     };
 
-    // The library alone: `common`, tools, tests and examples are somebody else's program.
+    // Builds only the library: `common`, tools, tests and examples belong to other programs.
     for name in [
         "LLAMA_BUILD_COMMON",
         "LLAMA_BUILD_TESTS",
@@ -32,7 +32,7 @@ pub(crate) fn options(target: &Target) -> Options {
         "LLAMA_BUILD_APP",
         "LLAMA_OPENSSL",
         "LLAMA_ALL_WARNINGS",
-        // The commit it would look up is that of whatever repository happens to surround the source.
+        // cmake would look up the commit of any repository that happens to surround the source.
         "GIT_EXE",
     ] {
         set(name, false);
@@ -42,7 +42,7 @@ pub(crate) fn options(target: &Target) -> Options {
     set("GGML_BACKEND_DL", dynamic);
     set("GGML_CPU_ALL_VARIANTS", dynamic);
     if dynamic {
-        // They are moved together, and find each other where they then are.
+        // The libraries are moved together, and find each other at their new place.
         set("CMAKE_BUILD_RPATH_USE_ORIGIN", true);
     }
     set("GGML_NATIVE", native_cpu(target));
@@ -51,7 +51,7 @@ pub(crate) fn options(target: &Target) -> Options {
             set(name, true);
         }
     }
-    // One process, one node: NCCL would be one more library to link and to ship.
+    // There is one process on one node, so NCCL would only be another library to link and to ship.
     set("GGML_CUDA_NCCL", false);
     set("GGML_OPENMP", feature("openmp"));
 
@@ -81,7 +81,7 @@ pub(crate) fn options(target: &Target) -> Options {
     }
     if feature("cuda") {
         println!("cargo:rerun-if-env-changed=CMAKE_CUDA_ARCHITECTURES");
-        // Else ggml chooses: under GGML_NATIVE this machine's card, where cmake can ask for it, or a list for all.
+        // Otherwise ggml chooses: this machine's card under GGML_NATIVE, if cmake can query it, or else a list of all.
         if let Some(list) = std::env::var("CMAKE_CUDA_ARCHITECTURES").ok().filter(|list| !list.is_empty()) {
             options.defines.push(("CMAKE_CUDA_ARCHITECTURES", list));
         }

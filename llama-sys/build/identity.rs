@@ -1,20 +1,20 @@
-//! What native code was made from, in a hash: a program opens no libraries that were made from something else.
+//! A hash of the sources of the native code. A program opens no libraries with another hash.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Before the hash of the source that the committed bindings were made from, in their text.
+/// The mark in the bindings' text that precedes the hash of their source.
 pub(crate) const MARK: &str = "// llama.cpp's source: ";
 
-/// What the committed bindings were made from.
+/// The hash of the source that the committed bindings were made from.
 pub(crate) fn of_bindings() -> String {
     let text = fs::read_to_string("src/bindings.rs").expect("the bindings are part of this crate");
     let line = text.lines().find_map(|line| line.strip_prefix(MARK));
     line.expect("the bindings name their source").to_owned()
 }
 
-/// A hash of everything that is compiled: where two are equal, so is llama.cpp. (The packaged source has no commit.)
+/// A hash of all sources that are compiled: equal hashes mean equal builds. (The packaged source has no commit.)
 pub(crate) fn of_source(source: &Path) -> String {
     hash(source, &["include", "src", "ggml"])
 }
@@ -32,7 +32,7 @@ pub(crate) fn hash(root: &Path, folders: &[&str]) -> String {
             }
         }
     }
-    // FNV-1a: the same everywhere, and enough to tell one source from another.
+    // FNV-1a: the same on every machine, and enough to tell sources apart.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {

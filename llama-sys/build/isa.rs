@@ -1,22 +1,22 @@
-//! Step 4: which instruction set the CPU code was compiled for. The compiler is asked, not guessed: its predefined
-//! macros under ggml's own flag say what it may emit. The program compares the list with its CPU before it runs
-//! any of that code.
+//! Step 4: finds the instruction set that the CPU code is compiled for. The compiler's predefined macros under ggml's
+//! own flag tell which instructions it may emit. The program compares the list with its CPU before it runs any of that
+//! code.
 
 use crate::{Target, feature, native_cpu};
 
-/// Names as `std::arch::is_x86_feature_detected!` (or the aarch64 twin) knows them.
+/// Feature names of `std::arch::is_x86_feature_detected!` (or its aarch64 counterpart).
 #[derive(Hash)]
 pub(crate) struct InstructionSet(Vec<&'static str>);
 
 impl InstructionSet {
-    /// Nothing beyond what the Rust target itself requires.
+    /// No features beyond those that the Rust target requires.
     pub(crate) fn none() -> Self {
         Self(Vec::new())
     }
 }
 
-/// x86-64 without the feature `native`, by ggml's option and by Rust's name: ggml's defaults under GGML_NATIVE=OFF,
-/// where it sees neither cross-compilation nor SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
+/// x86-64 without the feature `native`: ggml's options and Rust's names. These are ggml's defaults under
+/// GGML_NATIVE=OFF without cross-compilation and SOURCE_DATE_EPOCH (ggml/CMakeLists.txt, INS_ENB).
 pub(crate) const PORTABLE_X86: [(&str, &str); 6] = [
     ("GGML_SSE42", "sse4.2"),
     ("GGML_AVX", "avx"),
@@ -35,10 +35,10 @@ const X86_MACROS: &[(&str, &str)] =
     x86_features!(table "__AMX_TILE__" "amx-tile", "__AMX_INT8__" "amx-int8", "__AMX_BF16__" "amx-bf16",);
 const ARM_MACROS: &[(&str, &str)] = arm_features!(table);
 
-/// What ggml's CPU code requires under the chosen features.
+/// The features that ggml's CPU code requires with the chosen cargo features.
 pub(crate) fn compiled_for(target: &Target, flags: &[&str]) -> InstructionSet {
     if feature("dynamic-backends") {
-        // The variant that fits is chosen at run time; what remains is built for the plain target.
+        // The fitting variant is chosen at run time; the rest is built for the plain target.
         return InstructionSet::none();
     }
     match (target.arch.as_str(), native_cpu(target)) {
@@ -54,12 +54,12 @@ fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'
         return Vec::new();
     };
     if compiler.is_like_msvc() {
-        // ggml's FindSIMD stops at what the build machine has of these; cl.exe has no way to print its choice.
+        // ggml's FindSIMD tests the build machine for these features only; cl.exe cannot print its choice.
         return ["avx", "avx2", "fma", "avx512f"].into_iter().filter(|name| host_has(name)).collect();
     }
     let null = if cfg!(windows) { "NUL" } else { "/dev/null" };
     let output = compiler.to_command().arg(flag).args(flags).args(["-dM", "-E", "-x", "c", null]).output();
-    // An empty answer would mean "runs anywhere", which is the one wrong thing to record.
+    // An empty answer would be recorded as "runs anywhere", which would be wrong.
     let output = output.unwrap_or_else(|e| panic!("cannot run {}: {e}", compiler.path().display()));
     assert!(
         output.status.success(),
@@ -74,7 +74,7 @@ fn native(flag: &str, flags: &[&str], macros: &[(&str, &'static str)]) -> Vec<&'
     macros.iter().filter(|(name, _)| defined.contains(name)).map(|&(_, feature)| feature).collect()
 }
 
-/// Only reached for cl.exe, whose builds are made on the CPU they are made for.
+/// Called only for cl.exe, whose builds run on the CPU that they are built on.
 #[cfg(target_arch = "x86_64")]
 fn host_has(name: &str) -> bool {
     match name {

@@ -1,5 +1,4 @@
-//! Step 7: the libraries, found by walking cmake's folder, so that a backend's own helper libraries are
-//! never forgotten.
+//! Step 7: finds the libraries by walking cmake's folder, so that a backend's own helper libraries are never forgotten.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,12 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::compile::Built;
 use crate::{Target, feature};
 
-/// What is linked, as a linker's arguments.
+/// The linked libraries, as arguments of a linker.
 #[derive(Default)]
 pub(crate) struct Linked {
     /// llama.cpp's own libraries, by path, dependents first.
     pub(crate) libraries: Vec<PathBuf>,
-    /// The system's, and where they are.
+    /// System libraries, and their folders.
     pub(crate) system: Vec<String>,
 }
 
@@ -45,27 +44,26 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
     }
     for (name, path) in found {
         match path.file_name().and_then(|it| it.to_str()).filter(|it| *it == format!("{name}.a")) {
-            // MinGW's linker looks for `libNAME.a`, and ggml's cmake leaves `lib` out there.
+            // MinGW's linker looks for `libNAME.a`, but ggml's cmake leaves out `lib` there.
             Some(file) => println!("cargo:rustc-link-lib=static:+verbatim={file}"),
             None => println!("cargo:rustc-link-lib={kind}={name}"),
         }
         linked.libraries.push(path);
     }
     if built.dynamic {
-        // cargo lets programs that it runs find libraries below its own folders only: these are links to the real ones.
+        // Programs that cargo runs find libraries only below its own folders, so these are links to the real ones.
         let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it")).join("lib");
         link_files(&built.dir.join("bin"), &out);
         println!("cargo:rustc-link-search=native={}", out.display());
-        // Loadable backends lie here; programs look beside themselves first (see `Backend::init`).
+        // Loadable backends lie here; programs first look beside themselves (see `Backend::init`).
         println!("cargo:rustc-env=LLAMA_SYS_BACKEND_DIR={}", built.dir.join("bin").display());
         println!("cargo:lib_dir={}", built.dir.join("bin").display());
     }
     let cache = Cache::read(&built.dir);
-    // Compilers differ in which runtime they bring, and some bring none: then ggml falls back to its own threads, with
-    // a warning.
+    // Not every compiler brings an OpenMP runtime. Without one, ggml falls back to its own threads, with a warning.
     let openmp = cache.value("GGML_OPENMP_ENABLED") == Some("ON");
     println!("cargo:rustc-env=LLAMA_SYS_OPENMP={}", u8::from(openmp));
-    // Set by native/wait.cmake. OpenMP has a barrier of its own.
+    // Set by native/wait.cmake. OpenMP has its own barrier.
     let threads_sleep = !openmp && cache.value("AUTOPLACE_WAIT") == Some("ON");
     println!("cargo:rustc-env=LLAMA_SYS_THREADS_SLEEP={}", u8::from(threads_sleep));
     if !openmp && !threads_sleep {
@@ -84,7 +82,7 @@ pub(crate) fn libraries(target: &Target, built: &Built) -> Linked {
     linked
 }
 
-/// What cmake found, by its own account.
+/// cmake's cache: what cmake found.
 struct Cache(String);
 
 impl Cache {
@@ -109,8 +107,8 @@ impl Linked {
         }
     }
 
-    /// What ggml's static libraries need from the system and from the toolkits. C++'s own library `cc` names, with the
-    /// shim.
+    /// Libraries of the system and of the toolkits that ggml's static libraries need. `cc` names C++'s own library with
+    /// the shim.
     fn system_libraries(&mut self, target: &Target, cache: &Cache) {
         match target.os.as_str() {
             "linux" if target.env == "gnu" || target.env == "musl" => {
@@ -143,9 +141,9 @@ impl Linked {
         }
     }
 
-    /// The CUDA runtime and cuBLAS as shared libraries: the static ones pull in culibos, which many installations lack.
+    /// The CUDA runtime and cuBLAS as shared libraries: the static ones require culibos, which many installations lack.
     fn cuda(&mut self, cache: &Cache) {
-        // Of cmake's FindCUDAToolkit.
+        // Variables of cmake's FindCUDAToolkit.
         for variable in ["CUDA_CUDART", "CUDA_cublas_LIBRARY", "CUDA_cuda_driver_LIBRARY"] {
             self.search_beside(cache, variable);
         }
@@ -159,7 +157,7 @@ impl Linked {
         }
     }
 
-    /// Where cmake found a library, by the variable of its cache.
+    /// Adds the folder in which cmake found a library, by the variable of its cache.
     fn search_beside(&mut self, cache: &Cache, variable: &str) {
         if let Some(dir) = cache.value(variable).and_then(|library| Path::new(library).parent()) {
             self.search(dir);
@@ -174,7 +172,7 @@ impl Linked {
     }
 }
 
-/// `libggml-cpu.a` -> `ggml-cpu`; loadable backends of a dynamic build are opened at run time and never linked.
+/// `libggml-cpu.a` -> `ggml-cpu`. Loadable backends of a dynamic build are opened at run time and never linked.
 fn library_name(path: &Path, target: &Target, dynamic: bool) -> Option<String> {
     let (prefix, suffix) = match (target.os.as_str(), target.is_msvc(), dynamic) {
         ("windows", true, _) => ("", ".lib"),
@@ -191,14 +189,14 @@ fn library_name(path: &Path, target: &Target, dynamic: bool) -> Option<String> {
     (ours && linkable).then(|| name.to_owned())
 }
 
-/// Makes every file of `from` appear in `to`: by hard link, or by copy where that cannot be.
+/// Makes every file of `from` appear in `to`: by a hard link, or by a copy where links are impossible.
 fn link_files(from: &Path, to: &Path) {
     let failed = |e: std::io::Error| panic!("cannot link {} into {}: {e}", from.display(), to.display());
     let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir_all(to).unwrap_or_else(failed);
     for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display())).flatten() {
         let target = to.join(entry.file_name());
-        // Versioned names are links to one file; what they lead to is what is wanted under each name.
+        // Versioned names are links to one file; each name gets the target's content.
         let source = entry.path().canonicalize().unwrap_or_else(|_| entry.path());
         std::fs::hard_link(&source, &target)
             .or_else(|_| std::fs::copy(&source, &target).map(drop))
@@ -213,7 +211,7 @@ fn walk(dir: &Path, visit: &mut dyn FnMut(&Path)) {
     for entry in entries.flatten() {
         let path = entry.path();
         if path.is_dir() {
-            // The shader compiler of ggml-vulkan is a build of its own, for the build machine.
+            // The shader compiler of ggml-vulkan is built separately, for the build machine.
             if path.file_name().is_some_and(|name| name != "CMakeFiles" && name != "vulkan-shaders-gen-prefix") {
                 walk(&path, visit);
             }

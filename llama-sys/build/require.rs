@@ -1,10 +1,10 @@
-//! Step 1: the tools that must be on this machine, checked before anything confusing can happen.
+//! Step 1: checks for the tools that the build needs, before it could fail in a confusing way.
 
 use std::process::{Command, Stdio};
 
 use crate::Target;
 
-/// Panics with one paragraph when a compiler, cmake, or make/ninja is missing.
+/// Panics with one paragraph if a compiler, cmake, or make and ninja are missing.
 pub(crate) fn tools(target: &Target) {
     println!("cargo:rerun-if-env-changed=CMAKE");
     let cmake = std::env::var("CMAKE").unwrap_or_else(|_| "cmake".into());
@@ -13,7 +13,7 @@ pub(crate) fn tools(target: &Target) {
         .cargo_metadata(false)
         .try_get_compiler()
         .ok()
-        // cl.exe prints its banner without arguments and fails on `--version`: being startable is what counts.
+        // cl.exe prints its banner without arguments and fails on `--version`; it is enough that it starts.
         .filter(|tool| starts(tool.path().as_os_str(), "--version"));
 
     let mut missing = Vec::new();

@@ -1,6 +1,6 @@
-//! Step 8: the shim as a library that a program opens, for a runtime (`cargo xtask runtime`), where
-//! `AUTOPLACE_RUNTIME_LIBRARIES` names a folder for it. In it is all that is linked statically: llama.cpp too, unless
-//! that is made of shared libraries, beside which it is then put.
+//! Step 8: builds the shim as a library that a program opens, for a runtime (`cargo xtask runtime`), if
+//! `AUTOPLACE_RUNTIME_LIBRARIES` names a folder for it. The library contains everything that is linked statically. That
+//! includes llama.cpp, unless it is built as shared libraries, which the shim then lies beside.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::compile::Built;
 use crate::link::Linked;
 use crate::source::folder;
 
-/// The library that a program opens last, by the name that `xtask/src/runtime.rs` knows.
+/// The library that a program opens last; `xtask/src/runtime.rs` knows it by this name.
 const NAME: &str = "libautoplace-llama.so";
 
 pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], built: &Built, linked: &Linked) {
@@ -23,19 +23,19 @@ pub(crate) fn library(target: &Target, shim: &cc::Build, objects: &[PathBuf], bu
     let library = folder.join(NAME);
     std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("cannot create {}: {e}", folder.display()));
     let mut command = shim.get_compiler().to_command();
-    // First on the line, as cmake has them of llama.cpp's libraries: another unwinder, for one.
+    // First on the line, as cmake places them for llama.cpp's libraries: they may name another unwinder, for example.
     let flags = std::env::var("LDFLAGS").unwrap_or_default();
     for (index, words) in flags.split('"').enumerate() {
-        // Every second part is in quotes.
+        // Every second part is quoted.
         command.args(if index % 2 == 1 { vec![words] } else { words.split_whitespace().collect() });
     }
     command.arg("-shared").arg("-o").arg(&library).args(objects);
-    // What it calls is its own, even if the program has functions of these names.
+    // Its calls go to its own functions, even if the program has functions of the same names.
     command.args([&format!("-Wl,-soname,{NAME}"), "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-s"]);
     if built.dynamic {
         command.arg("-Wl,-rpath,$ORIGIN").args(&linked.libraries);
     } else {
-        // All of it: the program calls more than the shim does.
+        // All of the libraries, because the program calls functions that the shim does not.
         command.arg("-Wl,--whole-archive").args(&linked.libraries).arg("-Wl,--no-whole-archive");
     }
     command.args(&linked.system);

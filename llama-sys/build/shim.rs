@@ -1,9 +1,9 @@
-//! Step 6: the C++ shim, always optimised like the rest of the native code.
+//! Step 6: builds the C++ shim, always optimised like the rest of the native code.
 
 use std::path::{Path, PathBuf};
 
-/// Compiles `native/*.cpp` into OUT_DIR, to be linked, and returns the object files. `build` is what the shim says of
-/// itself.
+/// Compiles `native/*.cpp` into OUT_DIR, ready to link, and returns the object files. The shim reports `build` as its
+/// own build.
 pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
     let mut shim = cc::Build::new();
     shim.cpp(true)
@@ -15,7 +15,7 @@ pub(crate) fn compile(source: &Path, build: &str) -> (cc::Build, Vec<PathBuf>) {
         .include(source.join("ggml/include"))
         // llama-ext.h: the memory breakdown has no C interface yet.
         .include(source.join("src"))
-        // ggml-backend-impl.h: which buffers can be read back, and what a context without data cannot say of itself.
+        // ggml-backend-impl.h: which buffers can be read back, and facts that a context without data does not report.
         .include(source.join("ggml/src"))
         .include("native")
         .define("AUTOPLACE_BUILD", Some(&*format!("\"{build}\"")))

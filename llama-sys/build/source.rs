@@ -1,12 +1,12 @@
-//! Step 2: where llama.cpp's source is. In order: the folder that `LLAMA_CPP_DIR` names; `llama.cpp/` beside this
-//! crate (in the published package only: the release copies it in); the package that `vendor/Cargo.lock` pins by
-//! checksum, which cargo itself fetches and unpacks, so that any mirror, proxy or offline configuration of
-//! cargo's works here too.
+//! Step 2: finds llama.cpp's source. In this order: the folder that `LLAMA_CPP_DIR` names; `llama.cpp/` beside this
+//! crate (only in the published package, where the release copies it); the package that `vendor/Cargo.lock` pins by
+//! checksum. cargo itself fetches and unpacks that package, so that any mirror, proxy or offline configuration of cargo
+//! works here too.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name of the published package that ships llama.cpp whole; only its `llama.cpp/` folder is used.
+/// Name of the published package that ships all of llama.cpp; only its `llama.cpp/` folder is used.
 const PACKAGE: &str = "llama-cpp-sys-2";
 
 /// The root of llama.cpp's source tree.
@@ -19,7 +19,7 @@ pub(crate) fn find() -> PathBuf {
             "LLAMA_CPP_DIR is {}, which holds no llama.cpp (no include/llama.h)",
             dir.display()
         );
-        // A tree that somebody works on.
+        // A source tree that somebody edits.
         for part in ["src", "include", "ggml", "CMakeLists.txt"] {
             println!("cargo:rerun-if-changed={}", dir.join(part).display());
         }
@@ -36,7 +36,7 @@ pub(crate) fn find() -> PathBuf {
     pinned(&manifest)
 }
 
-/// The folder that a variable names, if it names one.
+/// The folder that a variable names, if it is set.
 pub(crate) fn folder(variable: &str) -> Option<PathBuf> {
     println!("cargo:rerun-if-env-changed={variable}");
     let dir = PathBuf::from(std::env::var_os(variable).filter(|dir| !dir.is_empty())?);
@@ -69,12 +69,12 @@ fn pinned(manifest: &Path) -> PathBuf {
     root
 }
 
-/// The package's `llama.cpp/` folder, of what `cargo metadata` prints: JSON without spaces, each package's name first.
-/// With serde_json, llama.cpp's build would wait until that is compiled.
+/// The package's `llama.cpp/` folder, from the output of `cargo metadata`: JSON without spaces, with each package's
+/// name first. With serde_json, llama.cpp's build would wait until that is compiled.
 fn unpacked(metadata: &str) -> Option<PathBuf> {
     let (_, package) = metadata.split_once(&format!(r#"{{"name":"{PACKAGE}","version":""#))?;
     let (_, manifest) = package.split_once(r#""manifest_path":""#)?;
-    // No path has quotes in it; Windows' has backslashes, which are doubled.
+    // The path contains no quotes; on Windows its backslashes are doubled.
     let (manifest, _) = manifest.split_once('"')?;
     Some(Path::new(&manifest.replace(r"\\", r"\")).parent()?.join("llama.cpp"))
 }

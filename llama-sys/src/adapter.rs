@@ -1,8 +1,8 @@
-//! LoRA adapters and control vectors: what is added to a model's computation without a change of its weights.
+//! LoRA adapters and control vectors: additions to a model's computation that leave its weights unchanged.
 //!
-//! An adapter lies beside the weights that it changes, and belongs to one model. A context computes with a set of
-//! adapters at a time, for all of its sequences. What a cache holds was computed under the set of that time: llama.cpp
-//! neither knows nor forgets it.
+//! An adapter lies beside the weights that it changes, and belongs to one model. A context computes all of its
+//! sequences with one set of adapters at a time. The cache keeps what was computed with an earlier set: llama.cpp
+//! neither tracks nor clears it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::model::{Model, readable};
 use crate::{raw, shim};
 
-/// A LoRA adapter of one model. Cloning is cheap; it is freed when the last clone and the last context that computes
-/// with it are dropped, and keeps its model until then.
+/// A LoRA adapter of one model. Cloning is cheap. It is freed when its last clone and the last context that uses it are
+/// dropped, and keeps its model loaded until then.
 #[derive(Clone)]
 pub struct LoraAdapter {
     inner: Arc<Inner>,
@@ -28,8 +28,8 @@ struct Inner {
     model: Model,
 }
 
-// SAFETY: after loading, llama.cpp only reads an adapter (llama-graph.cpp, `build_lora_mm`); the model's list of
-// adapters is changed under a lock that all who read it hold too (`Model::adapters`).
+// SAFETY: after loading, llama.cpp only reads an adapter (llama-graph.cpp, `build_lora_mm`). The model's list of
+// adapters changes under a lock that all of its readers hold too (`Model::adapters`).
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -37,22 +37,22 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         let _alone = self.model.change_adapters();
-        // SAFETY: made by shim_lora_load and freed once, before the model that the last field holds. Contexts that
-        // compute with it hold an Arc of this.
+        // SAFETY: shim_lora_load made it, and it is freed once, before the model in the last field. Contexts that use
+        // it hold an Arc of this.
         unsafe { raw::llama_adapter_lora_free(self.raw.as_ptr()) };
     }
 }
 
 impl LoraAdapter {
-    /// Loads the adapter in a GGUF file, each of its tensors beside the weight that it changes; of a model without data
-    /// ([`Model::is_no_alloc`]) its sizes alone.
+    /// Loads the adapter in a GGUF file, each of its tensors beside the weight that it changes. For a model without
+    /// data ([`Model::is_no_alloc`]) it loads only the sizes.
     ///
     /// Waits while contexts of this model compute. Contexts may be made before or after.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for one that is no LoRA
-    /// adapter, or of another model; [`Error::out_of_memory`] says which allocation failed.
+    /// [`Error::Unreadable`] for a path without a readable file; [`Error::AdapterLoad`] for a file that is no LoRA
+    /// adapter or belongs to another model; [`Error::out_of_memory`] says which allocation failed.
     pub fn load(model: &Model, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         readable(path)?;
@@ -87,7 +87,7 @@ impl LoraAdapter {
 }
 
 impl PartialEq for LoraAdapter {
-    /// Whether both are handles of one load.
+    /// Whether both are handles of the same load.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -102,18 +102,17 @@ impl fmt::Debug for LoraAdapter {
 }
 
 impl Context {
-    /// Computes with these adapters from now on, each at its scale, and with no others. At scale 0 an
-    /// adapter is left out.
+    /// Computes with exactly these adapters from now on, each at its scale. An adapter at scale 0 is left out.
     ///
-    /// What is in the cache stays as it was computed. Where the set or a scale changes, llama.cpp frees its compute
-    /// buffers and reserves new ones, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and a token of each sequence
-    /// (llama-context.cpp, `sched_reserve`): what [`reserve`](Self::reserve) grew them to is gone.
+    /// The cache stays as it was computed. If the set or a scale changes, llama.cpp frees its compute buffers and
+    /// reserves new ones, for a prompt of [`n_ubatch`](Self::n_ubatch) tokens and for one token of each sequence
+    /// (llama-context.cpp, `sched_reserve`). The growth by [`reserve`](Self::reserve) is lost then.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for an adapter of another model, one that is there twice, and a scale that is no
-    /// finite number; nothing has changed then. [`Error::Call`] where the graph cannot be built with them or a buffer
-    /// finds no room ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    /// [`Error::InvalidParameter`] for an adapter of another model, a repeated adapter, and a scale that is not finite;
+    /// nothing has changed then. [`Error::Call`] if the graph cannot be built with the adapters or a buffer does not
+    /// fit ([`Error::out_of_memory`] says which); the context is unusable from then on.
     pub fn set_lora(&mut self, adapters: &[(LoraAdapter, f32)]) -> Result<(), Error> {
         self.check_usable()?;
         for (index, (adapter, scale)) in adapters.iter().enumerate() {
@@ -134,8 +133,8 @@ impl Context {
         let _unchanged = crate::sim::registry::reading();
         let listed = model.adapters();
         let set = shim::accepted(
-            // SAFETY: the context lives and is borrowed mutably; the adapters are of its model and kept below; both
-            // lists have the same length, and llama.cpp copies them.
+            // SAFETY: the context lives and is borrowed mutably; the adapters belong to its model and are kept below;
+            // both lists have the same length, and llama.cpp copies them.
             |error| unsafe {
                 raw::shim_context_set_lora(
                     self.as_ptr(),
@@ -147,11 +146,12 @@ impl Context {
             },
             |set| *set,
         );
-        // Those before are let go of once llama.cpp has; where it may not have, they are kept beside.
+        // The former adapters are released once llama.cpp no longer uses them. After a failure it may still use them,
+        // so they are kept.
         let before = std::mem::replace(&mut self.lora, adapters.to_vec());
         match set {
             Ok(_) => {
-                // Freeing one changes the list.
+                // Freeing an adapter changes the list.
                 drop(listed);
                 drop(before);
                 Ok(())
@@ -164,23 +164,23 @@ impl Context {
         }
     }
 
-    /// The adapters that it computes with, and their scales.
+    /// The adapters in use, and their scales.
     pub fn lora(&self) -> &[(LoraAdapter, f32)] {
         &self.lora
     }
 
-    /// Adds a control vector to the outputs of these layers, from now on and for all sequences. An empty one ends that.
+    /// Adds a control vector to the outputs of these layers, from now on and for all sequences. Empty `data` ends that.
     ///
-    /// `data` has [`n_embd`](Model::n_embd) numbers for each layer, from layer 1 on: layer 0 never has any. Layers
-    /// beyond the data and outside of `layers` are not changed. What is in the cache stays as it was computed.
-    /// The first call allocates `n_embd` floats for every layer but the first, on the layer's device. Compute buffers
-    /// are reserved anew as by [`set_lora`](Self::set_lora).
+    /// `data` has [`n_embd`](Model::n_embd) numbers for each layer, from layer 1 on; layer 0 never has any. Layers
+    /// beyond the data and outside of `layers` are not changed. The cache stays as it was computed. The first call
+    /// allocates `n_embd` floats for every layer but the first, on the layer's device. Compute buffers are reserved
+    /// anew as by [`set_lora`](Self::set_lora).
     ///
     /// # Errors
     ///
     /// [`Error::InvalidParameter`] for data that ends within a layer or has more layers than the model, for a number
-    /// that is not finite, and for a range without layers; nothing has changed then. [`Error::Call`] where a buffer
-    /// finds no room; the context is unusable from then on.
+    /// that is not finite, and for a range without layers; nothing has changed then. [`Error::Call`] if a buffer does
+    /// not fit; the context is unusable from then on.
     pub fn set_control_vector(&mut self, data: &[f32], layers: std::ops::RangeInclusive<u32>) -> Result<(), Error> {
         self.check_usable()?;
         if data.is_empty() && !self.control_vector {
@@ -235,7 +235,7 @@ impl Context {
         );
         self.control_vector |= !data.is_empty();
         set.map(drop).map_err(|failure| {
-            // A second call after half an allocation would fail an assertion (llama-adapter.cpp,
+            // After an allocation that failed halfway, a second call would fail an assertion (llama-adapter.cpp,
             // `llama_adapter_cvec::init`).
             self.poison(&failure);
             Error::Call { what: "setting a control vector", failure }
@@ -246,8 +246,8 @@ impl Context {
     pub(crate) fn adapter_rows(&self) -> Result<Vec<raw::shim_buffer_bytes>, Error> {
         let _listed = self.model().adapters();
         shim::checked(|error| {
-            // SAFETY: the model is loaded and its list of adapters stays as it is; the shim writes as many rows as
-            // there is room for, and returns 0 where it fails.
+            // SAFETY: the model is loaded, and its list of adapters does not change meanwhile. The shim writes at most
+            // as many rows as there is room for, and returns 0 if it fails.
             unsafe {
                 shim::list(|rows, room| {
                     raw::shim_adapter_bytes(self.model().as_ptr(), self.control_vector, rows, room, error)

@@ -9,27 +9,27 @@ use crate::error::Error;
 use crate::sim::registry;
 use crate::{isa, log, raw, shim};
 
-/// Proof that llama.cpp is initialised. Everything that needs it calls [`Backend::init`] itself, so that applications
-/// need it only to list devices or to add those of another machine.
+/// Proof that llama.cpp is initialised. Every call that needs it runs [`Backend::init`] itself; applications need a
+/// `Backend` only to list devices or to add devices of another machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Backend(());
 
 static INIT: OnceLock<Result<Backend, Error>> = OnceLock::new();
 
 impl Backend {
-    /// Initialises llama.cpp once: checks the CPU, routes the log into `tracing`, and, with `dynamic-backends`, loads
-    /// what lies beside the program, or for one in cargo's target folder, where it was built; with `prebuilt-runtime`,
-    /// opens the runtime first. Later calls cost nothing.
+    /// Initialises llama.cpp once: checks the CPU and routes the log into `tracing`. With `dynamic-backends` it loads
+    /// the backends that lie beside the program, or, for a program in cargo's target folder, where they were built.
+    /// With `prebuilt-runtime` it opens the runtime first. Later calls cost nothing.
     ///
-    /// ggml sets environment variables meanwhile (`KMP_BLOCKTIME`, for Metal `AGX_RELAX_CDM_CTXSTORE_TIMEOUT`) with C's
-    /// `setenv`: call this before threads are started that read the environment through C.
+    /// ggml sets environment variables meanwhile (`KMP_BLOCKTIME`, and `AGX_RELAX_CDM_CTXSTORE_TIMEOUT` for Metal) with
+    /// C's `setenv`: call this before starting threads that read the environment through C.
     ///
     /// # Errors
     ///
     /// [`Error::UnsupportedCpu`] when the native code would hit an illegal instruction on this CPU; [`Error::Call`]
-    /// when a backend fails to start. With `prebuilt-runtime`, `Error::Runtime` where there is none to open.
+    /// when a backend fails to start. With `prebuilt-runtime`, `Error::Runtime` if there is no runtime to open.
     pub fn init() -> Result<Self, Error> {
-        // Tried again where it has failed: an application may have installed one since.
+        // A failed attempt is repeated: the application may have installed a runtime since.
         #[cfg(feature = "prebuilt-runtime")]
         crate::runtime::open()?;
         INIT.get_or_init(|| {
@@ -38,7 +38,7 @@ impl Backend {
                 return Err(Error::UnsupportedCpu { required: isa::required().map(str::to_owned).collect(), missing });
             }
             log::install();
-            // SAFETY: called once, before anything else of llama.cpp; neither has preconditions.
+            // SAFETY: called once, before any other function of llama.cpp; neither has preconditions.
             shim::checked(|error| unsafe {
                 raw::shim_install_abort_guard();
                 raw::shim_init(error)
@@ -50,7 +50,7 @@ impl Backend {
         .clone()
     }
 
-    /// Every device that ggml knows, CPU included, in ggml's order.
+    /// Every device that ggml knows, including the CPU, in ggml's order.
     pub fn devices(self) -> Vec<Device> {
         let _unchanged = registry::reading();
         // SAFETY: the registry is initialised, and does not change meanwhile.
@@ -60,8 +60,7 @@ impl Backend {
         (0..count).filter_map(device).collect()
     }
 
-    /// Names of the backends that are registered, those without a device included: `CUDA` in a CUDA
-    /// build without a card.
+    /// Names of the registered backends, including those without a device: `CUDA` in a CUDA build without a card.
     pub fn names(self) -> Vec<String> {
         let _unchanged = registry::reading();
         // SAFETY: the registry is initialised, and does not change meanwhile.
@@ -72,7 +71,7 @@ impl Backend {
     }
 }
 
-/// With loadable backends nothing is registered at first: not even the CPU.
+/// Loadable backends are not registered at first, not even the CPU's.
 #[cfg(feature = "prebuilt-runtime")]
 fn load_dynamic_backends() {
     if let Some(choice) = crate::runtime::opened()
@@ -82,7 +81,7 @@ fn load_dynamic_backends() {
     }
 }
 
-/// With loadable backends nothing is registered at first: not even the CPU.
+/// Loadable backends are not registered at first, not even the CPU's.
 #[cfg(not(feature = "prebuilt-runtime"))]
 fn load_dynamic_backends() {
     let Some(built) = option_env!("LLAMA_SYS_BACKEND_DIR") else {
@@ -94,16 +93,16 @@ fn load_dynamic_backends() {
     load_from(backend_folders(&program, Path::new(built)));
 }
 
-/// Loads the backends of the first folder that has any.
+/// Loads the backends of the first folder that contains any.
 fn load_from<'a>(folders: impl IntoIterator<Item = &'a Path>) {
     for dir in folders {
-        // SAFETY: the registry is initialised; a CPU device is looked for by its type.
+        // SAFETY: the registry is initialised; this looks a CPU device up by its type.
         let cpu = unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) };
         if !cpu.is_null() || !dir.is_dir() {
             continue;
         }
         let Ok(text) = path_to_c(dir) else { continue };
-        // SAFETY: a NUL-terminated path and a valid error slot. A folder without backends is no failure.
+        // SAFETY: a NUL-terminated path and a valid error slot. A folder without backends causes no failure.
         if let Err(failure) = shim::checked(|error| unsafe {
             raw::shim_backend_load_all_from(text.as_ptr(), error);
         }) {
@@ -112,9 +111,9 @@ fn load_from<'a>(folders: impl IntoIterator<Item = &'a Path>) {
     }
 }
 
-/// Where backends are looked for: beside the program, and then where they were built, if the program lies in the same
-/// target folder. On another machine anybody may have made that folder, and what is loaded from it runs in this
-/// process.
+/// The folders to search for backends: the program's own, and then the folder of the build if the program lies in the
+/// same target folder. On another machine anyone may have created a folder of that name, and its libraries would run in
+/// this process.
 #[cfg(not(feature = "prebuilt-runtime"))]
 fn backend_folders<'a>(program: &'a Path, built: &'a Path) -> Vec<&'a Path> {
     // target/debug/build/autoplace-llama-sys-0123456789abcdef/out

@@ -3,8 +3,8 @@
 use crate::vocab::Token;
 use crate::{Position, SeqId};
 
-/// A list of tokens, each with its position, its sequence, and whether its logits are wanted. Reusing one
-/// allocates nothing.
+/// A list of tokens, each with its position, its sequence, and whether its logits are wanted. Reusing a batch allocates
+/// nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(crate) tokens: Vec<Token>,
@@ -24,7 +24,7 @@ impl Batch {
         }
     }
 
-    /// Adds a token of a sequence. `output`: its logits are wanted.
+    /// Adds a token of a sequence. With `output`, its logits are wanted.
     pub fn add(&mut self, token: Token, position: Position, seq: SeqId, output: bool) {
         self.tokens.push(token);
         self.positions.push(position);
@@ -45,7 +45,7 @@ impl Batch {
         self.tokens.len()
     }
 
-    /// True without tokens.
+    /// Whether the batch has no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }

@@ -1,7 +1,7 @@
-//! Models without weights: hyper-parameters flow in, the tensors that llama.cpp's architecture asks for flow out.
+//! Models without weights: made from hyper-parameters, with the tensors that llama.cpp's architecture asks for.
 //!
-//! For tests and planners that want a model of an architecture without having one. Every tensor that the architecture
-//! can have and whose size follows from the hyper-parameters is there, optional ones too, all of zeros.
+//! For tests and planners that want a model of an architecture without a file of it. The model has every tensor,
+//! optional ones included, whose size follows from the hyper-parameters; all of them are zeros.
 
 use std::path::Path;
 use std::ptr::NonNull;
@@ -19,16 +19,16 @@ use crate::{raw, shim};
 pub struct ModelTensor {
     /// Its name: `blk.0.attn_q.weight`.
     pub name: String,
-    /// ggml's number of its type, as written in a GGUF.
+    /// The number of its type in ggml, as a GGUF file states it.
     pub ty: u32,
     /// Its elements along each dimension, innermost first; unused dimensions are 1.
     pub shape: [u64; 4],
 }
 
-/// The architectures that this llama.cpp knows, by their names in `general.architecture`; also those that it names
-/// and cannot load.
+/// The architectures that this llama.cpp knows, by their names in `general.architecture`. Some of them it knows by name
+/// only and cannot load.
 pub fn architectures() -> Vec<String> {
-    // SAFETY: the shim writes as many names as there is room for; the list is a constant of llama.cpp.
+    // SAFETY: the shim writes at most as many names as there is room for; the list is a constant of llama.cpp.
     let names = unsafe { shim::list(|names, room| raw::shim_architectures(names, room)) };
     names
         .into_iter()
@@ -38,10 +38,10 @@ pub fn architectures() -> Vec<String> {
 }
 
 impl Model {
-    /// Makes a model out of metadata alone (`llama_model_init_from_user`): the GGUF file at `path` need not hold any
-    /// tensor. One that it does hold gives its type to the model's own of that name; the others are `F32`.
+    /// Makes a model from metadata alone (`llama_model_init_from_user`): the GGUF file at `path` need not hold any
+    /// tensor. A tensor that it does hold gives its type to the model's tensor of that name; all others are `F32`.
     ///
-    /// The weights are zeros and live on the host.
+    /// The weights are zeros on the host.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Model {
         let _unchanged = crate::sim::registry::reading();
         let params = ModelParams {
             devices: Some(Vec::new()),
-            // Prediction blocks too.
+            // Prediction blocks are wanted too.
             load_mtp: true,
             ..ModelParams::default()
         };
@@ -73,14 +73,14 @@ impl Model {
         Ok(Self::adopt(raw, path, &params, storage))
     }
 
-    /// Writes the model to a GGUF file, as far as llama.cpp's own writer goes (`llama_model_save_to_file`).
+    /// Writes the model to a GGUF file, within the limits of llama.cpp's own writer (`llama_model_save_to_file`).
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] for the architectures that it cannot write (llama-model-saver.cpp,
-    /// `llama_model_saver_supports_arch`), those whose tensors it mistakes for each other, and weights that were
-    /// rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model without data or
-    /// without an embedding.
+    /// [`Error::Call`] for architectures that the writer cannot write (llama-model-saver.cpp,
+    /// `llama_model_saver_supports_arch`), for architectures whose tensors it confuses, and for weights that were
+    /// rearranged for the CPU (`use_extra_bufts`); [`Error::InvalidParameter`] for a model without data or without an
+    /// embedding.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         if self.is_no_alloc() {
             return Err(Error::parameter("no_alloc", true, "a model without data cannot be written"));
@@ -101,7 +101,7 @@ impl Model {
         saved.map(drop).map_err(|failure| Error::Call { what: "writing the model", failure })
     }
 
-    /// The tensors of the model, in no particular order. One that several devices hold is there once.
+    /// The tensors of the model, in no particular order. A tensor that several devices hold appears once.
     pub fn tensors(&self) -> Vec<ModelTensor> {
         let mut all: Vec<ModelTensor> = self
             .list_tensors()
@@ -119,10 +119,10 @@ impl Model {
         all
     }
 
-    /// llama.cpp's own list, in which one that several devices hold is there as often.
+    /// llama.cpp's own list, in which a tensor that several devices hold appears once for each of them.
     pub(crate) fn list_tensors(&self) -> Vec<raw::shim_tensor> {
-        // SAFETY: the model is loaded, and its list never changes; the shim writes as many entries as
-        // there is room for.
+        // SAFETY: the model is loaded, and its list never changes; the shim writes at most as many entries as there is
+        // room for.
         unsafe { shim::list(|tensors, room| raw::shim_model_tensors(self.as_ptr(), tensors, room)) }
     }
 }

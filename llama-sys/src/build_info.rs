@@ -1,4 +1,4 @@
-//! What was compiled: for bug reports, and to explain a speed.
+//! Facts about the native build, for bug reports and to explain a speed.
 
 use std::fmt;
 
@@ -10,26 +10,26 @@ use crate::{isa, raw};
 pub struct BuildInfo {
     /// llama.cpp's version, such as `0.6.0-dev`.
     pub llama_cpp: String,
-    /// CPU features that the code was compiled for and requires; empty with `dynamic-backends`, which
-    /// choose at run time.
+    /// CPU features that the code was compiled for and requires. Empty with `dynamic-backends`, which choose their code
+    /// at run time.
     pub instruction_set: Vec<&'static str>,
-    /// CPU features that this computer has and that would make the code faster, had it been compiled for them (`native`
-    /// does); empty with `dynamic-backends`.
+    /// CPU features of this computer that would make the code faster if it were compiled for them (as `native` does).
+    /// Empty with `dynamic-backends`.
     pub unused_instructions: Vec<&'static str>,
-    /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, and others may
-    /// be: [`Backend::names`](crate::Backend::names) lists those that are.
+    /// Backends that were built, by ggml's names. With `dynamic-backends` they are loaded at run time, perhaps with
+    /// further ones; [`Backend::names`](crate::Backend::names) lists those that are loaded.
     pub backends: Vec<&'static str>,
-    /// CPU code threaded by OpenMP (else by ggml's own pool).
+    /// Whether OpenMP runs the CPU's threads; otherwise ggml's own pool does.
     pub openmp: bool,
-    /// Threads that wait for others of their graph sleep after some microseconds, so that they keep no other program
-    /// from computing. Else they spin; with OpenMP its runtime decides.
+    /// Whether threads that wait for other threads of their graph sleep after some microseconds, which leaves the cores
+    /// to other programs. Otherwise they spin; with OpenMP its runtime decides.
     pub threads_sleep: bool,
-    /// Backends are loadable libraries.
+    /// Whether the backends are loadable libraries.
     pub dynamic_backends: bool,
 }
 
-/// How the native code of this program was built. Runs none of it that needs a particular CPU. With `prebuilt-runtime`,
-/// opens the runtime; where there is none, nothing is known but this.
+/// How the native code of this program was built. The call runs on any CPU. With `prebuilt-runtime` it opens the
+/// runtime; without a runtime, the answer says only that.
 pub fn build_info() -> BuildInfo {
     #[cfg(feature = "prebuilt-runtime")]
     let Ok(manifest) = crate::runtime::open().map(|choice| &choice.set.manifest) else {
@@ -60,7 +60,7 @@ pub fn build_info() -> BuildInfo {
     }
 }
 
-/// Whether OpenMP's runtime has the CPU's threads.
+/// Whether OpenMP's runtime runs the CPU's threads.
 pub(crate) fn has_openmp() -> bool {
     #[cfg(feature = "prebuilt-runtime")]
     return crate::runtime::manifest().is_some_and(|manifest| manifest.openmp);
@@ -76,7 +76,7 @@ fn threads_sleep() -> bool {
     return env!("LLAMA_SYS_THREADS_SLEEP") == "1";
 }
 
-/// Whether backends are loadable libraries, and which of the CPU's is loaded is chosen at run time.
+/// Whether backends are loadable libraries, so that the CPU's is chosen at run time.
 pub(crate) fn backends_are_loadable() -> bool {
     #[cfg(feature = "prebuilt-runtime")]
     return crate::runtime::manifest().is_none_or(|manifest| manifest.loadable);

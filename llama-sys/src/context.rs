@@ -1,4 +1,4 @@
-//! A context: KV cache, compute buffers, and the act of decoding.
+//! A context: the KV cache, the compute buffers, and decoding.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::Batch;
 use crate::context_params::{ContextParams, Mtp, Pooling, check_threads};
-use crate::error::{Cause, Error, Failure};
+use crate::error::{Error, Failure, FailureCause};
 use crate::log::Captured;
 use crate::model::Model;
 use crate::threadpool::Threadpools;
@@ -18,7 +18,7 @@ use crate::{LoraAdapter, Position, SeqId, raw, shim};
 /// A context of a model. It can move between threads; one thread uses it at a time.
 pub struct Context {
     raw: NonNull<raw::llama_context>,
-    /// The vocabulary, which holds the model: every batch is checked against it.
+    /// The vocabulary, which keeps the model loaded. Every batch is checked against it.
     vocab: Vocab,
     n_ctx: u32,
     n_batch: u32,
@@ -28,52 +28,53 @@ pub struct Context {
     kv_unified: bool,
     causal: bool,
     has_memory: bool,
-    /// A batch is encoded: without memory llama_decode does the same, but for encoders that have one (t5encoder).
+    /// Whether batches are encoded. Without a memory llama_decode does the same, except for encoders that have one
+    /// (t5encoder).
     encodes: bool,
-    /// Rows of the model's table of learned positions, if it has one.
+    /// Rows of the model's table of learned positions, if there is one.
     n_positions: Option<u32>,
     /// How the embeddings of a sequence are combined.
     pub(crate) pooling: Pooling,
-    /// Decoding needs an encoder's output first.
+    /// Whether decoding needs an encoder's output first.
     needs_encoder: bool,
     pub(crate) embeddings: bool,
-    /// Its part in predicting further tokens.
+    /// Its role in predicting further tokens.
     pub(crate) mtp: Mtp,
-    /// The adapters that it computes with, which it keeps.
+    /// The adapters in use, which this keeps alive.
     pub(crate) lora: Vec<(LoraAdapter, f32)>,
-    /// The threads that it computes with. Freed after the context, whose backend refers to them.
+    /// The threads that compute. They are freed after the context, whose backend refers to them.
     threadpools: Threadpools,
-    /// Whether a control vector was ever set: its memory stays.
+    /// Whether a control vector was ever set; its memory stays allocated.
     pub(crate) control_vector: bool,
     abort: Arc<AtomicBool>,
-    /// Why it must not be used any more.
+    /// Why the context must not be used any more.
     poisoned: Option<String>,
     /// The output flags of the last batch, for checking indices.
     outputs: Vec<i8>,
-    /// For each token of a batch, how many sequences it has (one) and where they are: scratch, kept so that decoding
-    /// allocates nothing.
+    /// The number of sequences of each token of a batch (always 1), and the address of each token's sequence. Kept so
+    /// that decoding allocates nothing.
     seq_counts: Vec<i32>,
     seq_pointers: Vec<*mut SeqId>,
 }
 
-// SAFETY: llama.cpp binds a context to no thread; calls are serialised by `&mut self`. The scratch pointers are written
+// SAFETY: llama.cpp binds a context to no thread, and `&mut self` serialises calls. The scratch pointers are written
 // before every use.
 unsafe impl Send for Context {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: created by llama_init_from_model and freed once, before the model that the next field holds.
+        // SAFETY: created by llama_init_from_model and freed once, before the model in the next field.
         unsafe { raw::llama_free(self.raw.as_ptr()) };
     }
 }
 
-/// Stops a decode that runs on another thread: for cancelling a long prompt. By default, of no context: one can
-/// [follow](Context::follow_abort_handle) it.
+/// Stops a decode that runs on another thread, to cancel a long prompt. The default handle belongs to no context until
+/// one [follows](Context::follow_abort_handle) it.
 #[derive(Debug, Clone, Default)]
 pub struct AbortHandle(Arc<AtomicBool>);
 
 impl AbortHandle {
-    /// Makes the current decode, or the next one, return [`Error::Aborted`]. Works while the CPU computes; a GPU
+    /// Makes the current decode, or the next one, return [`Error::Aborted`]. This works while the CPU computes; a GPU
     /// finishes its part of the graph first.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -85,8 +86,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::ContextInit`] for everything else;
-    /// [`Error::out_of_memory`] says which allocation failed.
+    /// [`Error::InvalidParameter`] for parameters that llama.cpp would abort on, [`Error::ContextInit`] for every other
+    /// failure; [`Error::out_of_memory`] says which allocation failed.
     pub fn new(model: &Model, params: ContextParams) -> Result<Self, Error> {
         params.check(model)?;
         let abort = Arc::new(AtomicBool::new(false));
@@ -95,7 +96,7 @@ impl Context {
         native.abort_callback = Some(on_abort_question);
         native.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
 
-        // llama.cpp looks for accelerators in ggml's registry.
+        // llama.cpp looks up accelerators in ggml's registry.
         let _unchanged = crate::sim::registry::reading();
         let _listed = model.adapters();
         let context = shim::accepted(
@@ -114,10 +115,10 @@ impl Context {
                 raw::llama_n_seq_max(context),
             )
         };
-        // SAFETY: the context lives; models without a cache have none.
+        // SAFETY: the context lives; the memory is NULL for models without a cache.
         let has_memory = unsafe { !raw::llama_get_memory(context).is_null() };
         let embedding_shape = model.embedding_shape();
-        // llama-context.cpp: 0 means n_batch, and models with an encoder always get that.
+        // llama-context.cpp: 0 means n_batch, and models with an encoder always have n_batch.
         let n_outputs_max =
             if params.n_outputs_max == 0 || model.has_encoder() { n_batch } else { params.n_outputs_max };
         let mut context = Self {
@@ -136,7 +137,7 @@ impl Context {
                 Pooling::Unspecified => embedding_shape.pooling,
                 stated => Some(stated),
             }
-            // llama-context.cpp: what nobody states is none.
+            // llama-context.cpp: without any statement there is no pooling.
             .unwrap_or(Pooling::None),
             embeddings: params.embeddings,
             mtp: params.mtp,
@@ -160,13 +161,13 @@ impl Context {
         Ok(context)
     }
 
-    /// Has the context compute with pools of as many threads as its parameters say. Without a pool ggml starts new
+    /// Makes the context compute with pools of the threads that its parameters ask for. Without a pool ggml starts new
     /// threads for each graph.
     fn attach_threads(&mut self) -> Result<(), Failure> {
         let (one, several) = self.threads();
         let (one, several) = (self.threadpools.get(one)?, self.threadpools.get(several)?);
         if !one.is_null() {
-            // SAFETY: the context lives and is borrowed mutably, so nothing is computed; both pools live as long.
+            // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both pools outlive it.
             unsafe { raw::llama_attach_threadpool(self.as_ptr(), one, several) };
         }
         Ok(())
@@ -176,7 +177,6 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// The model.
     pub fn model(&self) -> &Model {
         self.vocab.model()
     }
@@ -185,61 +185,62 @@ impl Context {
         &self.vocab
     }
 
-    /// Context length in tokens, as llama.cpp rounded it, over all sequences.
+    /// Context length in tokens over all sequences, as llama.cpp rounded it.
     pub fn n_ctx(&self) -> u32 {
         self.n_ctx
     }
 
-    /// Context length in tokens of one sequence.
+    /// Context length in tokens of each sequence.
     pub fn n_ctx_seq(&self) -> u32 {
         // SAFETY: the context lives.
         unsafe { raw::llama_n_ctx_seq(self.as_ptr()) }
     }
 
-    /// Tokens at most in one decode.
+    /// The most tokens in one decode.
     pub fn n_batch(&self) -> u32 {
         self.n_batch
     }
 
-    /// Tokens at most in one graph.
+    /// The most tokens in one graph.
     pub fn n_ubatch(&self) -> u32 {
         self.n_ubatch
     }
 
-    /// Sequences.
+    /// The number of sequences.
     pub fn n_seq_max(&self) -> u32 {
         self.n_seq_max
     }
 
-    /// Outputs at most in one decode.
+    /// The most outputs in one decode.
     pub fn n_outputs_max(&self) -> u32 {
         self.n_outputs_max
     }
 
-    /// Copies of a graph that may be in flight at once: 1, or with pipeline parallelism 4, and compute memory for each
-    /// (llama-context.cpp, the constructor).
+    /// How many copies of a graph may be in flight at once: 1, or 4 with pipeline parallelism. Each copy has its own
+    /// compute memory (llama-context.cpp, the constructor).
     pub fn copies(&self) -> u32 {
-        // SAFETY: the context lives, and has a scheduler from its creation on.
+        // SAFETY: the context lives, and has a scheduler since its creation.
         unsafe { raw::shim_context_copies(self.as_ptr()) }.try_into().unwrap_or(1)
     }
 
-    /// Tokens that a recurrent state can be taken back; 0 where llama.cpp cannot, or the memory is another.
+    /// How many tokens a recurrent state can go back; 0 where llama.cpp cannot do that, or the memory is of another
+    /// kind.
     pub fn n_rs_seq(&self) -> u32 {
         // SAFETY: the context lives.
         unsafe { raw::llama_n_rs_seq(self.as_ptr()) }
     }
 
-    /// One cache for all sequences.
+    /// Whether all sequences share one cache.
     pub fn kv_unified(&self) -> bool {
         self.kv_unified
     }
 
-    /// False for models that keep nothing from batch to batch, and so cannot generate token by token: BERT, LLaDA.
+    /// False for models that keep nothing between batches and therefore cannot generate token by token: BERT, LLaDA.
     pub fn has_memory(&self) -> bool {
         self.has_memory
     }
 
-    /// Forgets an abort that was asked for and has not come true yet.
+    /// Forgets an abort that was requested and has not taken effect yet.
     pub fn clear_abort(&mut self) {
         self.abort.store(false, Ordering::Relaxed);
     }
@@ -249,10 +250,10 @@ impl Context {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Listens to this handle instead of its own: to one of another context, whose place it takes, or to a new one, so
-    /// that who still holds the handle of an earlier use stops nothing of the next.
+    /// Listens to this handle instead of its current one. That may be the handle of a context that this one replaces,
+    /// or a new handle, so that holders of an old handle cannot stop the next use.
     pub fn follow_abort_handle(&mut self, handle: AbortHandle) {
-        // SAFETY: the context lives and is borrowed mutably, so nothing is computed; the flag is kept alive below.
+        // SAFETY: the context lives and is borrowed mutably, so nothing is computing; the flag is kept alive below.
         unsafe {
             raw::llama_set_abort_callback(
                 self.as_ptr(),
@@ -263,7 +264,7 @@ impl Context {
         self.abort = handle.0;
     }
 
-    /// False once a call has failed in a way that leaves the context in an unknown state.
+    /// False once a failed call has left the context in an unknown state.
     pub fn is_usable(&self) -> bool {
         self.poisoned.is_none()
     }
@@ -273,9 +274,9 @@ impl Context {
     /// # Errors
     ///
     /// - [`Error::InvalidParameter`]: an empty batch, more tokens than `n_batch`, more outputs than `n_outputs_max`, a
-    ///   token outside the vocabulary, a sequence or position that cannot be. Nothing was computed.
+    ///   token outside the vocabulary, or an impossible sequence or position. Nothing was computed.
     /// - [`Error::NoKvSlot`]: the cache is full. Nothing was computed.
-    /// - [`Error::Aborted`]: by an [`AbortHandle`]. Parts of the batch may be in the cache.
+    /// - [`Error::Aborted`]: an [`AbortHandle`] stopped it. Parts of the batch may be in the cache.
     /// - [`Error::Decode`]: the computation failed; the context is unusable from then on ([`Error::Poisoned`]).
     pub fn decode(&mut self, batch: &Batch) -> Result<(), Error> {
         self.check_usable()?;
@@ -290,9 +291,9 @@ impl Context {
         self.compute(batch, std::ptr::null())
     }
 
-    /// Computes a batch that was checked. `hidden`: a row for each token, or null.
+    /// Computes a batch that was checked. `hidden` is a row for each token, or null.
     pub(crate) fn compute(&mut self, batch: &Batch, hidden: *const f32) -> Result<(), Error> {
-        // Until this succeeds there are no logits to speak of: llama.cpp still holds those of the batch before.
+        // Until this succeeds, no logits may be read: llama.cpp still holds those of the previous batch.
         self.outputs.clear();
         self.seq_counts.resize(batch.len(), 1);
         self.seq_pointers.clear();
@@ -307,9 +308,9 @@ impl Context {
             logits: batch.outputs.as_ptr().cast_mut(),
         };
         let listed = self.vocab.model().adapters();
-        // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, the hidden states as
-        // many rows, and llama_decode only reads them (it copies into a llama_batch_ext, llama-context.cpp). The counts
-        // were checked against what it asserts.
+        // SAFETY: the context lives and is borrowed mutably. Every array has `n_tokens` entries, and the hidden states
+        // have as many rows. llama_decode only reads them (it copies into a llama_batch_ext, llama-context.cpp). The
+        // counts were checked against its assertions.
         let code = shim::quick(|error| unsafe {
             if self.encodes {
                 raw::shim_encode(self.as_ptr(), &raw const native, error)
@@ -323,7 +324,7 @@ impl Context {
             Ok(0) => {
                 self.outputs.extend_from_slice(&batch.outputs);
                 if self.embeddings {
-                    // llama-batch.cpp: of an embedding context every token is an output, asked for or not.
+                    // llama-batch.cpp: in a context of embeddings every token is an output, even if its flag is off.
                     self.outputs.fill(1);
                 }
                 Ok(())
@@ -335,7 +336,7 @@ impl Context {
             }
             Ok(code) => {
                 let failure =
-                    Failure::new(Cause::Refused, format!("llama_decode returned {code}"), Captured::default());
+                    Failure::new(FailureCause::Refused, format!("llama_decode returned {code}"), Captured::default());
                 if code != -1 {
                     self.poison(&failure);
                 }
@@ -348,18 +349,18 @@ impl Context {
         }
     }
 
-    /// Grows the compute buffers to what a graph of `n_tokens` takes at the full length of the context, shared out
-    /// evenly over all sequences. Computes nothing, and shrinks nothing.
+    /// Grows the compute buffers for a graph of `n_tokens` at the full length of the context, distributed evenly over
+    /// all sequences. It computes nothing, and never shrinks a buffer.
     ///
     /// llama.cpp itself reserves for `n_ubatch` tokens and for one token of each sequence (llama-context.cpp,
-    /// `sched_reserve`). A number between them may be computed by other devices, and need more: a GPU takes the host's
-    /// weights from 32 tokens on only. Where sequences are pooled, it is for as many tokens of each, and not for more
-    /// than `n_tokens` of all.
+    /// `sched_reserve`). A number of tokens between them may be computed by other devices and need more memory: a GPU
+    /// takes over the host's weights only from 32 tokens on. Where sequences are pooled, every sequence has the same
+    /// number of tokens, and the total is at most `n_tokens`.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for no token or more than [`n_ubatch`](Self::n_ubatch). [`Error::Call`] where a
-    /// buffer finds no room ([`Error::out_of_memory`] says which); the context is unusable from then on.
+    /// [`Error::InvalidParameter`] for 0 tokens or more than [`n_ubatch`](Self::n_ubatch). [`Error::Call`] if a buffer
+    /// does not fit ([`Error::out_of_memory`] says which); the context is unusable from then on.
     pub fn reserve(&mut self, n_tokens: u32) -> Result<(), Error> {
         self.check_usable()?;
         if n_tokens == 0 || n_tokens > self.n_ubatch || self.model().is_no_alloc() {
@@ -370,8 +371,8 @@ impl Context {
             ));
         }
         let n_tokens = if self.pools() {
-            // What is pooled must be as many rows as there are tokens, which `graph_reserve` in llama-context.cpp
-            // otherwise makes more.
+            // Pooling must have as many rows as there are tokens. `graph_reserve` in llama-context.cpp would otherwise
+            // raise the number.
             n_tokens - n_tokens % self.n_seq_max.max(1)
         } else {
             n_tokens
@@ -380,8 +381,7 @@ impl Context {
             return Ok(());
         }
         shim::accepted(
-            // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against what
-            // it was made for.
+            // SAFETY: the context lives and is borrowed mutably; the number of tokens was checked against its limits.
             |error| unsafe { raw::shim_context_reserve(self.as_ptr(), n_tokens, error) },
             |reserved| *reserved,
         )
@@ -392,15 +392,16 @@ impl Context {
         })
     }
 
-    /// The logits of token `index` of the last batch; -1 is the last output. One number per token of the vocabulary.
+    /// The logits of token `index` of the last batch; -1 is the last output. The row has one number for each token of
+    /// the vocabulary.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] when that token was no output; [`Error::Poisoned`].
+    /// [`Error::InvalidParameter`] if that token was no output; [`Error::Poisoned`].
     pub fn logits(&mut self, index: i32) -> Result<&[f32], Error> {
         self.check_output(index)?;
-        // SAFETY: `index` is an output of the last batch; the row has one number per token of the vocabulary and stays
-        // until the next decode, which the mutable borrow rules out.
+        // SAFETY: `index` is an output of the last batch. The row has one number for each token of the vocabulary and
+        // stays valid until the next decode, which the mutable borrow rules out.
         let row = shim::quick(|error| unsafe { raw::shim_logits(self.as_ptr(), index, error) })
             .map_err(|failure| Error::Call { what: "reading logits", failure })?;
         if row.is_null() {
@@ -411,7 +412,7 @@ impl Context {
         Ok(unsafe { std::slice::from_raw_parts(row, length) })
     }
 
-    /// Threads that compute a graph of one token, and one of several.
+    /// The numbers of threads that compute a graph of one token, and a graph of several.
     pub fn threads(&self) -> (u32, u32) {
         // SAFETY: the context lives.
         let (one, several) =
@@ -419,21 +420,21 @@ impl Context {
         (one.unsigned_abs(), several.unsigned_abs())
     }
 
-    /// Sets the threads that compute a graph of one token, and one of several, from the next computation on
-    /// (llama-context.cpp, `graph_compute`). The numbers that stand already cost nothing.
+    /// Sets the numbers of threads that compute a graph of one token, and a graph of several, from the next computation
+    /// on (llama-context.cpp, `graph_compute`). Setting the current numbers again costs nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for none, or more than ggml can have. [`Error::Call`] where the system starts no
+    /// [`Error::InvalidParameter`] for 0 threads, or more than ggml supports. [`Error::Call`] if the system starts no
     /// more threads.
     pub fn set_threads(&mut self, one: u32, several: u32) -> Result<(), Error> {
         for (name, threads) in [("n_threads", one), ("n_threads_batch", several)] {
             check_threads(name, threads)?;
         }
-        // llama.cpp writes a line to its log at each call.
+        // llama.cpp logs a line at each call.
         if self.threads() != (one, several) {
-            // SAFETY: the context lives and is borrowed mutably, so nothing is computed; both numbers are above 0
-            // and ggml's at most.
+            // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both numbers are above 0 and
+            // within ggml's limit.
             unsafe { raw::llama_set_n_threads(self.as_ptr(), one as i32, several as i32) };
             if !self.model().is_no_alloc() {
                 self.attach_threads().map_err(|failure| Error::Call { what: "starting threads", failure })?;
@@ -442,7 +443,7 @@ impl Context {
         Ok(())
     }
 
-    /// Waits until the devices are done.
+    /// Waits until the devices have finished.
     ///
     /// # Errors
     ///
@@ -456,7 +457,7 @@ impl Context {
         })
     }
 
-    /// Refuses an index that is no output of the last batch.
+    /// Refuses an index that was no output of the last batch.
     pub(crate) fn check_output(&self, index: i32) -> Result<(), Error> {
         self.check_usable()?;
         if self.is_output(index) && !self.embeddings {
@@ -466,7 +467,7 @@ impl Context {
         }
     }
 
-    /// Whether the last batch has an output of this index.
+    /// Whether the last batch has an output at this index.
     pub(crate) fn is_output(&self, index: i32) -> bool {
         match usize::try_from(index) {
             Ok(index) => self.outputs.get(index).is_some_and(|output| *output != 0),
@@ -478,7 +479,7 @@ impl Context {
         }
     }
 
-    /// Tokens of the last batch.
+    /// Number of tokens of the last batch.
     pub(crate) fn last_tokens(&self) -> usize {
         self.outputs.len()
     }
@@ -499,7 +500,7 @@ impl Context {
         self.poisoned = Some(failure.to_string());
     }
 
-    /// Refuses what llama_decode asserts against (llama-context.cpp, decode) or would read out of bounds for.
+    /// Refuses batches on which llama_decode would fail an assertion (llama-context.cpp, decode) or read out of bounds.
     pub(crate) fn check_batch(&self, batch: &Batch) -> Result<(), Error> {
         if self.model().is_no_alloc() {
             return Err(Error::parameter("no_alloc", true, "a model without data computes nothing"));
@@ -535,8 +536,8 @@ impl Context {
         for &token in &batch.tokens {
             self.vocab.check(token)?;
         }
-        // One past the last position must be a position too; and of learned ones the graph reads rows of a table, and
-        // ends the process past its end (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
+        // The position after the last one must be valid too. Learned positions are rows of a table; ggml ends the
+        // process on a row past its end (ggml-cpu/ops.cpp, ggml_compute_forward_get_rows).
         let last = match self.n_positions {
             Some(rows) => Position::try_from(rows).unwrap_or(Position::MAX) - 1,
             None => Position::MAX - 1,
@@ -563,6 +564,6 @@ impl fmt::Debug for Context {
 }
 
 unsafe extern "C" fn on_abort_question(data: *mut c_void) -> bool {
-    // SAFETY: the flag belongs to the context that asks and lives as long.
+    // SAFETY: the flag belongs to the context that calls back, and outlives it.
     unsafe { &*data.cast::<AtomicBool>() }.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! How a context is made, and what of it llama.cpp would abort on.
+//! The parameters of a context, and checks for values that llama.cpp would abort on.
 
 use crate::error::Error;
 use crate::model::Model;
@@ -9,7 +9,7 @@ use crate::tensor_type::KvType;
 /// ggml.h, GGML_MAX_N_THREADS.
 const MAX_THREADS: u32 = raw::GGML_MAX_N_THREADS;
 
-/// Refuses a number of threads that ggml asserts against.
+/// Refuses a number of threads on which ggml would fail an assertion.
 pub(crate) fn check_threads(name: &'static str, threads: u32) -> Result<(), Error> {
     if (1..=MAX_THREADS).contains(&threads) {
         return Ok(());
@@ -18,69 +18,70 @@ pub(crate) fn check_threads(name: &'static str, threads: u32) -> Result<(), Erro
     Err(Error::parameter(name, threads, wanted))
 }
 
-/// How a context is made; the fields are those of `llama_context_params`.
+/// The parameters of a context. The fields are those of `llama_context_params`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContextParams {
-    /// Context length in tokens; 0: as the model was trained. llama.cpp rounds it up to a multiple of 256.
+    /// Context length in tokens; 0 means the length that the model was trained with. llama.cpp rounds it up to a
+    /// multiple of 256.
     pub n_ctx: u32,
-    /// Tokens at most in one [`Context::decode`](crate::Context::decode).
+    /// The most tokens in one [`Context::decode`](crate::Context::decode).
     pub n_batch: u32,
-    /// Tokens at most in one graph; 0: `n_batch`.
+    /// The most tokens in one graph; 0 means `n_batch`.
     pub n_ubatch: u32,
-    /// Sequences, at least 1.
+    /// The number of sequences, at least 1.
     pub n_seq_max: u32,
-    /// Outputs at most in one decode; 0: `n_batch`. 1 is enough to generate one sequence and saves compute memory.
+    /// The most outputs in one decode; 0 means `n_batch`. 1 is enough to generate one sequence, and saves compute
+    /// memory.
     pub n_outputs_max: u32,
-    /// Threads for generation; `None`: as many as the process may use.
+    /// Threads for generation. `None` means all that the process may use.
     pub n_threads: Option<u32>,
-    /// Threads for prompts; `None`: as many as the process may use.
+    /// Threads for prompts. `None` means all that the process may use.
     pub n_threads_batch: Option<u32>,
-    /// Flash attention.
     pub flash_attention: FlashAttention,
-    /// Type of the K cache.
+    /// Type of the cache of keys.
     pub type_k: KvType,
-    /// Type of the V cache; quantised types need flash attention.
+    /// Type of the cache of values; quantised types need flash attention.
     pub type_v: KvType,
-    /// Keep the KV cache of offloaded layers on their device.
+    /// Keeps the KV cache of offloaded layers on their device.
     pub offload_kqv: bool,
-    /// Copy host weights to a device for large batches.
+    /// Copies the host's weights to a device for large batches.
     pub op_offload: bool,
-    /// Give sliding-window layers a cache of full length.
+    /// Gives sliding-window layers a cache of full length.
     pub swa_full: bool,
-    /// One cache for all sequences instead of one each.
+    /// Shares one cache among all sequences, instead of one cache each.
     pub kv_unified: bool,
-    /// Embeddings instead of logits.
+    /// Computes embeddings instead of logits.
     pub embeddings: bool,
-    /// How embeddings of a sequence are combined.
+    /// How the embeddings of a sequence are combined.
     pub pooling: Pooling,
-    /// Its part in predicting further tokens.
+    /// The context's role in predicting further tokens.
     pub mtp: Mtp,
-    /// Tokens that a recurrent state can be taken back after they were computed together, for which as many states more
-    /// are kept; of other memories, and where llama.cpp cannot do it for the architecture, nothing.
+    /// How many tokens that were computed together a recurrent state can go back. As many additional states are kept.
+    /// Has no effect on other kinds of memory, or where llama.cpp does not support it for the architecture.
     pub n_rs_seq: u32,
     /// How positions are scaled.
     pub rope: Rope,
 }
 
-/// A context's part in predicting further tokens (MTP), for a model that was loaded with the blocks for that
+/// A context's role in predicting further tokens (MTP), for a model that was loaded with prediction blocks
 /// ([`ModelParams::load_mtp`](crate::ModelParams::load_mtp)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Mtp {
-    /// None.
+    /// The context takes no part in predictions.
     #[default]
     Off,
-    /// It computes with the model's other blocks, and gives out the [hidden state](crate::Context::hidden) of every
-    /// token beside logits.
+    /// The context computes with the model's other blocks, and outputs the [hidden state](crate::Context::hidden) of
+    /// every token beside the logits.
     Trunk,
-    /// It computes with the blocks that predict: from tokens and hidden states
+    /// The context computes with the prediction blocks, from tokens and hidden states
     /// ([`decode_heads`](crate::Context::decode_heads)).
     Heads,
 }
 
 impl Default for ContextParams {
-    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), but every thread that the process
-    /// may use instead of 4.
+    /// llama.cpp's own defaults (llama-context.cpp, llama_context_default_params), except for the threads: all that the
+    /// process may use, instead of 4.
     fn default() -> Self {
         Self {
             n_ctx: 512,
@@ -121,23 +122,23 @@ pub enum FlashAttention {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pooling {
-    /// As the model says.
+    /// The model's own pooling.
     #[default]
     Unspecified,
-    /// One embedding per token.
+    /// One embedding for each token.
     None,
     /// Mean over the sequence.
     Mean,
-    /// The first token's.
+    /// The embedding of the first token.
     Cls,
-    /// The last token's.
+    /// The embedding of the last token.
     Last,
     /// A reranking score.
     Rank,
 }
 
 impl ContextParams {
-    /// Refuses what llama_init_from_model aborts on.
+    /// Refuses parameters on which llama_init_from_model would abort.
     pub(crate) fn check(&self, model: &Model) -> Result<(), Error> {
         // llama-context.cpp pads n_ctx to a multiple of 256 in 32 bits, and positions are signed.
         const MAX_CTX: u32 = (i32::MAX as u32) & !255;
@@ -162,7 +163,7 @@ impl ContextParams {
         if self.n_ubatch > MAX_CTX {
             return Err(Error::parameter("n_ubatch", self.n_ubatch, format!("at most {MAX_CTX} tokens")));
         }
-        // llama-context.cpp reserves graphs with n_seq_max sequences in n_tokens tokens and asserts that they fit.
+        // llama-context.cpp reserves graphs with n_seq_max sequences in n_tokens tokens, and asserts that they fit.
         let shape = model.shape();
         let n_batch = if shape.causal { self.n_batch.min(n_ctx) } else { self.n_batch };
         let n_ubatch = if self.n_ubatch == 0 { n_batch } else { self.n_ubatch.min(n_batch) };
@@ -173,8 +174,8 @@ impl ContextParams {
                 format!("at most n_batch ({n_batch}) and n_ubatch ({n_ubatch}), one token per sequence"),
             ));
         }
-        // llama-batch.cpp, `split_equal`: what may be taken back is computed in one graph, with a token before it
-        // and one to spare.
+        // llama-batch.cpp, `split_equal`: the tokens that the state can go back over are computed in one graph, with
+        // the token before them and one to spare.
         if self.n_rs_seq > 0 && n_ubatch < self.n_rs_seq.saturating_add(2) {
             return Err(Error::parameter(
                 "n_rs_seq",
@@ -195,7 +196,7 @@ impl ContextParams {
             }
         }
         self.rope.check()?;
-        // With flash attention llama.cpp checks the row itself; without, it asserts later
+        // With flash attention llama.cpp checks the row itself; without it, an assertion fails later
         // (llama-kv-cache.cpp, `cpy_k`).
         for (name, kv, head) in [("type_k", self.type_k, shape.head_k), ("type_v", self.type_v, shape.head_v)] {
             if head % kv.block_size() != 0 {
@@ -222,7 +223,7 @@ impl ContextParams {
         Ok(())
     }
 
-    /// llama.cpp's own struct, the callbacks left at their defaults.
+    /// llama.cpp's own struct; the callbacks keep their defaults.
     pub(crate) fn to_native(&self) -> raw::llama_context_params {
         let available = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
         let threads = |wanted: Option<u32>| wanted.unwrap_or(available).min(MAX_THREADS) as i32;

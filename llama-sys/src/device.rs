@@ -13,35 +13,35 @@ pub struct Device {
     raw: NonNull<raw::ggml_backend_device>,
 }
 
-// SAFETY: a device is an entry of ggml's registry that is never moved or freed while registered; its queries
-// read constants or ask the driver, and backends guard what they cache (ggml-backend.cpp passes them between
-// threads the same way).
+// SAFETY: a device is an entry of ggml's registry that is never moved or freed while it is registered. Its queries read
+// constants or ask the driver, and backends guard what they cache (ggml-backend.cpp passes devices between threads the
+// same way).
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// What kind of device it is, by ggml's terms.
+/// The kind of a device, in ggml's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceKind {
     /// The host's CPU and memory.
     Cpu,
-    /// A GPU with memory of its own.
+    /// A GPU with its own memory.
     Gpu,
     /// A GPU that shares the host's memory.
     IntegratedGpu,
-    /// A helper of the CPU without memory of its own (BLAS, AMX).
+    /// A helper of the CPU without its own memory (BLAS, AMX).
     Accelerator,
-    /// A device that stands for several.
+    /// A device that stands for several devices.
     Meta,
 }
 
-/// Memory of a device, in bytes, at the moment of asking.
+/// Memory of a device at the moment of the query, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Free, as the backend reports it. For the CPU ggml reports all of the host's memory.
+    /// Free bytes, as the backend reports them. For the CPU ggml reports all of the host's memory.
     pub free: u64,
-    /// Total.
+    /// Bytes in total.
     pub total: u64,
 }
 
@@ -54,7 +54,7 @@ impl Device {
         self.raw.as_ptr()
     }
 
-    /// ggml's name, such as `CUDA0`; unique in the process.
+    /// ggml's name, such as `CUDA0`. It is unique in the process.
     pub fn name(&self) -> String {
         // SAFETY: the device is registered; the string lives as long as it does.
         unsafe { owned(raw::ggml_backend_dev_name(self.as_ptr())) }
@@ -72,7 +72,7 @@ impl Device {
         unsafe { owned(raw::ggml_backend_reg_name(raw::ggml_backend_dev_backend_reg(self.as_ptr()))) }
     }
 
-    /// What kind of device it is.
+    /// The kind of the device.
     pub fn kind(&self) -> DeviceKind {
         // SAFETY: the device is registered.
         match unsafe { raw::ggml_backend_dev_type(self.as_ptr()) } {
@@ -84,12 +84,12 @@ impl Device {
         }
     }
 
-    /// True for what layers can be offloaded to.
+    /// Whether layers can be offloaded to it.
     pub fn is_gpu(&self) -> bool {
         matches!(self.kind(), DeviceKind::Gpu | DeviceKind::IntegratedGpu)
     }
 
-    /// Free and total bytes now. On CUDA the first question creates the driver's context on the device (107-555 MiB).
+    /// Free and total bytes now. On CUDA the first query creates the driver's context on the device (107-555 MiB).
     ///
     /// # Errors
     ///
@@ -104,21 +104,20 @@ impl Device {
         Ok(DeviceMemory { free: free as u64, total: total as u64 })
     }
 
-    /// Whether a model of which this device holds layers is memory-mapped under
-    /// [`LoadMode::Auto`](crate::LoadMode::Auto) (llama-model.cpp, `load_tensors`): not where device and host share
-    /// their memory, for most backends.
+    /// Whether a model with layers on this device is memory-mapped under [`LoadMode::Auto`](crate::LoadMode::Auto)
+    /// (llama-model.cpp, `load_tensors`). Most backends say no for a device that shares the host's memory.
     pub fn lets_files_be_mapped(&self) -> bool {
         self.props().is_some_and(|props| props.caps.mmap_support)
     }
 
-    /// Whether it has memory of the host that its driver pins. Where a device of a load has, the host's weights lie
+    /// Whether the device offers host memory that its driver pins. If a device of a load does, the host's weights lie
     /// there, or in plain memory where the file is mapped, and are never rearranged for the CPU (llama-model.cpp,
     /// `make_cpu_buft_list`).
     pub fn pins_host_memory(&self) -> bool {
         self.buffer_type(true).is_ok_and(|buft| !buft.is_null())
     }
 
-    /// The buffer type of its own memory, or of the host's that its driver pins.
+    /// The buffer type of the device's own memory, or with `pinned` of the host memory that its driver pins.
     pub(crate) fn buffer_type(&self, pinned: bool) -> Result<raw::ggml_backend_buffer_type_t, Error> {
         // SAFETY: the device is registered.
         shim::checked(|error| unsafe { raw::shim_device_buft(self.as_ptr(), pinned, error) })
@@ -136,7 +135,7 @@ impl Device {
         Some(props)
     }
 
-    /// The PCI address, such as `0000:01:00.0`; `None` where the backend knows none.
+    /// The PCI address, such as `0000:01:00.0`; `None` if the backend does not know it.
     pub fn pci_id(&self) -> Option<String> {
         let id = self.props()?.device_id;
         // SAFETY: NULL, or a string that lives as long as the device (ggml-backend.h, device_id).

@@ -1,8 +1,8 @@
-//! Embeddings: what a model says of its own, and the vectors of the last batch.
+//! Embeddings: a model's facts about its own, and the vectors of the last batch.
 //!
-//! A context made with [`ContextParams::embeddings`] yields vectors instead of logits. With a pooling there is one for
-//! each sequence of a batch, without one for each token. What is pooled is computed as one graph, since llama.cpp pools
-//! what one graph holds of a sequence.
+//! A context with [`ContextParams::embeddings`] yields vectors instead of logits: with pooling one for each sequence of
+//! a batch, without pooling one for each token. Pooled tokens are computed as one graph, because llama.cpp pools only
+//! the tokens of a sequence that one graph holds.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -15,35 +15,36 @@ use crate::model::Model;
 use crate::vocab::{Token, Vocab};
 use crate::{SeqId, raw, shim};
 
-/// What decides how a model embeds.
+/// The facts that decide how a model embeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EmbeddingShape {
     /// Elements of an embedding.
     pub n_embd_out: u32,
-    /// Scores that the model's classification head gives, if it has one that llama.cpp can read ([`Pooling::Rank`]).
+    /// Scores of the model's classification head, if it has a head that llama.cpp can read ([`Pooling::Rank`]).
     pub n_cls_out: Option<u32>,
-    /// Rows of the table of learned positions, if there is one: no position may be beyond (BERT, GPT-2).
+    /// Rows of the table of learned positions, if there is one; no position may lie beyond it (BERT, GPT-2).
     pub n_positions: Option<u32>,
-    /// The model's own pooling; `None` where the header states none, or one that llama.cpp does not know.
+    /// The model's own pooling. `None` if the header states none, or one that llama.cpp does not know.
     pub pooling: Option<Pooling>,
 }
 
-/// The tokens that a vocabulary puts around a text by itself.
+/// The tokens that a vocabulary puts around a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct AddedTokens {
-    /// Before it: `[CLS]` of BERT.
+    /// The token before the text: `[CLS]` of BERT.
     pub bos: Option<Token>,
-    /// After it. Where it is to be added and there is none, the separator stands for it, as in llama.cpp's server.
+    /// The token after the text. If one is required and the vocabulary has none, the separator takes its place, as in
+    /// llama.cpp's server.
     pub eos: Option<Token>,
-    /// After it, and between two texts: `[SEP]` of BERT.
+    /// The token after the text and between two texts: `[SEP]` of BERT.
     pub sep: Option<Token>,
 }
 
 impl Pooling {
     /// include/llama.h, `llama_pooling_type`.
-    fn of(native: i32) -> Option<Self> {
+    fn from_native(native: i32) -> Option<Self> {
         match native {
             raw::LLAMA_POOLING_TYPE_NONE => Some(Self::None),
             raw::LLAMA_POOLING_TYPE_MEAN => Some(Self::Mean),
@@ -56,7 +57,7 @@ impl Pooling {
 }
 
 impl Model {
-    /// What decides how the model embeds.
+    /// The facts that decide how the model embeds.
     pub fn embedding_shape(&self) -> EmbeddingShape {
         // SAFETY: the shim fills every field of the struct, whose all-zero state is valid.
         let shape = unsafe {
@@ -67,14 +68,14 @@ impl Model {
         let positive = |n: u32| Some(n).filter(|&n| n > 0);
         EmbeddingShape {
             n_embd_out: shape.n_embd_out,
-            // llama-context.cpp reads as many scores as the header says from what the head computes.
+            // llama-context.cpp reads as many scores from the head's output as the header says.
             n_cls_out: positive(shape.n_cls_out).filter(|&n| n == shape.n_head_out),
             n_positions: positive(shape.n_positions),
-            pooling: Pooling::of(shape.pooling),
+            pooling: Pooling::from_native(shape.pooling),
         }
     }
 
-    /// What a score of the classification head stands for, if the model says so.
+    /// The label of a score of the classification head, if the model states it.
     pub fn cls_label(&self, index: u32) -> Option<String> {
         // SAFETY: the model is loaded; llama.cpp checks the index, and the text lives as long as the model.
         let label = unsafe { raw::llama_model_cls_label(self.as_ptr(), index) };
@@ -88,7 +89,7 @@ impl Model {
 }
 
 impl Vocab {
-    /// The tokens that [`tokenize`](Self::tokenize) puts around a text where it is asked to.
+    /// The tokens that [`tokenize`](Self::tokenize) puts around a text with `add_special`.
     pub fn added_tokens(&self) -> AddedTokens {
         if !self.has_tokenizer() {
             return AddedTokens::default();
@@ -112,8 +113,8 @@ impl Vocab {
 }
 
 impl ContextParams {
-    /// Refuses a pooling that ends the process, or that would read past what the model computes. `n_ctx` and
-    /// `n_ubatch` are resolved.
+    /// Refuses a pooling that would end the process, or read past the model's output. `n_ctx` and `n_ubatch` are
+    /// resolved.
     pub(crate) fn check_pooling(&self, model: &Model, n_ctx: u32, n_ubatch: u32) -> Result<(), Error> {
         let shape = model.embedding_shape();
         let pooling = match self.pooling {
@@ -128,7 +129,7 @@ impl ContextParams {
             ));
         }
         // `graph_reserve` in llama-context.cpp reserves for a multiple of the sequences, and for as many outputs as
-        // there were tokens before.
+        // there were tokens before that.
         let n_tokens = n_ubatch.min(n_ctx.next_multiple_of(256));
         if pooling == Pooling::Mean && !n_tokens.is_multiple_of(self.n_seq_max) {
             return Err(Error::parameter(
@@ -142,13 +143,13 @@ impl ContextParams {
 }
 
 impl Context {
-    /// Whether it yields embeddings instead of logits.
+    /// Whether the context yields embeddings instead of logits.
     pub fn embeds(&self) -> bool {
         self.embeddings
     }
 
-    /// How the embeddings of a sequence are combined: as was asked for, else as the model says, else not at all. Never
-    /// [`Pooling::Unspecified`].
+    /// How the embeddings of a sequence are combined: as the parameters ask, otherwise as the model states, otherwise
+    /// not at all. Never [`Pooling::Unspecified`].
     pub fn pooling(&self) -> Pooling {
         self.pooling
     }
@@ -158,7 +159,7 @@ impl Context {
         self.embeddings && self.pooling != Pooling::None
     }
 
-    /// Elements of each vector: of an embedding, or with [`Pooling::Rank`] the scores.
+    /// Elements of each vector: those of an embedding, or the scores with [`Pooling::Rank`].
     pub fn embedding_width(&self) -> usize {
         let shape = self.model().embedding_shape();
         let width = match self.pooling {
@@ -168,7 +169,7 @@ impl Context {
         width as usize
     }
 
-    /// Tokens of the longest text that can be embedded: those of one graph, of a sequence, and of the positions that
+    /// Tokens of the longest text that can be embedded. The limits are one graph, one sequence, and the positions that
     /// the model has learned.
     pub fn longest_text(&self) -> u32 {
         let positions = self.model().embedding_shape().n_positions;
@@ -176,10 +177,10 @@ impl Context {
         graph.min(self.n_ctx_seq()).min(positions.unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Refuses a batch of which llama.cpp would pool parts.
+    /// Refuses a batch of which llama.cpp would pool only parts.
     pub(crate) fn check_embedded(&self, batch: &Batch) -> Result<(), Error> {
-        // llama-kv-cache.cpp, init_batch: with a cache of their own, sequences of different lengths are computed as
-        // several graphs; recurrent memory has one graph for each whole sequence.
+        // llama-kv-cache.cpp, init_batch: sequences with separate caches are computed as several graphs if their
+        // lengths differ; recurrent memory computes each whole sequence in one graph.
         let model = self.model();
         let shares = self.kv_unified() || model.is_recurrent() || model.is_hybrid();
         let splits = self.has_memory() && !shares && self.n_seq_max() > 1;
@@ -194,12 +195,12 @@ impl Context {
         Ok(())
     }
 
-    /// The embedding of a sequence of the last batch, of [`embedding_width`](Self::embedding_width)
-    /// elements. Not normalised.
+    /// The embedding of a sequence of the last batch, with [`embedding_width`](Self::embedding_width) elements. It is
+    /// not normalised.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] where the last batch did not hold the sequence, or nothing is pooled;
+    /// [`Error::InvalidParameter`] if the last batch did not hold the sequence, or nothing is pooled;
     /// [`Error::Poisoned`]; [`Error::Call`] when a device fails.
     pub fn embeddings_seq(&mut self, seq: SeqId) -> Result<&[f32], Error> {
         self.check_usable()?;
@@ -212,16 +213,16 @@ impl Context {
         // SAFETY: the context lives and is borrowed mutably.
         let row = shim::quick(|error| unsafe { raw::shim_embeddings_seq(self.as_ptr(), seq, error) });
         let row = self.embedding(row)?.ok_or_else(none)?;
-        // SAFETY: llama-context.cpp keeps a vector of so many elements for each sequence of the last batch; it stays
-        // until the next one, which the mutable borrow rules out.
+        // SAFETY: llama-context.cpp keeps a vector of `width` elements for each sequence of the last batch. It stays
+        // valid until the next batch, which the mutable borrow rules out.
         Ok(unsafe { std::slice::from_raw_parts(row.as_ptr(), width) })
     }
 
-    /// The embedding of token `index` of the last batch; -1 is the last. Not normalised.
+    /// The embedding of token `index` of the last batch; -1 is the last. It is not normalised.
     ///
     /// # Errors
     ///
-    /// As [`embeddings_seq`](Self::embeddings_seq), and where sequences are pooled.
+    /// As [`embeddings_seq`](Self::embeddings_seq), and [`Error::InvalidParameter`] if sequences are pooled.
     pub fn embeddings_ith(&mut self, index: i32) -> Result<&[f32], Error> {
         self.check_usable()?;
         let none = || Error::parameter("index", index, "the last batch has no such embedding");

@@ -1,4 +1,4 @@
-//! What can go wrong, with what llama.cpp said about it.
+//! Errors of the native layer, with what llama.cpp logged about them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::log::Captured;
 
-/// One of the few words that errors are made with. By another name, serde would borrow it from what it reads.
+/// One of the few fixed words in errors. Without this alias, serde would borrow it from its input.
 type Word = &'static str;
 
 /// An error of the native layer.
@@ -17,13 +17,14 @@ type Word = &'static str;
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[non_exhaustive]
 pub enum Error {
-    /// The native code was compiled for instructions that this CPU lacks; running it would be an illegal instruction.
+    /// The native code was compiled for instructions that this CPU lacks; running it would end in an illegal
+    /// instruction.
     #[error(
         "this program's llama.cpp was compiled for a CPU with {}; this one lacks {}: rebuild it here, or without the \
          `native` feature", .required.join(", "), .missing.join(", ")
     )]
     UnsupportedCpu { required: Vec<String>, missing: Vec<String> },
-    /// A parameter that llama.cpp would refuse, or that would end the process; by llama.cpp's name.
+    /// A parameter that llama.cpp would refuse, or that would end the process. It has llama.cpp's name.
     #[error("{name} is {value}: {reason}")]
     InvalidParameter {
         #[serde(deserialize_with = "word")]
@@ -43,7 +44,7 @@ pub enum Error {
     /// The progress callback returned `false`.
     #[error("loading {} was cancelled", .path.display())]
     LoadCancelled { path: PathBuf },
-    /// llama.cpp did not create the context. `n_ctx` is as it was asked for (0: the model's own).
+    /// llama.cpp did not create the context. `n_ctx` is the requested length (0: the model's own).
     #[error("cannot create a context of {n_ctx} tokens: {failure}")]
     ContextInit { n_ctx: u32, failure: Failure },
     /// The KV cache has no room for a batch of this size. Free a part of a sequence, or stop.
@@ -61,11 +62,11 @@ pub enum Error {
     /// The model has no vocabulary, so that text cannot be tokenised.
     #[error("the model carries no vocabulary (tokenizer.ggml.model is \"none\" or \"no_vocab\")")]
     NoVocabulary,
-    /// A long text needs a thread of its own to be tokenised, with more stack than others have, and there is none to be
-    /// had. `text` and `stack` are bytes.
+    /// Tokenising a long text needs a thread with more stack than usual, and the system started none. `text` and
+    /// `stack` are in bytes.
     #[error("tokenising {text} bytes needs a thread with {stack} bytes of stack: {reason}")]
     NoStack { text: usize, stack: usize, reason: String },
-    /// There is no token to choose from: a mask or a filter of one's own has left none.
+    /// No token is left to choose from: a mask or one of the caller's filters has removed all.
     #[error("none of the {n_tokens} tokens of the vocabulary is left to choose from")]
     NoCandidates { n_tokens: u32 },
     /// A call into llama.cpp failed.
@@ -75,17 +76,18 @@ pub enum Error {
         what: Word,
         failure: Failure,
     },
-    /// A saved state that does not belong here, or was altered.
+    /// A saved state that belongs to another model or cache, or was altered.
     #[error("cannot restore the saved state: {reason}")]
     State { reason: String },
-    /// There is no runtime that this program can open. The last, so that the others have one number in messages.
+    /// There is no runtime that this program can open. This variant is last, so that the others keep their numbers in
+    /// messages.
     #[cfg(feature = "prebuilt-runtime")]
     #[error(transparent)]
     Runtime(#[from] crate::runtime::Error),
 }
 
 impl Error {
-    /// Why a native call failed, where it was one.
+    /// Why a native call failed, if a native call caused the error.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Self::AdapterLoad { failure, .. } => Some(failure),
@@ -107,12 +109,12 @@ impl Error {
     }
 }
 
-/// Why a native call failed: its own message and the warnings and errors it logged.
+/// Why a native call failed: its own message, and the warnings and errors that it logged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Failure {
-    /// What kind of failure.
-    pub cause: Cause,
+    /// The kind of failure.
+    pub cause: FailureCause,
     /// One line: the exception, the assertion, or the last error that llama.cpp logged.
     pub reason: String,
     /// Warnings and errors that llama.cpp logged during the call, oldest first, at most 32 lines.
@@ -121,10 +123,10 @@ pub struct Failure {
     pub out_of_memory: Option<OutOfMemory>,
 }
 
-/// What kind of failure a [`Failure`] is.
+/// The kind of a [`Failure`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Cause {
+pub enum FailureCause {
     /// llama.cpp returned an error.
     Refused,
     /// A C++ exception.
@@ -140,7 +142,7 @@ pub enum Cause {
 pub struct OutOfMemory {
     /// ggml's name of the buffer type, such as `CUDA0` or `CPU`.
     pub buffer_type: String,
-    /// Bytes asked for.
+    /// Bytes that were requested.
     pub bytes: u64,
 }
 
@@ -156,8 +158,9 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Puts a native result together. `message` is the shim's, empty when llama.cpp merely returned an error.
-    pub(crate) fn new(cause: Cause, message: String, said: Captured) -> Self {
+    /// Makes a failure from a native result. `message` is the shim's; it is empty if llama.cpp merely returned an
+    /// error.
+    pub(crate) fn new(cause: FailureCause, message: String, said: Captured) -> Self {
         let out_of_memory = said.lines.iter().find_map(|line| failed_allocation(line));
         let reason = if message.is_empty() {
             said.first_error
@@ -166,13 +169,13 @@ impl Failure {
         } else {
             message
         };
-        // llama.cpp's own handlers catch it before the shim can.
-        let cause = if reason.ends_with("std::bad_alloc") { Cause::HostMemory } else { cause };
+        // llama.cpp's own handlers catch this exception before the shim can.
+        let cause = if reason.ends_with("std::bad_alloc") { FailureCause::HostMemory } else { cause };
         Self { cause, reason, log: said.lines, out_of_memory }
     }
 }
 
-/// Reads a word, and keeps it: there are as many as the source has.
+/// Reads a word and keeps it forever; the source has only a few.
 fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     static WORDS: Mutex<BTreeSet<Word>> = Mutex::new(BTreeSet::new());
     let read = String::deserialize(from)?;
@@ -208,14 +211,15 @@ mod tests {
     #[test]
     fn a_failed_allocation_is_read_from_ggmls_log_line() {
         let line = "alloc_tensor_range: failed to allocate CUDA0 buffer of size 123456";
-        let failure = Failure::new(Cause::Refused, String::new(), said(Some(line), &[line]));
+        let failure = Failure::new(FailureCause::Refused, String::new(), said(Some(line), &[line]));
         assert_eq!(failure.out_of_memory, Some(OutOfMemory { buffer_type: "CUDA0".into(), bytes: 123_456 }));
         assert_eq!(failure.to_string(), "out of memory: CUDA0 has no 123456 bytes free");
     }
 
     #[test]
     fn without_an_exception_the_first_error_is_the_reason_and_warnings_are_not() {
-        let failure = Failure::new(Cause::Refused, String::new(), said(Some("an error"), &["a warning", "an error"]));
+        let failure =
+            Failure::new(FailureCause::Refused, String::new(), said(Some("an error"), &["a warning", "an error"]));
         assert_eq!(failure.reason, "an error");
         assert_eq!(failure.log.len(), 2);
     }
@@ -223,7 +227,7 @@ mod tests {
     #[test]
     fn host_memory_that_ran_out_inside_llama_cpp_is_recognised() {
         let line = "llama_init_from_model: failed to initialize the context: std::bad_alloc";
-        let failure = Failure::new(Cause::Refused, String::new(), said(Some(line), &[line]));
-        assert_eq!(failure.cause, Cause::HostMemory);
+        let failure = Failure::new(FailureCause::Refused, String::new(), said(Some(line), &[line]));
+        assert_eq!(failure.cause, FailureCause::HostMemory);
     }
 }

@@ -1,7 +1,7 @@
-//! Does this CPU have the instructions that the native code was compiled for?
+//! Whether this CPU has the instructions that the native code was compiled for.
 
-/// What the build script recorded, of the native code that was linked or by the manifest of what was opened: names as
-/// `std::arch::is_*_feature_detected!` knows them.
+/// The required CPU features, as the build script recorded them for linked code, or as the manifest states them for an
+/// opened runtime. The names are those of `std::arch::is_*_feature_detected!`.
 pub(crate) fn required() -> impl Iterator<Item = &'static str> {
     let linked = env!("LLAMA_SYS_INSTRUCTION_SET").split(',').filter(|name| !name.is_empty());
     #[cfg(feature = "prebuilt-runtime")]
@@ -15,8 +15,8 @@ pub(crate) fn missing<'a>(required: impl Iterator<Item = &'a str>, has: impl Fn(
     required.filter(|name| !has(name)).map(str::to_owned).collect()
 }
 
-/// What of this CPU the native code makes no use of, of what speeds ggml up most; nothing where it is chosen at run
-/// time.
+/// Features of this CPU that would speed up ggml most and that the native code does not use. Empty where the code is
+/// chosen at run time.
 pub(crate) fn unused() -> impl Iterator<Item = &'static str> {
     #[cfg(target_arch = "x86_64")]
     const FAST: [&str; 6] = ["avx2", "fma", "f16c", "avxvnni", "avx512f", "avx512vnni"];
@@ -28,14 +28,14 @@ pub(crate) fn unused() -> impl Iterator<Item = &'static str> {
     FAST.into_iter().filter(move |name| !chosen_later && cpu_has(name) && !required().any(|compiled| compiled == *name))
 }
 
-/// Asks the CPU. Unknown names count as present: refusing to run on a guess would be worse.
+/// Asks the CPU. Unknown names count as present, because refusing to run on a guess would be worse.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn cpu_has(name: &str) -> bool {
     macro_rules! detect {
         ($($macro_name:tt $feature:tt,)+) => {
             match name {
                 $($feature => std::arch::is_x86_feature_detected!($feature),)+
-                // std knows no stable name for these: CPUID leaf 7, EDX (Intel SDM volume 2A, CPUID).
+                // std has no stable name for these: CPUID leaf 7, EDX (Intel SDM volume 2A, CPUID).
                 "amx-bf16" => cpuid_7_edx() & (1 << 22) != 0,
                 "amx-tile" => cpuid_7_edx() & (1 << 24) != 0,
                 "amx-int8" => cpuid_7_edx() & (1 << 25) != 0,
@@ -58,7 +58,7 @@ fn cpuid_7_edx() -> u32 {
     }
 }
 
-/// Asks the CPU. Unknown names count as present: refusing to run on a guess would be worse.
+/// Asks the CPU. Unknown names count as present, because refusing to run on a guess would be worse.
 #[cfg(target_arch = "aarch64")]
 pub(crate) fn cpu_has(name: &str) -> bool {
     macro_rules! detect {
@@ -96,7 +96,7 @@ mod tests {
     #[cfg(all(target_arch = "x86_64", feature = "native"))]
     #[test]
     fn a_native_build_records_more_than_nothing() {
-        // Every x86-64 compiler defines at least SSE3 or better for a native build on a CPU of this century.
+        // For a native build on any CPU of this century, an x86-64 compiler defines at least SSE3.
         assert!(required().count() > 0);
     }
 }

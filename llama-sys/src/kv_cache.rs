@@ -18,9 +18,10 @@ impl Context {
             .map(drop)
     }
 
-    /// Forgets the positions in `range` of one sequence. Returns `false` when the memory cannot do that: recurrent
-    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end. Those must have
-    /// been computed together with the one before them: llama.cpp does not check it, and the state would be another's.
+    /// Forgets the positions in `range` of one sequence. Returns `false` if the memory cannot do that: a recurrent
+    /// state can only forget a whole sequence, or up to [`n_rs_seq`](Self::n_rs_seq) tokens at its end. Those tokens
+    /// must have been computed together with the token before them; llama.cpp does not check that, and would restore a
+    /// wrong state.
     ///
     /// # Errors
     ///
@@ -39,8 +40,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence when every sequence has
-    /// a cache of its own (`kv_unified` off), which llama.cpp asserts against.
+    /// As [`Context::kv_seq_remove`], and [`Error::InvalidParameter`] for a part of a sequence if every sequence has a
+    /// separate cache (`kv_unified` off): llama.cpp fails an assertion then.
     pub fn kv_seq_copy(&mut self, source: SeqId, target: SeqId, range: Range<Position>) -> Result<(), Error> {
         self.check_seq(source)?;
         self.check_seq(target)?;
@@ -62,8 +63,8 @@ impl Context {
         .map(drop)
     }
 
-    /// Moves the positions in `range` of a sequence by `delta`. The keys are turned at the next decode, or by
-    /// [`kv_update`](Self::kv_update). Cells that another sequence has too move for that one as well.
+    /// Moves the positions in `range` of a sequence by `delta`. The keys are rotated at the next decode, or by
+    /// [`kv_update`](Self::kv_update). Cells that another sequence shares move for it as well.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl Context {
         if !self.kv_can_shift() {
             return Err(Error::parameter("delta", delta, "this model's memory cannot shift positions"));
         }
-        // The last position that there is moves too.
+        // The last existing position moves too.
         let last = self.kv_seq_end(seq)?.unwrap_or(0).min(range.end);
         let moved = |position: Position| position.checked_add(delta).filter(|moved| *moved >= 0);
         if moved(range.start).is_none() || moved(last).is_none() {
@@ -88,19 +89,19 @@ impl Context {
         .map(drop)
     }
 
-    /// Carries out copies and shifts that are pending. At the next decode llama.cpp would only log that one of them
-    /// failed, and compute with wrong keys.
+    /// Carries out pending copies and shifts. At the next decode llama.cpp would only log their failure, and compute
+    /// with wrong keys.
     ///
     /// # Errors
     ///
-    /// [`Error::Poisoned`]; [`Error::Call`] where a buffer finds no room: the context is unusable from then on.
+    /// [`Error::Poisoned`]; [`Error::Call`] if a buffer does not fit: the context is unusable from then on.
     pub fn kv_update(&mut self) -> Result<(), Error> {
         // SAFETY: the context lives and is borrowed mutably, and has a memory.
         self.memory_call("updating the KV cache", |ctx, error| unsafe { raw::shim_memory_update(ctx, error) }).map(drop)
     }
 
-    /// Whether moving positions rotates keys and changes them no further: with YaRN's factors each shift scales all of
-    /// the cache too, sequences that were not moved included (ggml-cpu/ops.cpp, `rope_yarn`).
+    /// Whether moving positions only rotates the keys. With YaRN's factors each shift also scales the whole cache,
+    /// including sequences that were not moved (ggml-cpu/ops.cpp, `rope_yarn`).
     pub fn rope_only_rotates(&self) -> bool {
         // SAFETY: the context lives.
         unsafe { raw::shim_context_rope_only_rotates(self.as_ptr()) }
@@ -108,18 +109,18 @@ impl Context {
 
     /// Whether positions can be shifted (`llama_memory_can_shift`).
     pub fn kv_can_shift(&self) -> bool {
-        // SAFETY: the context lives; NULL memory (encoders) is answered with false (llama-context.cpp).
+        // SAFETY: the context lives; for a NULL memory (encoders) the answer is false (llama-context.cpp).
         unsafe {
             let memory = raw::llama_get_memory(self.as_ptr());
             !memory.is_null() && raw::llama_memory_can_shift(memory)
         }
     }
 
-    /// Forgets what has left the sliding window of a sequence, in the layers whose cache is that of a window
-    /// (`swa_full` off).
+    /// Forgets the positions that have left the sliding window of a sequence, in the layers whose cache is limited to a
+    /// window (`swa_full` off).
     ///
-    /// llama.cpp writes over such cells by itself, but not over those that [several sequences](Self::kv_seq_copy) have
-    /// (llama-kv-cache.cpp, find_slot): with `kv_unified` they may take all the places there are.
+    /// llama.cpp overwrites such cells by itself, except cells that [several sequences](Self::kv_seq_copy) share
+    /// (llama-kv-cache.cpp, find_slot). With `kv_unified` those may fill the whole cache.
     ///
     /// # Errors
     ///
@@ -143,9 +144,9 @@ impl Context {
         Ok(last.map(|last| last.saturating_add(1)))
     }
 
-    /// The first position of a sequence that is held; `None` when it is empty. Not 0 where a sliding window has passed
-    /// on: all from this position to the [last](Self::kv_seq_end) are held (llama-kv-cache.cpp, apply_ubatch), and what
-    /// was before is lost.
+    /// The first position of a sequence that the cache holds; `None` when the sequence is empty. It is above 0 once a
+    /// sliding window has moved on: the positions from here to the [last](Self::kv_seq_end) are held
+    /// (llama-kv-cache.cpp, apply_ubatch), and the earlier ones are lost.
     ///
     /// # Errors
     ///
@@ -154,7 +155,7 @@ impl Context {
         self.position(seq, raw::llama_memory_seq_pos_min)
     }
 
-    /// A position that llama.cpp knows of a sequence; `None` for an empty one.
+    /// A position of a sequence that llama.cpp reports; `None` for an empty sequence.
     fn position(
         &self,
         seq: SeqId,

@@ -1,10 +1,10 @@
 //! llama.cpp, safely: our own build of it, raw bindings, and one safe noun per module.
 //!
-//! What flows in: paths, parameters, tokens. What flows out: logits, tokens, bytes per device, typed [`Error`]s that
-//! carry what llama.cpp logged. Three rules hold everywhere:
+//! It takes paths, parameters and tokens, and returns logits, tokens, bytes per device, and typed [`Error`]s that carry
+//! llama.cpp's log. Three rules hold everywhere:
 //!
-//! - Handles hold `Arc`s of what they need, so users write no lifetimes; `Send` and `Sync` are asserted exactly where
-//!   llama.cpp allows them.
+//! - Handles hold `Arc`s of the objects that they need, so users write no lifetimes. `Send` and `Sync` are asserted
+//!   exactly where llama.cpp allows them.
 //! - Every call that can throw goes through the C++ shim (`native/`), which also turns most of llama.cpp's assertions
 //!   into errors while nothing computes.
 //! - An argument that would end the process is refused before the call.
@@ -79,7 +79,7 @@ pub use context::{AbortHandle, Context};
 pub use context_params::{ContextParams, FlashAttention, Mtp, Pooling};
 pub use device::{Device, DeviceKind, DeviceMemory};
 pub use embeddings::{AddedTokens, EmbeddingShape};
-pub use error::{Cause, Error, Failure, OutOfMemory};
+pub use error::{Error, Failure, FailureCause, OutOfMemory};
 pub use log::quietly;
 pub use measure::{Bench, LinkTiming, Operation, Timing};
 pub use memory::{BufferUse, MemoryBreakdown, TensorPlace};
@@ -99,10 +99,10 @@ pub use threadpool::attach_threads;
 pub use video_memory::{VideoMemory, VideoMemoryUse};
 pub use vocab::{Token, Vocab, WeakVocab};
 
-/// What the bindings and the native code are made from: a runtime of another build is not opened.
+/// A hash of the bindings and of the native code. A runtime of another build is not opened.
 pub const BUILD: &str = env!("LLAMA_SYS_BUILD");
 
-/// Processor, system and C library that this was compiled for, as runtimes name them: `x86_64-linux-gnu`.
+/// The processor, system and C library that this was compiled for, in the notation of runtimes: `x86_64-linux-gnu`.
 pub const TARGET: &str = env!("LLAMA_SYS_TARGET");
 
 /// A sequence in the KV cache: 0 up to `n_seq_max` of the context.

@@ -1,8 +1,8 @@
-//! llama.cpp's log, into `tracing`, and captured for errors.
+//! llama.cpp's log: passed on to `tracing`, and captured for errors.
 //!
-//! Nothing is printed unless the application installs a subscriber. The target is the ggml module that speaks
-//! (`ggml::cuda`, `ggml::vulkan`, ...; `llama` for the rest). llama.cpp's INFO is chatty by an application's measure
-//! and becomes DEBUG.
+//! Nothing is printed unless the application installs a subscriber. The target is the ggml module that logs
+//! (`ggml::cuda`, `ggml::vulkan`, ...; `llama` for the rest). llama.cpp logs too much at INFO for an application, so
+//! INFO becomes DEBUG.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -13,25 +13,25 @@ use tracing::level_filters::LevelFilter;
 
 use crate::raw;
 
-/// Lines kept per captured call: enough for the chain of "failed to ..." lines of any one failure.
+/// Lines kept for each captured call: enough for the chain of "failed to ..." lines of any one failure.
 const CAPTURED_LINES: usize = 32;
 
 #[derive(Default)]
 struct ThreadLog {
-    /// How many [`quietly`] are in progress: nothing goes to `tracing` then.
+    /// The number of [`quietly`] calls in progress; meanwhile nothing goes to `tracing`.
     quiet: usize,
-    /// A line that has not ended yet, with the level it began with.
+    /// A line that has not ended yet, with its level.
     partial: Option<(Level, String)>,
     /// One per capture in progress, innermost last.
     captures: Vec<Captured>,
 }
 
-/// What llama.cpp said during a call.
+/// llama.cpp's log during a call.
 #[derive(Default)]
 pub(crate) struct Captured {
     /// Warnings and errors, oldest first.
     pub(crate) lines: Vec<String>,
-    /// The first line that was an error: later ones say that the caller failed too.
+    /// The first line that is an error. Later ones say only that the caller failed too.
     pub(crate) first_error: Option<String>,
 }
 
@@ -42,7 +42,7 @@ thread_local! {
 /// Routes llama.cpp's and ggml's log here.
 pub(crate) fn install() {
     // SAFETY: llama_log_set also sets ggml's logger (llama.cpp `llama_log_set`); `on_log` is a plain function that
-    // never unwinds. Called once, from `Backend::init`, before anything else of llama.cpp runs.
+    // never unwinds. Called once, from `Backend::init`, before any other function of llama.cpp runs.
     unsafe { raw::llama_log_set(Some(on_log), std::ptr::null_mut()) };
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn capture<T>(f: impl FnOnce() -> T) -> (T, Captured) {
     (value, end())
 }
 
-// Not once more for each `f`, as the compiler else has them.
+// Prevents a copy of this code for each `f`.
 #[inline(never)]
 fn begin() {
     LOG.with_borrow_mut(|log| log.captures.push(Captured::default()));
@@ -64,11 +64,11 @@ fn end() -> Captured {
     LOG.with_borrow_mut(|log| log.captures.pop().unwrap_or_default())
 }
 
-/// Runs `f`, and keeps what llama.cpp logs on this thread meanwhile out of `tracing`. Errors still carry it.
+/// Runs `f`, and keeps llama.cpp's log on this thread out of `tracing` meanwhile. Errors still carry it.
 ///
-/// For questions that are asked often and of which nobody wants to read: a load without data logs some thousand lines.
+/// For frequent queries whose log nobody wants to read: a load without data logs some thousand lines.
 pub fn quietly<T>(f: impl FnOnce() -> T) -> T {
-    /// Ends the silence, also when `f` panics.
+    /// Ends the silence, even if `f` panics.
     struct Silence;
     impl Drop for Silence {
         fn drop(&mut self) {
@@ -100,7 +100,7 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
             return;
         }
         let text = text.to_string_lossy();
-        // During a thread's destruction the slot may be gone; the line is lost then, which nobody can see.
+        // During a thread's destruction the slot may be gone; the line is lost then, which nobody can notice.
         let finished = LOG.try_with(|log| {
             let Ok(mut log) = log.try_borrow_mut() else {
                 return Vec::new();
@@ -114,10 +114,10 @@ unsafe extern "C" fn on_log(level: raw::ggml_log_level, text: *const c_char, _: 
     });
 }
 
-/// Whether a piece of text is a whole line that nobody would see: neither an error's nor a subscriber's. Most lines
-/// are, so this comes before all work on them.
+/// Whether a piece of text is a whole line that neither an error nor a subscriber wants. Most lines are, so this test
+/// comes before all other work.
 fn unheard(level: Option<Level>, text: &CStr) -> bool {
-    // The more a level says, the greater it is.
+    // More verbose levels compare as greater.
     let Some(level) = level.filter(|level| *level > Level::WARN && text.to_bytes().ends_with(b"\n")) else {
         return false;
     };
@@ -131,7 +131,7 @@ fn unheard(level: Option<Level>, text: &CStr) -> bool {
 }
 
 impl ThreadLog {
-    /// Adds a piece of text and returns the lines that it completes. `None` continues the line before.
+    /// Adds a piece of text and returns the lines that it completes. `None` continues the previous line.
     fn append(&mut self, level: Option<Level>, text: &str) -> Vec<(Level, String)> {
         let mut finished = Vec::new();
         for piece in text.split_inclusive('\n') {
@@ -163,7 +163,7 @@ impl ThreadLog {
     }
 }
 
-/// `tracing` wants a static target, so the modules are listed.
+/// `tracing` requires a static target, so the modules are listed.
 fn emit(level: Level, line: &str) {
     macro_rules! with_target {
         ($target:literal) => {
@@ -218,7 +218,7 @@ mod tests {
         let lines = log.append(None, "line\nnext\n");
         assert_eq!(lines[0], (Level::WARN, "half a line".to_owned()));
         assert_eq!(lines[1].1, "next");
-        // llama.cpp's progress bar is none.
+        // The dots of llama.cpp's progress bar are no line.
         assert!(log.append(Some(Level::DEBUG), "......\n").is_empty());
     }
 

@@ -1,5 +1,5 @@
-//! How long ggml's own operations take on a device: as a graph of llama.cpp's has them, with their data where a
-//! load would put it.
+//! How long ggml's own operations take on a device, in graphs like llama.cpp's and with their data where a load would
+//! put it.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -8,69 +8,68 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::{Backend, raw, shim};
 
-/// A device that is open to be measured.
+/// A device that is open for measurements.
 #[derive(Debug)]
 pub struct Bench {
     raw: NonNull<raw::shim_bench>,
 }
 
-// SAFETY: a ggml backend belongs to no thread (llama.cpp moves contexts, and their backends with them, between
-// threads), and `Bench` is used through `&mut` alone.
+// SAFETY: a ggml backend belongs to no thread (llama.cpp moves contexts with their backends between threads), and
+// `Bench` is used only through `&mut`.
 unsafe impl Send for Bench {}
 
-/// One of ggml's operations. Sizes are elements; `n_tokens` are computed at once.
+/// One of ggml's operations. Sizes are in elements; `n_tokens` are computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are llama.cpp's")]
 pub enum Operation {
     /// Tokens through a matrix (`MUL_MAT`). The type is ggml's number.
     Matrix { type_id: u32, n_in: u32, n_out: u32, n_tokens: u32 },
-    /// Tokens through the experts that they use (`MUL_MAT_ID`), each of which is such a matrix.
+    /// Tokens through the experts that they use (`MUL_MAT_ID`), each of them a matrix of this size.
     Experts { type_id: u32, n_in: u32, n_out: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
     /// Fused attention (`FLASH_ATTN_EXT`) of tokens that see all `n_kv` cells.
     Attention { type_id: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_kv: u32, n_tokens: u32 },
-    /// What a block computes beside its matrices and its attention: norms, rotations, writes to the cache, an
+    /// A block's other computations, without its matrices and its attention: norms, rotations, writes to the cache, an
     /// activation, sums.
     Block { type_id: u32, n_embd: u32, n_ff: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_tokens: u32 },
-    /// What a block computes to choose experts and to add up their results.
+    /// A block's computations to choose experts and to add up their results.
     Routing { n_embd: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
 }
 
-/// How long a graph took, and what it read.
+/// How long a graph took, and how much it read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// The lower quartile of several times: what other programs do meanwhile only makes them longer.
+    /// The lower quartile of several runs, because other programs can only lengthen them.
     pub graph: Duration,
-    /// Bytes of weights, or of keys and values, that it reads.
+    /// Bytes of weights, or of keys and values, that the graph reads.
     pub bytes: u64,
 }
 
-/// How long the way to a device and back takes.
+/// How long transfers to a device and back take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkTiming {
     /// A copy from the host's plain memory to the device.
     pub upload: Duration,
     /// A copy from the device.
     pub download: Duration,
-    /// A token's activations there, an operation on them, and back.
+    /// A token's activations to the device, an operation on them, and the way back.
     pub crossing: Duration,
 }
 
 #[allow(clippy::unnecessary_cast, reason = "C's enumerations are signed on Windows")]
 const F32: u32 = raw::GGML_TYPE_F32 as u32;
-/// The largest size of any kind: products of three stay within 64 bits.
+/// The largest size of any kind: products of three sizes stay within 64 bits.
 const MAX_SIZE: u32 = 1 << 20;
 
 /// Nodes that a graph may have (native/rates.cpp, `max_tensors`).
 const MAX_NODES: u64 = 8192;
 
 impl Bench {
-    /// Opens a device. Where it is the CPU it computes with so many threads, with weights that were rearranged for its
-    /// instruction set if `repack` is true: a load does that unless a GPU of it [pins host
-    /// memory](Device::pins_host_memory).
+    /// Opens a device. The CPU computes with `threads` threads. With `repack` its weights are rearranged for its
+    /// instruction set, which a load does unless one of its GPUs [pins host memory](Device::pins_host_memory).
     ///
     /// # Errors
     ///
-    /// [`Error::Call`] where the device does not open; [`Error::InvalidParameter`] for no thread.
+    /// [`Error::Call`] if the device does not open; [`Error::InvalidParameter`] for 0 threads.
     pub fn new(device: &Device, threads: u32, repack: bool) -> Result<Self, Error> {
         Backend::init()?;
         let n_threads = i32::try_from(threads).ok().filter(|&n| n > 0);
@@ -81,23 +80,23 @@ impl Bench {
             unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, repack, error) }
         })
         .map_err(|failure| Error::Call { what: "opening a device to measure it", failure })?;
-        // The shim returns NULL with an error alone.
+        // The shim returns NULL only with an error.
         let raw = NonNull::new(bench).expect("a bench or an error");
         Ok(Self { raw })
     }
 
-    /// Computes a graph that has the operation so many times, each with weights or a cache of its own, again and again
-    /// for that long, and at least once. `None` where the device has no such operation, or no memory for it.
+    /// Computes a graph that contains the operation `n_repeat` times, each with its own weights or cache. Repeats that
+    /// for `budget`, at least once. `None` if the device does not have this operation, or no memory for it.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for sizes that cannot be; [`Error::Call`] where the device fails.
+    /// [`Error::InvalidParameter`] for impossible sizes; [`Error::Call`] if the device fails.
     pub fn time(&mut self, operation: &Operation, n_repeat: u32, budget: Duration) -> Result<Option<Timing>, Error> {
         let native = operation.to_native(n_repeat)?;
         let mut timing = raw::shim_timing { graph_ns: 0, bytes: 0 };
         let budget = nanoseconds(budget);
         let done = shim::checked(|error| {
-            // SAFETY: the bench is open, and every pointer is valid. `to_native` has checked what ggml asserts: whole
+            // SAFETY: the bench is open, and every pointer is valid. `to_native` has checked ggml's assertions: whole
             // blocks, and heads that share keys evenly (ggml.c, ggml_new_tensor, ggml_flash_attn_ext).
             unsafe {
                 let (native, timing) = (&raw const native, &raw mut timing);
@@ -109,12 +108,12 @@ impl Bench {
             .then(|| Timing { graph: Duration::from_nanos(timing.graph_ns), bytes: timing.bytes }))
     }
 
-    /// Copies so many bytes to the device and back, and hands `width` activations over, for that long in all. `None`
-    /// where there is no memory for it.
+    /// Copies `bytes` bytes to the device and back, and hands over `width` activations, for `budget` in all. `None` if
+    /// there is no memory for it.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for sizes that cannot be; [`Error::Call`] where the device fails.
+    /// [`Error::InvalidParameter`] for impossible sizes; [`Error::Call`] if the device fails.
     pub fn link(&mut self, bytes: u32, width: u32, budget: Duration) -> Result<Option<LinkTiming>, Error> {
         if bytes == 0 || width == 0 || width > MAX_SIZE {
             let given = format!("{bytes} bytes, {width} activations");
@@ -147,7 +146,7 @@ impl Drop for Bench {
 
 impl Operation {
     fn to_native(self, n_repeat: u32) -> Result<raw::shim_operation, Error> {
-        // The kind, the type, what rows of it have to be made of, and the sizes: of matrices, experts and heads.
+        // The kind, the type, the unit that rows must be a multiple of, and the sizes: of matrices, experts and heads.
         let (kind, type_id, row, [n_in, n_out], [n_expert, n_used], [head_size, n_head, n_head_kv, n_kv], n_tokens) =
             match self {
                 Self::Matrix { type_id, n_in, n_out, n_tokens } => {
@@ -187,7 +186,7 @@ impl Operation {
         if n_used > n_expert || n_head % n_head_kv != 0 {
             return wrong("experts are used that are there, and heads share keys evenly");
         }
-        // Twenty for a block; a sum for each expert, and its view.
+        // Twenty nodes for a block; for each expert a sum and its view.
         let nodes = u64::from(n_repeat) * (20 + 2 * u64::from(n_used));
         if nodes > MAX_NODES || head_size % 2 != 0 && kind == raw::SHIM_OPERATION_BLOCK {
             return wrong("it makes too large a graph, or turns half a pair");

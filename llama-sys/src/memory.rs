@@ -1,4 +1,4 @@
-//! The bytes that a context and its model take, per buffer type: llama.cpp's own account.
+//! The bytes that a context and its model take for each buffer type, by llama.cpp's own account.
 
 use crate::context::Context;
 use crate::device::{Device, DeviceKind, owned};
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::{raw, shim};
 
-/// What one buffer type holds, in bytes.
+/// Bytes of one buffer type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferUse {
@@ -14,9 +14,9 @@ pub struct BufferUse {
     pub buffer_type: String,
     /// The device that it belongs to.
     pub device: Option<Device>,
-    /// The memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
+    /// Whether the memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
     pub on_host: bool,
-    /// ggml calls it a host buffer: plain or pinned memory that any device may read, which repacked weights are not.
+    /// Whether ggml calls it a host buffer: plain or pinned memory that any device may read. Repacked weights are none.
     pub is_host_buffer: bool,
     /// Weights.
     pub model: u64,
@@ -24,16 +24,16 @@ pub struct BufferUse {
     pub context: u64,
     /// Compute buffers.
     pub compute: u64,
-    /// LoRA adapters of the model, and the context's control vector. They are in no account of llama.cpp's, so
-    /// [`total`](Self::total) leaves them out.
+    /// LoRA adapters of the model, and the context's control vector. llama.cpp's account leaves them out, and so does
+    /// [`total`](Self::total).
     pub adapters: u64,
-    /// The buffer that logits and embeddings are returned in, as large as it grows when as many outputs as allowed are
-    /// asked for. It is in no account of llama.cpp's, so [`total`](Self::total) leaves it out.
+    /// The buffer that returns logits and embeddings, at the size that it reaches with the most outputs allowed.
+    /// llama.cpp's account leaves it out, and so does [`total`](Self::total).
     pub output: u64,
 }
 
 impl BufferUse {
-    /// Weights, context and compute together: what llama.cpp's own account says.
+    /// Weights, context and compute together, as in llama.cpp's own account.
     pub fn total(&self) -> u64 {
         self.model + self.context + self.compute
     }
@@ -43,13 +43,13 @@ impl BufferUse {
         // SAFETY: a registered buffer type with a NUL-terminated name.
         let buffer_type = unsafe { owned(raw::ggml_backend_buft_name(buft)) };
         let device = Device::from_raw(device);
-        // CPU_REPACK calls itself no host buffer but lies in host memory: llama.cpp's own fit forgets it.
+        // CPU_REPACK does not call itself a host buffer, but lies in host memory: llama.cpp's own fit forgets that.
         let on_host = is_host_buffer || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
         Self { buffer_type, device, on_host, is_host_buffer, ..Self::default() }
     }
 }
 
-/// Every buffer type that a context and its model use. What a driver takes for itself is not in it.
+/// Every buffer type that a context and its model use. The driver's own memory is not included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryBreakdown {
     /// One row per buffer type, by name.
@@ -67,7 +67,7 @@ impl MemoryBreakdown {
         self.rows.iter().filter(|row| row.on_host)
     }
 
-    /// Adds what another context of the same model takes: its weights and adapters are here already.
+    /// Adds the bytes of another context of the same model, whose weights and adapters are counted already.
     pub fn add_context(&mut self, other: &Self) {
         for row in &other.rows {
             let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
@@ -84,18 +84,19 @@ impl MemoryBreakdown {
 }
 
 impl Context {
-    /// The bytes that this context and its model take; with `no_alloc`, those they would take.
+    /// The bytes that this context and its model take, or with `no_alloc` would take.
     ///
-    /// llama.cpp's own account of a `no_alloc` context leaves out what is reserved after the first prompt, and counts a
-    /// compute buffer that two backends share twice; both are corrected here (native/shim.cpp, `reserve_the_rest`).
+    /// llama.cpp's own account of a `no_alloc` context leaves out the buffers that are reserved after the first prompt,
+    /// and counts a compute buffer twice if two backends share it. Both are corrected here (native/shim.cpp,
+    /// `reserve_the_rest`).
     ///
     /// # Errors
     ///
     /// [`Error::Call`].
     pub fn memory_breakdown(&self) -> Result<MemoryBreakdown, Error> {
         let rows = shim::checked(|error| {
-            // SAFETY: the context lives, on this thread alone (it is no `Sync`), so that one without data may be
-            // reserved again; the shim writes as many rows as there is room for, and returns 0 where it fails.
+            // SAFETY: the context lives, on this thread alone (it is not `Sync`), so a context without data may be
+            // reserved again. The shim writes at most as many rows as there is room for, and returns 0 if it fails.
             unsafe { shim::list(|rows, room| raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)) }
         })
         .map_err(|failure| Error::Call { what: "reading the memory breakdown", failure })?;
@@ -129,13 +130,13 @@ pub struct TensorPlace {
     pub name: String,
     /// ggml's name of the buffer type.
     pub buffer_type: String,
-    /// Plain or pinned host memory: what a load that maps the file maps instead (llama-model-loader.cpp,
-    /// `create_tensor`). Not so where weights are repacked.
+    /// Plain or pinned host memory. A load that maps the file maps these tensors instead (llama-model-loader.cpp,
+    /// `create_tensor`). False for repacked weights.
     pub on_host: bool,
 }
 
 impl Model {
-    /// Where every tensor lies, or with `no_alloc` would. A tensor that is used on two devices is listed for both.
+    /// Where every tensor lies, or with `no_alloc` would lie. A tensor in use on two devices is listed for both.
     pub fn tensor_places(&self) -> Vec<TensorPlace> {
         self.list_tensors()
             .iter()

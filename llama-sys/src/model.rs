@@ -14,19 +14,19 @@ use crate::model_params::{ModelParams, Storage};
 use crate::vocab::Vocab;
 use crate::{raw, shim};
 
-/// Shapes of a model that decide what a context may ask for.
+/// Facts about a model's shape that limit the parameters of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelShape {
-    /// Blocks, nextn blocks included.
+    /// Blocks, including prediction blocks.
     pub n_layer: u32,
-    /// Experts per mixture-of-experts layer; 0 for dense models.
+    /// Experts of each mixture-of-experts layer; 0 for dense models.
     pub n_expert: u32,
-    /// Greatest common divisor over the layers of the K head width; 0 without attention.
+    /// The greatest common divisor of the layers' widths of a K head; 0 without attention.
     pub head_k: u32,
-    /// The same for V.
+    /// The same for V heads.
     pub head_v: u32,
-    /// Attention looks back only.
+    /// Whether attention only looks back.
     pub causal: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Model {
     inner: Arc<Inner>,
 }
 
-/// A model that is not kept loaded by it.
+/// A handle that does not keep the model loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct WeakModel {
     inner: Weak<Inner>,
@@ -51,21 +51,21 @@ impl WeakModel {
 struct Inner {
     raw: NonNull<raw::llama_model>,
     path: PathBuf,
-    /// Without data: nothing may be computed.
+    /// Whether the model has no data, so that nothing may be computed.
     no_alloc: bool,
     vocab_only: bool,
-    /// With the blocks that predict further tokens, if there are any.
+    /// Whether prediction blocks were loaded, if there are any.
     load_mtp: bool,
     devices: Vec<Device>,
     /// Guards the model's list of adapters, which contexts read while they reserve their graphs (llama-context.cpp,
     /// `graph_max_nodes`).
     adapters: RwLock<()>,
-    /// llama.cpp keeps the pointers of its parameters.
+    /// Keeps the memory alive that the parameters point to; llama.cpp keeps the pointers.
     _storage: Storage,
 }
 
 // SAFETY: after loading, llama.cpp only reads a model (every use goes through `const llama_model &`); contexts on
-// several threads share one, as its own server does.
+// several threads share a model, as in its own server.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -84,13 +84,13 @@ struct Progress {
 }
 
 impl Model {
-    /// Loads a GGUF file; of a split one, the first part.
+    /// Loads a GGUF file; for a split model, give the first file.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for what llama.cpp would abort on, [`Error::Unreadable`] for a path without a
-    /// readable file, [`Error::LoadCancelled`], and [`Error::ModelLoad`] with the reason for everything else;
-    /// [`Error::out_of_memory`] says which allocation failed.
+    /// [`Error::InvalidParameter`] for parameters that llama.cpp would abort on, [`Error::Unreadable`] for a path
+    /// without a readable file, [`Error::LoadCancelled`], and [`Error::ModelLoad`] with the reason for every other
+    /// failure; [`Error::out_of_memory`] says which allocation failed.
     ///
     /// # Panics
     ///
@@ -98,7 +98,7 @@ impl Model {
     pub fn load(path: impl AsRef<Path>, mut params: ModelParams) -> Result<Self, Error> {
         let path = path.as_ref();
         let backend = Backend::init()?;
-        // llama.cpp walks through ggml's registry all along.
+        // llama.cpp reads ggml's registry throughout the load.
         let _unchanged = crate::sim::registry::reading();
         params.check(backend)?;
         readable(path)?;
@@ -135,7 +135,7 @@ impl Model {
         Ok(Self::adopt(raw, path, &params, storage))
     }
 
-    /// Takes what llama.cpp has just loaded with these parameters.
+    /// Takes over a model that llama.cpp has just loaded with these parameters.
     pub(crate) fn adopt(raw: NonNull<raw::llama_model>, path: &Path, params: &ModelParams, storage: Storage) -> Self {
         let model = raw.as_ptr();
         // SAFETY: the model is loaded; indices below the count.
@@ -174,13 +174,13 @@ impl Model {
         adapters.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether both are handles of one load.
+    /// Whether both are handles of the same load.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// How many hold the model, this handle included: clones, and the contexts, vocabularies, samplers with a grammar
-    /// and adapters made of them. It is freed when the last of them is dropped.
+    /// The number of handles that keep the model loaded, including this one: clones, contexts, vocabularies, adapters,
+    /// and samplers with a grammar. The model is freed when the last of them is dropped.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.inner)
     }
@@ -194,7 +194,7 @@ impl Model {
         &self.inner.path
     }
 
-    /// True when it was loaded with `no_alloc`: it has sizes but no data.
+    /// Whether the model was loaded with `no_alloc`: it has sizes but no data.
     pub fn is_no_alloc(&self) -> bool {
         self.inner.no_alloc
     }
@@ -203,7 +203,7 @@ impl Model {
         self.inner.vocab_only
     }
 
-    /// The devices that it was distributed over, the host excepted.
+    /// The devices that hold parts of the model, without the host.
     pub fn devices(&self) -> &[Device] {
         &self.inner.devices
     }
@@ -213,7 +213,7 @@ impl Model {
         Vocab::new(self.clone())
     }
 
-    /// Shapes that decide what a context may ask for.
+    /// Facts about the shape that limit the parameters of a context.
     pub fn shape(&self) -> ModelShape {
         // SAFETY: the shim fills every field of the struct, whose all-zero state is valid.
         let shape = unsafe {
@@ -236,7 +236,7 @@ impl Model {
         unsafe { raw::llama_model_n_ctx_train(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
-    /// Blocks that predict further tokens and are loaded ([`ModelParams::load_mtp`]).
+    /// Blocks that predict further tokens, if they are loaded ([`ModelParams::load_mtp`]).
     pub fn n_layer_nextn(&self) -> u32 {
         if !self.inner.load_mtp {
             return 0;
@@ -245,7 +245,7 @@ impl Model {
         unsafe { raw::llama_model_n_layer_nextn(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
-    /// Blocks, without those that only predict further tokens: llama.cpp's `n_layer`.
+    /// Blocks without the prediction blocks: llama.cpp's `n_layer`.
     pub fn n_layer(&self) -> u32 {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_n_layer(self.as_ptr()) }.try_into().unwrap_or(0)
@@ -293,7 +293,7 @@ impl Model {
         unsafe { raw::llama_model_has_encoder(self.as_ptr()) }
     }
 
-    /// True for models with a decoder: those that generate.
+    /// True for models with a decoder, which can generate.
     pub fn has_decoder(&self) -> bool {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_has_decoder(self.as_ptr()) }
@@ -305,13 +305,13 @@ impl Model {
         unsafe { raw::llama_model_is_diffusion(self.as_ptr()) }
     }
 
-    /// Tokens of the sliding window, in the layers that have one; 0 without.
+    /// Tokens of the sliding window, in the layers that have one; 0 without a window.
     pub fn n_swa(&self) -> u32 {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_n_swa(self.as_ptr()) }.try_into().unwrap_or(0)
     }
 
-    /// True for Mamba, RWKV and their kin, whose state is no list of positions.
+    /// True for Mamba, RWKV and similar models, whose state is not a list of positions.
     pub fn is_recurrent(&self) -> bool {
         // SAFETY: the model is loaded.
         unsafe { raw::llama_model_is_recurrent(self.as_ptr()) }
@@ -342,7 +342,7 @@ impl fmt::Debug for Model {
     }
 }
 
-/// A missing file is the commonest error there is and deserves better than a log line.
+/// A missing file is the most common error, and deserves a better message than a line of the log.
 pub(crate) fn readable(path: &Path) -> Result<(), Error> {
     let unreadable = |reason: String| Error::Unreadable { path: path.to_owned(), reason };
     let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;

@@ -1,4 +1,4 @@
-//! How a model is loaded, and what of it llama.cpp would abort on.
+//! The parameters of a load, and checks for values that llama.cpp would abort on.
 
 use std::ffi::CString;
 use std::ptr;
@@ -8,28 +8,27 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::raw;
 
-/// How a model is loaded; the fields are those of `llama_model_params`.
+/// The parameters of a load. The fields are those of `llama_model_params`.
 pub struct ModelParams {
-    /// Layers to offload, counted from the last block backwards after the output layer: 0 none, 1 the output layer
-    /// alone, number of blocks + 1 everything. Negative: everything.
+    /// Layers to offload, counted backwards from the output layer: 0 offloads none, 1 the output layer alone, and the
+    /// number of blocks + 1 all. A negative number means all.
     pub n_gpu_layers: i32,
-    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU
-    /// is touched at all.
+    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU is even
+    /// opened.
     pub devices: Option<Vec<Device>>,
-    /// Proportion of the layers per device; empty: by free memory.
+    /// The proportion of layers for each device; empty means by free memory.
     pub tensor_split: Vec<f32>,
-    /// Tensors that go elsewhere than their layer: first matching pattern wins.
+    /// Tensors that lie elsewhere than their layer; the first pattern that matches counts.
     pub overrides: Vec<TensorOverride>,
     /// How the file is read.
     pub load_mode: LoadMode,
-    /// Read metadata and simulate every allocation; nothing can be computed with such a model. Needs
-    /// [`LoadMode::None`].
+    /// Reads the metadata and simulates every allocation; such a model cannot compute. Needs [`LoadMode::None`].
     pub no_alloc: bool,
-    /// Read the vocabulary and no tensor; no context can be made of such a model.
+    /// Reads the vocabulary and no tensor; such a model cannot have a context.
     pub vocab_only: bool,
-    /// Load the blocks that predict further tokens too (MTP), if the file has any.
+    /// Loads the blocks that predict further tokens too (MTP), if the file has any.
     pub load_mtp: bool,
-    /// Allow buffer types that repack weights for the CPU.
+    /// Allows buffer types that repack weights for the CPU.
     pub use_extra_bufts: bool,
     /// Called with the progress from 0.0 to 1.0; returning `false` cancels the load.
     pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
@@ -62,20 +61,21 @@ pub enum LoadMode {
     None,
 }
 
-/// Puts the tensors whose name matches a regular expression into the memory of one device.
+/// Puts tensors into the memory of one device, chosen by a regular expression over their names.
 #[derive(Debug, Clone)]
 pub struct TensorOverride {
     /// A regular expression (ECMAScript, as C++ has it), such as `blk\.(1[0-9])\.ffn_.*_exps`.
     pub pattern: String,
-    /// The device whose default buffer type holds them. A CPU device means host memory, repacked where that is faster.
+    /// The device whose default buffer type holds them. For a CPU device that is host memory, repacked where that is
+    /// faster.
     pub device: Device,
 }
 
 impl ModelParams {
-    /// Refuses what llama.cpp aborts on.
+    /// Refuses parameters that llama.cpp would abort on.
     pub(crate) fn check(&self, backend: Backend) -> Result<(), Error> {
-        // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends; the CPU and
-        // accelerators take theirs.
+        // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends, including the CPU and
+        // accelerators.
         const MAX_BACKENDS: usize = 16;
         let all = backend.devices();
         let helpers = all.iter().filter(|device| !device.is_gpu()).count().max(1);
@@ -116,7 +116,7 @@ impl ModelParams {
     }
 }
 
-/// What the raw parameters point to.
+/// The memory that the raw parameters point to.
 pub(crate) struct Storage {
     devices: Option<Vec<raw::ggml_backend_dev_t>>,
     tensor_split: Vec<f32>,
@@ -126,7 +126,7 @@ pub(crate) struct Storage {
 
 impl Storage {
     pub(crate) fn new(params: &ModelParams) -> Result<Self, Error> {
-        // NULL-terminated lists; all `llama_max_devices` proportions are copied (llama-model.cpp, the constructor).
+        // Lists end with NULL; all `llama_max_devices` proportions are copied (llama-model.cpp, the constructor).
         let devices =
             params.devices.as_ref().map(|list| list.iter().map(Device::as_ptr).chain([ptr::null_mut()]).collect());
         let mut tensor_split = params.tensor_split.clone();
@@ -149,7 +149,7 @@ impl Storage {
         Ok(Self { devices, tensor_split, _patterns: patterns, overrides })
     }
 
-    /// llama.cpp's own struct, pointing into this storage; the progress callback is the caller's.
+    /// llama.cpp's own struct, which points into this storage; the caller sets the progress callback.
     pub(crate) fn native(&self, params: &ModelParams) -> raw::llama_model_params {
         // SAFETY: returns a plain struct.
         let mut native = unsafe { raw::llama_model_default_params() };

@@ -1,8 +1,8 @@
-//! Predicting further tokens (MTP): hidden states of a model's tokens flow out of one context, and into another, which
-//! computes with the blocks that predict.
+//! Predicting further tokens (MTP): the hidden states of tokens flow out of one context and into another, which
+//! computes with the prediction blocks.
 //!
-//! A prediction block is given a token and the hidden state of the one before it, and yields logits of the one after
-//! it; and a hidden state of its own, from which it can go on (llama.cpp, common/speculative.cpp, `draft-mtp`).
+//! A prediction block takes a token and the hidden state of the token before it. It yields the logits of the next
+//! token, and a hidden state from which the prediction can continue (llama.cpp, common/speculative.cpp, `draft-mtp`).
 
 use crate::batch::Batch;
 use crate::context::Context;
@@ -12,22 +12,23 @@ use crate::model::Model;
 use crate::{raw, shim};
 
 impl Model {
-    /// Numbers of a hidden state.
+    /// Elements of a hidden state.
     pub fn n_embd_out(&self) -> u32 {
         self.embedding_shape().n_embd_out
     }
 }
 
 impl Context {
-    /// What the context does in predicting further tokens.
+    /// The context's role in predicting further tokens.
     pub fn mtp(&self) -> Mtp {
         self.mtp
     }
 
-    /// Reserves its graphs with what they are to give out. The caller holds the model's list of adapters: a second lock
-    /// would wait behind a change that waits for the first.
+    /// Reserves the graphs with their hidden states as outputs. The caller holds the lock on the model's list of
+    /// adapters: taking it again would wait behind a change that waits for the first.
     pub(crate) fn output_hidden(&mut self) -> Result<(), Error> {
-        // llama.cpp keeps the states of all tokens of the one, and of the other those that it drafts after.
+        // llama.cpp keeps the hidden states of all tokens of a trunk, and of heads only those that drafts continue
+        // from.
         let outputs_only = self.mtp == Mtp::Heads;
         let reserved = shim::accepted(
             // SAFETY: the context lives and is borrowed mutably.
@@ -37,14 +38,14 @@ impl Context {
         reserved.map(drop).map_err(|failure| Error::ContextInit { n_ctx: self.n_ctx(), failure })
     }
 
-    /// The same as [`decode`](Self::decode) for a context of [`Mtp::Heads`]: with each token goes the hidden state of
-    /// the token before it, one row of [`n_embd_out`](Model::n_embd_out) numbers after the other.
+    /// As [`decode`](Self::decode), for a context with [`Mtp::Heads`]. Each token comes with the hidden state of the
+    /// token before it; `hidden` has one row of [`n_embd_out`](Model::n_embd_out) numbers for each token.
     ///
     /// # Errors
     ///
-    /// As [`decode`](Self::decode). [`Error::InvalidParameter`] for another context, for another number of rows, and
-    /// where some of the tokens are outputs and some are not: for such a batch some architectures give out the wrong
-    /// hidden states (models/glm4-moe.cpp, `graph_mtp`, leaves out no row of them).
+    /// As [`decode`](Self::decode). [`Error::InvalidParameter`] for another context, for another number of rows, and if
+    /// some tokens are outputs and some are not: for such a batch some architectures return wrong hidden states
+    /// (models/glm4-moe.cpp, `graph_mtp`, drops no row of them).
     pub fn decode_heads(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), Error> {
         self.check_usable()?;
         if self.mtp != Mtp::Heads {
@@ -69,12 +70,12 @@ impl Context {
         self.compute(batch, hidden.as_ptr())
     }
 
-    /// The hidden state of token `index` of the last batch: [`n_embd_out`](Model::n_embd_out) numbers. Of a context of
-    /// [`Mtp::Trunk`] every token has one, of [`Mtp::Heads`] every output.
+    /// The hidden state of token `index` of the last batch: [`n_embd_out`](Model::n_embd_out) numbers. In a context
+    /// with [`Mtp::Trunk`] every token has one; with [`Mtp::Heads`] every output has one.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] where there is none; [`Error::Poisoned`].
+    /// [`Error::InvalidParameter`] if the token has none; [`Error::Poisoned`].
     pub fn hidden(&mut self, index: i32) -> Result<&[f32], Error> {
         self.check_usable()?;
         let is_there = match self.mtp {
@@ -86,7 +87,7 @@ impl Context {
         if !is_there {
             return Err(missing());
         }
-        // SAFETY: the context lives, and gives out a state of this token.
+        // SAFETY: the context lives, and has a state for this token.
         let row = shim::quick(|error| unsafe { raw::shim_hidden(self.as_ptr(), index, error) })
             .map_err(|failure| Error::Call { what: "reading a hidden state", failure })?;
         if row.is_null() {

@@ -1,9 +1,9 @@
 //! The raw bindings: llama.cpp's C API, ggml's backend interface and the shim, as bindgen wrote them.
 //!
-//! Regenerated and compared by `cargo xtask bindings`. One file serves every platform: C enums are [`CEnum`], the
-//! single thing that differs between ABIs in what llama.cpp exposes. And one list of functions serves both ways to
-//! them: they are linked, or (feature `prebuilt-runtime`) found in libraries that are opened, and called through a
-//! table. Then no function may be called before [`Backend::init`](crate::Backend::init) has succeeded.
+//! `cargo xtask bindings` regenerates and compares them. One file serves every platform: C enums are [`CEnum`], the
+//! only difference between ABIs in llama.cpp's interface. One list of functions serves both ways to call them: linked,
+//! or (feature `prebuilt-runtime`) found in opened libraries and called through a table. In the second case no function
+//! may be called before [`Backend::init`](crate::Backend::init) has succeeded.
 
 #![allow(
     missing_docs,
@@ -22,7 +22,7 @@ pub type CEnum = core::ffi::c_int;
 #[cfg(not(target_env = "msvc"))]
 pub type CEnum = core::ffi::c_uint;
 
-/// Functions of libraries that are linked.
+/// Functions of linked libraries.
 #[cfg(not(feature = "prebuilt-runtime"))]
 macro_rules! functions {
     ($($function:tt)*) => {
@@ -30,21 +30,21 @@ macro_rules! functions {
     };
 }
 
-/// Functions of libraries that are opened: a table of them, and for each a function that calls it there.
+/// Functions of opened libraries: a table of addresses, and for each a function that calls it.
 #[cfg(feature = "prebuilt-runtime")]
 macro_rules! functions {
     ($(pub fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $returns:ty)?;)*) => {
-        /// Where each function is.
+        /// The address of each function.
         pub(crate) struct Functions {
             $($name: unsafe extern "C" fn($($type),*) $(-> $returns)?,)*
         }
 
         impl Functions {
-            /// Asks for each by its name.
+            /// Looks each function up by its name.
             ///
             /// # Safety
             ///
-            /// What `find` returns is the function of that name, of the llama.cpp of these bindings.
+            /// `find` returns the function of that name, from the llama.cpp of these bindings.
             pub(crate) unsafe fn find<E>(
                 mut find: impl FnMut(&'static ::core::ffi::CStr) -> Result<*mut ::core::ffi::c_void, E>,
             ) -> Result<Self, E> {
@@ -53,7 +53,8 @@ macro_rules! functions {
                         let name = concat!(stringify!($name), "\0");
                         // SAFETY: the text ends with the only NUL in it.
                         let address = find(unsafe { ::core::ffi::CStr::from_bytes_with_nul_unchecked(name.as_bytes()) })?;
-                        // SAFETY: it is this function, as the caller promises, of this type, as the bindings say.
+                        // SAFETY: by the caller's promise the address is this function, and its type is that of the
+                        // bindings.
                         unsafe { ::core::mem::transmute::<_, unsafe extern "C" fn($($type),*) $(-> $returns)?>(address) }
                     },)*
                 })

@@ -3,16 +3,16 @@
 use crate::error::Error;
 use crate::raw;
 
-/// How positions are scaled, for a context longer than the model was trained on; what is `None` is as the model says.
+/// How positions are scaled, for a context longer than the model was trained on. `None` means the model's own value.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rope {
     /// The method.
     pub scaling: Option<RopeScaling>,
     /// The base frequency, above 0.
     pub freq_base: Option<f32>,
-    /// What frequencies are multiplied by, above 0: 0.25 for a context of 4 times the length.
+    /// The factor of frequencies, above 0: 0.25 for a context of 4 times the length.
     pub freq_scale: Option<f32>,
-    /// Tokens of context that the model was trained on, before YaRN; above 0.
+    /// Tokens of context that the model was trained on before YaRN; above 0.
     pub yarn_orig_ctx: Option<u32>,
     /// YaRN's mix of extrapolation, 0.0 (all interpolated) or more.
     pub yarn_ext_factor: Option<f32>,
@@ -28,18 +28,18 @@ pub struct Rope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RopeScaling {
-    /// None, whatever the model says.
+    /// No scaling, even if the model has one.
     None,
-    /// All frequencies alike.
+    /// Scales all frequencies alike.
     Linear,
-    /// High frequencies less.
+    /// Scales high frequencies less.
     Yarn,
-    /// By the model's own factors.
+    /// Scales by the model's own factors.
     LongRope,
 }
 
 impl Rope {
-    /// Refuses what llama.cpp would take for "as the model says", or compute nonsense with.
+    /// Refuses values that llama.cpp would take as "the model's own", or that would yield nonsense.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let numbers = [
             ("rope_freq_base", self.freq_base, true),

@@ -1,7 +1,7 @@
-//! Devices of other machines: llama.cpp's RPC backend, both ends of it.
+//! Devices of other machines: both ends of llama.cpp's RPC backend.
 //!
-//! llama.cpp ends the process where a connection fails. What can be asked first is asked here: whether somebody
-//! answers, and in which version of the protocol.
+//! llama.cpp ends the process if a connection fails. So this module checks first whether a server answers, and in which
+//! version of the protocol.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::sim::registry;
 use crate::{raw, shim};
 
-/// How long an rpc-server may take to accept a connection, and to answer the first message.
+/// How long an rpc-server may take to accept a connection, and then to answer the first message.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The first message: its number, and the length of what a client can do (ggml-rpc.cpp, `RPC_CMD_HELLO`; transport.h,
-/// `RPC_CONN_CAPS_SIZE`).
+/// The first message: its number, and the length of the client's capabilities (ggml-rpc.cpp, `RPC_CMD_HELLO`;
+/// transport.h, `RPC_CONN_CAPS_SIZE`).
 const HELLO: u8 = 14;
 const CAPS: usize = 24;
 
@@ -26,12 +26,12 @@ impl Backend {
     /// Adds the devices of another machine, whose `rpc-server` listens at `endpoint` (`host:port`). Needs the `rpc`
     /// feature. A server has one client at a time.
     ///
-    /// The link is trusted from then on: llama.cpp ends the process when it drops later.
+    /// The link is trusted from then on: llama.cpp ends the process if it drops later.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for an endpoint where nobody listens, nobody answers within five seconds, or what
-    /// answers is no rpc-server of this version; [`Error::Call`] when this build has no RPC backend.
+    /// [`Error::InvalidParameter`] for an endpoint where no server listens, none answers within five seconds, or the
+    /// answer is not that of an rpc-server of this version; [`Error::Call`] if this build has no RPC backend.
     pub fn add_rpc_server(self, endpoint: &str) -> Result<Vec<Device>, Error> {
         let refused = |reason| Error::parameter("endpoint", endpoint, reason);
         let theirs = version(endpoint).map_err(refused)?;
@@ -61,15 +61,15 @@ impl Backend {
     }
 
     /// Serves devices of this machine to other machines, to one client after the other, as llama.cpp's `rpc-server`
-    /// does; `threads` are those of a CPU. Needs the `rpc` feature. Whoever reaches the endpoint (`address:port`) can
-    /// read and write this process's memory: there is no authentication.
+    /// does. `threads` is for a CPU. Needs the `rpc` feature. Anyone who reaches the endpoint (`address:port`) can read
+    /// and write this process's memory: there is no authentication.
     ///
     /// # Errors
     ///
-    /// Always, and only then it returns: [`Error::InvalidParameter`] for an endpoint that nobody can listen at,
-    /// [`Error::Call`] when this build has no RPC backend, or the server ends.
+    /// Returns only with an error: [`Error::InvalidParameter`] for an endpoint that cannot be listened at,
+    /// [`Error::Call`] if this build has no RPC backend, or when the server ends.
     pub fn serve_rpc(self, endpoint: SocketAddr, devices: &[Device], threads: usize) -> Error {
-        // Asked first: the server only prints that it cannot.
+        // Tried first, because the server only prints that it cannot listen.
         if let Err(error) = std::net::TcpListener::bind(endpoint) {
             return Error::parameter("endpoint", endpoint, error.to_string());
         }
@@ -79,8 +79,8 @@ impl Backend {
         };
         let mut devices: Vec<_> = devices.iter().map(Device::as_ptr).collect();
         let (list, count) = (devices.as_mut_ptr(), devices.len());
-        // SAFETY: a NUL-terminated address, as many devices as are counted, which live until the process ends, and a
-        // valid error slot.
+        // SAFETY: a NUL-terminated address, a list of `count` devices, which live until the process ends, and a valid
+        // error slot.
         let served = shim::accepted(
             |error| unsafe { raw::shim_rpc_serve(text.as_ptr(), threads, list, count, error) },
             |&has_rpc| has_rpc,
@@ -96,7 +96,7 @@ fn address(endpoint: &str) -> Result<CString, Error> {
     CString::new(endpoint).map_err(|_| Error::parameter("endpoint", endpoint, "an address without NUL"))
 }
 
-/// The version of the protocol that a server speaks, or why it says none.
+/// The version of the protocol that a server speaks, or the reason why it did not answer.
 fn version(endpoint: &str) -> Result<[u8; 3], String> {
     let addresses = endpoint.to_socket_addrs().map_err(|e| format!("host:port is wanted: {e}"))?;
     let mut last = "no address of that name".to_owned();
@@ -129,7 +129,7 @@ fn hello(mut stream: TcpStream) -> io::Result<[u8; 3]> {
     stream.write_all(&message)?;
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
-    // The version, a byte of padding, what the server can do.
+    // The version, a byte of padding, and the server's capabilities.
     if u64::from_le_bytes(length) != 4 + CAPS as u64 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "its first answer is of another length"));
     }
@@ -145,8 +145,8 @@ mod tests {
 
     use super::{CAPS, version};
 
-    /// What is made of a server that gives this answer to the first message.
-    fn of(answer: &'static [u8]) -> Result<[u8; 3], String> {
+    /// The version that is read from a server with this answer to the first message.
+    fn version_of(answer: &'static [u8]) -> Result<[u8; 3], String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
         let server = std::thread::spawn(move || {
@@ -161,9 +161,9 @@ mod tests {
 
     #[test]
     fn a_server_says_its_version_and_what_is_none_is_refused() {
-        assert_eq!(of(&[28, 0, 0, 0, 0, 0, 0, 0, 6, 1, 2]), Ok([6, 1, 2]));
+        assert_eq!(version_of(&[28, 0, 0, 0, 0, 0, 0, 0, 6, 1, 2]), Ok([6, 1, 2]));
         for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[28, 0, 0, 0, 0, 0, 0, 0, 7], &[]] {
-            let refused = of(answer).unwrap_err();
+            let refused = version_of(answer).unwrap_err();
             assert!(refused.starts_with("what listens there is no rpc-server"), "{refused}");
         }
     }

@@ -1,8 +1,8 @@
 //! llama.cpp from a runtime: shared libraries that are opened when the program starts (feature `prebuilt-runtime`).
 //!
-//! Which, and whether they are whole and of this program's build, `autoplace_runtime` says, before any of them is
-//! opened. What flows out is the table of their functions that [`raw`](crate::raw) calls through. Once open, they stay
-//! open until the process ends: threads of theirs may run, and other libraries may hold on to them.
+//! Before opening any library, `autoplace_runtime` chooses one runtime and checks that it is complete and of this
+//! program's build. The result is the table of functions that [`raw`](crate::raw) calls through. The libraries stay
+//! open until the process ends, because their threads may run and other libraries may refer to them.
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -14,11 +14,11 @@ use libloading::Library;
 
 use crate::{BUILD, TARGET, isa, raw};
 
-/// Folders, as in `PATH`, in which what a backend needs is looked for before the system's: CUDA's libraries of NVIDIA's
-/// Python packages, say.
+/// A list of folders, as in `PATH`, in which the libraries of a backend are looked for before the system's folders: for
+/// example CUDA's libraries in NVIDIA's Python packages.
 pub const LIBRARIES: &str = "AUTOPLACE_LIBRARIES";
 
-/// What was opened.
+/// The open runtime.
 struct Opened {
     choice: Choice,
     functions: raw::Functions,
@@ -26,27 +26,27 @@ struct Opened {
 
 static OPENED: OnceLock<Opened> = OnceLock::new();
 
-/// The folder to look in instead of where programs look. Held while a runtime is being opened.
+/// The folder to search instead of the usual ones. The lock is held while a runtime is being opened.
 static NAMED: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Opens the runtime in this folder, or the best of those below it, instead of one from where programs look for them.
-/// Where one is open already, that stays.
+/// Opens the runtime in this folder, or the best of those below it, instead of searching the usual folders. If a
+/// runtime is already open, it stays.
 ///
 /// # Errors
 ///
-/// As [`autoplace_runtime::find`]; [`Error::Unusable`] for libraries that the system does not open, or that are not
-/// what their manifest says.
+/// As [`autoplace_runtime::find`]; [`Error::Unusable`] for libraries that the system does not open, or that differ from
+/// their manifest.
 pub fn open_from(folder: &Path) -> Result<&'static Choice, Error> {
     *NAMED.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
     open()
 }
 
-/// The runtime that is open.
+/// The open runtime.
 pub fn opened() -> Option<&'static Choice> {
     OPENED.get().map(|opened| &opened.choice)
 }
 
-/// What this program would open, without opening it.
+/// The runtime that this program would open, without opening it.
 ///
 /// # Errors
 ///
@@ -55,8 +55,8 @@ pub fn find(folder: Option<&Path>) -> Result<Choice, Error> {
     autoplace_runtime::find(folder, BUILD, TARGET, usable)
 }
 
-/// Why devices may be missing: better runtimes that were passed over, and backends of the open one that ggml could not
-/// load. Empty before one is open.
+/// Why devices may be missing: better runtimes that were passed over, and backends of the open runtime that ggml could
+/// not load. Empty before a runtime is open.
 pub fn shortcomings() -> Vec<String> {
     let Some(choice) = opened() else { return Vec::new() };
     let there = crate::Backend::init().map(crate::Backend::names).unwrap_or_default();
@@ -81,16 +81,16 @@ pub(crate) fn manifest() -> Option<&'static Manifest> {
     opened().map(|choice| &choice.set.manifest)
 }
 
-/// What the functions of `raw` call through.
+/// The table that the functions of `raw` call through.
 ///
 /// # Panics
 ///
-/// Where nothing is open: whoever calls one of them has a [`Backend`](crate::Backend), or what was made with one.
+/// If no runtime is open. Callers of these functions have a [`Backend`](crate::Backend), or an object made with one.
 pub(crate) fn functions() -> &'static raw::Functions {
     &OPENED.get().expect("a runtime is opened before llama.cpp is called").functions
 }
 
-/// Whether this machine can run a set: the CPU its code, and the system what its backends need.
+/// Whether this machine can run a set: the CPU must support its code, and the system must have its backends' libraries.
 fn usable(set: &Set) -> Result<(), String> {
     let instructions = set.manifest.instructions.iter().map(String::as_str);
     let missing = isa::missing(instructions, isa::cpu_has);
@@ -103,15 +103,15 @@ fn usable(set: &Set) -> Result<(), String> {
         let opened =
             opened.map_or_else(|| load(&needed.library), Ok).map_err(|error| format!("{}: {error}", from()))?;
         let version = needed.cuda.map_or(Ok(()), |least| is_as_new(&opened, least));
-        // Kept open: a backend that asks for it by this name gets it.
+        // Kept open: a backend that asks for a library by this name gets this one.
         std::mem::forget(opened);
         version.map_err(|problem| format!("{}: {problem}", from()))?;
     }
     Ok(())
 }
 
-/// Whether NVIDIA's driver has this version of CUDA at least. A newer toolkit finds no card with an older driver, and
-/// says so in a log only.
+/// Whether NVIDIA's driver supports at least this version of CUDA. With an older driver a newer toolkit finds no card,
+/// and reports that only in a log.
 fn is_as_new(driver: &Library, least: u32) -> Result<(), String> {
     type Version = unsafe extern "C" fn(*mut c_int) -> c_int;
     let mut version = 0;
@@ -125,7 +125,7 @@ fn is_as_new(driver: &Library, least: u32) -> Result<(), String> {
     }
 }
 
-/// Where what a set needs may lie: beside it, and where the user says.
+/// The folders of a set's additional libraries: its own, and those that the user names.
 fn folders(set: &Path) -> impl Iterator<Item = PathBuf> {
     let others = std::env::var_os(LIBRARIES).unwrap_or_default();
     let others: Vec<PathBuf> = std::env::split_paths(&others).filter(|folder| folder.is_absolute()).collect();
@@ -139,14 +139,14 @@ fn functions_of(set: &Set) -> Result<raw::Functions, String> {
     let open = |name: &String| load(set.folder.join(name)).map_err(|error| error.to_string());
     let libraries = set.manifest.libraries.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     same_build(find_in(&libraries, c"shim_build")?.cast())?;
-    // SAFETY: the set is whole, and its own data says that it is of the sources of these bindings.
+    // SAFETY: the set is complete, and its own data says that it was built from the sources of these bindings.
     let functions = unsafe { raw::Functions::find(|name| find_in(&libraries, name)) };
     // Open until the process ends.
     std::mem::forget(libraries);
     functions
 }
 
-/// No other ggml may be there: the loader would give its functions to our libraries, or ours to its.
+/// Checks that no other ggml is loaded: the loader would mix its functions with those of our libraries.
 fn alone(set: &Set) -> Result<(), String> {
     let others =
         |what: &str| Err(format!("{what} is in this process already, from another ggml; two cannot be together"));
@@ -159,8 +159,8 @@ fn alone(set: &Set) -> Result<(), String> {
     }
 }
 
-/// What has been opened may be there for good (of C++'s inline variables there is one per process), so the file is
-/// asked first what it was built from.
+/// Checks in the file, before opening it, which sources the library was built from. An opened library may stay forever
+/// (C++'s inline variables exist once per process).
 fn said_in_file(set: &Set) -> Result<(), String> {
     let library = set.manifest.libraries.last().ok_or("its manifest opens no library")?;
     let bytes = std::fs::read(set.folder.join(library)).map_err(|error| format!("{library}: {error}"))?;
@@ -170,16 +170,16 @@ fn said_in_file(set: &Set) -> Result<(), String> {
     }
 }
 
-/// Compares what the libraries say of themselves, which are not called yet.
+/// Compares the constants of libraries, whose functions are not called yet.
 fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
     const NAME: usize = offset_of!(raw::shim_build_info, text);
-    // SAFETY: a library that was built for this manifest has this constant (native/build.cpp), and stays open. Read by
-    // bytes first: another build may have laid it out otherwise behind the text.
+    // SAFETY: a library that was built for this manifest has this constant (native/build.cpp), and stays open. It is
+    // read as bytes first, because another build may have laid it out differently behind the text.
     let text = unsafe { std::slice::from_raw_parts(theirs.byte_add(NAME).cast::<u8>(), BUILD.len() + 1) };
     if text != [BUILD.as_bytes(), &[0]].concat() {
         return Err(format!("its libraries are of {}, and not of {BUILD}, as its manifest says", text.escape_ascii()));
     }
-    // SAFETY: it is of this build.
+    // SAFETY: the library is of this build.
     let sizes = unsafe { (*theirs).sizes };
     if sizes == SIZES {
         Ok(())
@@ -188,7 +188,7 @@ fn same_build(theirs: *const raw::shim_build_info) -> Result<(), String> {
     }
 }
 
-/// As in native/build.cpp.
+/// The same as in native/build.cpp.
 #[allow(clippy::unnecessary_cast, reason = "C's enums are signed for MSVC")]
 const SIZES: [u32; 18] = [
     size_of::<raw::llama_model_params>() as u32,
@@ -212,20 +212,20 @@ const SIZES: [u32; 18] = [
 ];
 
 fn load(name: impl AsRef<OsStr>) -> Result<Library, libloading::Error> {
-    // SAFETY: its initialisers run. It is a library of a set that is whole and of this build, or one of the system's
-    // that such a set's backends would open.
+    // SAFETY: opening a library runs its initialisers. It belongs to a set that is complete and of this build, or is a
+    // system library that such a set's backends would open.
     unsafe { Library::new(name) }
 }
 
 /// The address of a function or constant in the first library that has it.
 fn find_in(libraries: &[Library], name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: only the address is looked at, which a symbol of a pointer is.
+    // SAFETY: only the address is used, and every symbol is a pointer.
     let find = |library: &Library| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()).map(|it| *it) };
     let found = libraries.iter().find_map(|library| find(library).ok());
     found.ok_or_else(|| format!("none of its libraries has `{}`", name.to_string_lossy()))
 }
 
-/// Program and libraries that share their names with everybody.
+/// The program, and libraries whose symbols are global.
 #[cfg(unix)]
 fn this_program() -> Library {
     libloading::os::unix::Library::this().into()
@@ -233,7 +233,7 @@ fn this_program() -> Library {
 
 #[cfg(unix)]
 fn is_open(name: &str) -> bool {
-    // dlfcn.h of Linux' C libraries, of the BSDs' and of macOS.
+    // dlfcn.h of Linux's C libraries, of the BSDs' and of macOS.
     const RTLD_NOLOAD: i32 = if cfg!(target_os = "linux") || cfg!(target_os = "android") {
         4
     } else if cfg!(target_vendor = "apple") {
@@ -242,7 +242,7 @@ fn is_open(name: &str) -> bool {
         0x2000
     };
     let flags = RTLD_NOLOAD | libloading::os::unix::RTLD_LAZY;
-    // SAFETY: nothing is loaded, so that nothing runs.
+    // SAFETY: RTLD_NOLOAD loads nothing, so no code runs.
     unsafe { libloading::os::unix::Library::open(Some(name), flags) }.is_ok()
 }
 

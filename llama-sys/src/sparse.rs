@@ -1,4 +1,4 @@
-//! Files with holes on Windows, where a hole takes space unless the file is said to be sparse.
+//! Files with holes on Windows, where holes take space unless the file is marked as sparse.
 
 use std::fs::File;
 use std::io;
@@ -8,16 +8,16 @@ use windows::Win32::Foundation::HANDLE;
 use windows::Win32::System::IO::DeviceIoControl;
 use windows::Win32::System::Ioctl::FSCTL_SET_SPARSE;
 
-/// Makes a file sparse that was opened to be written: what is never written of it takes no space (`FSCTL_SET_SPARSE`).
+/// Marks a file that is open for writing as sparse: parts that are never written take no space (`FSCTL_SET_SPARSE`).
 ///
 /// # Errors
 ///
-/// The file system's, where it has no sparse files (FAT, exFAT).
+/// The file system's error if it has no sparse files (FAT, exFAT).
 pub fn make_sparse(file: &File) -> io::Result<()> {
     let handle = HANDLE(file.as_raw_handle());
     let mut returned = 0;
-    // SAFETY: the handle is open during the call. This code reads and writes no buffer (winioctl.h: without one the
-    // file is made sparse); `returned` is valid for writes, as is wanted of calls that are not overlapped.
+    // SAFETY: the handle is open during the call. This control code reads and writes no buffer (winioctl.h: without one
+    // the file is made sparse); `returned` is valid for writes, as calls that are not overlapped require.
     let done = unsafe { DeviceIoControl(handle, FSCTL_SET_SPARSE, None, 0, None, 0, Some(&raw mut returned), None) };
     done.map_err(io::Error::from)
 }

@@ -1,4 +1,4 @@
-//! Calls that may need more stack than the thread has that makes them.
+//! Calls that may need more stack than the calling thread has.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -6,10 +6,10 @@ use std::thread;
 
 const THREAD: &str = "llama-deep-stack";
 
-/// Runs `f` on a thread of its own with so many bytes of stack, and waits for it. Of the stack only what is
-/// used takes memory.
+/// Runs `f` on a new thread with a stack of `bytes` bytes, and waits for it. Only the used part of the stack takes
+/// memory.
 ///
-/// What llama.cpp logs meanwhile is that thread's.
+/// llama.cpp's log meanwhile belongs to that thread.
 pub(crate) fn with_stack<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> Result<T, io::Error> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name(THREAD.into()).stack_size(bytes);
@@ -22,7 +22,7 @@ pub(crate) fn with_stack<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) ->
 mod tests {
     use super::with_stack;
 
-    /// Uses some hundred bytes of stack for each.
+    /// Uses some hundred bytes of stack for each level.
     fn deep(n: u32) -> u32 {
         let used = std::hint::black_box([n; 64]);
         match n {

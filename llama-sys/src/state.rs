@@ -1,11 +1,11 @@
-//! The state of a sequence (KV cache, recurrent state), out of a context and in again.
+//! Saving and restoring the state of a sequence (KV cache, recurrent state).
 //!
-//! llama.cpp trusts the bytes that it restores. A [`State`] holds bytes that a context wrote, and the shapes of its
+//! llama.cpp trusts the bytes that it restores. So a [`State`] holds bytes that a context wrote and the shapes of its
 //! model, which are checked before llama.cpp sees a byte.
 //!
-//! The *partial* state is what cannot go back to an earlier token: a recurrent state, and the windows of layers whose
-//! cache is shorter than the others' (`swa_full` off). Full attention keeps every token by itself, so that a sequence
-//! goes back to where its partial state was saved: llama.cpp's `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
+//! The *partial* state is the part that cannot go back to an earlier token: a recurrent state, and the windows of
+//! layers with a shorter cache (`swa_full` off). Full attention keeps every token separately. So a sequence can go back
+//! to the point where its partial state was saved: llama.cpp's `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -14,11 +14,11 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::{Position, SeqId, raw, shim};
 
-/// What of a sequence's state is written and read.
+/// The part of a sequence's state that is written and read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Whole,
-    /// What cannot go back to an earlier token.
+    /// The part that cannot go back to an earlier token.
     Partial,
 }
 
@@ -37,7 +37,7 @@ impl State {
         self.data.len()
     }
 
-    /// True without bytes.
+    /// Whether the state has no bytes.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
@@ -56,34 +56,34 @@ impl fmt::Debug for State {
 }
 
 impl Context {
-    /// Saves the state of a sequence. Waits for what is still computing.
+    /// Saves the state of a sequence. Waits for computations in progress.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a sequence that the context does not have, and a model that keeps nothing;
-    /// [`Error::State`] for an empty sequence, or where the host has no memory for it; [`Error::Poisoned`];
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have, and for a model without memory;
+    /// [`Error::State`] for an empty sequence, or if the host has no memory for the state; [`Error::Poisoned`];
     /// [`Error::Call`].
     pub fn save_state(&mut self, seq: SeqId) -> Result<State, Error> {
         self.save(seq, Part::Whole)
     }
 
-    /// Saves the partial state of a sequence. Waits for what is still computing.
+    /// Saves the partial state of a sequence. Waits for computations in progress.
     ///
     /// # Errors
     ///
-    /// As [`save_state`](Self::save_state); [`Error::InvalidParameter`] for a memory [without
-    /// one](Self::has_partial_state).
+    /// As [`save_state`](Self::save_state); [`Error::InvalidParameter`] for a memory [without a partial
+    /// state](Self::has_partial_state).
     pub fn save_partial_state(&mut self, seq: SeqId) -> Result<State, Error> {
         self.save(seq, Part::Partial)
     }
 
-    /// Restores a state into a sequence. For a partial one, the sequence must hold the tokens before its end, the same
-    /// ones, and forgets what it holds behind it. Where it fails, the sequence is empty, and no other is changed.
+    /// Restores a state into a sequence. For a partial state, the sequence must hold the same tokens up to the state's
+    /// end; later ones are forgotten. After a failure the sequence is empty, and no other sequence is changed.
     ///
     /// # Errors
     ///
-    /// [`Error::State`] when it was taken from a model or cache of other shapes, finds no place, or ends behind the
-    /// sequence that it is a part of; otherwise as [`save_state`](Self::save_state).
+    /// [`Error::State`] if the state comes from a model or cache with other shapes, does not fit, or ends behind the
+    /// sequence; otherwise as [`save_state`](Self::save_state).
     pub fn restore_state(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
         self.check_part(seq, state.part)?;
         let restored = self.restore(seq, state);
@@ -93,9 +93,9 @@ impl Context {
         restored
     }
 
-    /// True when the memory has a partial state. False for plain attention, of which it would be the whole.
+    /// Whether the memory has a partial state. False for plain attention, whose partial state would be the whole state.
     pub fn has_partial_state(&self) -> bool {
-        // SAFETY: the context lives; no memory is none of the kinds that are asked for.
+        // SAFETY: the context lives; a missing memory is checked first.
         self.has_memory() && unsafe { raw::shim_memory_has_partial(self.as_ptr()) }
     }
 
@@ -147,22 +147,22 @@ impl Context {
             .map_err(|failure| Error::Call { what: "measuring the state", failure })
     }
 
-    /// Appends the state to `data`, which has the room that [`bytes_of`](Self::bytes_of) says.
+    /// Appends the state to `data`, which has room for [`bytes_of`](Self::bytes_of) bytes.
     fn write_part(&mut self, seq: SeqId, part: Part, data: &mut Vec<u8>) -> Result<(), Error> {
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let user = (&raw mut *data).cast();
-        // SAFETY: as above; `put` is called during the call only, with the bytes that outlive it.
+        // SAFETY: as above; `put` is called only during the call, with bytes that outlive it.
         shim::checked(|error| unsafe { raw::shim_state_write(ctx, seq, partial, Some(put), user, error) })
             .map(drop)
             .map_err(|failure| Error::Call { what: "saving the state", failure })
     }
 
-    /// Where it fails, the sequence is empty.
+    /// Reads the state into the sequence. After a failure the sequence is empty.
     fn read_part(&mut self, seq: SeqId, part: Part, data: &[u8]) -> Result<(), Error> {
         let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
         let mut left = data;
         let user = (&raw mut left).cast();
-        // SAFETY: as above. Every length that llama.cpp reads is held against what is left
+        // SAFETY: as above. Every length that llama.cpp reads is compared with the bytes that are left
         // (native/shim.cpp, stream_reader).
         let read = shim::checked(|error| unsafe {
             raw::shim_state_read(ctx, seq, partial, data.len(), Some(take), user, error)
@@ -187,8 +187,8 @@ impl Context {
         Err(Error::parameter("model", self.model().description(), reason))
     }
 
-    /// Shapes and size of the model: two models that share them still differ in weights, which the product
-    /// layer identifies.
+    /// Shapes and size of the model. Two models that share them may still differ in weights; the `autoplace` crate
+    /// tells them apart.
     fn fingerprint(&self) -> u64 {
         let model = self.model();
         let text = format!(
@@ -199,7 +199,7 @@ impl Context {
             model.n_embd(),
             model.shape()
         );
-        // FNV-1a, 64 bits: against accidents, not against forgery.
+        // FNV-1a with 64 bits, against accidents and not against forgery.
         let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
     }
@@ -214,7 +214,7 @@ unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) ->
     let to = unsafe { &mut *user.cast::<Vec<u8>>() };
     // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).
     let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    // Without growing, which could panic: and a panic must not unwind into C++.
+    // Never grows the vector: growing could panic, and a panic must not unwind into C++.
     let has_room = to.capacity() - to.len() >= size;
     if has_room {
         to.extend_from_slice(data);
@@ -223,7 +223,7 @@ unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) ->
 }
 
 unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
-    // SAFETY: `read_part` passes what is left to read, which nobody else uses meanwhile.
+    // SAFETY: `read_part` passes the bytes that are left, which nobody else uses meanwhile.
     let left = unsafe { &mut *user.cast::<&[u8]>() };
     // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
     let data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };

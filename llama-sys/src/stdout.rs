@@ -1,21 +1,22 @@
-//! stdout on Windows, where a worker answers through it: a line that a C library prints would be taken for a message.
+//! stdout on Windows, where a worker sends its messages: a line that a C library prints there would be taken for a
+//! message.
 
 use std::ffi::c_int;
 use std::io;
 
-// The C library's own (io.h).
+// Functions of the C library (io.h).
 unsafe extern "C" {
     fn _dup2(from: c_int, to: c_int) -> c_int;
 }
 
-/// Has all that this process prints to stdout go to stderr from now on, also what C libraries print that share its C
-/// library. A handle of stdout that was copied before still leads where it led.
+/// Sends everything that this process prints to stdout to stderr from now on, including output of C libraries that
+/// share its C library. A handle of stdout that was copied before stays valid.
 ///
 /// # Errors
 ///
 /// The C library has no stdout or no stderr, as in programs without a console that were given none.
 pub fn print_to_stderr() -> io::Result<()> {
-    // SAFETY: no memory is touched. Closes stdout's handle, of which Rust keeps no copy: it asks the system each time.
+    // SAFETY: touches no memory. It closes stdout's handle, of which Rust keeps no copy: it asks the system each time.
     match unsafe { _dup2(2, 1) } {
         0 => Ok(()),
         _ => Err(io::ErrorKind::NotFound.into()),

@@ -1,14 +1,14 @@
-//! Four calls of Unix that the standard library does not have, and what stands in for them elsewhere. rustix has them
-//! all, and takes as long to compile as this crate.
+//! Unix calls that the standard library lacks, with substitutes on other systems. rustix has them all, but takes as
+//! long to compile as this crate.
 
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-/// The user that this process runs as, by number; 0 on Windows, where users have none.
+/// The number of the user that this process runs as; 0 on Windows, where users have no number.
 pub fn user_id() -> u32 {
     #[cfg(unix)]
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: takes no arguments and cannot fail.
     return unsafe { libc::getuid() };
     #[cfg(not(unix))]
     0
@@ -36,7 +36,7 @@ pub fn longest_file() -> Option<u64> {
 ///
 /// # Errors
 ///
-/// The system's: there are no more file descriptors, or no `/proc`; or it has no such thing, as others than Linux.
+/// The system's error: no file descriptors are left, there is no `/proc`, or the system is not Linux.
 pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
     #[cfg(target_os = "linux")]
     {
@@ -45,7 +45,7 @@ pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
         if descriptor == -1 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was opened just now, and nobody else has it.
+        // SAFETY: the descriptor was opened just now, and nobody else has it.
         let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(descriptor) };
         let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
         path.metadata().map(|_| (path, file))
@@ -57,7 +57,7 @@ pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
 /// Ends this process without destructors and without a dump of its memory (`SIGKILL`); on Windows it aborts.
 pub fn end_this_process() -> ! {
     #[cfg(unix)]
-    // SAFETY: it takes nothing of ours.
+    // SAFETY: touches no memory of ours.
     unsafe {
         libc::raise(libc::SIGKILL);
     }

@@ -1,4 +1,4 @@
-//! ggml's tensor types, as the compiled library knows them, and those a KV cache can be made of.
+//! ggml's tensor types, as the compiled library knows them, and the types that a KV cache can have.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,18 +18,18 @@ pub struct TensorTypeInfo {
     pub block_size: u64,
     /// Bytes per block; 0 for numbers that ggml no longer uses.
     pub type_size: u64,
-    /// Stored in blocks with shared scales.
+    /// Whether it is stored in blocks with shared scales.
     pub quantized: bool,
 }
 
-/// Every tensor type of ggml, those it has removed included (`type_size` 0).
+/// Every tensor type of ggml, including removed ones (`type_size` 0).
 ///
 /// # Errors
 ///
 /// As [`Backend::init`].
 pub fn tensor_types() -> Result<Vec<TensorTypeInfo>, Error> {
     Backend::init()?;
-    // ggml's enum is signed for MSVC (`raw::CEnum`); our number is not.
+    // ggml's enum is signed for MSVC (`raw::CEnum`); our number is unsigned.
     let types = (0..raw::GGML_TYPE_COUNT).zip(0..).map(|(id, number)| {
         // SAFETY: `id` is below GGML_TYPE_COUNT, the length of ggml's table (ggml.c, type_traits).
         unsafe {
@@ -45,8 +45,8 @@ pub fn tensor_types() -> Result<Vec<TensorTypeInfo>, Error> {
     Ok(types.collect())
 }
 
-/// The types a KV cache can have: llama.cpp's own list (common/arg.cpp, kv_cache_types). Others lack the operation that
-/// writes rows into the cache (SET_ROWS) or crash in attention, so they cannot be expressed.
+/// The types that a KV cache can have: llama.cpp's own list (common/arg.cpp, kv_cache_types). Other types lack the
+/// operation that writes rows into the cache (SET_ROWS) or crash in attention, so they cannot be expressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs, non_camel_case_types, reason = "the names are ggml's")]
 #[non_exhaustive]
@@ -72,7 +72,7 @@ impl KvType {
         self.facts().0
     }
 
-    /// ggml's number, name and elements per block (ggml.c, `type_traits`): wanted before a runtime is opened.
+    /// ggml's number, name and elements per block (ggml.c, `type_traits`); needed before a runtime is opened.
     const fn facts(self) -> (raw::ggml_type, &'static str, u32) {
         match self {
             Self::F32 => (raw::GGML_TYPE_F32, "f32", 1),
@@ -92,7 +92,7 @@ impl KvType {
         self.facts().2
     }
 
-    /// Stored in blocks with shared scales.
+    /// Whether it is stored in blocks with shared scales.
     pub const fn is_quantized(self) -> bool {
         self.block_size() > 1
     }

@@ -1,6 +1,6 @@
-//! Threads of the CPU that compute graphs. Each pool's threads sleep where they have nothing to do (`native/wait.h`).
+//! CPU threads that compute graphs. The threads of a pool sleep when they have nothing to do (`native/wait.h`).
 //!
-//! A build with OpenMP has none: its runtime keeps the threads, and decides how they wait.
+//! A build with OpenMP has no pools: its runtime keeps the threads, and decides how they wait.
 
 use std::ptr::NonNull;
 
@@ -13,15 +13,15 @@ pub(crate) struct Threadpool {
     n_threads: u32,
 }
 
-// SAFETY: ggml binds a pool to no thread: the thread that computes a graph is the pool's first for that time
+// SAFETY: ggml binds a pool to no thread: the thread that computes a graph acts as the pool's first thread meanwhile
 // (ggml-cpu.c, `ggml_graph_compute`).
 unsafe impl Send for Threadpool {}
 
 impl Threadpool {
-    /// Starts `n_threads - 1` threads. The thread that computes is one of the pool.
+    /// Starts `n_threads - 1` threads; the calling thread of a computation is the remaining one.
     pub(crate) fn new(n_threads: u32) -> Result<Self, Failure> {
         let raw = shim::accepted(
-            // SAFETY: plain numbers; callers have compared `n_threads` with what ggml can have.
+            // SAFETY: plain numbers; callers have compared `n_threads` with ggml's limit.
             |error| unsafe { raw::shim_threadpool_new(n_threads as i32, error) },
             |pool| !pool.is_null(),
         )?;
@@ -33,16 +33,16 @@ impl Threadpool {
     }
 }
 
-/// Has a bare context of llama.cpp compute with a pool of `n_threads`, as llama.cpp's own programs do: for a loop that
-/// a [`Context`](crate::Context) is compared with. The pool lives until the process ends.
+/// Makes a bare context of llama.cpp compute with a pool of `n_threads`, as llama.cpp's own programs do, for loops that
+/// are compared with a [`Context`](crate::Context). The pool lives until the process ends.
 ///
 /// # Errors
 ///
-/// [`Error::Call`] where the system starts no more threads.
+/// [`Error::Call`] if the system starts no more threads.
 ///
 /// # Safety
 ///
-/// The context lives and computes nothing. It was made for `n_threads` at most.
+/// The context lives and is not computing. It was made for at most `n_threads`.
 pub unsafe fn attach_threads(context: *mut raw::llama_context, n_threads: u32) -> Result<(), Error> {
     let mut pools = Threadpools::default();
     let pool = pools.get(n_threads).map_err(|failure| Error::Call { what: "starting threads", failure })?;
@@ -56,19 +56,19 @@ pub unsafe fn attach_threads(context: *mut raw::llama_context, n_threads: u32) -
 
 impl Drop for Threadpool {
     fn drop(&mut self) {
-        // SAFETY: created by `new` and freed once. Who uses a pool in a backend frees the backend first, or has it use
+        // SAFETY: created by `new` and freed once. A user of a pool in a backend frees the backend first, or gives it
         // another pool.
         unsafe { raw::shim_threadpool_free(self.raw.as_ptr()) };
     }
 }
 
-/// The pools of one context or backend: one for each number of threads that it has computed with. A pool that is not
-/// in use sleeps. None is freed before the backend, which may refer to it.
+/// The pools of one context or backend: one for each number of threads that it has computed with. Unused pools sleep.
+/// No pool is freed before the backend, which may refer to it.
 #[derive(Default)]
 pub(crate) struct Threadpools(Vec<Threadpool>);
 
 impl Threadpools {
-    /// The pool of `n_threads`; NULL where OpenMP has the threads. A new pool's threads start here.
+    /// The pool of `n_threads`; NULL if OpenMP runs the threads. The threads of a new pool start here.
     pub(crate) fn get(&mut self, n_threads: u32) -> Result<raw::ggml_threadpool_t, Failure> {
         if build_info::has_openmp() {
             return Ok(std::ptr::null_mut());

@@ -1,7 +1,7 @@
-//! Text to tokens: llama.cpp's own, of texts of any length.
+//! Text to tokens, with llama.cpp's tokenizers, for texts of any length.
 //!
-//! Where llama.cpp would run out of stack, it is given more; where its time grows with the square of a text, the text
-//! is cut where that changes no token.
+//! Where llama.cpp would run out of stack, it gets more. Where its time grows with the square of the text's length, the
+//! text is cut at places where that changes no token.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -11,31 +11,31 @@ use crate::stack::with_stack;
 use crate::vocab::{Token, Vocab};
 use crate::{raw, shim};
 
-/// Stack for a character that is matched with others at once. Where llama.cpp has no code of its own for the expression
-/// that splits words, it calls `std::regex` (unicode.cpp, unicode_regex_split_stl), and libstdc++'s calls itself for
-/// each character of a match: with 320 bytes of stack where it was measured, on x86-64.
+/// Stack for each character of a match. For an expression that splits words and has no code of its own in llama.cpp, it
+/// calls `std::regex` (unicode.cpp, unicode_regex_split_stl). libstdc++'s calls itself for each character of a match,
+/// with 320 bytes of stack each, measured on x86-64.
 const STACK_PER_CHARACTER: usize = 1 << 10;
 
-/// Stack for all else.
+/// Stack for everything else.
 const STACK: usize = 1 << 20;
 
-/// So many characters at once are matched on the caller's stack.
+/// Matches of at most this many characters run on the caller's stack.
 const SHALLOW: usize = 1 << 9;
 
-/// SentencePiece texts of so many bytes are tokenised as they are.
+/// SentencePiece texts of at most this many bytes are tokenised as they are.
 const WHOLE: usize = 1 << 14;
 
-/// Longer ones in pieces of so many bytes and more: for each character that is no token, llama.cpp copies all tokens
-/// before it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
+/// The least bytes of a piece of a longer text. For each character that is no token, llama.cpp copies all tokens before
+/// it (llama-vocab.cpp, llm_tokenizer_spm_session::resegment).
 const PIECE: usize = 1 << 11;
 
-/// What goes before a piece that is not the first, so that it does not begin with the space that SentencePiece puts
-/// before a text. Foreign to vocabularies of text.
+/// A character before each piece but the first, so that the piece does not begin with the space that SentencePiece puts
+/// before a text. Vocabularies of text do not contain it.
 const LEAD: char = '\u{2}';
 
 impl Vocab {
-    /// Tokens of `text`. `add_special`: with the BOS and EOS that the model asks for. `parse_special`: control tokens
-    /// written in the text are read as such; leave it off for text that a user typed.
+    /// Tokens of `text`. `add_special` adds the BOS and EOS that the model asks for. With `parse_special`, control
+    /// tokens that are written in the text are read as such; leave it off for text that a user typed.
     ///
     /// # Errors
     ///
@@ -53,9 +53,9 @@ impl Vocab {
         }
     }
 
-    /// Tokens of `text` behind those of an earlier part, the last of which is `before`. SentencePiece puts a space
-    /// before a text, and behind a special token, but not elsewhere (llama-vocab.cpp, `llama_vocab::impl::tokenize`,
-    /// `is_prev_special`). `add_special` counts where nothing is before.
+    /// Tokens of `text` after those of an earlier part, whose last token is `before`. SentencePiece puts a space before
+    /// a text and after a special token, but not elsewhere (llama-vocab.cpp, `llama_vocab::impl::tokenize`,
+    /// `is_prev_special`). `add_special` has an effect only without `before`.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Vocab {
     ) -> Result<Vec<Token>, Error> {
         const SPECIAL: raw::llama_token_attr =
             raw::LLAMA_TOKEN_ATTR_CONTROL | raw::LLAMA_TOKEN_ATTR_USER_DEFINED | raw::LLAMA_TOKEN_ATTR_UNKNOWN;
-        // SAFETY: the model is held and has a vocabulary, and the token is one of it: llama.cpp asserts both.
+        // SAFETY: the model is held and has a vocabulary, and the token belongs to it: llama.cpp asserts both.
         let is_special = |token| unsafe { raw::llama_vocab_get_attr(self.as_ptr(), token) } & SPECIAL != 0;
         let goes_on = |token| self.contains(token) && !is_special(token);
         if self.kind() == raw::LLAMA_VOCAB_TYPE_SPM
@@ -92,7 +92,7 @@ impl Vocab {
         Ok((self.piece(lead, false)? == [LEAD as u8]).then_some(lead))
     }
 
-    /// With as much stack as it may need.
+    /// Tokenises with as much stack as the text may need.
     fn tokenize_deep(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         let tokenize = || self.tokenize_whole(text, add_special, parse_special);
         let depth = longest_match(text);
@@ -107,7 +107,8 @@ impl Vocab {
         })?
     }
 
-    /// Cut behind characters that no token has: nothing is merged with them, and no special token goes on over them.
+    /// Tokenises in pieces that end after characters that no token contains: nothing is merged with those, and no
+    /// special token extends over them.
     fn tokenize_in_pieces(
         &self,
         text: &str,
@@ -122,7 +123,7 @@ impl Vocab {
         let Some(lead) = self.lead()? else {
             return whole();
         };
-        // What the model asks for at the end would come behind the first piece.
+        // The EOS that the model asks for would come after the first piece.
         // SAFETY: the model is held, and its vocabulary with it.
         let adds_eos = unsafe { raw::llama_vocab_get_add_eos(self.as_ptr()) };
         if known.contains(&LEAD) || (add_special && adds_eos) {
@@ -145,14 +146,14 @@ impl Vocab {
         Ok(tokens)
     }
 
-    /// The characters of all tokens' texts; `None` where tokens take the whitespace around them.
+    /// The characters of all tokens' texts; `None` if tokens take the whitespace around them.
     fn characters(&self) -> Option<HashSet<char>> {
         const STRIPS: raw::llama_token_attr = raw::LLAMA_TOKEN_ATTR_LSTRIP | raw::LLAMA_TOKEN_ATTR_RSTRIP;
-        // SentencePiece writes a space as U+2581, and tokens have that.
+        // SentencePiece writes a space as U+2581, and tokens contain that.
         let mut characters = HashSet::from([' ']);
         for token in 0..self.n_tokens() as Token {
-            // SAFETY: the model is held, and the token is one of the vocabulary's; its text lives as long and
-            // ends with a NUL.
+            // SAFETY: the model is held, and the token belongs to the vocabulary; its text lives as long and ends with
+            // a NUL.
             let (attributes, text) = unsafe {
                 let attributes = raw::llama_vocab_get_attr(self.as_ptr(), token);
                 let text = raw::llama_vocab_get_text(self.as_ptr(), token);
@@ -161,7 +162,7 @@ impl Vocab {
             if attributes & STRIPS != 0 {
                 return None;
             }
-            // Bytes are written as `<0x0A>`, which stands for another character.
+            // Byte tokens are written as `<0x0A>`, which stands for another character.
             if attributes & raw::LLAMA_TOKEN_ATTR_BYTE == 0 {
                 characters.extend(text.to_string_lossy().chars());
             }
@@ -172,7 +173,7 @@ impl Vocab {
     fn tokenize_whole(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<Token>, Error> {
         let length = i32::try_from(text.len())
             .map_err(|_| Error::parameter("text_len", text.len(), "at most 2147483647 bytes"))?;
-        // A token covers at least one byte, but for BOS, EOS and a prefix space.
+        // A token covers at least one byte, except for BOS, EOS and a prefix space.
         let mut tokens: Vec<Token> = vec![0; text.len() / 3 + 8];
         loop {
             let room = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
@@ -205,8 +206,8 @@ impl Vocab {
     }
 }
 
-/// Characters that an expression for words matches at once, at most: none of llama.cpp's goes on over the end of a line
-/// but through whitespace.
+/// The most characters that an expression for words matches at once. None of llama.cpp's expressions extends over the
+/// end of a line, except through whitespace.
 fn longest_match(text: &str) -> usize {
     let (mut line, mut space) = (0_usize, 0_usize);
     let (mut longest_line, mut longest_space) = (0, 0);
@@ -219,7 +220,7 @@ fn longest_match(text: &str) -> usize {
     longest_line.saturating_add(longest_space)
 }
 
-/// Pieces of at least so many bytes, but for the last, each of which ends behind a foreign character. None is empty.
+/// Pieces of at least `piece` bytes, except for the last. Each ends after a foreign character, and none is empty.
 fn cut(text: &str, piece: usize, is_foreign: impl Fn(char) -> bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -246,7 +247,7 @@ mod tests {
         Model::load(DEMO, params).unwrap().vocab()
     }
 
-    /// Text of what the vocabulary knows and of what it does not, of spaces and of special tokens.
+    /// Texts of known and unknown characters, spaces and special tokens.
     fn texts() -> Vec<String> {
         let parts = "And the king| said|  |\n|7|日|<s>|</s>|unto|\u{2}|é| |<unk>|a|\n |\u{2581}|😀|.";
         let parts: Vec<&str> = parts.split('|').collect();

@@ -1,8 +1,8 @@
-//! Windows' own account of a process's video memory: what it may use of each GPU, and what it uses.
+//! Windows' own account of a process's video memory: its budget on each GPU, and its use.
 //!
-//! Windows hands out a GPU's memory by a budget per process. A process that exceeds its budget does not fail: the
-//! system moves its memory to the host's, where the GPU reads it over PCIe. Neither CUDA nor NVML reports that; DXGI
-//! does (`IDXGIAdapter3::QueryVideoMemoryInfo`).
+//! Windows gives each process a budget of a GPU's memory. A process that exceeds its budget does not fail: the system
+//! moves its memory to the host's, where the GPU reads it over PCIe. Neither CUDA nor NVML reports that; DXGI does
+//! (`IDXGIAdapter3::QueryVideoMemoryInfo`).
 
 use windows::Win32::Graphics::Dxgi::{
     CreateDXGIFactory1, DXGI_MEMORY_SEGMENT_GROUP, DXGI_MEMORY_SEGMENT_GROUP_LOCAL,
@@ -17,19 +17,19 @@ pub struct VideoMemory {
     description: String,
 }
 
-/// What this process may use of a GPU, and what it uses. Sizes in bytes.
+/// This process's budget on a GPU, and its use, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VideoMemoryUse {
-    /// What it may use of the GPU's own memory before the system moves some of it to the host.
+    /// The GPU's own memory that the process may use before the system moves some of it to the host.
     pub budget: u64,
-    /// What it uses of the GPU's own memory.
+    /// The GPU's own memory in use.
     pub used: u64,
-    /// What it uses of the host's memory for this GPU: what was moved there, and buffers that were made there.
+    /// The host's memory in use for this GPU: buffers that were moved there, and buffers that were made there.
     pub on_host: u64,
 }
 
 impl VideoMemory {
-    /// All GPUs, in Windows' order; none where DXGI does not answer.
+    /// All GPUs in Windows' order; none if DXGI does not answer.
     #[must_use]
     pub fn adapters() -> Vec<Self> {
         // SAFETY: takes nothing, and returns an interface that counts its references.
@@ -41,7 +41,7 @@ impl VideoMemory {
             }
         };
         (0..)
-            // SAFETY: any index may be asked for; the one behind the last is refused (DXGI_ERROR_NOT_FOUND).
+            // SAFETY: any index may be passed; the one after the last is refused (DXGI_ERROR_NOT_FOUND).
             .map_while(|index| unsafe { factory.EnumAdapters1(index) }.ok())
             .filter_map(|adapter| {
                 // SAFETY: the adapter is an interface that counts its references.
@@ -59,7 +59,7 @@ impl VideoMemory {
         &self.description
     }
 
-    /// What this process may use of it and uses now; `None` where Windows does not report it.
+    /// This process's budget and use on this GPU; `None` if Windows does not report it.
     #[must_use]
     pub fn usage(&self) -> Option<VideoMemoryUse> {
         let local = self.ask(DXGI_MEMORY_SEGMENT_GROUP_LOCAL)?;

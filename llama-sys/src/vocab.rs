@@ -1,4 +1,4 @@
-//! Tokens, and the text that they are. The other way: `tokenize`.
+//! Tokens and their texts. `tokenize` goes the other way.
 
 use crate::error::Error;
 use crate::model::{Model, WeakModel};
@@ -7,7 +7,7 @@ use crate::{raw, shim};
 /// A token: an index into the vocabulary.
 pub type Token = raw::llama_token;
 
-/// The vocabulary of a model as long as that is loaded: it holds nothing of it.
+/// The vocabulary of a model, as long as the model is loaded; this handle does not keep it loaded.
 #[derive(Debug, Clone)]
 pub struct WeakVocab {
     model: WeakModel,
@@ -57,7 +57,7 @@ impl Vocab {
         self.kind != raw::LLAMA_VOCAB_TYPE_NONE
     }
 
-    /// The model that it belongs to.
+    /// The model of this vocabulary.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -72,13 +72,13 @@ impl Vocab {
         self.n_tokens.try_into().unwrap_or(0)
     }
 
-    /// True when `token` is an index into the vocabulary.
+    /// Whether `token` is an index into the vocabulary.
     pub fn contains(&self, token: Token) -> bool {
         (0..self.n_tokens).contains(&token)
     }
 
-    /// Appends the bytes that `token` stands for. They can be a part of a character. `special`: control tokens are
-    /// written out as text, else as nothing.
+    /// Appends the bytes that `token` stands for, which may be a part of a character. With `special`, control tokens
+    /// are written out as text; otherwise they add nothing.
     ///
     /// # Errors
     ///
@@ -122,13 +122,13 @@ impl Vocab {
         Ok(bytes)
     }
 
-    /// True for tokens that end a generation: end of text, of turn, of message. False for what is no token.
+    /// Whether a token ends a generation: end of text, of turn, of message. False outside the vocabulary.
     pub fn is_eog(&self, token: Token) -> bool {
-        // SAFETY: the token is in the vocabulary, and there is one.
+        // SAFETY: the token is in the vocabulary, which exists.
         self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_eog(self.raw, token) }
     }
 
-    /// True for control tokens, which have no text of their own. False for what is no token.
+    /// Whether a token is a control token, which has no text. False outside the vocabulary.
     pub fn is_control(&self, token: Token) -> bool {
         // SAFETY: as in `is_eog`.
         self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_control(self.raw, token) }
@@ -146,14 +146,14 @@ impl Vocab {
         Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
     }
 
-    /// Tokens that the model's makers want never to be chosen (`tokenizer.ggml.suppress_tokens`).
+    /// Tokens that the model's makers never want chosen (`tokenizer.ggml.suppress_tokens`).
     #[doc(alias = "llama_vocab_get_suppress_tokens")]
     pub fn suppressed(&self) -> &[Token] {
         let mut count = 0;
-        // SAFETY: the vocabulary lives; the list is its own and lives as long.
+        // SAFETY: the vocabulary lives; the list belongs to it and lives as long.
         let list = unsafe { raw::llama_vocab_get_suppress_tokens(self.raw, &raw mut count) };
         match usize::try_from(count) {
-            // SAFETY: llama.cpp says that so many are there.
+            // SAFETY: llama.cpp states that the list has `count` entries.
             Ok(count) if !list.is_null() => unsafe { std::slice::from_raw_parts(list, count) },
             _ => &[],
         }
@@ -164,7 +164,7 @@ impl Vocab {
     }
 }
 
-/// Refuses what is no token of a vocabulary of so many.
+/// Refuses a number that is no token of a vocabulary with `n_tokens` tokens.
 pub(crate) fn check_token(token: Token, n_tokens: u32) -> Result<(), Error> {
     match u32::try_from(token) {
         Ok(token) if token < n_tokens => Ok(()),

@@ -74,7 +74,7 @@ pub struct Running {
     pub program: String,
     /// The process id.
     pub pid: Option<u32>,
-    /// Layers on GPUs: the number it was given, or the number that its memory there corresponds to.
+    /// Layers on GPUs: from the program's flags, or estimated from its memory on GPUs.
     pub n_gpu_layers: Option<u32>,
     /// Bytes that it holds on GPUs.
     pub on_gpus: Option<u64>,

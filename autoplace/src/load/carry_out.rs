@@ -4,7 +4,7 @@
 //! minutes of reading. So free memory is checked first, and again after a failure: [`Error::OutOfMemory`] names the
 //! device, the plan's bytes on it, and the bytes left. Headroom is not counted, because it is there to be used.
 
-use llama_sys::{Cause, Context, Device, ModelParams};
+use llama_sys::{Context, Device, FailureCause, ModelParams};
 
 use super::devices;
 use super::draft::{Drafts, Heads};
@@ -138,7 +138,7 @@ impl Failure {
 fn lacks_memory(stage: Stage, error: &llama_sys::Error, plan: &Plan) -> bool {
     error.failure().is_some_and(|failure| {
         failure.out_of_memory.is_some()
-            || failure.cause == Cause::HostMemory
+            || failure.cause == FailureCause::HostMemory
             || (stage == Stage::WarmUp && plan.gpus().next().is_some())
     })
 }

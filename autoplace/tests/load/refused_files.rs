@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::native_support::{TINY_VOCABULARY, native, tiny, tiny_llama, tiny_llama_without_vocabulary};
 use autoplace::gguf::{self, Builder};
-use autoplace::llama_sys::{self, Cause};
+use autoplace::llama_sys::{self, FailureCause};
 use autoplace::{Model, load};
 
 /// A file of this model, in a folder that lives as long as the returned value.
@@ -24,7 +24,7 @@ fn load(model: &Builder) -> Result<Model, load::Error> {
 
 /// llama.cpp's own reason for refusing the model.
 #[track_caller]
-fn cause(model: &Builder) -> Cause {
+fn cause(model: &Builder) -> FailureCause {
     let (_dir, path) = write(model);
     match native(&path) {
         Err(llama_sys::Error::ModelLoad { failure, .. }) => failure.cause,
@@ -64,7 +64,7 @@ fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
     load(&tiny()).unwrap().generate("word1").max_tokens(3).temp(0.0).text().expect("it works by itself");
     let blocks = |n| tiny().u32("llama.block_count", n);
     let experts = |n, used| tiny().u32("llama.expert_count", n).u32("llama.expert_used_count", used);
-    let assertion = Some(Cause::Assertion);
+    let assertion = Some(FailureCause::Assertion);
     for (model, key, expected) in [
         (blocks(0), "llama.block_count", assertion),
         (blocks(513), "llama.block_count", assertion),
@@ -76,7 +76,7 @@ fn what_llama_cpp_asserts_on_is_refused_by_the_name_of_its_key() {
         (tiny().u32("llama.expert_count", 4), "llama.expert_used_count", assertion),
         (tiny().str("llama.rope.scaling.type", "bogus"), "llama.rope.scaling.type", assertion),
         // A number of a split with another type.
-        (tiny().u32("split.no", 0).u16("split.count", 2), "split.no", Some(Cause::Refused)),
+        (tiny().u32("split.no", 0).u16("split.count", 2), "split.no", Some(FailureCause::Refused)),
     ] {
         let error = load(&model).unwrap_err();
         assert_matches!(error, load::Error::Profile(_) | load::Error::Gguf(_));
@@ -97,7 +97,7 @@ fn a_vocabulary_with_a_token_twice() {
     // Before llama.cpp, no code reads whole vocabularies, so the guard around llama.cpp answers.
     let error = load(&model).unwrap_err();
     assert!(error.to_string().contains("id_to_token"), "{error}");
-    assert_eq!(cause(&model), Cause::Assertion);
+    assert_eq!(cause(&model), FailureCause::Assertion);
 }
 
 #[test]

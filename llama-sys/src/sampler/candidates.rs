@@ -18,12 +18,12 @@ impl Candidate {
         self.0.id
     }
 
-    /// Its logit, as the samplers so far have left it.
+    /// Its logit after the samplers so far.
     pub fn logit(&self) -> f32 {
         self.0.logit
     }
 
-    /// Its probability among the candidates, as the sampler that computed it last has left it: 0 before any did.
+    /// Its probability among the candidates, by the last sampler that computed it; 0 before any did.
     /// [`Candidates::softmax`] computes it.
     pub fn probability(&self) -> f32 {
         self.0.p
@@ -40,24 +40,24 @@ impl fmt::Debug for Candidate {
     }
 }
 
-/// The tokens of one output that may come next, with logits and probabilities. One is enough for a generation: filled
-/// for each token, it allocates for the first alone.
+/// The tokens of one output that may come next, with logits and probabilities. One list is enough for a generation: it
+/// is filled anew for each token, and allocates only for the first.
 #[doc(alias = "llama_token_data_array")]
 #[derive(Debug, Default, Clone)]
 pub struct Candidates {
     list: Vec<Candidate>,
-    /// Where in the list those begin that are left, and where they end: samplers drop some at either end.
+    /// The range of the list that is left: samplers drop entries at either end.
     start: usize,
     end: usize,
-    /// Of the vocabulary.
+    /// Tokens of the vocabulary.
     n_tokens: u32,
     sorted: bool,
-    /// Counted from `start`.
+    /// The index of the chosen candidate, counted from `start`.
     selected: Option<usize>,
 }
 
 impl Candidates {
-    /// All tokens, with the logits of token `index` of the last batch (-1: the last output).
+    /// Fills the list with all tokens, with the logits of token `index` of the last batch (-1: the last output).
     ///
     /// # Errors
     ///
@@ -67,7 +67,8 @@ impl Candidates {
         Ok(())
     }
 
-    /// The same for the tokens that `mask` allows, as in [`Sampler::sample_masked`](crate::Sampler::sample_masked).
+    /// Fills the list with the tokens that `mask` allows, as in
+    /// [`Sampler::sample_masked`](crate::Sampler::sample_masked).
     ///
     /// # Errors
     ///
@@ -80,10 +81,11 @@ impl Candidates {
         Ok(())
     }
 
-    /// All tokens or those that a mask allows, with these logits: one for each token of a vocabulary.
+    /// Fills the list with all tokens or those that a mask allows. `logits` has one entry for each token of the
+    /// vocabulary.
     pub fn set(&mut self, logits: &[f32], mask: Option<&[u32]>) {
         self.list.clear();
-        // Once: what a mask allows of the next token may be more than of this one.
+        // Reserved for all tokens at once: the next mask may allow more tokens than this one.
         self.list.reserve(logits.len());
         let candidate =
             |token: usize| Candidate(raw::llama_token_data { id: token as Token, logit: logits[token], p: 0.0 });
@@ -110,22 +112,22 @@ impl Candidates {
         self.selected = None;
     }
 
-    /// Those that are left, in no certain order.
+    /// The remaining candidates, in no particular order.
     pub fn as_slice(&self) -> &[Candidate] {
         &self.list[self.start..self.end]
     }
 
-    /// Those that are left, in no certain order.
+    /// The remaining candidates, in no particular order.
     pub fn iter(&self) -> std::slice::Iter<'_, Candidate> {
         self.as_slice().iter()
     }
 
-    /// How many are left.
+    /// The number of remaining candidates.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Whether none is left.
+    /// Whether no candidate is left.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -135,7 +137,7 @@ impl Candidates {
         self.n_tokens
     }
 
-    /// The candidate that a sampler has chosen; `None` before that, and where it was dropped since.
+    /// The candidate that a sampler has chosen; `None` before that, and after the candidate was dropped.
     pub fn selected(&self) -> Option<&Candidate> {
         self.as_slice().get(self.selected?)
     }
@@ -145,7 +147,7 @@ impl Candidates {
         self.iter().any(|candidate| candidate.token() == token)
     }
 
-    /// Keeps those for which `keep` returns true. Probabilities stay as they are.
+    /// Keeps the candidates for which `keep` returns true. Probabilities stay as they are.
     pub fn retain(&mut self, mut keep: impl FnMut(&Candidate) -> bool) {
         let mut end = self.start;
         let selected = self.selected.take().map(|selected| self.start + selected);
@@ -162,22 +164,22 @@ impl Candidates {
         self.end = end;
     }
 
-    /// Gives each candidate the logit that `change` makes of its token and logit. None is chosen any more. What is no
-    /// number becomes negative infinity: such a token is never chosen while there is another.
+    /// Replaces each candidate's logit by the result of `change` for its token and logit, and clears the choice. A NaN
+    /// becomes negative infinity, so that the token is never chosen while another one is left.
     pub fn map_logits(&mut self, mut change: impl FnMut(Token, f32) -> f32) {
         for Candidate(data) in &mut self.list[self.start..self.end] {
             let logit = change(data.id, data.logit);
-            // More than this would be infinite in the softmax, and no number after it.
+            // A larger logit would be infinite in the softmax and then become NaN.
             data.logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) };
         }
         self.sorted = false;
         self.selected = None;
     }
 
-    /// Computes the probabilities of those that are left, from their logits: together they are 1.
+    /// Computes the probabilities of the remaining candidates from their logits; they add up to 1.
     pub fn softmax(&mut self) {
         let left = &mut self.list[self.start..self.end];
-        // Finite, so that nothing but negative infinities are no probability rather than no number.
+        // Starting from a finite number: if all logits are negative infinity, the probabilities are 0 rather than NaN.
         let highest = left.iter().map(Candidate::logit).fold(f32::MIN, f32::max);
         let mut sum = 0.0;
         for Candidate(data) in left.iter_mut() {
@@ -189,21 +191,21 @@ impl Candidates {
         }
     }
 
-    /// Lends them to llama.cpp, which filters, sorts and selects in place, and takes note of what it made of them.
+    /// Lends the candidates to llama.cpp, which filters, sorts and selects in place, and records the result.
     pub(super) fn lend(
         &mut self,
         call: impl FnOnce(*mut raw::llama_token_data_array) -> Result<bool, Failure>,
     ) -> Result<bool, Failure> {
         let all = self.list.as_mut_ptr().cast::<raw::llama_token_data>();
         let mut array = raw::llama_token_data_array {
-            // SAFETY: `start` is within the list, of whose entries a candidate has the layout.
+            // SAFETY: `start` is within the list, and a candidate has the layout of its entries.
             data: unsafe { all.add(self.start) },
             size: self.len(),
             selected: -1,
             sorted: self.sorted,
         };
         let outcome = call(&raw mut array);
-        // SAFETY: samplers move `data` on within the array at most (llama-sampler.cpp, llama_sample_xtc_apply).
+        // SAFETY: samplers move `data` only within the array (llama-sampler.cpp, llama_sample_xtc_apply).
         let moved = unsafe { array.data.offset_from(all) };
         self.start = usize::try_from(moved).unwrap_or(0).min(self.list.len());
         self.end = (self.start + array.size).min(self.list.len());

@@ -1,4 +1,4 @@
-//! A sampler chain being put together.
+//! A sampler chain under construction.
 
 use std::ffi::{CString, c_char};
 use std::fmt;
@@ -14,11 +14,11 @@ use crate::model::Model;
 use crate::vocab::{Token, Vocab};
 use crate::{raw, shim};
 
-/// What a dynamic temperature may go down to: it is raised to a power, and logits divided by what is left of it
-/// have to be finite.
+/// The lowest dynamic temperature. The temperature depends on a power of the entropy, which may vanish, and logits
+/// divided by it must stay finite.
 const MIN_DYNAMIC: f32 = 1e-3;
 
-/// A chain being put together. Samplers apply in the order in which they are added; [`greedy`](Self::greedy),
+/// A chain under construction. Samplers apply in the order in which they are added; [`greedy`](Self::greedy),
 /// [`dist`](Self::dist), [`mirostat`](Self::mirostat), [`mirostat_v2`](Self::mirostat_v2) or
 /// [`adaptive_p`](Self::adaptive_p) completes it.
 #[must_use = "a chain chooses nothing until it is completed"]
@@ -37,7 +37,7 @@ impl fmt::Debug for SamplerChain {
     }
 }
 
-/// Numbers of a sampler; each kind reads its own.
+/// Default numbers of a sampler; each kind reads only some of them.
 pub(super) const NOTHING: raw::shim_sampler_params = raw::shim_sampler_params {
     kind: raw::SHIM_SAMPLER_KIND_GREEDY,
     count: 0,
@@ -60,7 +60,7 @@ impl SamplerChain {
         Ok(Self { chain: Chain(chain), vocab, min_keep: 0, seed: None, depends_on_logits: false, has_grammar: false })
     }
 
-    /// Adds what `make` makes.
+    /// Adds the sampler that `make` returns.
     fn add(self, make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler) -> Result<Self, Error> {
         let sampler = made("making a sampler", make)?;
         shim::checked(|error| {
@@ -71,7 +71,7 @@ impl SamplerChain {
         Ok(self)
     }
 
-    /// Adds a sampler that is made of numbers.
+    /// Adds a sampler that is defined by numbers alone.
     pub(super) fn simple(self, params: &raw::shim_sampler_params) -> Result<Self, Error> {
         // SAFETY: valid pointers; no other preconditions.
         self.add(|error| unsafe { raw::shim_sampler_new(params, error) })
@@ -93,7 +93,7 @@ impl SamplerChain {
         }
     }
 
-    /// Takes note of a seed, of which the sampler to come draws its numbers.
+    /// Records the seed from which the next sampler draws its random numbers.
     pub(super) fn seeded(mut self, seed: u32) -> Result<Self, Error> {
         if seed == raw::LLAMA_DEFAULT_SEED {
             return Err(Error::parameter("seed", seed, "0 to 4294967294: llama.cpp would draw a seed of its own"));
@@ -107,8 +107,8 @@ impl SamplerChain {
         self
     }
 
-    /// Has the filters that are added after this, of top-p, min-p, typical and XTC, leave at least `n` tokens. Default:
-    /// 0, which is one.
+    /// Makes the filters that are added after this (top-p, min-p, typical and XTC) leave at least `n` tokens. The
+    /// default 0 means one token.
     pub fn min_keep(mut self, n: usize) -> Self {
         self.min_keep = n;
         self
@@ -160,15 +160,15 @@ impl SamplerChain {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for what is not finite.
+    /// [`Error::InvalidParameter`] if `n` is not finite.
     pub fn top_n_sigma(self, n: f32) -> Result<Self, Error> {
         finite("top_n_sigma", n)?;
         self.of_values(raw::SHIM_SAMPLER_KIND_TOP_N_SIGMA, [n, 0.0, 0.0])
     }
 
-    /// Excludes top choices: with this probability, drops all tokens that are at least `threshold` likely but
-    /// the least likely of them. A probability of 0.0 or a threshold above 0.5 drops none. Draws from numbers of
-    /// its own, by `seed`.
+    /// Excludes top choices: with probability `chance`, drops all tokens whose probability is at least `threshold`,
+    /// except the least likely of them. A `chance` of 0.0 or a threshold above 0.5 drops none. It draws from separate
+    /// random numbers, by `seed`.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl SamplerChain {
         probability("xtc_probability", chance)?;
         probability("xtc_threshold", threshold)?;
         let is_on = chance > 0.0 && threshold <= 0.5;
-        // One that is off draws nothing.
+        // A sampler that is off draws no numbers.
         let chain = match is_on {
             true => self.seeded(seed)?.depending_on_logits(),
             false => self,
@@ -192,7 +192,7 @@ impl SamplerChain {
         })
     }
 
-    /// Divides the logits by `temperature`; 0.0 keeps the likeliest token alone.
+    /// Divides the logits by `temperature`; 0.0 keeps only the likeliest token.
     ///
     /// # Errors
     ///
@@ -203,14 +203,14 @@ impl SamplerChain {
         self.of_values(raw::SHIM_SAMPLER_KIND_TEMP, [temperature, 0.0, 0.0])
     }
 
-    /// Divides the logits by a temperature that depends on their entropy: `temperature` - `range` where one token is
-    /// certain, `temperature` + `range` where all are as likely, and between them by the entropy, as a share of the
-    /// greatest one, raised to `exponent`. A lowest temperature below 0.001 is taken for 0.001.
+    /// Divides the logits by a temperature that depends on their entropy: `temperature` - `range` if one token is
+    /// certain, `temperature` + `range` if all are equally likely. Between them it follows the entropy, as a share of
+    /// the greatest one, raised to `exponent`. A lowest temperature below 0.001 is raised to 0.001.
     ///
     /// # Errors
     ///
-    /// As [`temperature`](Self::temperature); [`Error::InvalidParameter`] for a range or an exponent that is not
-    /// finite or is negative.
+    /// As [`temperature`](Self::temperature); [`Error::InvalidParameter`] for a range or an exponent that is not finite
+    /// or is negative.
     #[doc(alias = "temp_ext")]
     pub fn dynamic_temperature(self, temperature: f32, range: f32, exponent: f32) -> Result<Self, Error> {
         check_temperature(temperature)?;
@@ -219,7 +219,7 @@ impl SamplerChain {
         let highest = temperature + range;
         let mut numbers = [temperature, range, exponent];
         if range > 0.0 && temperature - range < MIN_DYNAMIC && highest > MIN_DYNAMIC {
-            // The same highest one around another middle.
+            // The same highest temperature, with another middle.
             let middle = f32::midpoint(highest, MIN_DYNAMIC);
             numbers = [middle, middle - MIN_DYNAMIC, exponent];
         }
@@ -241,22 +241,22 @@ impl SamplerChain {
         bias("penalty_freq", frequency)?;
         bias("penalty_present", presence)?;
         let n_vocab = self.vocab.n_tokens() as i32;
-        // SAFETY: the numbers are what include/llama.h asks for.
+        // SAFETY: the numbers satisfy include/llama.h.
         self.add(|error| unsafe { raw::shim_sampler_penalties(n_vocab, last_n, repeat, frequency, presence, error) })
     }
 
-    /// "Don't repeat yourself" (<https://github.com/oobabooga/text-generation-webui/pull/5677>): a token that would go
-    /// on with a repetition of `n` tokens, with `n` at least `allowed_length`, has
-    /// `multiplier * base ^ (n - allowed_length)` subtracted from its logit. Repetitions are looked for among the last
-    /// `last_n` tokens and do not reach over a sequence breaker. A multiplier of 0.0 or a `last_n` of 0 is off.
+    /// "Don't repeat yourself" (<https://github.com/oobabooga/text-generation-webui/pull/5677>): a token that would
+    /// continue a repetition of `n` tokens, with `n` at least `allowed_length`, has `multiplier * base ^ (n -
+    /// allowed_length)` subtracted from its logit. Repetitions are searched among the last `last_n` tokens and do not
+    /// reach over a sequence breaker. A multiplier of 0.0 or a `last_n` of 0 turns it off.
     ///
-    /// Every breaker is compared with every token of the vocabulary here: some milliseconds each.
+    /// Each breaker is compared with every token of the vocabulary here, which takes some milliseconds.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for numbers that are not finite, a negative multiplier, a base below 1.0, which
-    /// llama.cpp would take for "off", and a breaker that is empty, has over 40 bytes or a NUL; [`Error::NoVocabulary`]
-    /// for breakers and a model that knows no texts.
+    /// [`Error::InvalidParameter`] for numbers that are not finite, for a negative multiplier, for a base below 1.0,
+    /// which llama.cpp would take as "off", and for a breaker that is empty, longer than 40 bytes or contains a NUL;
+    /// [`Error::NoVocabulary`] for breakers with a model whose tokens have no texts.
     pub fn dry(
         self,
         multiplier: f32,
@@ -280,7 +280,7 @@ impl SamplerChain {
         let mut pointers: Vec<*const c_char> = breakers.iter().map(|it| it.as_ptr()).collect();
         let vocab = self.vocab.as_ptr();
         self.add(|error| {
-            // SAFETY: the texts are NUL-terminated, and read during the call alone, as is the vocabulary
+            // SAFETY: the texts are NUL-terminated; they and the vocabulary are read only during the call
             // (llama_sampler_init_dry).
             unsafe {
                 raw::shim_sampler_dry(
@@ -297,12 +297,12 @@ impl SamplerChain {
         })
     }
 
-    /// Adds to the logits of single tokens. Negative infinity forbids a token, as long as another is left.
+    /// Adds to the logits of single tokens. Negative infinity forbids a token as long as another is left.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a token outside the vocabulary or a bias that is not a number or, but for
-    /// negative infinity, beyond a million either way.
+    /// [`Error::InvalidParameter`] for a token outside the vocabulary, and for a bias that is NaN or beyond a million
+    /// either way; negative infinity is allowed.
     pub fn logit_bias(self, biases: &[(Token, f32)]) -> Result<Self, Error> {
         for &(token, value) in biases {
             self.vocab.check(token)?;
@@ -326,7 +326,7 @@ impl SamplerChain {
     /// that does not parse.
     pub fn grammar(mut self, grammar: &str, root: &str) -> Result<Self, Error> {
         if grammar.trim().is_empty() {
-            // llama.cpp would silently constrain nothing (llama-sampler.cpp, llama_sampler_init_grammar_impl).
+            // llama.cpp would silently apply no constraint (llama-sampler.cpp, llama_sampler_init_grammar_impl).
             return Err(Error::parameter("grammar", "empty", "a grammar with a rule"));
         }
         let (grammar, root) = (text("grammar", grammar)?, text("root", root)?);
@@ -339,7 +339,7 @@ impl SamplerChain {
     }
 }
 
-/// What the shim made, or why not.
+/// The object that the shim made, or the reason why it made none.
 fn made(
     what: &'static str,
     make: impl FnOnce(*mut raw::shim_error) -> *mut raw::llama_sampler,

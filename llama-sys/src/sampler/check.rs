@@ -1,4 +1,4 @@
-//! What llama.cpp would misbehave with is refused before the call.
+//! Checks that refuse values with which llama.cpp would misbehave.
 
 use std::ffi::CString;
 
@@ -7,14 +7,14 @@ use crate::error::Error;
 /// More tokens than any context holds today.
 const MAX_LAST_N: u32 = 1 << 24;
 
-/// What may be added to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit (llama-sampler.cpp,
-/// llama_token_data_array_partial_sort), which have to be far from the end of an `int`.
+/// The largest addition to a logit. llama.cpp sorts by whole numbers of 6.4 times the logit (llama-sampler.cpp,
+/// llama_token_data_array_partial_sort), which must stay far from the end of an `int`.
 const MAX_BIAS: f32 = 1e6;
 
-/// Logits divided by less have the same trouble, or are infinite.
+/// With a lower temperature the divided logits have the same problem, or are infinite.
 pub(super) const MIN_TEMPERATURE: f32 = 1e-6;
 
-/// Bytes of a sequence breaker, of which llama.cpp silently drops what is beyond (llama_sampler_init_dry).
+/// The most bytes of a sequence breaker. llama.cpp silently drops the rest of a longer one (llama_sampler_init_dry).
 const MAX_BREAKER: usize = 40;
 
 pub(super) fn text(name: &'static str, text: &str) -> Result<CString, Error> {
@@ -25,7 +25,7 @@ pub(super) fn int(name: &'static str, value: u32) -> Result<i32, Error> {
     i32::try_from(value).map_err(|_| Error::parameter(name, value, "at most 2147483647"))
 }
 
-/// llama.cpp sets aside room for all of them at once.
+/// llama.cpp allocates memory for all of them at once.
 pub(super) fn last_n(name: &'static str, last_n: u32) -> Result<i32, Error> {
     match i32::try_from(last_n) {
         Ok(tokens) if last_n <= MAX_LAST_N => Ok(tokens),
@@ -44,7 +44,7 @@ pub(super) fn sequence_breaker(breaker: &str) -> Result<CString, Error> {
     text("dry_sequence_breaker", breaker)
 }
 
-/// Refuses a number outside of this range; NaN is in none.
+/// Refuses a number outside of this range, and NaN.
 fn within(name: &'static str, value: f32, range: std::ops::RangeInclusive<f32>, wanted: &str) -> Result<(), Error> {
     if range.contains(&value) { Ok(()) } else { Err(Error::parameter(name, value, wanted)) }
 }

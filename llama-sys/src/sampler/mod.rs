@@ -17,24 +17,24 @@ use crate::model::Model;
 use crate::vocab::{Token, Vocab, check_token};
 use crate::{raw, shim};
 
-/// A chain that is complete: its last sampler chooses a token.
+/// A complete chain, whose last sampler chooses a token.
 ///
-/// It keeps of the model what it needs, and not the model itself: once the same vocabulary is loaded again, it goes on
-/// as if nothing had happened. Only a [grammar](SamplerChain::grammar) holds the model.
+/// It keeps the facts that it needs from the model, and not the model itself: when the same vocabulary is loaded again,
+/// it continues. Only a [grammar](SamplerChain::grammar) keeps the model loaded.
 pub struct Sampler {
     chain: Chain,
     n_tokens: u32,
     seed: Option<u32>,
     depends_on_logits: bool,
-    /// A grammar reads the tokens' texts from it.
+    /// A grammar reads the texts of tokens from it.
     _vocab: Option<Vocab>,
-    /// Room for the tokens that a mask allows.
+    /// Memory for the tokens that a mask allows.
     allowed: Candidates,
 }
 
 struct Chain(NonNull<raw::llama_sampler>);
 
-// SAFETY: a sampler is plain data with no tie to a thread; it is used through `&mut`.
+// SAFETY: a sampler is plain data that belongs to no thread; it is used only through `&mut`.
 unsafe impl Send for Chain {}
 
 impl Drop for Chain {
@@ -84,15 +84,15 @@ impl Sampler {
         context.check_output(index)?;
         self.check_vocabulary("context", context.vocab().n_tokens())?;
         shim::quick(|error| {
-            // SAFETY: chain and context live and are borrowed mutably; `index` has logits; the chain ends in a sampler
-            // that selects, as llama_sampler_sample asserts.
+            // SAFETY: chain and context live and are borrowed mutably; `index` has logits; the last sampler of the
+            // chain selects a token, as llama_sampler_sample asserts.
             unsafe { raw::shim_sampler_sample(self.chain.0.as_ptr(), context.as_ptr(), index, error) }
         })
         .map_err(|failure| Error::Call { what: "sampling", failure })
     }
 
-    /// The same among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set for a token `t` that may be
-    /// chosen. Words that are missing allow nothing, bits beyond the vocabulary mean nothing.
+    /// As [`sample`](Self::sample), among the tokens that `mask` allows: bit `t % 32` of word `t / 32` is set if token
+    /// `t` may be chosen. Missing words allow nothing; bits beyond the vocabulary are ignored.
     ///
     /// # Errors
     ///
@@ -106,13 +106,13 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Filters and sorts the candidates and chooses one of them, but accepts none: pass the choice to
-    /// [`accept`](Self::accept). With [`Candidates::fill`] before and the choice accepted, it is
+    /// Filters and sorts the candidates and chooses one of them, without accepting it: pass the choice to
+    /// [`accept`](Self::accept). [`Candidates::fill`], this call and accepting the choice are together the same as
     /// [`sample`](Self::sample).
     ///
     /// # Errors
     ///
-    /// [`Error::NoCandidates`] without candidates; [`Error::InvalidParameter`] for those of another vocabulary;
+    /// [`Error::NoCandidates`] without candidates; [`Error::InvalidParameter`] for candidates of another vocabulary;
     /// [`Error::Call`].
     pub fn apply(&mut self, candidates: &mut Candidates) -> Result<Token, Error> {
         self.check_vocabulary("candidates", candidates.n_tokens())?;
@@ -121,18 +121,18 @@ impl Sampler {
         }
         let chain = self.chain.0.as_ptr();
         let applied = candidates.lend(|array| {
-            // SAFETY: the chain lives and is borrowed mutably; the array is valid for the call, is not empty and holds
-            // tokens of the vocabulary that the chain was made for.
+            // SAFETY: the chain lives and is borrowed mutably; the array is valid during the call, is not empty and
+            // holds tokens of the chain's vocabulary.
             shim::quick(|error| unsafe { raw::shim_sampler_apply(chain, array, error) })
         });
         applied.map_err(|failure| Error::Call { what: "sampling", failure }).and_then(|_| {
             let selected = candidates.selected().map(Candidate::token);
-            // Cannot be: the last sampler selects.
+            // Always set, because the last sampler selects.
             selected.ok_or(Error::NoCandidates { n_tokens: self.n_tokens })
         })
     }
 
-    /// Accepts a token that the chain did not choose: the prompt's, for penalties.
+    /// Accepts a token that the chain did not choose, such as a token of the prompt, for penalties.
     ///
     /// # Errors
     ///
@@ -147,24 +147,23 @@ impl Sampler {
         .map_err(|failure| Error::Call { what: "accepting a token", failure })
     }
 
-    /// Whether a choice leaves something behind that depends on the logits: mirostat's and adaptive-p's running means,
-    /// and how many random numbers mirostat and XTC have drawn. Choices of such a chain cannot be
-    /// [skipped](Self::skip): they are made again, by [`apply`](Self::apply) to the same candidates and
+    /// Whether a choice changes state that depends on the logits: the running means of mirostat and adaptive-p, and the
+    /// count of random numbers that mirostat and XTC have drawn. Choices of such a chain cannot be
+    /// [skipped](Self::skip). Repeat them instead, by [`apply`](Self::apply) to the same candidates and
     /// [`accept`](Self::accept).
     pub fn depends_on_logits(&self) -> bool {
         self.depends_on_logits
     }
 
-    /// Draws the random numbers that `n` choices draw, and chooses nothing: a generation that goes on in another
-    /// process then chooses as the first would have. Pass the chosen tokens to [`accept`](Self::accept).
+    /// Draws the random numbers of `n` choices without choosing. A generation that continues in another process then
+    /// makes the same choices as the first process would have. Pass the chosen tokens to [`accept`](Self::accept).
     ///
     /// The samplers of a chain that does not [depend on the logits](Self::depends_on_logits) draw at most one number
-    /// per choice, however many candidates there are (llama-sampler.cpp, `llama_sampler_dist_apply`).
+    /// per choice, for any number of candidates (llama-sampler.cpp, `llama_sampler_dist_apply`).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] for a chain that depends on the logits, if there is anything to skip;
-    /// [`Error::Call`].
+    /// [`Error::InvalidParameter`] for a chain that depends on the logits, unless `n` is 0; [`Error::Call`].
     pub fn skip(&mut self, n: usize) -> Result<(), Error> {
         if self.depends_on_logits && n > 0 {
             return Err(Error::parameter(
@@ -181,7 +180,7 @@ impl Sampler {
         .map_err(|failure| Error::Call { what: "skipping choices of the sampler", failure })
     }
 
-    /// The seed in use; `None` for a chain that leaves nothing to chance.
+    /// The seed in use; `None` for a chain without random choices.
     pub fn seed(&self) -> Option<u32> {
         self.seed
     }

@@ -10,21 +10,21 @@ use super::device;
 use crate::raw;
 use crate::threadpool::Threadpools;
 
-/// What a ggml backend of ours points to.
+/// The context of our ggml backends.
 struct Stream {
     card: Arc<Card>,
     name: *const c_char,
     cpu: raw::ggml_backend_t,
     set_n_threads: raw::ggml_backend_set_n_threads_t,
-    /// The threads of `cpu`. Nothing computes on a backend while its number of threads is set.
+    /// The threads of `cpu`. Nothing computes on a backend while its number of threads is being set.
     threadpools: Mutex<Threadpools>,
 }
 
 const BACKEND: raw::ggml_backend_i = raw::ggml_backend_i {
     get_name: Some(name),
     free: Some(free),
-    // Without these ggml waits and uses the buffer's own (ggml-backend.cpp, `ggml_backend_tensor_set_async`,
-    // `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU is never behind.
+    // Without these ggml waits and uses the buffer's own functions (ggml-backend.cpp, `ggml_backend_tensor_set_async`,
+    // `ggml_backend_tensor_get_async`, `ggml_backend_tensor_copy_async`): the CPU never lags behind.
     set_tensor_async: None,
     get_tensor_async: None,
     set_tensor_2d_async: None,
@@ -48,7 +48,8 @@ static GUID: raw::ggml_guid = *b"autoplace-sim-01";
 pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
     static CPU: OnceLock<usize> = OnceLock::new();
     let address = *CPU.get_or_init(|| {
-        // SAFETY: looked up first by `registry::register`, under the registry's lock; the device is a static of ggml's.
+        // SAFETY: `registry::register` made the first lookup, under the registry's lock; the device is a static of
+        // ggml's.
         unsafe { raw::ggml_backend_dev_by_type(raw::GGML_BACKEND_DEVICE_TYPE_CPU) }.expose_provenance()
     });
     ptr::with_exposed_provenance_mut(address)
@@ -56,7 +57,7 @@ pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
 
 pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *const c_char) -> raw::ggml_backend_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a device of ours.
+        // SAFETY: one of our devices.
         let slot = unsafe { device::slot(device) };
         let Some(card) = slot.card() else {
             return ptr::null_mut();
@@ -84,20 +85,20 @@ pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *
 
 /// # Safety
 ///
-/// A backend that [`init`] made.
+/// `backend` was made by [`init`].
 unsafe fn stream<'a>(backend: raw::ggml_backend_t) -> &'a Stream {
     // SAFETY: ggml calls a backend's functions with that backend, until it is freed.
     unsafe { &*(*backend).context.cast::<Stream>() }
 }
 
 unsafe extern "C" fn name(backend: raw::ggml_backend_t) -> *const c_char {
-    // SAFETY: a backend of ours.
+    // SAFETY: one of our backends.
     unsafe { stream(backend) }.name
 }
 
 unsafe extern "C" fn free(backend: raw::ggml_backend_t) {
     guarded((), || {
-        // SAFETY: a backend of ours, freed once; ggml leaves the struct to its backend (ggml-backend.cpp,
+        // SAFETY: one of our backends, freed once; ggml leaves the struct to its backend (ggml-backend.cpp,
         // `ggml_backend_free`).
         unsafe {
             let stream = Box::from_raw((*backend).context.cast::<Stream>());
@@ -108,7 +109,7 @@ unsafe extern "C" fn free(backend: raw::ggml_backend_t) {
 }
 
 unsafe extern "C" fn graph_compute(backend: raw::ggml_backend_t, graph: *mut raw::ggml_cgraph) -> raw::ggml_status {
-    // SAFETY: a backend of ours.
+    // SAFETY: one of our backends.
     let stream = unsafe { stream(backend) };
     let fails = guarded(true, || {
         let fails = stream.card.graph_fails();
@@ -120,14 +121,14 @@ unsafe extern "C" fn graph_compute(backend: raw::ggml_backend_t, graph: *mut raw
     if fails {
         return raw::GGML_STATUS_FAILED;
     }
-    // SAFETY: the CPU's backend computes on whatever memory the tensors point to (ggml-cpu.cpp), and
-    // ours is the host's.
+    // SAFETY: the CPU's backend computes on the memory that the tensors point to (ggml-cpu.cpp), and ours is the
+    // host's.
     unsafe { raw::ggml_backend_graph_compute_async(stream.cpu, graph) }
 }
 
 /// llama.cpp sets the context's threads before each graph (llama-context.cpp, `graph_compute`).
 pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_threads: c_int) {
-    // SAFETY: asked for by the entry of a backend of ours (device.rs, `proc_address`).
+    // SAFETY: reached through the registry entry of our backends (device.rs, `proc_address`).
     let stream = unsafe { stream(backend) };
     if let Some(set_n_threads) = stream.set_n_threads {
         // SAFETY: the CPU's own function with the CPU's own backend.
@@ -136,20 +137,21 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
     guarded((), || {
         let mut threadpools = stream.threadpools.lock().unwrap_or_else(PoisonError::into_inner);
         match threadpools.get(n_threads.unsigned_abs()) {
-            // SAFETY: both pools live: none is freed before the stream's backend of the CPU.
+            // SAFETY: both pools live: neither is freed before the stream's CPU backend.
             Ok(pool) if !pool.is_null() => unsafe { raw::shim_threadpool_use(stream.cpu, pool) },
             Ok(_) => {}
-            // ggml starts threads of its own for each graph then.
+            // ggml then starts new threads for each graph.
             Err(failure) => log_error(&format!("ggml_backend_sim: no pool of {n_threads} threads: {failure}")),
         }
     });
 }
 
-/// Nothing runs ahead, so an event has happened as soon as it is recorded. NULL on a card that is not asynchronous:
-/// ggml does without (ggml-backend.cpp, `ggml_backend_sched_compute_splits`, `ggml_backend_sched_new`).
+/// Nothing runs ahead, so an event has happened as soon as it is recorded. Returns NULL on a card that is not
+/// asynchronous; ggml then works without events (ggml-backend.cpp, `ggml_backend_sched_compute_splits`,
+/// `ggml_backend_sched_new`).
 pub(super) unsafe extern "C" fn event_new(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_event_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a device of ours.
+        // SAFETY: one of our devices.
         match unsafe { device::slot(device) }.card() {
             Some(card) if card.settings.asynchronous => {
                 Box::into_raw(Box::new(raw::ggml_backend_event { device, context: ptr::null_mut() }))

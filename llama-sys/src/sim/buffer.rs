@@ -1,4 +1,4 @@
-//! A buffer on a card: its bytes are counted there and lie in host memory.
+//! A buffer on a card: the card counts its bytes, which lie in host memory.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -11,13 +11,13 @@ use super::slot::{self, Slot};
 use super::{buffer_type, device};
 use crate::raw;
 
-/// Memory of the card: zeroed pages of its own, or somebody's that it maps.
+/// Memory of the card: its own zeroed pages, or mapped memory of somebody else.
 enum Bytes {
     Own(Memory),
     Mapped(*mut u8),
 }
 
-/// What a ggml buffer of ours points to. Dropping it gives the bytes back.
+/// The context of our ggml buffers. Dropping it gives the bytes back.
 struct Buffer {
     card: Arc<Card>,
     bytes: Bytes,
@@ -46,7 +46,8 @@ const BUFFER: raw::ggml_backend_buffer_i = raw::ggml_backend_buffer_i {
     memset_tensor: Some(memset_tensor),
     set_tensor: Some(set_tensor),
     get_tensor: Some(get_tensor),
-    // Row by row through the above (ggml-backend.cpp, `ggml_backend_tensor_set_2d`, `ggml_backend_tensor_get_2d`).
+    // ggml calls the functions above row by row (ggml-backend.cpp, `ggml_backend_tensor_set_2d`,
+    // `ggml_backend_tensor_get_2d`).
     set_tensor_2d: None,
     get_tensor_2d: None,
     cpy_tensor: Some(copy_tensor),
@@ -54,7 +55,7 @@ const BUFFER: raw::ggml_backend_buffer_i = raw::ggml_backend_buffer_i {
     reset: None,
 };
 
-/// Takes `size` bytes of the slot's card, or says why not.
+/// Takes `size` bytes of the slot's card, or logs why it cannot.
 fn take(slot: &Slot, size: usize, bytes: impl FnOnce() -> Option<Bytes>) -> Option<Buffer> {
     let card = slot.card()?;
     if !card.take(size as u64) {
@@ -78,19 +79,19 @@ fn take(slot: &Slot, size: usize, bytes: impl FnOnce() -> Option<Bytes>) -> Opti
 fn into_raw(buffer: Buffer, buft: raw::ggml_backend_buffer_type_t) -> raw::ggml_backend_buffer_t {
     let size = buffer.size;
     let context: *mut c_void = Box::into_raw(Box::new(buffer)).cast();
-    // SAFETY: a buffer type of ours with the vtable that knows the context; ggml frees it through `free`, once
+    // SAFETY: our buffer type, with the vtable that knows the context; ggml frees it through `free`, once
     // (ggml-backend.cpp, ggml_backend_buffer_free).
     unsafe { raw::ggml_backend_buffer_init(buft, BUFFER, context, size) }
 }
 
-/// NULL past the card's capacity: llama.cpp's ordinary way out of memory (ggml-backend.cpp,
+/// Returns NULL past the card's capacity: llama.cpp's usual sign of a lack of memory (ggml-backend.cpp,
 /// `ggml_backend_buft_alloc_buffer_n_default`).
 pub(super) unsafe extern "C" fn alloc(
     buft: raw::ggml_backend_buffer_type_t,
     size: usize,
 ) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a buffer type of ours.
+        // SAFETY: one of our buffer types.
         let slot = unsafe { buffer_type::slot(buft) };
         let own = || match Memory::reserve(size) {
             Ok(memory) => Some(Bytes::Own(memory)),
@@ -103,8 +104,8 @@ pub(super) unsafe extern "C" fn alloc(
     })
 }
 
-/// A mapped file as the card's memory (Metal): counted, not copied. Only asked of cards that say they can
-/// (device.rs, `props`).
+/// A mapped file as the card's memory (Metal): counted, not copied. Called only for cards that support it (device.rs,
+/// `props`).
 pub(super) unsafe extern "C" fn from_host_pointer(
     device: raw::ggml_backend_dev_t,
     pointer: *mut c_void,
@@ -112,7 +113,7 @@ pub(super) unsafe extern "C" fn from_host_pointer(
     _max_tensor_size: usize,
 ) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a device of ours.
+        // SAFETY: one of our devices.
         let slot = unsafe { device::slot(device) };
         take(slot, size, || Some(Bytes::Mapped(pointer.cast())))
             .map_or(ptr::null_mut(), |buffer| into_raw(buffer, slot.mapped_buft))
@@ -121,7 +122,7 @@ pub(super) unsafe extern "C" fn from_host_pointer(
 
 /// # Safety
 ///
-/// A buffer of ours that is not freed.
+/// One of our buffers that is not freed.
 unsafe fn inner<'a>(buffer: raw::ggml_backend_buffer_t) -> &'a Buffer {
     // SAFETY: `into_raw` made the context; ggml calls a buffer's functions with that buffer.
     unsafe { &*(*buffer).context.cast::<Buffer>() }
@@ -136,7 +137,7 @@ unsafe extern "C" fn free(buffer: raw::ggml_backend_buffer_t) {
 }
 
 unsafe extern "C" fn base(buffer: raw::ggml_backend_buffer_t) -> *mut c_void {
-    // SAFETY: a buffer of ours.
+    // SAFETY: one of our buffers.
     unsafe { inner(buffer) }.base().cast()
 }
 
@@ -147,7 +148,7 @@ unsafe extern "C" fn memset_tensor(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: ggml checked that the range lies in the tensor, whose data lies in a buffer of ours (ggml-backend.cpp,
+    // SAFETY: ggml checked that the range lies in the tensor, whose data lies in one of our buffers (ggml-backend.cpp,
     // `ggml_backend_tensor_memset`).
     unsafe {
         (*tensor).data.cast::<u8>().add(offset).write_bytes(value, size);
@@ -161,8 +162,8 @@ unsafe extern "C" fn set_tensor(
     offset: usize,
     size: usize,
 ) {
-    // SAFETY: as in `memset_tensor` (ggml-backend.cpp, `ggml_backend_tensor_set`); `data` has `size` bytes. It may
-    // overlap: pointers into one buffer.
+    // SAFETY: as in `memset_tensor` (ggml-backend.cpp, `ggml_backend_tensor_set`); `data` has `size` bytes. Source and
+    // target may overlap, as parts of one buffer.
     unsafe {
         ptr::copy(data.cast::<u8>(), (*tensor).data.cast::<u8>().add(offset), size);
     }
@@ -181,14 +182,15 @@ unsafe extern "C" fn get_tensor(
     }
 }
 
-/// From card to card. Everything else ggml copies through the host (ggml-backend.cpp, `ggml_backend_tensor_copy`).
+/// Copies from card to card. ggml makes all other copies through the host (ggml-backend.cpp,
+/// `ggml_backend_tensor_copy`).
 unsafe extern "C" fn copy_tensor(
     _: raw::ggml_backend_buffer_t,
     source: *const raw::ggml_tensor,
     target: *mut raw::ggml_tensor,
 ) -> bool {
     guarded(false, || {
-        // SAFETY: two tensors with data and of the same layout (ggml-backend.cpp, `ggml_backend_tensor_copy`); the
+        // SAFETY: two tensors with data and the same layout (ggml-backend.cpp, `ggml_backend_tensor_copy`); the
         // source's buffer lives.
         unsafe {
             let buffer = (*source).buffer;
@@ -202,8 +204,8 @@ unsafe extern "C" fn copy_tensor(
 }
 
 unsafe extern "C" fn clear(buffer: raw::ggml_backend_buffer_t, value: u8) {
-    // SAFETY: a buffer of ours, on which nothing computes while it is cleared. Mapped ones are cleared by no part of
-    // llama.cpp, but whoever does means the memory below.
+    // SAFETY: one of our buffers, on which nothing computes while it is cleared. llama.cpp never clears a mapped
+    // buffer; clearing one would clear the memory below it.
     unsafe {
         let buffer = inner(buffer);
         match &buffer.bytes {

@@ -18,16 +18,16 @@ pub(super) const DEVICE: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buf
     get_max_size: Some(max_size),
     get_alloc_size: Some(alloc_size),
     get_alloc_size_n: None,
-    // llama.cpp would let the CPU compute on it.
+    // As a host buffer, llama.cpp would let the CPU compute on it.
     is_host: None,
 };
 
-/// Files mapped into the card's memory. ggml asks it for alignments and sizes too (ggml-metal.cpp,
+/// Files mapped into the card's memory. ggml asks this buffer type for alignments and sizes too (ggml-metal.cpp,
 /// `ggml_backend_metal_buffer_type_mapped`).
 pub(super) const MAPPED: raw::ggml_backend_buffer_type_i =
     raw::ggml_backend_buffer_type_i { get_name: Some(mapped_name), ..DEVICE };
 
-/// Pinned host memory: the CPU's, by another name.
+/// Pinned host memory: the CPU's buffers under another name.
 pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffer_type_i {
     get_name: Some(host_name),
     alloc_buffer: Some(alloc_host),
@@ -43,11 +43,11 @@ pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffe
 ///
 /// # Safety
 ///
-/// A buffer type of a [`Slot`].
+/// The buffer type belongs to a [`Slot`].
 pub(super) unsafe fn slot(buft: raw::ggml_backend_buffer_type_t) -> &'static Slot {
     // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp, `ggml_backend_buft_*`);
     // slots are never freed.
-    slot::of(unsafe { (*buft).context })
+    slot::from_context(unsafe { (*buft).context })
 }
 
 /// # Safety
@@ -60,27 +60,27 @@ unsafe fn rules(buft: raw::ggml_backend_buffer_type_t) -> Rules {
 }
 
 unsafe extern "C" fn name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
-    // SAFETY: a buffer type of ours.
+    // SAFETY: one of our buffer types.
     guarded(c"SIM".as_ptr(), || unsafe { slot(buft) }.name.as_ptr())
 }
 
 unsafe extern "C" fn host_name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
-    // SAFETY: a buffer type of ours.
+    // SAFETY: one of our buffer types.
     guarded(c"SIM_Host".as_ptr(), || unsafe { slot(buft) }.host_name.as_ptr())
 }
 
 unsafe extern "C" fn mapped_name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
-    // SAFETY: a buffer type of ours.
+    // SAFETY: one of our buffer types.
     guarded(c"SIM_Mapped".as_ptr(), || unsafe { slot(buft) }.mapped_name.as_ptr())
 }
 
 unsafe extern "C" fn alignment(buft: raw::ggml_backend_buffer_type_t) -> usize {
-    // SAFETY: a buffer type of ours.
+    // SAFETY: one of our buffer types.
     guarded(32, || unsafe { rules(buft) }.alignment())
 }
 
 unsafe extern "C" fn max_size(buft: raw::ggml_backend_buffer_type_t) -> usize {
-    // SAFETY: a buffer type of ours.
+    // SAFETY: one of our buffer types.
     guarded(usize::MAX, || unsafe { rules(buft) }.buffer_limit())
 }
 
@@ -88,17 +88,17 @@ unsafe extern "C" fn alloc_size(buft: raw::ggml_backend_buffer_type_t, tensor: *
     // SAFETY: a tensor that lives during the call.
     let bytes = unsafe { raw::ggml_nbytes(tensor) };
     guarded(bytes, || {
-        // SAFETY: a buffer type of ours and a tensor of ggml's that lives during the call, with its sources.
+        // SAFETY: one of our buffer types and a tensor of ggml's that lives during the call, with its sources.
         unsafe { rules(buft).alloc_size(&*tensor) }
     })
 }
 
-/// As `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU
+/// Like `ggml_backend_cuda_host_buffer_type_alloc_buffer` and `ggml_backend_vk_host_buffer_type_alloc_buffer`: a CPU
 /// buffer whose type is set to this one.
 unsafe extern "C" fn alloc_host(buft: raw::ggml_backend_buffer_type_t, size: usize) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a buffer type of ours. The CPU's buffer type is a constant and its buffers are freed by their own
-        // vtable, whatever type they are of (ggml-backend.cpp, ggml_backend_buffer_free).
+        // SAFETY: our buffer type. The CPU's buffer type is a constant, and its buffers are freed by their own vtable,
+        // whatever their type says (ggml-backend.cpp, ggml_backend_buffer_free).
         unsafe {
             let size = size.saturating_add(rules(buft).host_extra());
             let buffer = raw::ggml_backend_buft_alloc_buffer(raw::ggml_backend_cpu_buffer_type(), size);

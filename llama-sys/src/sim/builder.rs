@@ -1,4 +1,4 @@
-//! How a simulated card is described.
+//! The description of a simulated card.
 
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::{SimGpu, registry, slot};
 use crate::error::Error;
 
-/// A simulated GPU to be registered; made by [`SimGpu::builder`].
+/// A simulated GPU that is not registered yet; made by [`SimGpu::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "a card exists once it is registered"]
 pub struct SimGpuBuilder {
@@ -42,62 +42,63 @@ impl SimGpuBuilder {
         }
     }
 
-    /// Memory of the card, in bytes.
+    /// Memory of the card, in bytes. 8 GiB by default.
     pub fn total(mut self, bytes: u64) -> Self {
         self.total = bytes;
         self
     }
 
-    /// Bytes that other processes pretend to take; [`SimGpu::set_taken`] changes them later.
+    /// Bytes that other processes pretend to take. [`SimGpu::set_taken`] changes them later.
     pub fn taken(mut self, bytes: u64) -> Self {
         self.taken = bytes;
         self
     }
 
-    /// How tensors are laid out. [`Rules::Plain`] unless said otherwise.
+    /// The layout of tensors. [`Rules::Plain`] by default.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Claims asynchronous computation and events, as CUDA does; nothing runs ahead. Over several such cards llama.cpp
-    /// keeps four copies of a graph in flight (llama-context.cpp, the constructor). Off unless asked for.
+    /// Claims asynchronous computation and events, as CUDA does, although nothing runs ahead. With several such cards
+    /// llama.cpp keeps four copies of a graph in flight (llama-context.cpp, the constructor). Off by default.
     pub fn asynchronous(mut self, asynchronous: bool) -> Self {
         self.asynchronous = asynchronous;
         self
     }
 
-    /// Whether the card can run fused attention. On unless said otherwise.
+    /// Whether the card supports fused attention. On by default.
     pub fn flash_attention(mut self, flash_attention: bool) -> Self {
         self.flash_attention = flash_attention;
         self
     }
 
-    /// The PCI address that the card reports, such as `0000:01:00.0`. None unless given. llama.cpp takes two GPUs of
-    /// one address for the same one when it chooses the devices itself.
+    /// The PCI address that the card reports, such as `0000:01:00.0`. None by default. When llama.cpp chooses the
+    /// devices itself, it takes two GPUs with one address for the same GPU.
     pub fn pci_id(mut self, pci_id: impl Into<String>) -> Self {
         self.pci_id = Some(pci_id.into());
         self
     }
 
-    /// What [`Device::backend`](crate::Device::backend) answers, for code that decides by it: `SIM` unless given.
+    /// The answer of [`Device::backend`](crate::Device::backend), for code that depends on it. `SIM` by default.
     pub fn backend(mut self, name: impl Into<String>) -> Self {
         self.backend = name.into();
         self
     }
 
-    /// Bytes that the first computation takes beside all buffers and that stay taken, as a driver's pools do
-    /// (ggml-cuda.cu, `ggml_cuda_pool`). A computation that finds no room for them fails. None unless given.
+    /// Bytes that the first computation takes in addition to all buffers, and that stay taken, like a driver's pools
+    /// (ggml-cuda.cu, `ggml_cuda_pool`). A computation fails if they do not fit. None by default.
     pub fn growth(mut self, bytes: u64) -> Self {
         self.growth = bytes;
         self
     }
 
     /// Shares the card's memory with every card that is registered with this file, in this process and in others. The
-    /// file is made if there is none. What a process had that has ended, or was killed, is free again at the next look.
+    /// file is created if it does not exist. Memory of a process that has ended or was killed is free again at the next
+    /// query.
     ///
-    /// All of them should be given the same [total](Self::total). Up to 64 cards share a file; beside it lie smaller
-    /// ones of the same name and a number, to be deleted with it.
+    /// All of these cards should have the same [total](Self::total). Up to 64 cards share a file. Smaller files with
+    /// the same name and a number lie beside it; delete them together with it.
     pub fn shared(mut self, file: impl Into<PathBuf>) -> Self {
         self.shared = Some(file.into());
         self
@@ -105,18 +106,18 @@ impl SimGpuBuilder {
 
     /// Registers the card with ggml.
     ///
-    /// Waits until no other thread loads a model, makes a context or lists devices: ggml's registry cannot be read and
-    /// changed at once.
+    /// Waits until no other thread loads a model, makes a context or lists devices, because ggml's registry cannot be
+    /// read and changed at once.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidParameter`] when [`MAX_CARDS`](super::MAX_CARDS) are registered already or still hold memory,
-    /// for an alignment that is no power of two, a text with a NUL byte or a backend called `RPC`, and inside the
-    /// progress callback of a load; for a [shared](Self::shared) file that cannot be written or locked, or that 64
-    /// cards share; the errors of [`Backend::init`](crate::Backend::init).
+    /// [`Error::InvalidParameter`] if [`MAX_CARDS`](super::MAX_CARDS) cards are registered already or still hold
+    /// memory, for an alignment that is no power of two, for a text with a NUL byte, for a backend called `RPC`, and
+    /// inside the progress callback of a load; also for a [shared](Self::shared) file that cannot be written or locked,
+    /// or that 64 cards share. The errors of [`Backend::init`](crate::Backend::init).
     pub fn register(self) -> Result<SimGpu, Error> {
         self.rules.check()?;
-        // llama.cpp sorts such devices to the front and trusts their names to be endpoints (src/llama.cpp,
+        // llama.cpp sorts devices of that backend to the front and takes their names for endpoints (src/llama.cpp,
         // `llama_prepare_model_devices`).
         if self.backend == "RPC" {
             return Err(Error::parameter("backend", "RPC", "a simulated GPU is on this machine"));
@@ -147,8 +148,8 @@ fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
     CString::new(text).map(slot::intern).map_err(|e| Error::parameter(parameter, format!("{e}"), "a text without NUL"))
 }
 
-/// From so many tokens on, a GPU computes with weights that the host keeps: ggml-cuda.cu, `ggml_backend_cuda_reg`, and
-/// the same in Vulkan and Metal.
+/// The number of tokens from which a GPU computes with weights that the host keeps: ggml-cuda.cu,
+/// `ggml_backend_cuda_reg`, and the same in Vulkan and Metal.
 fn offload_from() -> i64 {
     std::env::var("GGML_OP_OFFLOAD_MIN_BATCH").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(32)
 }

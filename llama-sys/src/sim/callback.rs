@@ -1,4 +1,4 @@
-//! The way from C into Rust: no panic goes back.
+//! Calls from C into Rust, which never let a panic back into C.
 
 use std::ffi::{CString, c_void};
 use std::panic::{self, AssertUnwindSafe};
@@ -7,13 +7,13 @@ use crate::raw;
 
 /// Runs `body`; a panic becomes `fallback`, after the panic hook has reported it.
 ///
-/// Broken invariants cannot be seen afterwards: a card's state is atomics, and a slot's lock is taken
-/// over when poisoned.
+/// No broken invariant is visible afterwards: a card's state consists of atomics, and a slot's lock is used even if it
+/// is poisoned.
 pub(super) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 
-/// Logs an error as ggml's own backends do, so that it is captured with what llama.cpp says next.
+/// Logs an error as ggml's own backends do, so that it is captured with llama.cpp's next lines.
 pub(super) fn log_error(line: &str) {
     let Ok(line) = CString::new(format!("{line}\n")) else {
         return;

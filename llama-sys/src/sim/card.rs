@@ -1,4 +1,4 @@
-//! The state of a simulated card: what it is, and who holds how much of it.
+//! The state of a simulated card: its settings, and the memory that is taken.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,7 +8,7 @@ use super::callback::log_error;
 use super::rules::Rules;
 use super::shared::Shared;
 
-/// What a card is; fixed once it is registered.
+/// A card's settings, which are fixed once it is registered.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) description: &'static CStr,
@@ -18,9 +18,9 @@ pub(super) struct Settings {
     pub(super) rules: Rules,
     pub(super) asynchronous: bool,
     pub(super) flash_attention: bool,
-    /// Tokens from which on the card computes with the host's weights.
+    /// The number of tokens from which the card computes with the host's weights.
     pub(super) offload_from: i64,
-    /// Bytes that computing takes beside the buffers.
+    /// Bytes that computing takes in addition to the buffers.
     pub(super) growth: u64,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct Settings {
 #[derive(Debug)]
 pub(super) struct Card {
     pub(super) settings: Settings,
-    /// Where the card is one of several processes: what each of them has, and this one.
+    /// The shares of all processes, if several share the card.
     shared: Option<Shared>,
     pub(super) taken: Number,
     pub(super) used: Number,
-    /// What computing has taken beside the buffers.
+    /// Bytes that computing has taken in addition to the buffers.
     pub(super) grown: Number,
     pub(super) peak: Number,
     pub(super) buffers: Number,
@@ -60,7 +60,7 @@ impl Number {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Changes it, unless `change` says no. Returns what it was.
+    /// Changes the number unless `change` returns `None`. Returns the former number.
     fn change(&self, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).ok()
     }
@@ -83,7 +83,7 @@ impl Card {
         }
     }
 
-    /// Total less what others pretend to take.
+    /// The total without the bytes that other processes pretend to take.
     fn limit(&self) -> u64 {
         self.settings.total.saturating_sub(self.taken.get())
     }
@@ -93,19 +93,19 @@ impl Card {
         self.limit().saturating_sub(held)
     }
 
-    /// What all processes have of a card that they share; all there is where that cannot be read.
+    /// Bytes that all processes have taken of a shared card; the whole card if that cannot be read.
     pub(super) fn shared_used(&self) -> Option<u64> {
         let shared = self.shared.as_ref()?;
         Some(or_log(shared.used()).unwrap_or(u64::MAX))
     }
 
-    /// The most that all processes had at once; 0 where that cannot be read.
+    /// The most bytes that all processes had taken at once; 0 if that cannot be read.
     pub(super) fn shared_peak(&self) -> Option<u64> {
         let shared = self.shared.as_ref()?;
         Some(or_log(shared.peak()).unwrap_or_default())
     }
 
-    /// Takes `bytes` for a buffer. False when they do not fit, or when this allocation was set to fail.
+    /// Takes `bytes` for a buffer. Returns false if they do not fit, or if this allocation was set to fail.
     pub(super) fn take(&self, bytes: u64) -> bool {
         self.allocations.count();
         if reached(&self.failing_allocation) || bytes > self.settings.rules.largest_buffer() {
@@ -132,7 +132,7 @@ impl Card {
         self.unshare(bytes);
     }
 
-    /// Takes `bytes` of what all processes share, if they do. False when they do not fit, or the shared file fails.
+    /// Takes `bytes` of a card that processes share. Returns false if they do not fit, or the shared file fails.
     fn share(&self, bytes: u64) -> bool {
         let limit = self.limit();
         let taken = |shared: &Shared| or_log(shared.take(bytes, limit)) == Some(true);
@@ -145,13 +145,13 @@ impl Card {
         }
     }
 
-    /// Counts a computation. True when it was set to fail, or finds no room for what computing takes.
+    /// Counts a computation. Returns true if it was set to fail, or if the memory that computing takes does not fit.
     pub(super) fn graph_fails(&self) -> bool {
         self.graphs.count();
         reached(&self.failing_graph) || !self.grow()
     }
 
-    /// Takes what computing takes, unless it has that. False when it does not fit.
+    /// Takes the memory for computing, unless it is taken already. Returns false if it does not fit.
     fn grow(&self) -> bool {
         let missing = self.settings.growth.saturating_sub(self.grown.get());
         if missing == 0 {
@@ -168,12 +168,12 @@ impl Card {
     }
 }
 
-/// The answer, or why there is none in the log.
+/// The answer; a failure is logged.
 fn or_log<T>(answer: io::Result<T>) -> Option<T> {
     answer.inspect_err(|error| log_error(&format!("ggml_backend_sim: the shared file: {error}"))).ok()
 }
 
-/// Counts down; true for the one that was waited for.
+/// Counts down; true when the count reaches its end.
 fn reached(countdown: &Number) -> bool {
     countdown.change(|n| n.checked_sub(1)) == Some(1)
 }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!((one.used.get(), two.used.get()), (60, 0));
         assert_eq!((one.free(), two.free()), (40, 40));
         assert!(!two.take(41) && two.take(5));
-        // Computing needs 30, ballast leaves 25.
+        // Computing needs 30 bytes, and the ballast leaves 25.
         two.taken.set(10);
         assert!(two.graph_fails());
         two.taken.set(0);

@@ -1,4 +1,4 @@
-//! The registry entry and the device: what ggml asks a GPU.
+//! The registry entry and the device: ggml's queries about a GPU.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -37,18 +37,18 @@ pub(super) const DEVICE: raw::ggml_backend_device_i = raw::ggml_backend_device_i
 ///
 /// # Safety
 ///
-/// A device of a [`Slot`].
+/// The device belongs to a [`Slot`].
 pub(super) unsafe fn slot(device: raw::ggml_backend_dev_t) -> &'static Slot {
     // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp, `ggml_backend_dev_*`); slots
     // are never freed.
-    slot::of(unsafe { (*device).context })
+    slot::from_context(unsafe { (*device).context })
 }
 
 unsafe extern "C" fn reg_name(reg: raw::ggml_backend_reg_t) -> *const c_char {
     guarded(c"SIM".as_ptr(), || {
         // SAFETY: ggml calls an entry's functions with that entry (ggml-backend.cpp, `ggml_backend_reg_*`); slots
         // are never freed.
-        let slot = slot::of(unsafe { (*reg).context });
+        let slot = slot::from_context(unsafe { (*reg).context });
         slot.card().map_or(c"SIM", |card| card.settings.backend).as_ptr()
     })
 }
@@ -60,16 +60,16 @@ unsafe extern "C" fn device_count(_: raw::ggml_backend_reg_t) -> usize {
 unsafe extern "C" fn get_device(reg: raw::ggml_backend_reg_t, index: usize) -> raw::ggml_backend_dev_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: as in `reg_name`.
-        let slot = slot::of(unsafe { (*reg).context });
+        let slot = slot::from_context(unsafe { (*reg).context });
         if index == 0 { slot.device } else { ptr::null_mut() }
     })
 }
 
-/// llama.cpp asks for what a backend offers beyond the interface: the number of threads is all that makes sense here
+/// llama.cpp asks for functions of a backend beyond the interface. Here only the number of threads makes sense
 /// (llama-context.cpp, the constructor).
 unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_char) -> *mut c_void {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a NUL-terminated name, by every caller in llama.cpp.
+        // SAFETY: every caller in llama.cpp passes a NUL-terminated name.
         if unsafe { CStr::from_ptr(name) } == c"ggml_backend_set_n_threads" {
             backend::set_n_threads as *mut c_void
         } else {
@@ -79,13 +79,13 @@ unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_cha
 }
 
 unsafe extern "C" fn name(device: raw::ggml_backend_dev_t) -> *const c_char {
-    // SAFETY: a device of ours.
+    // SAFETY: one of our devices.
     guarded(c"SIM".as_ptr(), || unsafe { slot(device) }.name.as_ptr())
 }
 
 unsafe extern "C" fn description(device: raw::ggml_backend_dev_t) -> *const c_char {
     guarded(c"".as_ptr(), || {
-        // SAFETY: a device of ours.
+        // SAFETY: one of our devices.
         let card = unsafe { slot(device) }.card();
         card.map_or(c"", |card| card.settings.description).as_ptr()
     })
@@ -93,7 +93,7 @@ unsafe extern "C" fn description(device: raw::ggml_backend_dev_t) -> *const c_ch
 
 unsafe extern "C" fn memory(device: raw::ggml_backend_dev_t, free: *mut usize, total: *mut usize) {
     let (free_now, all) = guarded((0, 0), || {
-        // SAFETY: a device of ours.
+        // SAFETY: one of our devices.
         let card = unsafe { slot(device) }.card();
         card.map_or((0, 0), |card| (card.free(), card.settings.total))
     });
@@ -111,7 +111,8 @@ unsafe extern "C" fn device_type(_: raw::ggml_backend_dev_t) -> raw::ggml_backen
 
 unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggml_backend_dev_props) {
     guarded((), || {
-        // SAFETY: a device of ours, and a struct that ggml has zeroed (ggml-backend.cpp, `ggml_backend_dev_get_props`).
+        // SAFETY: one of our devices, and a struct that ggml has zeroed (ggml-backend.cpp,
+        // `ggml_backend_dev_get_props`).
         let (slot, props) = unsafe { (slot(device), &mut *props) };
         props.name = slot.name.as_ptr();
         props.type_ = raw::GGML_BACKEND_DEVICE_TYPE_GPU;
@@ -125,7 +126,7 @@ unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggm
         props.caps.events = settings.asynchronous;
         props.caps.host_buffer = settings.rules.pins_host_memory();
         props.caps.buffer_from_host_ptr = settings.rules.maps_host_memory();
-        // SAFETY: a device of ours and two fields of the struct.
+        // SAFETY: one of our devices and two fields of the struct.
         unsafe {
             memory(device, &raw mut props.memory_free, &raw mut props.memory_total);
         }
@@ -133,13 +134,13 @@ unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggm
 }
 
 unsafe extern "C" fn buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
-    // SAFETY: a device of ours.
+    // SAFETY: one of our devices.
     guarded(ptr::null_mut(), || unsafe { slot(device) }.buft)
 }
 
 unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
     guarded(ptr::null_mut(), || {
-        // SAFETY: a device of ours.
+        // SAFETY: one of our devices.
         let slot = unsafe { slot(device) };
         match slot.card() {
             Some(card) if card.settings.rules.pins_host_memory() => slot.host_buft,
@@ -151,7 +152,7 @@ unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::g
 /// Whether the card can run an operation: the CPU can, no operand lies on another card, and no rule forbids it.
 unsafe extern "C" fn supports_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
-        // SAFETY: a device of ours and a tensor that lives during the call.
+        // SAFETY: one of our devices and a tensor that lives during the call.
         let (slot, op) = unsafe { (slot(device), &*op) };
         let Some(card) = slot.card() else {
             return false;
@@ -179,16 +180,16 @@ unsafe extern "C" fn supports_op(device: raw::ggml_backend_dev_t, op: *const raw
 }
 
 unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::ggml_backend_buffer_type_t) -> bool {
-    // SAFETY: a device of ours.
+    // SAFETY: one of our devices.
     guarded(false, || unsafe { slot(device) }.owns(buft))
 }
 
-/// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as
+/// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as in
 /// `ggml_backend_cuda_device_offload_op`, `ggml_backend_vk_device_offload_op` and, for products alone,
 /// `ggml_backend_metal_device_offload_op`.
 unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
-        // SAFETY: a device of ours and a tensor that lives during the call.
+        // SAFETY: one of our devices and a tensor that lives during the call.
         let (slot, op) = unsafe { (slot(device), &*op) };
         let Some(card) = slot.card() else {
             return false;

@@ -4,9 +4,9 @@ use std::io;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-/// Zeroed pages that cost nothing until written to: an anonymous mapping that reserves no swap, so that a buffer of
-/// 400 GB fits on any host. Where the system counts reservations all the same (Windows, `vm.overcommit_memory` 2),
-/// it may be refused.
+/// Zeroed pages that cost nothing until they are written: an anonymous mapping that reserves no swap, so that a buffer
+/// of 400 GB fits on any host. Systems that count reservations all the same (Windows, `vm.overcommit_memory` 2) may
+/// refuse it.
 pub(super) struct Memory {
     map: MmapRaw,
 }
@@ -21,16 +21,16 @@ impl Memory {
         self.map.as_mut_ptr()
     }
 
-    /// Makes every byte zero by giving the pages back, which touches none of them: llama.cpp clears a whole
-    /// KV cache at once.
+    /// Makes every byte zero by giving the pages back, which touches none of them: llama.cpp clears a whole KV cache at
+    /// once.
     ///
     /// # Safety
     ///
     /// Nothing reads or writes the memory meanwhile.
     pub(super) unsafe fn zero(&self) {
         #[cfg(target_os = "linux")]
-        // SAFETY: madvise(2): MADV_DONTNEED turns the pages of a private anonymous mapping into zero ones; the caller
-        // promises that nobody looks.
+        // SAFETY: madvise(2): MADV_DONTNEED turns the pages of a private anonymous mapping into zeros; the caller
+        // promises that nobody accesses them.
         if unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) }.is_ok() {
             return;
         }
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn memory_is_zero_writable_and_zero_again() {
         let memory = Memory::reserve(10_000).unwrap();
-        // SAFETY: within the mapping, which only this test knows.
+        // SAFETY: within the mapping, which only this test uses.
         unsafe {
             assert_eq!(memory.base().add(9_999).read(), 0);
             memory.base().write_bytes(7, 10_000);
@@ -58,9 +58,9 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn terabytes_are_given_and_cleared_without_being_touched() {
-        // Refused under `vm.overcommit_memory` 2: no harm either.
+        // Under `vm.overcommit_memory` 2 this is refused, which is fine too.
         if let Ok(memory) = Memory::reserve(4 << 40) {
-            // SAFETY: only this test knows the mapping.
+            // SAFETY: only this test uses the mapping.
             unsafe { memory.zero() };
         }
     }

@@ -1,9 +1,9 @@
 //! Simulated GPUs: ggml backends whose memory is a number and whose arithmetic is the CPU's.
 //!
-//! What flows in: a size, allocation rules, faults to inject. What flows out: a [`Device`] that llama.cpp takes for a
-//! GPU. It reports free memory, refuses what does not fit, and computes the same tokens as the CPU, so that whatever
-//! places a model can be tested on any machine, with llama.cpp itself and no mock. A card of 400 GB costs no host
-//! memory until it is written to.
+//! A simulated GPU is made from a size, allocation rules and faults to inject. The result is a [`Device`] that
+//! llama.cpp takes for a GPU. It reports free memory, refuses buffers that do not fit, and computes the same tokens as
+//! the CPU. So code that places models can be tested on any machine, with llama.cpp itself and no mock. A card of 400
+//! GB costs no host memory until it is written to.
 //!
 //! ```
 //! use llama_sys::sim::{Rules, SimGpu};
@@ -29,10 +29,10 @@
 //! # Ok::<(), llama_sys::Error>(())
 //! ```
 //!
-//! Simulated are sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused attention, the
-//! largest buffer, pinned host buffers (see [`Rules`]); events and several copies of a graph in flight, when asked for;
-//! the choice of what runs on the GPU for large batches; pools that grow when something is first computed, as [one
-//! sum](SimGpuBuilder::growth). Not simulated: what a driver takes for itself, and speed.
+//! The simulation covers sizes: free and total bytes, alignment, padding of rows, the scratch memory of fused
+//! attention, the largest buffer, and pinned host buffers (see [`Rules`]). It also covers events and several copies of
+//! a graph in flight, on request; the choice of operations that run on the GPU for large batches; and pools that grow
+//! at the first computation, as [one sum](SimGpuBuilder::growth). It does not cover the driver's own memory, nor speed.
 //!
 //! A card enters ggml's registry with [`SimGpuBuilder::register`] and leaves it when its [`SimGpu`] is dropped.
 //! Meanwhile it is a GPU like any other for the whole process: [`Backend::devices`](crate::Backend::devices) lists it,
@@ -66,7 +66,7 @@ pub use builder::SimGpuBuilder;
 pub use rules::Rules;
 pub use slot::MAX_CARDS;
 
-/// A registered simulated GPU; dropping it takes it out of ggml's registry.
+/// A registered simulated GPU; dropping it removes it from ggml's registry.
 ///
 /// Models and contexts on it may be dropped before or after.
 pub struct SimGpu {
@@ -75,8 +75,8 @@ pub struct SimGpu {
 }
 
 impl SimGpu {
-    /// A card that calls itself `name`, to be [registered](SimGpuBuilder::register): 8 GiB, all of it free,
-    /// [`Rules::Plain`].
+    /// A card with this name, to be [registered](SimGpuBuilder::register). By default it has 8 GiB, all of them free,
+    /// and [`Rules::Plain`].
     pub fn builder(name: impl Into<String>) -> SimGpuBuilder {
         SimGpuBuilder::new(name.into())
     }
@@ -91,14 +91,14 @@ impl SimGpu {
         self.card.settings.total
     }
 
-    /// Bytes that llama.cpp may still allocate: total - taken - grown - used, never below 0. Of a
-    /// [shared](SimGpuBuilder::shared) card, grown and used by all processes.
+    /// Bytes that llama.cpp may still allocate: total - taken - grown - used, never below 0. For a
+    /// [shared](SimGpuBuilder::shared) card, `grown` and `used` are those of all processes.
     pub fn free(&self) -> u64 {
         self.card.free()
     }
 
-    /// Bytes in buffers on the card now: what
-    /// [`Context::memory_breakdown`](crate::Context::memory_breakdown) says of it.
+    /// Bytes in buffers on the card now, the same as in
+    /// [`Context::memory_breakdown`](crate::Context::memory_breakdown).
     pub fn used(&self) -> u64 {
         self.card.used.get()
     }
@@ -108,14 +108,14 @@ impl SimGpu {
         self.card.peak.get()
     }
 
-    /// Bytes that all processes have of a [shared](SimGpuBuilder::shared) card now, what computing took included;
-    /// `None` for one that is not shared.
+    /// Bytes that all processes have taken of a [shared](SimGpuBuilder::shared) card now, including those for
+    /// computing; `None` for a card that is not shared.
     pub fn shared_used(&self) -> Option<u64> {
         self.card.shared_used()
     }
 
-    /// The most bytes that all processes had of a [shared](SimGpuBuilder::shared) card at once, what computing took
-    /// included, since its file was made; `None` for one that is not shared.
+    /// The most bytes that all processes had taken at once of a [shared](SimGpuBuilder::shared) card since its file was
+    /// made, including those for computing; `None` for a card that is not shared.
     pub fn shared_peak(&self) -> Option<u64> {
         self.card.shared_peak()
     }
@@ -125,12 +125,13 @@ impl SimGpu {
         self.card.taken.get()
     }
 
-    /// Changes what other processes pretend to take: ballast. May exceed what is free; what is in use stays.
+    /// Changes the bytes that other processes pretend to take (ballast). They may exceed the free bytes; memory in use
+    /// stays.
     pub fn set_taken(&self, bytes: u64) {
         self.card.taken.set(bytes);
     }
 
-    /// Bytes that computing has taken beside the buffers: none before the first computation, then the card's
+    /// Bytes that computing has taken in addition to the buffers: 0 before the first computation, and then the card's
     /// [growth](SimGpuBuilder::growth).
     pub fn grown(&self) -> u64 {
         self.card.grown.get()
@@ -141,23 +142,23 @@ impl SimGpu {
         self.card.buffers.get()
     }
 
-    /// Allocations that were asked of the card so far, refused ones included.
+    /// Allocations that were requested of the card so far, including refused ones.
     pub fn allocations(&self) -> u64 {
         self.card.allocations.get()
     }
 
-    /// Graphs, or parts of one, that the card was given to compute so far, failed ones included.
+    /// Graphs or parts of graphs that the card was given to compute so far, including failed ones.
     pub fn graphs(&self) -> u64 {
         self.card.graphs.get()
     }
 
-    /// Refuses the `n`-th allocation from now, 1 being the next, and that one only; 0 refuses none.
+    /// Refuses only the `n`-th allocation from now, where 1 is the next; 0 refuses none.
     pub fn fail_allocation(&self, n: u64) {
         self.card.failing_allocation.set(n);
     }
 
-    /// Fails the `n`-th computation from now, 1 being the next, and that one only; 0 fails none. llama.cpp computes a
-    /// graph in parts, one for each change of device.
+    /// Fails only the `n`-th computation from now, where 1 is the next; 0 fails none. llama.cpp computes a graph in
+    /// parts, one for each change of device.
     pub fn fail_graph(&self, n: u64) {
         self.card.failing_graph.set(n);
     }

@@ -1,9 +1,9 @@
-//! Into ggml's registry and out of it.
+//! Adding cards to ggml's registry and removing them.
 //!
 //! The registry is two vectors without a lock (ggml-backend-reg.cpp, `ggml_backend_registry`). llama.cpp reads them
 //! while it loads a model and makes a context (llama-model.cpp, `make_cpu_buft_list`; llama-context.cpp, the
-//! constructor), so these, and whatever lists devices, hold a [`Reading`]; changes wait until there is none. Readers
-//! never wait for readers, not even behind a change that waits, so that a progress callback may ask for devices.
+//! constructor). So those calls, and calls that list devices, hold a [`Reading`]; changes wait until there is none.
+//! Readers never wait for each other, not even behind a waiting change, so that a progress callback may list devices.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::raw;
 
 pub(crate) struct State {
-    /// How many [`Reading`]s there are.
+    /// The number of [`Reading`]s that are held.
     readings: usize,
     /// Which slots ggml lists.
     listed: [bool; MAX_CARDS],
@@ -29,7 +29,7 @@ static STATE: Mutex<State> = Mutex::new(State { readings: 0, listed: [false; MAX
 static NOBODY_READS: Condvar = Condvar::new();
 
 thread_local! {
-    /// The readings of this thread: it cannot wait for itself.
+    /// The readings of this thread, which cannot wait for itself.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -37,11 +37,11 @@ fn lock() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While one is held, ggml's registry does not change. It stays on its thread.
+/// While a reading is held, ggml's registry does not change. It stays on its thread.
 #[must_use]
 pub(crate) struct Reading(PhantomData<*const ()>);
 
-/// Keeps the registry as it is until the answer is dropped.
+/// Keeps the registry unchanged until the result is dropped.
 pub(crate) fn reading() -> Reading {
     lock().readings += 1;
     HERE.set(HERE.get() + 1);
@@ -60,15 +60,15 @@ impl Drop for Reading {
     }
 }
 
-/// While it is held, this thread alone may change ggml's registry, and nobody may read it.
+/// While it is held, only this thread may change ggml's registry, and nobody may read it.
 #[must_use]
 pub(crate) struct Changing(MutexGuard<'static, State>);
 
-/// Waits until nobody reads. Whoever holds the answer must not ask for a [`Reading`].
+/// Waits until nobody reads. The holder of the result must not ask for a [`Reading`].
 ///
 /// # Errors
 ///
-/// [`Error::InvalidParameter`] on a thread that reads: it would wait for itself.
+/// [`Error::InvalidParameter`] on a thread that holds a reading, because it would wait for itself.
 pub(crate) fn changing() -> Result<Changing, Error> {
     if HERE.get() > 0 {
         return Err(Error::parameter(
@@ -114,7 +114,7 @@ pub(super) fn register(card: &Arc<Card>) -> Result<&'static Slot, Error> {
     Ok(slot)
 }
 
-/// Takes a slot off the list: at once, or when the last reading ends. Never waits.
+/// Removes a slot from the list: now, or when the last reading ends. Never waits.
 pub(super) fn unregister(slot: &'static Slot) {
     let mut state = lock();
     if let Some(index) = slot::all().iter().position(|other| std::ptr::eq(other, slot)) {
@@ -126,12 +126,12 @@ pub(super) fn unregister(slot: &'static Slot) {
 }
 
 impl State {
-    /// Takes the slots off the list that are about to leave. Only while nobody reads.
+    /// Removes the slots that are about to leave. Called only while nobody reads.
     fn sweep(&mut self) {
         for (index, slot) in slot::all().iter().enumerate() {
             if std::mem::take(&mut self.leaving[index]) && std::mem::take(&mut self.listed[index]) {
                 // SAFETY: as for registering. A static entry has no library to close (ggml-backend-reg.cpp,
-                // `unload_backend`), so this only takes the entry and its device out of the vectors.
+                // `unload_backend`), so this only removes the entry and its device from the vectors.
                 unsafe { raw::ggml_backend_unload(slot.reg) };
             }
         }
@@ -160,7 +160,7 @@ mod tests {
         drop(first);
         assert!(lock().listed[index]);
         drop(second);
-        // Unless another test has taken the place meanwhile.
+        // Unless another test has taken the slot meanwhile.
         assert!(!lock().leaving[index]);
     }
 

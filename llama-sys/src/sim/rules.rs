@@ -6,7 +6,7 @@ mod metal;
 use crate::error::Error;
 use crate::raw;
 
-/// Whose allocation rules a simulated GPU follows.
+/// The backend whose allocation rules a simulated GPU follows.
 ///
 /// | | alignment | a tensor takes | a list of tensors is cut at | pinned host memory |
 /// |---|---|---|---|---|
@@ -15,26 +15,27 @@ use crate::raw;
 /// | `Vulkan` | the device's | its bytes | min(1 GiB, the device's) | yes |
 /// | `Metal` | 32 | its bytes, scratch of fused attention, experts and sorting | - | no, but it maps files |
 ///
-/// All of it is read off llama.cpp's backends and exact, but for: the CUDA kernel that converts no cache is assumed for
-/// one token at a time and for no other shape (ggml-cuda/fattn.cu, `ggml_cuda_get_best_fattn_kernel`, also looks at the
-/// card); a Metal device's largest buffer, and its index lists for sparse attention (ggml-metal-ops.cpp,
-/// `ggml_metal_op_flash_attn_ext_extra_idx`), are left out; pinned memory of Vulkan is aligned as the CPU's.
+/// The rules are read from llama.cpp's backends and exact, with these exceptions. The CUDA kernel that does not convert
+/// the cache is assumed for a single token and for no other shape (ggml-cuda/fattn.cu,
+/// `ggml_cuda_get_best_fattn_kernel`, also considers the card). A Metal device's largest buffer is left out, and so are
+/// its index lists for sparse attention (ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_idx`). Pinned memory
+/// of Vulkan is aligned like the CPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Rules {
-    /// The CPU's.
+    /// The CPU's rules.
     #[default]
     Plain,
-    /// NVIDIA's, and AMD's through ROCm.
+    /// CUDA's rules, for NVIDIA's cards and for AMD's through ROCm.
     Cuda,
-    /// Vulkan's, whose limits are the device's own.
+    /// Vulkan's rules, with the device's own limits.
     Vulkan {
         /// `minStorageBufferOffsetAlignment` in bytes, a power of two: 16 to 256 in practice.
         alignment: u64,
         /// `maxMemoryAllocationSize` in bytes: often 4 GiB, or all of the memory. Larger buffers are refused.
         max_alloc: u64,
     },
-    /// Apple's: files are mapped straight into the GPU's memory.
+    /// Metal's rules: files are mapped straight into the GPU's memory.
     Metal,
 }
 
@@ -42,14 +43,14 @@ pub enum Rules {
 const VULKAN_BLOCK: u64 = 1 << 30;
 
 impl Rules {
-    /// Refuses what ggml would assert against.
+    /// Refuses rules on which ggml would fail an assertion.
     pub(super) fn check(self) -> Result<(), Error> {
         match self {
             // ggml-alloc.c, aligned_offset: assert(alignment && !(alignment & (alignment - 1))).
             Self::Vulkan { alignment, .. } if !alignment.is_power_of_two() => {
                 Err(Error::parameter("alignment", alignment, "alignments are powers of two"))
             }
-            // Memory comes in pages.
+            // The memory behind buffers is aligned to pages.
             Self::Vulkan { alignment, .. } if alignment > 4096 => {
                 Err(Error::parameter("alignment", alignment, "at most 4096 is simulated"))
             }
@@ -57,7 +58,7 @@ impl Rules {
         }
     }
 
-    /// Where a tensor begins: a multiple of so many bytes.
+    /// The alignment of tensors, in bytes.
     pub(super) fn alignment(self) -> usize {
         match self {
             // ggml-impl.h, `TENSOR_ALIGNMENT`; ggml-metal.cpp, `ggml_backend_metal_buffer_type_shared_get_alignment`.
@@ -69,7 +70,7 @@ impl Rules {
         }
     }
 
-    /// Where ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp, `ggml_vk_get_device`,
+    /// The size at which ggml begins a new buffer for a list of tensors: ggml-vulkan.cpp, `ggml_vk_get_device`,
     /// `ggml_backend_vk_buffer_type_get_max_size`.
     pub(super) fn buffer_limit(self) -> usize {
         match self {
@@ -78,7 +79,7 @@ impl Rules {
         }
     }
 
-    /// The largest single buffer and tensor that the device takes: ggml-vulkan-buffers.cpp, `ggml_vk_create_buffer`;
+    /// The largest single buffer and tensor that the device accepts: ggml-vulkan-buffers.cpp, `ggml_vk_create_buffer`;
     /// ggml-vulkan.cpp, `ggml_backend_vk_device_supports_op`.
     pub(super) fn largest_buffer(self) -> u64 {
         match self {
@@ -111,7 +112,7 @@ impl Rules {
     ///
     /// # Safety
     ///
-    /// A tensor of ggml's, with the sources that its operation has.
+    /// A ggml tensor, with the sources that its operation has.
     pub(super) unsafe fn alloc_size(self, tensor: &raw::ggml_tensor) -> usize {
         // SAFETY: ggml_nbytes reads the type and shape of a tensor that lives (ggml.c).
         let bytes = unsafe { raw::ggml_nbytes(tensor) };
@@ -131,7 +132,7 @@ unsafe fn attention(tensor: &raw::ggml_tensor) -> Option<[&raw::ggml_tensor; 3]>
     unsafe { Some([tensor.src[0].as_ref()?, tensor.src[1].as_ref()?, tensor.src[2].as_ref()?]) }
 }
 
-/// Values that are a part of the keys (MLA): fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`;
+/// Whether the values are a part of the keys (MLA): fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`;
 /// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_v_is_view_of_k`.
 fn shares_memory(keys: &raw::ggml_tensor, values: &raw::ggml_tensor) -> bool {
     !values.view_src.is_null()

@@ -1,9 +1,9 @@
-//! A card's memory that several processes share: what each of them takes is counted in one file.
+//! A card's memory that several processes share, counted in one file.
 //!
-//! The file is a table of numbers, one place per member, behind one lock: it is read and written only while that lock
-//! is held. Each member also holds the lock of a file of its own, `<file>.<place>`, for as long as it lives. The system
-//! lets go of locks when a process ends, however it ends, so a place whose lock can be had belongs to nobody, and what
-//! it counted is free again.
+//! The file is a table of numbers, one for each member, behind one lock: it is read and written only while that lock is
+//! held. Each member also holds the lock of its own file, `<file>.<place>`, for as long as it lives. The system
+//! releases locks when a process ends, however it ends. So a place whose lock is free belongs to nobody, and its bytes
+//! are free again.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -11,24 +11,24 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Cards at most that share one file: more than four processes can register.
+/// The most cards that share one file: more than four processes can register.
 const MEMBERS: usize = 64;
 
-/// The table on disk: the peak, then the bytes of each member, as little-endian 64-bit numbers.
+/// Size of the table on disk: the peak, then the bytes of each member, as little-endian 64-bit numbers.
 const BYTES: usize = 8 * (1 + MEMBERS);
 
-/// One process's part of a card that several share.
+/// One process's part of a shared card.
 #[derive(Debug)]
 pub(super) struct Shared {
     path: PathBuf,
-    /// One thread at a time: the lock of a file belongs to the handle, not to the thread that took it.
+    /// One thread at a time, because a file's lock belongs to the handle and not to the thread that took it.
     file: Mutex<File>,
     place: usize,
     /// Locked until this is dropped, or the process ends.
     _alive: File,
 }
 
-/// What the file counts.
+/// The contents of the file.
 struct Table {
     /// The most bytes that all members together had at once.
     peak: u64,
@@ -36,7 +36,7 @@ struct Table {
 }
 
 impl Shared {
-    /// Takes a place at the card that this file counts, which is made if there is none.
+    /// Takes a place at the card of this file, which is created if it does not exist.
     pub(super) fn join(path: &Path) -> io::Result<Self> {
         let mut file = open(path, true)?;
         wait_for(&file)?;
@@ -64,13 +64,13 @@ impl Shared {
         Err(io::Error::other(full))
     }
 
-    /// Takes `bytes`, if all members together then have no more than `limit`.
+    /// Takes `bytes` if all members together then have at most `limit`.
     pub(super) fn take(&self, bytes: u64, limit: u64) -> io::Result<bool> {
         self.change(|table| {
             let sum = table.sum().saturating_add(bytes);
             let fits = sum <= limit;
             if fits {
-                // No more than the sum.
+                // Cannot overflow: it is at most the sum.
                 table.members[self.place] += bytes;
                 table.peak = table.peak.max(sum);
             }
@@ -108,7 +108,7 @@ impl Shared {
         changed
     }
 
-    /// Gives back what members have that are no more.
+    /// Gives back the bytes of members that have ended.
     fn bury(&self, table: &mut Table) {
         for (place, bytes) in table.members.iter_mut().enumerate() {
             if *bytes > 0 && place != self.place && is_dead(&beside(&self.path, place)) {
@@ -121,17 +121,17 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let place = self.place;
-        // Others find out by the lock if this fails.
+        // If this fails, others notice by the lock.
         let _ = self.change(|table| {
             table.members[place] = 0;
-            // Places are looked at and taken under the table's lock, as here.
+            // Places are checked and taken under the table's lock, which is held here.
             let _ = fs::remove_file(beside(&self.path, place));
         });
     }
 }
 
 impl Table {
-    /// A file that is shorter counts nothing there.
+    /// A shorter file counts as zeros at its end.
     fn read(file: &mut File) -> io::Result<Self> {
         let mut bytes = Vec::with_capacity(BYTES);
         file.seek(SeekFrom::Start(0))?;
@@ -145,7 +145,8 @@ impl Table {
         })
     }
 
-    /// In one write of less than a page, so that a process killed meanwhile leaves the old table or the new one.
+    /// Writes all in one write of less than a page: if the process is killed meanwhile, the old table or the new one
+    /// remains.
     fn write(&self, file: &mut File) -> io::Result<()> {
         let words = std::iter::once(&self.peak).chain(&self.members);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
@@ -162,7 +163,7 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)
 }
 
-/// Waits for the lock of a file, on through signals.
+/// Waits for the lock of a file, and continues after signals.
 fn wait_for(file: &File) -> io::Result<()> {
     loop {
         match file.lock() {
@@ -172,15 +173,15 @@ fn wait_for(file: &File) -> io::Result<()> {
     }
 }
 
-/// The file whose lock says that the member of this place lives.
+/// The file whose lock shows that the member of this place lives.
 fn beside(path: &Path, place: usize) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(format!(".{place}"));
     name.into()
 }
 
-/// Whether nobody holds the lock. A member that cannot be checked counts as alive: a card that is over-full is worse
-/// than one that is under-used.
+/// Whether nobody holds the lock. A member that cannot be checked counts as alive: a card with too little free memory
+/// is better than one that is overfull.
 fn is_dead(path: &Path) -> bool {
     match open(path, false) {
         Ok(file) => file.try_lock().is_ok(),
@@ -215,7 +216,7 @@ mod tests {
         table.members[7] = 70;
         table.members[8] = 80;
         table.write(&mut open(&path, true).unwrap()).unwrap();
-        // One left a file that nobody locks, one left none.
+        // One former member left a file without a lock, and one left no file.
         fs::write(beside(&path, 7), "").unwrap();
         let shared = Shared::join(&path).unwrap();
         assert!(shared.take(100, 100).unwrap());

@@ -1,4 +1,4 @@
-//! The places that simulated cards sit in: what ggml points to, and so never frees.
+//! The slots of simulated cards. ggml points to them, so they are never freed.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_void};
@@ -8,12 +8,12 @@ use super::card::Card;
 use super::{buffer_type, device};
 use crate::raw;
 
-/// Simulated GPUs at most at once. A scheduler has 16 backends, one of them the CPU's (ggml-backend.cpp,
+/// The most simulated GPUs at once. A scheduler has 16 backends, one of them the CPU's (ggml-backend.cpp,
 /// `GGML_SCHED_MAX_BACKENDS`): with more GPUs registered, a load that names none of them would end the process.
 pub const MAX_CARDS: usize = 15;
 
-/// A place for a card: a registry entry with its one device and the device's buffer types. ggml has no way to free any
-/// of these while somebody may hold a pointer to them, so there are [`MAX_CARDS`] for the whole life of the process,
+/// A place for a card: a registry entry with its one device and the device's buffer types. ggml cannot free any of
+/// these while somebody may hold a pointer to them. So there are [`MAX_CARDS`] slots for the whole life of the process,
 /// and cards come and go in them.
 pub(super) struct Slot {
     pub(super) name: CString,
@@ -27,8 +27,8 @@ pub(super) struct Slot {
     card: RwLock<Option<Arc<Card>>>,
 }
 
-// SAFETY: what the raw structs point to lives until the process ends and is never written after `Slot::new`: ggml reads
-// vtables and contexts only (ggml-backend-impl.h). The rest is Rust's and guarded.
+// SAFETY: the memory behind the raw structs lives until the process ends and is never written after `Slot::new`: ggml
+// only reads vtables and contexts (ggml-backend-impl.h). The rest is Rust's and guarded.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -57,8 +57,8 @@ impl Slot {
         }
     }
 
-    /// Puts `card` here if nobody uses the one before it: its slot is then the last to hold it. Buffers and streams
-    /// take their share of a card through [`Slot::card`] alone, which waits for this.
+    /// Puts `card` here if nobody uses the former card, so that its slot is the last to hold it. Buffers and streams
+    /// take their share of a card only through [`Slot::card`], which waits for this.
     pub(super) fn occupy(&self, card: &Arc<Card>) -> bool {
         let mut place = self.card.write().unwrap_or_else(PoisonError::into_inner);
         if place.as_ref().is_some_and(|before| Arc::strong_count(before) > 1) {
@@ -68,12 +68,12 @@ impl Slot {
         true
     }
 
-    /// The card that sits here, or sat here last; `None` before the first.
+    /// The card in this slot, or the last one that was here; `None` before the first.
     pub(super) fn card(&self) -> Option<Arc<Card>> {
         self.card.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether this buffer type is this card's own memory.
+    /// Whether this buffer type is the card's own memory.
     pub(super) fn owns(&self, buft: raw::ggml_backend_buffer_type_t) -> bool {
         buft == self.buft || buft == self.mapped_buft
     }
@@ -85,13 +85,13 @@ pub(super) fn all() -> &'static [Slot] {
     SLOTS.get_or_init(|| (0..MAX_CARDS).map(Slot::new).collect())
 }
 
-/// The slot whose memory this buffer type is, if it is a simulated card's.
+/// The slot whose memory has this buffer type, if it is a simulated card's.
 pub(super) fn owner(buft: raw::ggml_backend_buffer_type_t) -> Option<&'static Slot> {
     all().iter().find(|slot| slot.owns(buft))
 }
 
-/// The slot that a context pointer stands for. The pointers are numbers, never followed: there is nothing to dangle.
-pub(super) fn of(context: *mut c_void) -> &'static Slot {
+/// The slot of a context pointer. Such pointers are numbers that nobody dereferences, so none can dangle.
+pub(super) fn from_context(context: *mut c_void) -> &'static Slot {
     &all()[context.addr() - 1]
 }
 
@@ -99,13 +99,13 @@ fn index_to_context(index: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(index + 1)
 }
 
-/// As ggml takes it: its types are without `const`, its code only reads.
+/// A pointer as ggml takes it: its types lack `const`, but its code only reads.
 fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
-/// A text that lives until the process ends; each distinct one is kept once. ggml hands out pointers to names without
-/// saying for how long.
+/// A text that lives until the process ends; equal texts are kept once. ggml hands out pointers to names without saying
+/// for how long they are valid.
 pub(super) fn intern(text: CString) -> &'static CStr {
     static TEXTS: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

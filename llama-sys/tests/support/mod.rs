@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Helpers that the integration tests share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -14,7 +14,7 @@ pub(crate) fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
 }
 
-/// No device but the CPU.
+/// Parameters without any device but the CPU.
 pub(crate) fn cpu() -> ModelParams {
     ModelParams { devices: Some(Vec::new()), ..ModelParams::default() }
 }
@@ -37,7 +37,7 @@ pub(crate) fn tokens(text: &str) -> Vec<Token> {
     demo_model().vocab().tokenize(text, true, false).unwrap()
 }
 
-/// These tokens of sequence 0 from a position on, the last an output.
+/// A batch with these tokens of sequence 0 from a position on; the last one is an output.
 pub(crate) fn batch_of(tokens: &[Token], start: i32) -> Batch {
     let mut batch = Batch::with_capacity(tokens.len());
     for (offset, &token) in tokens.iter().enumerate() {
@@ -46,7 +46,7 @@ pub(crate) fn batch_of(tokens: &[Token], start: i32) -> Batch {
     batch
 }
 
-/// Decodes these tokens and chooses greedily so many times.
+/// Decodes these tokens, then chooses greedily `count` times.
 pub(crate) fn greedy(context: &mut Context, tokens: &[Token], count: usize) -> Vec<Token> {
     let mut sampler = Sampler::chain(context.model()).unwrap().greedy().unwrap();
     let mut all = tokens.to_vec();

@@ -1,4 +1,4 @@
-//! What the tests of simulated GPUs share.
+//! Helpers that the tests of simulated GPUs share.
 
 use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Context, ContextParams, Device, Error, Model, ModelParams, Token};
@@ -17,7 +17,7 @@ pub(crate) fn card(total: u64) -> SimGpu {
     card_by(Rules::Plain, total)
 }
 
-/// One by a backend's rules.
+/// A card with a backend's rules.
 pub(crate) fn card_by(rules: Rules, total: u64) -> SimGpu {
     let card = SimGpu::builder("SIM card").total(total);
     card.rules(rules).register().unwrap()
@@ -31,7 +31,7 @@ pub(crate) fn params(devices: &[Device], n_gpu_layers: i32) -> ModelParams {
     ModelParams {
         n_gpu_layers,
         devices: Some(devices.to_vec()),
-        // Repacked weights are multiplied in another order: the same text is only sure with the same order.
+        // Repacked weights are multiplied in another order, and only an equal order is sure to give the same text.
         use_extra_bufts: false,
         ..ModelParams::default()
     }
@@ -47,7 +47,7 @@ pub(crate) fn load(cards: &[&SimGpu], n_gpu_layers: i32) -> Model {
     try_load(cards, n_gpu_layers).unwrap()
 }
 
-/// Small enough to be quick: one thread, since ggml's threads spin while they wait for each other.
+/// Small enough to be quick. One thread, because ggml's threads spin while they wait for each other.
 pub(crate) fn context_params() -> ContextParams {
     ContextParams {
         n_ctx: 256,
@@ -63,14 +63,14 @@ pub(crate) fn context(model: &Model) -> Context {
     Context::new(model, context_params()).unwrap()
 }
 
-/// What the greedy choice continues [`PROMPT`] with.
+/// The greedy continuation of [`PROMPT`].
 pub(crate) fn greedy(context: &mut Context, count: usize) -> Vec<Token> {
     let prompt = super::tokens(PROMPT);
     assert!(prompt.len() > 32, "{} tokens", prompt.len());
     super::greedy(context, &prompt, count)
 }
 
-/// Nothing of a load stays on these cards.
+/// Checks that nothing of a load is left on these cards.
 #[track_caller]
 pub(crate) fn are_empty<'a>(cards: impl IntoIterator<Item = &'a SimGpu>) {
     for card in cards {

@@ -1,4 +1,4 @@
-//! LoRA adapters and control vectors: they change what is computed, and nothing else; wrong ones are errors.
+//! LoRA adapters and control vectors: they change only the computation, and wrong ones are errors.
 
 use std::path::PathBuf;
 
@@ -19,13 +19,13 @@ fn demo() -> Model {
 const WIDTH: u64 = 256;
 const BLOCKS: usize = 6;
 
-/// Of queries and values of the demo model.
+/// An adapter for the queries and values of the demo model.
 fn of_attention(architecture: &str) -> Adapter {
     let takes = |name: &str| name.contains("attn_q") || name.contains("attn_v");
     Adapter::of(architecture).of_weights(&Header::open(demo_path()).unwrap(), 8, TensorType::F32, takes)
 }
 
-/// The file of an adapter with numbers that are seen.
+/// The file of an adapter whose numbers are large enough to have an effect.
 fn file(adapter: &Adapter) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = adapter.write_random(folder.path(), "adapter", 1, 0.3);
@@ -52,7 +52,7 @@ fn an_adapter_changes_the_logits_by_its_scale_and_leaves_no_trace() {
     let plain = logits(&mut context);
     let (_folder, path) = file(&of_attention("llama"));
     let adapter = LoraAdapter::load(&model, &path).unwrap();
-    // Loaded and not set: nothing.
+    // An adapter that is loaded but not set has no effect.
     assert_eq!(logits(&mut context), plain);
     let mut at = |scale| {
         context.set_lora(&[(adapter.clone(), scale)]).unwrap();
@@ -101,7 +101,7 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
         (of_a_square("blk.77.attn_q.weight"), 0, "blk.77"),
         (of_a_square("blk.1.attn_k.weight"), 0, "blk.1.attn_k.weight"),
         (lora(), 64, "file bounds"),
-        // A text where a number belongs: an assertion of ggml's.
+        // A text in place of a number, on which ggml fails an assertion.
         (lora().with(|it| it.str("adapter.lora.alpha", "eight")), 0, ""),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_wrong_file_is_an_error_that_names_the_reason() {
 
 #[test]
 fn what_no_graph_can_be_built_with_is_an_error_and_no_abort() {
-    // The demo's output is its own matrix, so take a pair of three dimensions: ggml refuses the product.
+    // The demo's output is a separate matrix. ggml refuses the product with a pair of three dimensions.
     let lora = of_attention("llama").tensor("blk.0.ffn_up.weight.lora_a", TensorType::F32, &[WIDTH, 4, 3]);
     let lora = lora.tensor("blk.0.ffn_up.weight.lora_b", TensorType::F32, &[4, 512, 3]);
     let (_folder, path) = file(&lora);
@@ -144,7 +144,7 @@ fn a_control_vector_of_zeros_changes_nothing_and_another_one_does() {
     context.set_control_vector(&vector, 1..=99).unwrap();
     let changed = logits(&mut context);
     assert!(furthest(&changed, &plain) > 0.0);
-    // Another range, and data for the first layer alone, change other layers.
+    // Another range of layers, and data for the first layer alone, change other layers.
     context.set_control_vector(&vector, 2..=3).unwrap();
     let within = logits(&mut context);
     let short = &vector[..width];
@@ -195,7 +195,8 @@ fn cards_hold_what_the_breakdown_says_with_data_and_without() {
             (without_data.no_alloc, without_data.load_mode) = (true, LoadMode::None);
             let (asked, _context) = with_all(&Model::load(demo_path(), without_data).unwrap());
             for device in &devices {
-                // By device: where the file is mapped, its buffer type has another name.
+                // The sums for each device. The host is left out: where the file is mapped, its buffer type has another
+                // name.
                 let of = |all: &MemoryBreakdown| {
                     let rows = all.on(device).map(|row| (row.adapters, row.compute));
                     rows.fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1))

@@ -1,4 +1,4 @@
-//! Models that are written.
+//! Models that are written to files.
 
 use crate::support::demo_path;
 use llama_sys::{Model, ModelParams};

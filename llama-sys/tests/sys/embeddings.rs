@@ -1,4 +1,5 @@
-//! Embeddings of a context are llama.cpp's own, and what would end the process or pool parts of a text is an error.
+//! Embeddings of a context equal llama.cpp's own. Requests that would end the process or pool only parts of a text are
+//! errors.
 
 use crate::support::{cpu_context, demo_model, refused, tokens};
 use llama_sys::{Batch, Context, ContextParams, Pooling, raw};
@@ -19,7 +20,7 @@ fn embedding(pooling: Pooling) -> ContextParams {
     }
 }
 
-/// The texts, each a sequence of its number. All tokens are outputs, whether asked for or not.
+/// The texts, each as a sequence with its index. All tokens become outputs, even if their flags are off.
 fn batch(texts: &[&str]) -> Batch {
     let mut batch = Batch::default();
     for (sequence, text) in (0..).zip(texts) {
@@ -30,12 +31,13 @@ fn batch(texts: &[&str]) -> Batch {
     batch
 }
 
-/// What llama.cpp's C interface gives for one text, without anything of ours between: for all of it, or for each token.
+/// The result of llama.cpp's C interface for one text, without code of ours between: for the whole text, or for each
+/// token.
 fn by_the_c_interface(pooling: raw::llama_pooling_type, text: &str) -> Vec<f32> {
     let mut tokens = tokens(text);
     let path = std::ffi::CString::new(demo_model().path().to_str().unwrap()).unwrap();
-    // SAFETY: the calls of llama.cpp's own example `embedding`, in their order; every handle is freed once, and what is
-    // read was returned for a batch of so many tokens.
+    // SAFETY: the calls of llama.cpp's own example `embedding`, in their order. Every handle is freed once, and only
+    // results for a batch of this size are read.
     unsafe {
         let mut params = raw::llama_model_default_params();
         params.n_gpu_layers = 0;
@@ -114,14 +116,14 @@ fn what_was_not_computed_is_refused() {
 
 #[test]
 fn what_llama_cpp_would_pool_in_parts_is_refused() {
-    // More than one graph.
+    // The text needs more than one graph.
     let params = ContextParams { n_ubatch: 8, ..embedding(Pooling::Mean) };
     let mut context = cpu_context(params.clone());
     assert_eq!(refused(context.decode(&batch(&TEXTS[..1]))), "n_tokens");
     let mut unpooled = cpu_context(ContextParams { pooling: Pooling::None, ..params });
     unpooled.decode(&batch(&TEXTS[..1])).unwrap();
 
-    // Sequences of their own caches are computed side by side, as long as the shortest of them is.
+    // Sequences with separate caches are computed side by side, up to the length of the shortest.
     let mut context = cpu_context(ContextParams { n_ctx: 1024, kv_unified: false, ..embedding(Pooling::Mean) });
     assert_eq!(refused(context.decode(&batch(&TEXTS))), "kv_unified");
     context.decode(&batch(&TEXTS[..1])).unwrap();

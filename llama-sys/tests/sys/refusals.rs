@@ -1,4 +1,5 @@
-//! What would end the process (or read out of bounds) inside llama.cpp is a typed error here, and the process lives on.
+//! Calls that would end the process or read out of bounds inside llama.cpp are typed errors here, and the process lives
+//! on.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use llama_sys::{
     Backend, Batch, Context, ContextParams, Error, FlashAttention, KvType, LoadMode, Model, ModelParams, Mtp, Sampler,
 };
 
-/// What becomes of a load of the demo model on the CPU with something changed.
+/// The result of loading the demo model on the CPU with changed parameters.
 fn load(change: impl FnOnce(&mut ModelParams)) -> Result<Model, Error> {
     let mut params = cpu();
     change(&mut params);
@@ -20,7 +21,7 @@ fn with(change: impl FnOnce(&mut ContextParams)) -> Result<Context, Error> {
     Context::new(&demo_model(), params)
 }
 
-/// One token, which is an output.
+/// A batch of one token, which is an output.
 fn one(token: i32, position: i32, seq: i32) -> Batch {
     let mut batch = Batch::default();
     batch.add(token, position, seq, true);
@@ -30,7 +31,7 @@ fn one(token: i32, position: i32, seq: i32) -> Batch {
 #[test]
 fn parameters_of_a_load_that_cannot_be() {
     assert_eq!(refused(load(|p| (p.no_alloc, p.load_mode) = (true, LoadMode::Auto))), "load_mode");
-    // A CPU to offload to, and sixteen devices besides the CPU.
+    // The CPU as a device to offload to, and sixteen devices besides the CPU.
     let cpu_device = Backend::init().unwrap().devices().remove(0);
     for devices in [vec![cpu_device.clone()], vec![cpu_device; 16]] {
         assert_eq!(refused(load(|p| p.devices = Some(devices))), "devices");
@@ -85,7 +86,7 @@ fn parameters_of_a_context_that_cannot_be() {
         (|p| (p.n_ctx, p.kv_unified) = (u32::MAX - 10, true), "n_ctx"),
         // Quantised values need flash attention.
         (|p| (p.type_v, p.flash_attention) = (KvType::Q8_0, FlashAttention::Disabled), "type_v"),
-        // What ggml does not have.
+        // Numbers of threads that ggml does not support.
         (|p| p.n_threads = Some(0), "n_threads"),
         (|p| p.n_threads_batch = Some(513), "n_threads_batch"),
     ];
@@ -136,7 +137,7 @@ fn batches_that_llama_decode_asserts_against() {
     ] {
         assert_eq!(refused(context.decode(&wrong)), name);
     }
-    // Nothing of that harmed the context.
+    // None of these calls harmed the context.
     context.decode(&one(1, 0, 0)).unwrap();
 }
 
@@ -148,7 +149,7 @@ fn positions_that_do_not_follow_are_an_error_and_harm_nothing() {
     sampler.sample(&mut context, -1).unwrap();
     let gap = context.decode(&one(1, 7, 0));
     assert_matches!(gap, Err(Error::Decode { .. }));
-    // Logits of an earlier batch are not taken for those of a failed one.
+    // A failed batch does not return the logits of an earlier one.
     assert_eq!(refused(sampler.sample(&mut context, -1)), "index");
     context.decode(&one(1, 1, 0)).unwrap();
 }
@@ -193,19 +194,19 @@ fn sampling_parameters_out_of_range() {
         (chain().top_n_sigma(f32::NAN), "top_n_sigma"),
         (chain().temperature(f32::NAN), "temp"),
         (chain().temperature(-1.0), "temp"),
-        // What llama.cpp's sorting has no room for.
+        // Values beyond the limits of llama.cpp's sorting.
         (chain().temperature(1e-30), "temp"),
         (penalties(64, 1e-30, 0.0), "penalty_repeat"),
         (penalties(64, 0.0, 0.0), "penalty_repeat"),
         (penalties(64, 1.1, f32::NAN), "penalty_freq"),
-        // llama.cpp would set 8 GiB aside for this one.
+        // llama.cpp would allocate 8 GiB for this one.
         (penalties(i32::MAX as u32, 1.1, 0.0), "penalty_last_n"),
         (bias(1 << 20, 1.0), "token"),
         (bias(1, 1e30), "logit_bias"),
         (bias(1, f32::NAN), "logit_bias"),
         (chain().xtc(0.5, 0.1, u32::MAX), "seed"),
         (dry(-0.5, 1.75, 2, 64, "\n"), "dry_multiplier"),
-        // llama.cpp would take it for "off".
+        // llama.cpp would take this as "off".
         (dry(0.8, 0.9, 2, 64, "\n"), "dry_base"),
         (dry(0.8, 1.75, u32::MAX, 64, "\n"), "dry_allowed_length"),
         (dry(0.8, 1.75, 2, u32::MAX, "\n"), "dry_penalty_last_n"),
@@ -223,12 +224,12 @@ fn sampling_parameters_out_of_range() {
         cases.push((chain().dynamic_temperature(1.0, bad, 1.0), "dynatemp_range"));
         cases.push((chain().dynamic_temperature(1.0, 0.5, bad), "dynatemp_exponent"));
     }
-    // llama.cpp would leave the first out and cut the others off.
+    // llama.cpp would ignore the first and cut off the others.
     for breaker in ["", &"-".repeat(41), "a\0b"] {
         cases.push((dry(0.8, 1.75, 2, 64, breaker), "dry_sequence_breaker"));
     }
     let completed = [
-        // llama.cpp would draw a seed of its own.
+        // llama.cpp would draw a random seed.
         (chain().dist(u32::MAX), "seed"),
         (chain().mirostat(5.0, 0.1, 9, u32::MAX), "seed"),
         (chain().mirostat_v2(5.0, 0.1, u32::MAX), "seed"),
@@ -252,7 +253,7 @@ fn a_grammar_that_does_not_parse() {
         let result = chain().grammar(grammar, "root");
         assert_matches!(result, Err(Error::Call { .. }));
     }
-    // llama.cpp takes an empty one for "no constraint at all".
+    // llama.cpp takes an empty grammar as "no constraint".
     for grammar in ["a\0b", "", " \n"] {
         assert_eq!(refused(chain().grammar(grammar, "root")), "grammar");
     }
@@ -316,7 +317,7 @@ fn states_to_go_back_to_of_more_tokens_than_a_graph_has() {
         let more = with(|p| (p.n_ubatch, p.n_rs_seq) = (n_ubatch, n_rs_seq));
         assert_eq!(refused(more), "n_rs_seq");
     }
-    // Of a memory that has no states it means nothing.
+    // Without recurrent states the parameter has no effect.
     let context = with(|params| params.n_rs_seq = 3).unwrap();
     assert_eq!(context.n_rs_seq(), 0);
 }

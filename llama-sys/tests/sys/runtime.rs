@@ -1,5 +1,5 @@
-//! A program that was built with `prebuilt-runtime` opens a set of libraries that is whole and of its build, and no
-//! other. The other tests of this program are of the calls into one; the set is that of `cargo xtask runtime --here`.
+//! A program that was built with `prebuilt-runtime` opens only a set of libraries that is complete and of its build.
+//! The other tests of this program call into such a set, which `cargo xtask runtime --here` makes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use llama_sys::runtime::{Error, MANIFEST, Manifest, Set, VARIABLE, open_from, op
 use llama_sys::{BUILD, Backend, Error as Native, build_info};
 use tempfile::TempDir;
 
-/// The set that these tests are run with.
+/// The set that these tests run with.
 fn whole() -> PathBuf {
     PathBuf::from(std::env::var_os(VARIABLE).expect("`cargo xtask test runtime` says which"))
 }
 
-/// A copy of it.
+/// A copy of the set.
 fn copy(folder: &TempDir, name: &str) -> Set {
     let set = folder.path().join(name);
     fs::create_dir(&set).unwrap();
@@ -24,12 +24,12 @@ fn copy(folder: &TempDir, name: &str) -> Set {
     Set::read(&set).unwrap()
 }
 
-/// The last library, which has the shim in it.
+/// The last library, which contains the shim.
 fn shim(set: &Set) -> PathBuf {
     set.folder.join(set.manifest.libraries.last().unwrap())
 }
 
-/// Replaces the first place where a file has these bytes.
+/// Replaces the first occurrence of these bytes in a file.
 fn replace(file: &Path, old: &[u8], new: &[u8]) {
     let mut bytes = fs::read(file).unwrap();
     let at = bytes.windows(old.len()).position(|part| part == old).unwrap();
@@ -57,7 +57,7 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
             &|set| replace(&set.folder.join(MANIFEST), b"llama.cpp ", b"llama.cpp z"),
             &|it| matches!(it, Error::OtherBuild { theirs, ours, .. } if theirs.contains("llama.cpp z") && ours == BUILD),
         ),
-        // Whole by their manifest, and not what it says.
+        // Complete by their manifest, but different from it.
         (
             "libraries of another commit",
             &|set| {
@@ -87,18 +87,18 @@ fn a_damaged_or_foreign_runtime_is_refused_unopened_and_a_whole_one_opens_later(
     }
     let set = copy(&folder, "whole");
     assert_eq!(open_from(&set.folder).unwrap().set, set);
-    // Each says them in an order of its own.
+    // The two list them in different orders.
     let (mut names, mut built) = (Backend::init().unwrap().names(), build_info().backends.clone());
     names.sort();
     built.sort();
     assert_eq!(names, built);
     assert!(shortcomings().is_empty());
-    // What is open stays open.
+    // An open runtime stays open.
     assert_eq!(open_from(&whole()).unwrap().set, set);
     assert!(is_mapped(&set.folder));
 }
 
-/// Whether a library of this folder is in this process.
+/// Whether a library of this folder is mapped into this process.
 fn is_mapped(folder: &Path) -> bool {
     fs::read_to_string("/proc/self/maps").unwrap().contains(folder.to_str().unwrap())
 }
@@ -108,7 +108,7 @@ fn beside_another_ggml_none_is_opened() {
     own_process!();
     let folder = TempDir::new().unwrap();
     let other = copy(&folder, "other");
-    // SAFETY: its initialisers run, and nothing of it is called.
+    // SAFETY: its initialisers run, and none of its functions is called.
     let _other = unsafe { libloading::Library::new(shim(&other)) }.unwrap();
     let error = open_from(&copy(&folder, "ours").folder).unwrap_err();
     assert!(matches!(&error, Error::Unusable { reason, .. } if reason.contains("another ggml")), "{error}");
@@ -132,7 +132,7 @@ fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
     };
     let error = needs("libcuda-of-tests.so.1", "sse3", None).unwrap_err();
     assert!(error.contains("CUDA needs libcuda-of-tests.so.1 (NVIDIA's driver, 580 or newer)"), "{error}");
-    // A library that is no driver; one that has CUDA 12.8.
+    // A library that is no driver, and a driver that supports CUDA 12.8.
     let error = needs("libm.so.6", "sse3", Some(13_000)).unwrap_err();
     assert!(error.contains("it does not say its version"), "{error}");
     let driver = folder.path().join("libdriver.so");
@@ -142,6 +142,6 @@ fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
     assert!(compiler.args(["-shared", "-fPIC", "-o"]).args([&driver, &code]).status().unwrap().success());
     let error = needs(library, "sse3", Some(13_000)).unwrap_err();
     assert!(error.contains("it has CUDA 12.8, 13.0 is wanted"), "{error}");
-    // What `is_x86_feature_detected` has no name for counts as there.
+    // Features that `is_x86_feature_detected` cannot name count as present.
     needs(library, "no-such-instruction", Some(12_080)).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Each sampler does to a few candidates what its paper says: beside arithmetic of our own.
+//! Each sampler changes a few candidates as its paper says, compared with arithmetic of our own.
 
 use crate::support::{cpu, demo_model, demo_path, refused};
 use llama_sys::{Candidate, Candidates, Error, Model, Sampler, SamplerChain, Token};
@@ -19,14 +19,14 @@ fn candidates(logits: &[f32]) -> Candidates {
     candidates
 }
 
-/// The same by their probabilities.
+/// Tokens with these probabilities.
 fn likely(probabilities: &[f32]) -> Candidates {
     let logits: Vec<f32> = probabilities.iter().map(|p| p.ln() + 3.0).collect();
     candidates(&logits)
 }
 
-/// The logits that a chain makes of these, by token, once it has accepted the tokens that came; minus infinity for a
-/// dropped one.
+/// The logits after a chain has processed `candidates`, by token; the chain has accepted the tokens `came` before.
+/// Minus infinity stands for a dropped token.
 fn made(chain: Result<SamplerChain, Error>, came: &[Token], mut candidates: Candidates) -> Vec<f32> {
     let mut sampler = chain.unwrap().greedy().unwrap();
     came.iter().for_each(|&token| sampler.accept(token).unwrap());
@@ -56,7 +56,7 @@ fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
     for (chain, candidates, kept) in [
         (chain().top_k(0), five(), &all[..]),
         (chain().top_k(2), five(), &all[..2]),
-        // 0.5 + 0.25 is not enough, with 0.15 it is.
+        // 0.5 + 0.25 is not enough; with 0.15 it is.
         (chain().top_p(0.8), five(), &all[..3]),
         (chain().top_p(1.0), five(), &all),
         // 0.2 * 0.5 = 0.1.
@@ -71,7 +71,7 @@ fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
         (chain().top_n_sigma(-1.0), four(), &all[..4]),
         (chain().xtc(1.0, 0.1, 1), five(), &all[2..]),
         (chain().xtc(1.0, 0.2, 1), five(), &all[1..]),
-        // One above the threshold is none to drop, and too few would be left by the second.
+        // With only one token above the threshold there is none to drop. The second case would leave too few tokens.
         (chain().xtc(1.0, 0.3, 1), five(), &all),
         (chain().min_keep(4).xtc(1.0, 0.1, 1), five(), &all),
         (chain().xtc(0.0, 0.1, 1), five(), &all),
@@ -80,7 +80,7 @@ fn filters_leave_what_is_likely_enough_and_as_many_as_asked() {
         (chain().min_keep(3).min_p(1.0), five(), &all[..3]),
         (chain().min_keep(2).typical(0.01), five(), &all[..2]),
         (chain().min_keep(9).top_p(0.1), five(), &all),
-        // Those that were added before know nothing of it.
+        // Filters that were added before `min_keep` ignore it.
         (chain().top_p(0.1).map(|chain| chain.min_keep(4)), five(), &all[..1]),
     ] {
         let names = format!("{chain:?} of {kept:?}");
@@ -104,9 +104,9 @@ fn temperatures_penalties_and_biases_change_logits() {
         (chain().temperature(0.0), &[], &three, &[3.0, NONE, NONE]),
         (chain().dynamic_temperature(2.0, 0.0, 1.0), &[], &three, &[1.5, 0.5, -1.0]),
         (chain().dynamic_temperature(1.0, 0.5, 1.5), &[], &three, &by(0.5 + (1.5 - 0.5) * share)),
-        // From 0.001, not from -1, to 3.
+        // From 0.001 instead of -1, to 3.
         (chain().dynamic_temperature(1.0, 2.0, 1.5), &[], &three, &by(0.001 + (3.0 - 0.001) * share)),
-        // 0 once, 1 twice and below 0, 3 too long ago.
+        // Token 0 came once, token 1 twice (its logit is below 0), token 3 too long ago.
         (
             chain().penalties(3, 2.0, 0.25, 0.5),
             &[3, 0, 1, 1],
@@ -117,7 +117,7 @@ fn temperatures_penalties_and_biases_change_logits() {
         (dry(), &[1, 2, 3, 4, 0, 1, 2, 3], &[0.0; 5], &[0.0, 0.0, 0.0, 0.0, -1.6]),
         // A repetition of one token is allowed.
         (dry(), &[3, 4, 0, 3], &[0.0; 5], &[0.0; 5]),
-        // Two of the three are before the line's end, so one is left.
+        // Two of the three tokens lie before the end of the line, so one is left.
         (dry(), &[1, 2, 3, 4, 0, 1, 2, newline, 3], &[0.0; 5], &[0.0; 5]),
         (chain().logit_bias(&[(1, 2.5), (0, NONE)]), &[], &[9.0, 0.0, 1.0], &[NONE, 2.5, 1.0]),
     ] {
@@ -127,7 +127,7 @@ fn temperatures_penalties_and_biases_change_logits() {
 
 #[test]
 fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
-    // So sure that what is left of the entropy, to this power, is no float any more.
+    // The choice is so sure that the entropy, raised to this power, underflows.
     let chain = chain().dynamic_temperature(1.0, 1.0, 12.0).unwrap();
     let mut sampler = chain.dist(3).unwrap();
     let mut sure = candidates(&[30.0, 19.0, 15.0, 9.0]);
@@ -136,7 +136,7 @@ fn a_dynamic_temperature_without_entropy_takes_the_likeliest() {
 
 #[test]
 fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
-    // At first, a surprise of 2 tau bits: 1, 2, 2.7 bits are within 3, 3.8 and 5.1 are not.
+    // The first bound is a surprise of 2 tau = 3 bits: 1, 2 and 2.7 bits are within it, 3.8 and 5.1 are not.
     let (tau, eta) = (1.5, 0.3);
     let mut sampler = chain().mirostat_v2(tau, eta, 4).unwrap();
     let mut bound = 2.0 * tau;
@@ -153,7 +153,7 @@ fn mirostat_v2_drops_what_is_too_surprising_and_learns() {
 
 #[test]
 fn mirostat_keeps_the_surprise_near_what_is_asked() {
-    // Zipf's law, for which it was made; not with an exponent of 1, for which its estimate is 0 / 0.
+    // Zipf's law, which it was made for. The exponent is not 1, because its estimate would be 0 / 0.
     let weights: Vec<f32> = (1..=800).map(|rank| (rank as f32).powf(-1.2)).collect();
     let sum: f32 = weights.iter().sum();
     let probabilities: Vec<f32> = weights.iter().map(|weight| weight / sum).collect();
@@ -195,7 +195,7 @@ fn adaptive_p_prefers_a_probability_and_remembers_what_it_took() {
 
 #[test]
 fn a_choice_by_chance_comes_as_often_as_it_is_likely() {
-    // Of 4,000 draws a share has a deviation of less than 0.008: five of them.
+    // With 4,000 draws, a share has a deviation of less than 0.008. The test allows five of them.
     let often = |chain: Result<SamplerChain, Error>| {
         let mut sampler = chain.unwrap().dist(5).unwrap();
         let mut counts = [0.0; PROBABILITIES.len()];
@@ -209,7 +209,7 @@ fn a_choice_by_chance_comes_as_often_as_it_is_likely() {
     };
     let likely = PROBABILITIES.map(f64::from);
     close(often(Ok(chain())), likely);
-    // XTC drops the first token in three of ten draws, and what it leaves is chosen by its share.
+    // XTC drops the first token in three of ten draws; the remaining tokens are chosen by their shares.
     let without_first = |n: usize| if n == 0 { 0.0 } else { likely[n] / 0.5 };
     let mixed: [f64; 5] = std::array::from_fn(|n| 0.7 * likely[n] + 0.3 * without_first(n));
     close(often(chain().xtc(0.3, 0.2, 4)), mixed);
@@ -251,7 +251,7 @@ fn candidates_can_be_dropped_and_changed() {
     assert!(five.selected().is_none());
     five.map_logits(|token, logit| if token == 4 { 7.0 } else { logit });
     assert_eq!(sampler.apply(&mut five).unwrap(), 4);
-    // What is no number is nothing to choose.
+    // A token whose logit is NaN is never chosen.
     five.map_logits(|token, logit| if token == 4 { f32::NAN } else { logit });
     assert_eq!(sampler.apply(&mut five).unwrap(), 2);
     five.map_logits(|_, _| f32::INFINITY);
@@ -284,7 +284,7 @@ fn a_mask_says_which_tokens_are_candidates() {
         some.iter().map(Candidate::token).collect::<Vec<_>>()
     };
     assert_eq!(of(&[1 << 3 | 1 << 31, 1, 1 << 5]), [3, 31, 32, 69]);
-    // Bits beyond the vocabulary, and words that are missing or too many.
+    // Bits beyond the vocabulary, and missing or superfluous words.
     assert_eq!(of(&[0, 0, 1 << 5 | 1 << 6, u32::MAX]), [69]);
     assert_eq!(of(&[0b101]), [0, 2]);
     assert_eq!(of(&[]), [0; 0]);

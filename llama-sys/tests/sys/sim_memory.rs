@@ -1,4 +1,4 @@
-//! A simulated GPU counts as llama.cpp counts, refuses what does not fit, and fails when it is set to.
+//! A simulated GPU counts like llama.cpp, refuses buffers that do not fit, and fails when it is set to.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn what_does_not_fit_names_the_device_and_the_bytes_and_a_context_leaves_the_mod
     let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
     assert_eq!((&out.buffer_type, out.bytes), (&gpu.device().name(), weights));
     are_empty([&gpu]);
-    // Room for the weights alone, for the cache too, for all but one byte.
+    // Room for the weights alone, for weights and cache, and for all but one byte.
     for total in [weights, weights + MIB, all - 1] {
         let gpu = card(total);
         let model = load(&[&gpu], -1);
@@ -30,7 +30,7 @@ fn what_does_not_fit_names_the_device_and_the_bytes_and_a_context_leaves_the_mod
         assert_matches!(error, Error::ContextInit { .. });
         let out = error.out_of_memory().unwrap_or_else(|| panic!("{error:?}"));
         assert_eq!(out.buffer_type, gpu.device().name());
-        // More than was free at the time.
+        // The failed allocation is larger than the free memory at that time.
         assert!(out.bytes > gpu.total() - gpu.peak(), "{out:?}");
         assert_eq!(gpu.used(), weights);
     }
@@ -52,7 +52,7 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
     assert_matches!(first.decode(&batch), Err(Error::Decode { .. }));
     assert!(!first.is_usable());
     assert_matches!(first.decode(&batch), Err(Error::Poisoned { .. }));
-    // The model is not to blame.
+    // The model is still usable.
     greedy(&mut context(&model), 3);
     drop((first, model));
     are_empty([&gpu]);
@@ -62,7 +62,7 @@ fn a_failed_computation_is_a_decode_error_and_poisons_the_context() {
 fn what_was_reserved_for_is_computed_without_another_byte() {
     own_process!();
     let gpu = card_by(Rules::Cuda, 64 * MIB);
-    // Part of the layers: the host's weights are used by the card from 32 tokens on.
+    // Only some layers are on the card, which uses the host's weights from 32 tokens on.
     let model = load(&[&gpu], 3);
     let mut context = context(&model);
     let at_first = gpu.used();
@@ -75,7 +75,7 @@ fn what_was_reserved_for_is_computed_without_another_byte() {
         context.decode(&batch_of(&vec![1; n_tokens], 0)).unwrap();
         assert_eq!(gpu.used(), reserved, "{n_tokens} tokens");
     }
-    // Nor is anything reserved for numbers of tokens that no computation has.
+    // Numbers of tokens that no computation can have are refused.
     for n_tokens in [0, context.n_ubatch() + 1] {
         let refused = context.reserve(n_tokens);
         assert_matches!(refused, Err(Error::InvalidParameter { .. }));
@@ -99,7 +99,7 @@ fn without_fused_attention_llama_cpp_does_without() {
     let gpu = gpu.register().unwrap();
     let (text, automatic) = unfused(-1, &[&gpu], FlashAttention::Auto);
     assert_eq!(text, expected);
-    // Without it the graph is another, and so is its memory.
+    // Without fused attention the graph is another, and so is its memory.
     let able = card(256 * MIB);
     let (_, fused) = unfused(-1, &[&able], FlashAttention::Auto);
     assert_ne!(automatic, fused);
@@ -119,7 +119,7 @@ fn attention(type_id: u32, n_head: u32) -> Operation {
     Operation::Attention { type_id, head_size: 64, n_head, n_head_kv: 2, n_kv: 256, n_tokens: 1 }
 }
 
-/// One of each kind, small.
+/// One small operation of each kind.
 fn operations(name: &str) -> [Operation; 5] {
     let (n_embd, n_expert, n_used, n_tokens) = (256, 8, 2, 1);
     let (n_ff, head_size, n_head, n_head_kv) = (512, 64, 4, 2);
@@ -140,7 +140,7 @@ fn a_measurement_takes_time_and_gives_its_memory_back() {
     let cpu = (backend.devices().into_iter()).find(|device| device.kind() == DeviceKind::Cpu);
     for device in [gpu.device(), cpu.unwrap()] {
         let mut bench = Bench::new(&device, 2, true).unwrap();
-        // Q4_0 is rearranged on the CPU, IQ2_XS has no quick quantisation.
+        // The CPU rearranges Q4_0, and IQ2_XS has no quick quantisation.
         for name in "f32 f16 bf16 q8_0 q4_0 q4_K iq2_xs mxfp4".split(' ') {
             for operation in operations(name) {
                 let timing = bench.time(&operation, 3, Duration::ZERO).unwrap().unwrap();

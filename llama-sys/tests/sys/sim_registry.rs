@@ -1,4 +1,4 @@
-//! Simulated GPUs come, go, and leave nothing behind.
+//! Simulated GPUs are registered and removed, and leave nothing behind.
 
 use crate::support::refused;
 use crate::support::sim::{MIB, card, context, greedy, load};
@@ -8,7 +8,7 @@ use static_assertions::assert_impl_all;
 
 assert_impl_all!(SimGpu: Send, Sync);
 
-/// Bytes of this process in memory.
+/// Bytes of this process in physical memory.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -35,7 +35,7 @@ fn a_card_is_listed_as_a_gpu_until_it_is_dropped() {
     assert_eq!(device.pci_id().as_deref(), Some("0000:01:00.0"));
     drop(gpu);
     assert_eq!(listed(), before);
-    // Whoever still holds the device may ask it.
+    // A remaining handle of the device still answers.
     assert_eq!(device.description(), "SIM RTX 4090");
     assert_eq!(device.memory().unwrap().total, 24 << 30);
 }
@@ -47,7 +47,7 @@ fn what_is_loaded_outlives_its_card() {
     let name = gpu.device().name();
     let model = load(&[&gpu], -1);
     drop(gpu);
-    // Its place is not given away meanwhile.
+    // Its slot is not reused meanwhile.
     let other = card(256 * MIB);
     assert_ne!(other.device().name(), name);
     let mut context = context(&model);

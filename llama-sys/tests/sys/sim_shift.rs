@@ -1,9 +1,9 @@
-//! What moving positions takes of a card, and which keys it can turn.
+//! The memory of a card that moving positions takes, and which keys it can rotate.
 
 use crate::support::sim::{MIB, card, context_params, load};
 use llama_sys::{Batch, Context, ContextParams, FlashAttention, KvType, Position};
 
-/// What all buffers together take, host and card.
+/// Bytes of all buffers together, on host and card.
 fn taken(context: &Context) -> u64 {
     let breakdown = context.memory_breakdown().unwrap();
     let rows = breakdown.rows.iter();
@@ -23,7 +23,7 @@ fn shifted(context: &mut Context) {
     assert_eq!(context.kv_seq_end(0).unwrap(), Some(7));
 }
 
-/// How much more a context takes after positions were moved.
+/// The additional memory of a context after positions were moved.
 fn growth(of: ContextParams) -> u64 {
     let gpu = card(512 * MIB);
     let model = load(&[&gpu], 3);

@@ -1,4 +1,4 @@
-//! `Send` and `Sync` exactly where llama.cpp allows them, and what it does to other threads.
+//! `Send` and `Sync` exactly where llama.cpp allows them, and how computing affects other threads.
 
 use std::collections::BTreeSet;
 
@@ -78,7 +78,8 @@ fn threads_without_a_core_are_waited_for_asleep() {
     if !build_info().threads_sleep {
         return;
     }
-    // Four threads share each core, as with three other programs: the others always wait for one that does not run.
+    // Four threads share each core, as beside three other programs: some thread always waits for one that is not
+    // running.
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let text = tokens("And it came to pass");
     let alone = greedy(&mut cpu_context(<_>::default()), &text, 20);
@@ -105,7 +106,7 @@ fn threads_with_nothing_to_compute_use_no_core() {
         assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
         time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     };
-    // Longer than threads look for another graph.
+    // Longer than threads look for the next graph.
     std::thread::sleep(std::time::Duration::from_millis(200));
     let before = cpu();
     std::thread::sleep(std::time::Duration::from_millis(500));

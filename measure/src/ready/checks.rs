@@ -172,19 +172,19 @@ pub(super) fn processor(host: &HostSeen) -> Check {
     let may = exceptions(each.len());
     let most = |of: fn(&RateConditions) -> Option<u32>| each.iter().filter_map(of).max();
     let parts = [
-        most(|run| run.waited).map(|it| {
-            format!("threads of this process waited for a core {it} % of a run (less than {MAX_WAITED} % may be)")
+        most(|run| run.waited).map(|waited| {
+            format!("threads of this process waited for a core {waited} % of a run (less than {MAX_WAITED} % may be)")
         }),
-        host.pressure.iter().flatten().copied().reduce(f32::max).map(|it| {
-            format!("some thread of the system waited {it:.1} % of ten seconds ({MAX_CPU_PRESSURE} % may be)")
+        host.pressure.iter().flatten().copied().reduce(f32::max).map(|waited| {
+            format!("some thread of the system waited {waited:.1} % of ten seconds ({MAX_CPU_PRESSURE} % may be)")
         }),
-        most(|run| run.others).map(|it| {
-            let cores = f64::from(it) / 100.0;
+        most(|run| run.others).map(|percent| {
+            let cores = f64::from(percent) / 100.0;
             format!("other programs used {cores:.1} cores")
         }),
-        most(|run| run.steal)
-            .filter(|it| *it > 0)
-            .map(|it| format!("other virtual machines took {it} % of the cores (less than {MAX_STEAL} % may be)")),
+        most(|run| run.steal).filter(|steal| *steal > 0).map(|steal| {
+            format!("other virtual machines took {steal} % of the cores (less than {MAX_STEAL} % may be)")
+        }),
     ];
     let found: Vec<String> = parts.into_iter().flatten().collect();
     if found.is_empty() {

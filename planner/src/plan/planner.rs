@@ -310,8 +310,8 @@ impl<'a> Planner<'a> {
         notes.extend(reasons::changed(profile, &self.request));
         notes.extend(chosen.notes);
         notes.extend(reasons::notes(profile, &self.request, &chosen.params, chosen.confidence));
-        // A card that this build cannot drive is the most common reason for a slow model. The same hardware listed
-        // under another name is no loss.
+        // A card that this build cannot drive is the most common reason for a slow model. A second entry of the
+        // same hardware is not worth a note.
         let is_lost = |unused: &&UnusedGpu| !matches!(unused.reason, UnusedReason::SameAs { .. });
         notes.extend(self.machine.unused_gpus.iter().filter(is_lost).map(ToString::to_string));
         let windows = profile.state.windows();

@@ -18,7 +18,7 @@ impl Hybrid {
         if compressed && !hparams.is_mla() {
             return unknown("without the widths of compressed keys");
         }
-        // Heads without elements: a file whose first block has no heads (llama-model.cpp, `load_hparams`).
+        // The head size is 0 in a file whose first block has no heads (llama-model.cpp, `load_hparams`).
         if hparams.head_dim_k == 0 && is_recurrent.contains(&false) {
             return unknown("whose first block has no heads");
         }
@@ -80,8 +80,8 @@ impl Hybrid {
     }
 }
 
-/// The index (llama-memory-hybrid-idx.cpp, the constructor), with the rows of its tokens and the pooled rows: the
-/// number of elements of its keys, and for each block whether it has an index if it attends.
+/// The index (llama-memory-hybrid-idx.cpp, the constructor). Returns the number of elements of its
+/// keys (times `rows` if keys are pooled), and for each block whether it has an index if it has attention.
 fn index(Facts { keys, hparams }: Facts<'_>, rows: u32) -> Result<(u32, Vec<bool>), NoLayout> {
     let key = keys.required("attention.indexer.key_length")?;
     let n_layer = hparams.n_layer as usize;

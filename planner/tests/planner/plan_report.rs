@@ -74,7 +74,7 @@ fn a_plan_says_why_a_file_is_read_and_not_mapped() {
     let read = plan(&profile, &machine, &Request::new()).unwrap();
     let said = "the file is read, not mapped: its data is aligned to 16 bytes, and ggml needs 32";
     assert!(!read.context.mmap && read.to_string().contains(said), "{read}");
-    // A request without a memory map knows about the cost already.
+    // A request that turns the memory map off gets no note about it.
     let mut asked = Request::new();
     asked.params.mmap = false;
     let asked = plan(&profile, &machine, &asked).unwrap();

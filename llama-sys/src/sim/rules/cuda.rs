@@ -12,7 +12,7 @@ const SCRATCH_ALIGNMENT: usize = 128;
 ///
 /// # Safety
 ///
-/// A tensor of ggml's, with the sources that its operation has.
+/// A ggml tensor, with the sources that its operation has.
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     let mut size = bytes;
     if tensor.op == raw::GGML_OP_FLASH_ATTN_EXT {
@@ -28,14 +28,14 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     size
 }
 
-/// Keys and values that are not F16 are converted behind the result: ggml-cuda/fattn.cu,
+/// Bytes with which keys and values that are not F16 are converted behind the result: ggml-cuda/fattn.cu,
 /// `ggml_cuda_flash_attn_ext_get_alloc_size`; fattn-common.cuh, `ggml_cuda_flash_attn_ext_get_f16_extra_data`.
 unsafe fn attention_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     // SAFETY: the caller's promise.
     let Some([queries, keys, values]) = (unsafe { attention(tensor) }) else {
         return bytes;
     };
-    // One token at a time runs on the vector kernel, which reads the cache as it is (but converts F32).
+    // A single token runs on the vector kernel, which reads the cache as it is (but converts F32).
     let vector = queries.ne[1] == 1 && queries.ne[0] <= 256 && queries.ne[0] % 64 == 0 && queries.ne[0] != 192;
     let converts = |source: &raw::ggml_tensor| {
         source.type_ != raw::GGML_TYPE_F16 && (!vector || source.type_ == raw::GGML_TYPE_F32)

@@ -1,4 +1,4 @@
-//! Metal: some operations keep intermediate results behind their own.
+//! Metal: some operations keep intermediate results behind their result.
 
 use super::{attention, elements, shares_memory};
 use crate::raw;
@@ -7,7 +7,7 @@ use crate::raw;
 ///
 /// # Safety
 ///
-/// A tensor of ggml's, with the sources that its operation has.
+/// A ggml tensor, with the sources that its operation has.
 pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usize {
     /// ggml-metal-impl.h, `N_MM_NPART_AMAX`.
     const PARTS: usize = 256;
@@ -33,8 +33,8 @@ pub(super) unsafe fn alloc_size(tensor: &raw::ggml_tensor, bytes: usize) -> usiz
     }
 }
 
-/// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`: padding of the last chunk, which parts of the mask are
-/// empty, partial results, and keys and values in F16. All of it is reserved whether used or not.
+/// ggml-metal-ops.cpp, `ggml_metal_op_flash_attn_ext_extra_*`: padding of the last chunk, flags for empty parts of the
+/// mask, partial results, and keys and values in F16. All of it is reserved, used or not.
 unsafe fn attention_size(tensor: &raw::ggml_tensor) -> usize {
     /// ggml-metal-impl.h, `OP_FLASH_ATTN_EXT_*`: queries and cells per group, of the matrix and of the vector kernel.
     const MATRIX: (usize, usize) = (8, 64);

@@ -7,8 +7,8 @@
 //!
 //! Small surcharges decide between placements of equal cost. One *tie* is a thousandth of the least cost. Each GPU
 //! costs one tie, or up to two if it is full; a single copy of the graph costs half a tie; each doubling of the ubatch
-//! costs ten. A smaller cache type makes all seconds cost more ([`kv_cache`](super::kv_cache)), or costs half a layer
-//! by layers.
+//! costs ten. A smaller cache type multiplies the seconds by a factor ([`kv_cache`](super::kv_cache)); if layers are
+//! counted instead, it costs half a layer.
 //!
 //! The search tries placements in ascending cost ([`path`]) until one fits by the estimate, so no cheaper placement
 //! fits. It skips placements that do not fit even with the smallest compute buffer of their kind ([`setting_costs`]).

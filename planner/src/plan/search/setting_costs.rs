@@ -50,8 +50,8 @@ struct MinCompute {
 /// The number of roles of the host beside GPUs.
 pub(super) const HOST_ROLES: usize = 4;
 
-/// The role of the host, which decides most of its compute buffer beside GPUs: whether it holds layers, and whether it
-/// holds parts of blocks on GPUs.
+/// The role of the host beside GPUs: whether it holds layers, and whether it holds parts of blocks on GPUs. It
+/// determines most of the host's compute buffer.
 pub(super) const fn host_role(layers: u32, parts: u32) -> usize {
     2 * (layers > 0) as usize + (parts > 0) as usize
 }
