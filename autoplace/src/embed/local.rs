@@ -148,7 +148,7 @@ impl EmbedderHere {
         if let Some(replacement) = replacement
             && let Err(error) = self.model.carry_out(&replacement)
         {
-            tracing::warn!("the model was not re-placed: {error}");
+            tracing::warn!("the model could not be re-placed: {error}");
         }
         // The next call reports an unloaded model, or a context that another user has taken.
         if let Ok(Some((mut context, _))) = self.model.slot().take_for(Purpose::Embeddings) {

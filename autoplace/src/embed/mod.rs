@@ -50,7 +50,7 @@ pub enum Error {
     /// ([`Embedder::longest_text`](Embedder::longest_text)). The length includes the tokens that the model adds, and
     /// with a document those of the query. Texts are numbered from 0.
     #[error(
-        "text {index} is {tokens} tokens long, and the longest that can be embedded is {limit}: load with a longer context, cut it, or ask for `truncate`"
+        "text {index} has {tokens} tokens, and at most {limit} can be embedded: load with a longer context, shorten the text, or set `truncate`"
     )]
     TooLong { index: usize, tokens: usize, limit: usize },
     /// A text has no tokens, and the model adds none.

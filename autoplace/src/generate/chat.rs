@@ -241,7 +241,7 @@ impl Chat {
 
     fn ask(&self) -> Result<Asked, Error> {
         if !self.tools.is_empty() && !self.template.supports_tools() {
-            tracing::info!("the chat template shows no tools: they are described in the system's message");
+            tracing::info!("the chat template has no place for tools: the system message describes them");
         }
         let rendered = self.rendered()?;
         let (constraint, format) = match (self.forced()?, &self.format) {

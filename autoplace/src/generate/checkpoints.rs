@@ -103,7 +103,7 @@ impl Checkpoints {
         let needed = state.saturating_add(size_of_val(tokens) as u64);
         let limit = self.limit.min(self.bytes().saturating_add(free()));
         let taken = if needed > limit {
-            Err(format!("it may take {limit}"))
+            Err(format!("checkpoints may take {limit} bytes"))
         } else {
             self.evict_to(limit - needed);
             context.save_partial_state(seq).map_err(|error| error.to_string())

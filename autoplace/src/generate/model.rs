@@ -72,7 +72,7 @@ impl Model {
         match self.header() {
             Ok(header) => Sampling::shipped_with(header),
             Err(error) => {
-                tracing::warn!("sampling as llama.cpp does by default: {error}");
+                tracing::warn!("using llama.cpp's default sampling: {error}");
                 Sampling::default()
             }
         }

@@ -130,8 +130,8 @@ impl Spec {
     /// Refuses requests with closures, which cannot cross to a worker process.
     pub(super) fn check_for_worker(&self) -> Result<(), Error> {
         let what = match (&self.custom, &self.drafter) {
-            (Some(_), _) => "the choice of its tokens",
-            (None, Some(_)) => "the draft of its tokens",
+            (Some(_), _) => "a sampler closure",
+            (None, Some(_)) => "a draft closure",
             (None, None) => return Ok(()),
         };
         Err(worker::Error::Elsewhere { what }.into())

@@ -134,7 +134,7 @@ impl<'a> Contract<'a> {
             if is_new || !self.must_differ || !self.taught.lower_further() {
                 let n = self.tried.len();
                 let s = if n == 1 { "" } else { "s" };
-                plan.notes.push(format!("planned again for what was free after {n} failed attempt{s}"));
+                plan.notes.push(format!("planned again for the memory free after {n} failed attempt{s}"));
                 return Ok(self.prepared(plan, machine, lease));
             }
         }
@@ -168,7 +168,7 @@ impl<'a> Contract<'a> {
             difference: worst.difference(),
         };
         let is_kept = match self.recipe.on_difference {
-            OnDifference::Accept => Some("kept all the same, as was asked"),
+            OnDifference::Accept => Some("kept anyway, as requested"),
             OnDifference::Fail => None,
             OnDifference::BackOff => {
                 for gpu in different {

@@ -34,7 +34,7 @@ impl Recipe {
         let Some(path) = &self.draft else { return Ok(loaded) };
         let plan = &prepared.plan;
         let Some(planned) = plan.companions.iter().find(|one| one.role == CompanionRole::Draft) else {
-            tracing::warn!("the plan leaves no room for the draft, which is not loaded");
+            tracing::warn!("the plan leaves no room for the draft model, so it is not loaded");
             return Ok(loaded);
         };
         let gpus = of_plan(plan).map_err(Failure::at(Stage::Check))?;
@@ -109,7 +109,7 @@ impl Recipe {
         let difference = taken.saturating_sub(left.saturating_add(headroom));
         if difference == 0 || self.on_difference == OnDifference::Accept {
             let (taken, left) = (Bytes(taken), Bytes(left));
-            return Ok(format!("{draft} ({role}) is on {name}: it took {taken}, and {left} were left for it"));
+            return Ok(format!("{draft} ({role}) is on {name}: it took {taken} of the {left} planned for it"));
         }
         Err(Failure::at(Stage::Verify)(Error::Difference {
             device: device.to_owned(),

@@ -160,7 +160,7 @@ impl Lease {
             if key(gpu).is_some_and(|device| self.busy.contains(&device)) {
                 gpu.free = 0;
                 let about = gpu.device.as_ref().unwrap_or(&gpu.name);
-                let text = "another load is at it and was not waited for: nothing of it counts as free";
+                let text = "another load is using it and did not finish in time: none of its memory counts as free";
                 machine.notes.push(Note::new(about, text));
             }
         }
@@ -175,7 +175,7 @@ impl Lease {
         let used: Vec<String> = used.filter_map(key).collect();
         self.locks.retain(|(device, _)| used.contains(device));
         if let Some(device) = self.busy.iter().find(|device| used.contains(device)) {
-            self.unleased = Some(format!("another load is at {device} and was not waited for"));
+            self.unleased = Some(format!("another load is using {device} and did not finish in time"));
         }
         if used.is_empty() {
             self.unleased = None;
@@ -254,7 +254,7 @@ fn private(folder: &Path, user: u32) -> io::Result<()> {
     }
     // Checks the entry itself and not the target of a link.
     let there = fs::symlink_metadata(folder)?;
-    let error = || format!("{} is not this user's alone", folder.display());
+    let error = || format!("{} does not belong to this user alone", folder.display());
     let is_ours = there.is_dir() && is_alone(&there, user);
     if is_ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, error())) }
 }

@@ -33,7 +33,7 @@ impl LentWorker {
             let Some(replacement) = model.requests().take() else { return Ok(taken) };
             drop(taken);
             if let Err(error) = model.replace_soon(replacement) {
-                tracing::warn!("the model was not re-placed: {error}");
+                tracing::warn!("the model could not be re-placed: {error}");
             }
         }
     }
@@ -142,7 +142,7 @@ impl LentWorker {
 impl Drop for LentWorker {
     fn drop(&mut self) {
         self.forget_abort();
-        let given = worker::Error::Protocol { doing: "nothing", reason: "it is given back".into() };
+        let given = worker::Error::Protocol { doing: "nothing", reason: "it was returned".into() };
         let worker = std::mem::replace(&mut self.worker, Err(given));
         if let Some(remote) = self.model.remote() {
             remote.give_back(worker);

@@ -165,7 +165,7 @@ impl Model {
     /// Gives `read` the native model, which is not re-placed during the call.
     pub(crate) fn with_native<T>(&self, read: impl FnOnce(&llama_sys::Model) -> T) -> Result<T, Error> {
         if self.is_elsewhere() {
-            return Err(worker::Error::Elsewhere { what: "the model underneath" }.into());
+            return Err(worker::Error::Elsewhere { what: "the native model" }.into());
         }
         let _in_place = self.slot().in_place();
         Ok(read(&self.slot().native().ok_or(Error::NotLoaded)?))

@@ -99,28 +99,28 @@ pub struct WarmUp {
 #[non_exhaustive]
 pub enum Doubt {
     /// The device does not report its free memory, or llama.cpp does not report its allocations.
-    #[error("nothing reports how much of it is free, or allocated")]
+    #[error("its free or allocated memory is not reported")]
     NotReported,
     /// An earlier model of this process has used the GPU, so the measurement would miss memory that the driver took for
     /// that model.
-    #[error("an earlier model of this process has used it")]
+    #[error("an earlier model of this process used it")]
     NotFirst,
     /// The GPU has one layer, which may be the output layer alone.
-    #[error("it has a single layer, whose work says nothing of others")]
+    #[error("it has a single layer, which does not represent others")]
     OneLayer,
     /// The GPU uses the host's memory, which other programs change too.
-    #[error("its memory is the host's, which others change meanwhile")]
+    #[error("it uses the host's memory, which other programs change too")]
     SharedMemory,
     /// The GPU is on another machine, whose driver is unknown here.
-    #[error("it is on another machine, whose driver is not known")]
+    #[error("it is on another machine with an unknown driver")]
     Remote,
     /// NVIDIA's driver lists other programs than before the load, or other sizes. In a container the list may show this
     /// process as another one.
-    #[error("other programs took or gave back memory meanwhile")]
+    #[error("other programs took or released memory meanwhile")]
     OtherPrograms,
     /// The free memory changed in a way that this load cannot explain: it grew, or it shrank by several times the
     /// memory of any known driver.
-    #[error("its free memory changed meanwhile by what this model did not do")]
+    #[error("its free memory changed for reasons other than this load")]
     Disturbed,
     /// The model neither generates nor embeds, so no batch was computed.
     #[error("the model does not generate, and nothing was computed")]
@@ -208,9 +208,9 @@ impl fmt::Display for GpuReport {
         write!(f, "{name} ({device}): {}", planned_and_allocated(self.planned, self.allocated))?;
         match (self.beyond().map(Bytes), self.used.map(Bytes), Bytes(self.left())) {
             (Some(beyond), Some(free), left) => {
-                write!(f, "; {beyond} taken beside that, where {left} were left; {free} free")?;
+                write!(f, "; {beyond} taken in addition, of {left} left for that; {free} free")?;
             }
-            _ => write!(f, "; it does not report what is free")?,
+            _ => write!(f, "; it does not report its free memory")?,
         }
         self.doubt.map_or(Ok(()), |doubt| write!(f, " ({doubt})"))
     }
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!((report.unplanned(), report.difference()), (mib(1), 0));
         assert_eq!(
             report.to_string(),
-            "card (CUDA0): planned 600 MiB, allocated 601 MiB; 89 MiB taken beside that, where 100 MiB were left; 110 MiB free"
+            "card (CUDA0): planned 600 MiB, allocated 601 MiB; 89 MiB taken in addition, of 100 MiB left for that; 110 MiB free"
         );
     }
 

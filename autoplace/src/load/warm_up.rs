@@ -148,9 +148,9 @@ fn computes(context: &Context) -> bool {
 
 fn skipped(context: &Context, devices: &[Device], verify: Verify) -> Option<&'static str> {
     match verify {
-        Verify::Off => Some("as was asked"),
+        Verify::Off => Some("as requested"),
         _ if !computes(context) => Some("the model does not generate"),
-        Verify::Quick if devices.is_empty() => Some("no GPU is used that could be measured"),
+        Verify::Quick if devices.is_empty() => Some("no GPU is used"),
         Verify::Quick | Verify::Full => None,
     }
 }

@@ -29,7 +29,7 @@ pub enum Error {
     #[error("there is no model to watch")]
     NothingToWatch,
     /// The thread could not start.
-    #[error("the thread that watches cannot be started: {0}")]
+    #[error("the watching thread cannot start: {0}")]
     Thread(#[from] std::io::Error),
 }
 
@@ -158,7 +158,7 @@ impl SentinelBuilder {
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     let (Some(replacement), Some(model)) = (event.advises(min_gain), model.upgrade()) else { return };
     if let Err(error) = model.replace_soon(replacement) {
-        tracing::warn!("the model is not re-placed: {error}");
+        tracing::warn!("the model could not be re-placed: {error}");
     }
 }
 
@@ -215,7 +215,7 @@ impl<S: Source> Watch<S> {
         }
         // The receiver is gone only while the sentinel is being dropped.
         if let Err(TrySendError::Full(event)) = self.sender.try_send(event) {
-            tracing::debug!(%event, "nobody reads the sentinel's events: not kept");
+            tracing::debug!(%event, "nobody reads the sentinel's events: event dropped");
         }
     }
 }

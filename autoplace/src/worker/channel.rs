@@ -66,7 +66,7 @@ impl Receiver {
             }
         };
         if !usize::try_from(length).is_ok_and(|length| length <= LONGEST) {
-            return Err(Failed::Senseless(format!("a message of {length} bytes, where {LONGEST} are the most")));
+            return Err(Failed::Senseless(format!("a message of {length} bytes, at most {LONGEST}")));
         }
         self.buffer.clear();
         let mut message = self.reader.by_ref().take(length.into());
@@ -244,7 +244,7 @@ fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard
         doing: "writing a message to it",
         reason: match error {
             // Postcard drops the text of a custom error; non-UTF-8 paths are the only source of one.
-            postcard::Error::SerdeSerCustom => "a path in it is no UTF-8".to_owned(),
+            postcard::Error::SerdeSerCustom => "it contains a path that is not UTF-8".to_owned(),
             error => error.to_string(),
         },
     });

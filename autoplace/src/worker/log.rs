@@ -52,7 +52,7 @@ impl Tail {
     /// pipe.
     pub(super) fn wait(&self, patience: Duration) {
         if self.end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-            tracing::debug!("something still holds a dead worker's standard error");
+            tracing::debug!("a process still holds a dead worker's standard error");
         }
     }
 

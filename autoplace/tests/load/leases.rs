@@ -166,7 +166,7 @@ fn a_load_that_others_do_not_see_says_so() {
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(folder.path().join("leases"), open).unwrap();
     let said = report().to_string();
-    assert!(said.contains("without a lease") && said.contains("not this user's alone"), "{said}");
+    assert!(said.contains("without a lease") && said.contains("to this user alone"), "{said}");
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl Vocabulary {
             None if self.disallowed.contains(text.as_bytes()) => {
                 Err(format!("`{text}` is a control token, which no constraint allows"))
             }
-            None => Err(format!("`{text}` is no token of the model's vocabulary")),
+            None => Err(format!("`{text}` is not a token of the model's vocabulary")),
         }
     }
 }

@@ -84,7 +84,7 @@ impl Driver {
     fn replace_without_session(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
         let (before, begun) = (self.shared.model.placement(), Instant::now());
         if let Err(error) = self.shared.model.carry_out(replacement) {
-            tracing::warn!("the model is not re-placed: {error}");
+            tracing::warn!("the model could not be re-placed: {error}");
             return Some(Err(error.into()));
         }
         let after = self.shared.model.placement();

@@ -340,7 +340,7 @@ impl Reader {
             Reply::Started => {}
             Reply::Refused(error) => return Err(error),
             _ => {
-                let reason = "it reported texts before it was asked for any".into();
+                let reason = "it reported texts before any was requested".into();
                 return Err(worker::Error::Protocol { doing: DOING, reason }.into());
             }
         }

@@ -188,7 +188,7 @@ impl RateCase {
             return Ok(());
         };
         let Some(timing) = bench.time(&operation, n_repeat, each)? else {
-            tracing::debug!(?operation, "the device has no such operation, or no room");
+            tracing::debug!(?operation, "the device lacks the operation, or room for it");
             return Ok(());
         };
         let of_many = matches!(*self, Self::Matrix { n_tokens, .. } | Self::Attention { n_tokens, .. } if n_tokens > 1);

@@ -137,7 +137,7 @@ impl<'a> Job<'a> {
         let most = request.working_set.unwrap_or(u64::MAX);
         scale.working_set = scale.working_set.min(most);
         if scale.working_set < most.min(LEAST_WORKING_SET) {
-            tracing::debug!(device = device.name(), "too little memory is free to measure it");
+            tracing::debug!(device = device.name(), "too little free memory for a measurement");
             cases.clear();
         }
         Self { device, cases, scale, within: request.within, way, card: None, rates }
@@ -248,7 +248,7 @@ impl Recipe {
         };
         let before = machine.clone();
         if let Err(error) = measure_rates(&mut machine, &request, Some(threads), |_| ()) {
-            tracing::warn!(%error, "the devices could not be measured: their speed is taken from elsewhere");
+            tracing::warn!(%error, "the devices could not be measured: their speed is estimated from other sources");
         }
         if machine == before {
             return machine;

@@ -39,7 +39,7 @@ impl Text<'_> {
         if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
             self.references += 1;
             if self.references > MOST_REFERENCES {
-                return Err("its references lead on and on".to_owned());
+                return Err("its references form a chain without end".to_owned());
             }
             let target = reference.strip_prefix('#').and_then(|it| self.root.pointer(it));
             let target = target.ok_or_else(|| format!("`$ref`: there is no {reference}"))?.clone();
@@ -78,7 +78,7 @@ impl Text<'_> {
                     let options: Vec<String> = options?.iter().map(|it| format!("({it})")).collect();
                     all.push(format!("({})", options.join(" | ")));
                 }
-                _ => return Err("`oneOf` of several texts is not enforced where they have no quotes".to_owned()),
+                _ => return Err("`oneOf` of several texts is not enforced in a format without quotes".to_owned()),
             }
         }
         Ok(if all.is_empty() { ANY.to_owned() } else { all.join(" & ") })
@@ -119,9 +119,7 @@ fn searched(pattern: &str) -> Result<String, String> {
     }
     let has_anchor = ['^', '$'].iter().any(|anchor| has_anywhere(inner, *anchor));
     if has_anchor || [r"\b", r"\B", "(?=", "(?!", "(?<"].iter().any(|it| inner.contains(it)) {
-        return Err(
-            "`pattern`: anchors within it and look-around are not enforced where texts have no quotes".to_owned()
-        );
+        return Err("`pattern`: inner anchors and look-around are not enforced in a format without quotes".to_owned());
     }
     let inner = with_spaces(inner);
     Ok(format!("/{before}(?:{}){behind}/", slashes(&inner)))

@@ -74,7 +74,7 @@ pub(in super::super) fn text(name: &str) -> Result<Option<String>, String> {
         (Format::Llguidance, "ipv4") => Some(IPV4.to_owned()),
         (Format::Llguidance, "uuid") => Some("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}".to_owned()),
         (Format::Llguidance | Format::Unenforced, name) => {
-            return Err(format!("`format: {name}` is not enforced where texts have no quotes"));
+            return Err(format!("`format: {name}` is not enforced in a format without quotes"));
         }
         (Format::Annotation, _) => None,
     })

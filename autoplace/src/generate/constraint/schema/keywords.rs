@@ -53,7 +53,7 @@ impl Cleaner {
         let members = match schema {
             Value::Object(members) => members,
             Value::Bool(_) => return Ok(()),
-            _ => return Err(Note::new(place, "a schema is an object, `true` or `false`")),
+            _ => return Err(Note::new(place, "a schema must be an object, `true` or `false`")),
         };
         members.retain(|keyword, value| !value.is_null() || is_in(MAY_BE_NULL, keyword));
         if self.is_old && members.get("$ref").is_some_and(Value::is_string) {

@@ -93,7 +93,8 @@ impl fmt::Display for Note {
 
 /// Parses a schema. serde_json refuses nesting deeper than 127.
 pub(super) fn read(text: &str) -> Result<Value, Note> {
-    let refused = |error| Note::from(format!("it is nested more than {} deep, or no JSON: {error}", size::MAX_DEPTH));
+    let refused =
+        |error| Note::from(format!("it is nested more than {} deep, or not valid JSON: {error}", size::MAX_DEPTH));
     serde_json::from_str(text).map_err(refused)
 }
 
@@ -145,7 +146,7 @@ fn cleaned(schema: &Value, followed: Followed) -> Result<(Value, Vec<Note>), Not
         Value::Bool(true) => json!({}),
         Value::Object(_) => schema.clone(),
         Value::Bool(false) => return Err("`false` allows no text".to_owned().into()),
-        _ => return Err("a schema is an object or `true`".to_owned().into()),
+        _ => return Err("a schema must be an object or `true`".to_owned().into()),
     };
     if let Some(root) = schema.as_object_mut() {
         // The application sets llguidance's options; the author of the schema must not.
@@ -250,7 +251,9 @@ fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
         return Ok(());
     }
     if least > required as u64 {
-        return Err(format!("`minProperties` is {least} and {required} are required: others cannot be told apart"));
+        return Err(format!(
+            "`minProperties` is {least}, but only {required} properties are required, and further ones cannot be counted"
+        ));
     }
     members.remove("minProperties");
     Ok(())

@@ -111,7 +111,7 @@ pub(super) fn exact(value: &Value) -> Result<(), String> {
             if fits {
                 return Ok(());
             }
-            Err(format!("the number {number} is beyond {MAX_INTEGER}, up to which all are exact"))
+            Err(format!("the number {number} is beyond {MAX_INTEGER}, the largest exact integer"))
         }
         Value::String(text) => written(text),
         Value::Array(items) => items.iter().try_for_each(exact),
@@ -126,7 +126,7 @@ pub(super) fn exact(value: &Value) -> Result<(), String> {
 pub(super) fn written(text: &str) -> Result<(), String> {
     let is_unwritten = |c: &char| c.is_ascii_control() && !matches!(c, '\u{8}' | '\t' | '\n' | '\u{c}' | '\r');
     match text.chars().find(is_unwritten) {
-        Some(c) => Err(format!("{text:?} has the control character U+{:04X}, which is not written", u32::from(c))),
+        Some(c) => Err(format!("{text:?} has the control character U+{:04X}, which cannot be written", u32::from(c))),
         None => Ok(()),
     }
 }

@@ -44,7 +44,9 @@ pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note
             let reason = match has_base {
                 true => format!("`$ref`: {reference:?} beside a schema that has an `$id` of its own"),
                 false => {
-                    format!("`$ref`: {reference:?} is no reference from the root to a schema, as \"#/$defs/name\" is")
+                    format!(
+                        "`$ref`: {reference:?} is not a reference from the root to a schema, such as \"#/$defs/name\""
+                    )
                 }
             };
             let mut places = Vec::new();
@@ -144,7 +146,7 @@ pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
         return Ok(());
     }
     if !endless.has_end(root) {
-        return Err(Note::new("", "no value meets it: each would contain itself without end"));
+        return Err(Note::new("", "no value meets it: every value would contain itself without end"));
     }
     endless.cut(root);
     Ok(())
