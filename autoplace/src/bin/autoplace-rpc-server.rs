@@ -1,5 +1,5 @@
-//! Lends this machine's devices to a load on another one: llama.cpp's rpc-server, of the version that this library is
-//! built with.
+//! Lends this machine's devices to a load on another machine. This is llama.cpp's rpc-server, in the version that this
+//! library is built with.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
@@ -8,8 +8,8 @@ use llama_sys::{Backend, Device};
 
 const USAGE: &str = "usage: autoplace-rpc-server [--trusted-network] [HOST:PORT [DEVICE..]]
 
-Serves DEVICEs (CUDA0, CPU; default: all GPUs, or the CPU without one) at HOST:PORT (default: 127.0.0.1:50052) to one
-load after the other. Anybody who reaches the server can run code here: there is no authentication. It listens beyond this
+Serves DEVICEs (CUDA0, CPU; default: all GPUs, or the CPU if there is none) at HOST:PORT (default: 127.0.0.1:50052) to
+one load at a time. Anybody who reaches the server can run code here: there is no authentication. It listens beyond this
 machine only with --trusted-network; a tunnel is safer (ssh -L 50052:127.0.0.1:50052 HOST).";
 
 fn main() -> ExitCode {

@@ -12,7 +12,7 @@ pub(crate) mod remote;
 
 pub use embedder::Embedder;
 pub use embedding::{Embedding, Normalization, cosine_similarity};
-pub(crate) use local::EmbedderHere;
+pub(crate) use local::LocalEmbedder;
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
     /// The model is not loaded, or was loaded to generate.
     #[error(transparent)]
-    Load(#[serde(with = "load::crossing")] Arc<load::Error>),
+    Load(#[serde(with = "load::ipc_error")] Arc<load::Error>),
 }
 
 impl From<load::Error> for Error {

@@ -110,7 +110,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
     /// The model is not loaded, or cannot be loaded again.
     #[error(transparent)]
-    Load(#[serde(with = "load::crossing")] Arc<load::Error>),
+    Load(#[serde(with = "load::ipc_error")] Arc<load::Error>),
     /// A thread could not start, or panicked.
     #[error("the thread {name} failed: {reason}")]
     #[serde(skip)]

@@ -37,7 +37,7 @@ pub struct Piece {
     pub sequence: SequenceId,
     /// The chosen token; `None` when a text ends without one.
     pub token: Option<Token>,
-    /// Log-probabilities of the token, if [requested](super::Generate::logprobs).
+    /// Log-probabilities of the token, if [requested](super::GenerateRequest::logprobs).
     pub logprobs: Option<TokenLogprobs>,
     /// Whole characters. Empty while a character or a possible stop string is incomplete.
     pub text: String,

@@ -6,7 +6,7 @@ use super::cache::{Cache, Prefix, can_go_back};
 use super::checkpoints::{MIN_PROMPT, Stops};
 use super::context::Lent;
 use super::error::Error;
-use super::local::SessionHere;
+use super::local::LocalSession;
 use super::piece::SequenceId;
 use super::sequence::{Held, Sequence, part_after};
 
@@ -24,7 +24,7 @@ pub struct RolledBack {
 const SAMPLER: &str =
     "its sampler depends on the logits of its choices, which are not kept (mirostat, adaptive-p, XTC)";
 
-impl SessionHere {
+impl LocalSession {
     pub(super) fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
         let possible = self.can_roll_back(sequence)?;
         let at = self.position(sequence).ok_or(Error::NotRunning { sequence })?;
@@ -118,7 +118,7 @@ impl Sequence {
             false => cache.go_back(context, seq, Prefix { tokens: &self.tokens[..keep], scales: &self.scales })?,
         };
         let stops = match cache.checkpoints.limit > 0 && context.has_partial_state() {
-            true => Stops::of(self.prompt, computed, 0),
+            true => Stops::new(self.prompt, computed, 0),
             false => Stops::default(),
         };
         let shares = longer.held.shares.map(|(of, tokens)| (of, tokens.min(computed)));

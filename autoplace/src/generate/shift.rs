@@ -20,7 +20,7 @@ pub(super) struct Shifting {
 impl Shifting {
     /// `capacity` is the number of tokens that the context can hold of the text. `None` for a text that ends when the
     /// context is full.
-    pub(super) fn of(
+    pub(super) fn new(
         when_full: WhenFull,
         prompt: &[Token],
         capacity: usize,

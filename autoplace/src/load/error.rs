@@ -52,7 +52,7 @@ pub enum Error {
     #[error("no attempt to load the model found enough memory: {}", attempt_list(attempts))]
     AllAttempts {
         attempts: Vec<Attempt>,
-        #[serde(with = "super::crossing")]
+        #[serde(with = "super::ipc_error")]
         source: Box<Error>,
     },
     /// The model's one context is in use: try before the stream begins, or after it is dropped.
@@ -181,7 +181,7 @@ pub struct AttemptFailure {
 
 impl Attempt {
     /// An attempt to follow this plan.
-    pub(super) fn of(plan: &Plan, failure: Option<AttemptFailure>) -> Self {
+    pub(super) fn new(plan: &Plan, failure: Option<AttemptFailure>) -> Self {
         Self { n_gpu_layers: plan.n_gpu_layers, layers: plan.layers(), failure }
     }
 
@@ -215,7 +215,7 @@ fn attempt_list(attempts: &[Attempt]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::crossing::Failed;
+    use crate::load::ipc_error::Failed;
 
     fn bytes_of(value: &impl Serialize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_without_a_type_arrives_with_its_kind_and_words_after_the_attempts_before_it() {
+    fn an_untyped_error_arrives_with_its_kind_and_message_after_the_earlier_attempts() {
         let error = Error::AllAttempts {
             attempts: vec![Attempt::unplanned(Error::Busy.to_string())],
             source: Box::new(Error::from(gguf::Error::NotAFile { path: "model.gguf".into() })),

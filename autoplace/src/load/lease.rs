@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::devices::is_simulated;
+use super::options::LoadOptions;
 use super::progress::Progress;
-use super::recipe::Recipe;
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 
@@ -100,7 +100,7 @@ impl Leases {
     }
 }
 
-impl Recipe {
+impl LoadOptions {
     /// The [machine](Self::machine) under a lease, while no other load reads, plans and takes. GPUs that other loads
     /// keep have no free memory. The machine is read once to know its GPUs, and again after they are locked.
     ///
@@ -283,15 +283,15 @@ mod tests {
     }
 
     /// The options of a load on the machine with these cards, with this patience.
-    fn recipe(folder: &Path, cards: &[u8], patience: Duration) -> Recipe {
+    fn options(folder: &Path, cards: &[u8], patience: Duration) -> LoadOptions {
         let machine = cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus)));
         let leases = Leases::in_dir(folder).patience(patience);
-        Recipe { machine: Some(machine), leases, ..Recipe::default() }
+        LoadOptions { machine: Some(machine), leases, ..LoadOptions::default() }
     }
 
     /// The machine as a load with this patience sees it.
     fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
-        recipe(folder, cards, patience).leased_machine(false, &Progress::default()).unwrap()
+        options(folder, cards, patience).leased_machine(false, &Progress::default()).unwrap()
     }
 
     fn free(machine: &Machine) -> Vec<u64> {
@@ -310,7 +310,7 @@ mod tests {
         // A load that uses the card anyway reports that others cannot see it.
         assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
         // A waiting load can be cancelled.
-        let waiting = recipe(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));
+        let waiting = options(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));
         assert!(matches!(waiting, Err(Error::Native(llama_sys::Error::LoadCancelled { .. }))));
         drop(lease);
         // A card with only a draft model is used too.

@@ -127,7 +127,7 @@ impl LentWorker {
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
         let Err(death) = &self.worker else { return Ok(()) };
         tracing::warn!("{death}; starting another");
-        match self.model.remote().ok_or(Error::NotLoaded)?.restart(self.model.recipe()) {
+        match self.model.remote().ok_or(Error::NotLoaded)?.restart(self.model.options()) {
             Ok((worker, placed)) => {
                 self.model.set_placed(placed);
                 self.worker = Ok(worker);

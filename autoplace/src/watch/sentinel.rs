@@ -15,8 +15,8 @@ const WAITING: usize = 256;
 /// Ratio of the rest to the duration of the last sample, so that the sentinel takes at most 1 % of a core.
 const REST: u32 = 99;
 /// Longest rest in intervals. A sample that was slow because the machine is busy should not delay the next one much.
-const LONGEST_REST: u32 = 30;
-const SHORTEST: Duration = Duration::from_millis(1);
+const MAX_REST: u32 = 30;
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Receives each event, on the sentinel's thread.
 type Callback = Box<dyn FnMut(&Event) + Send>;
@@ -99,7 +99,7 @@ impl SentinelBuilder {
         /// take more than 1 % of the interval.
         ///
         /// A condition is reported after two intervals (memory pressure at once), and its end after five.
-        interval(interval: Duration) settings.interval = interval.max(SHORTEST);
+        interval(interval: Duration) settings.interval = interval.max(MIN_INTERVAL);
         /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, at most half of the rest that it
         /// left; see [`ModelSource`](super::ModelSource) for the reasons.
         memory_below(bytes: u64) settings.needed = Some(bytes);
@@ -200,7 +200,7 @@ impl<S: Source> Watch<S> {
                 self.report(event);
             }
             let interval = self.settings.interval;
-            let rest = took.saturating_mul(REST).min(interval.saturating_mul(LONGEST_REST));
+            let rest = took.saturating_mul(REST).min(interval.saturating_mul(MAX_REST));
             match stopped.recv_timeout(interval.max(rest)) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,

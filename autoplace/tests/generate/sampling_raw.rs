@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::text_support::{REPEATED, Raw, complete, demo, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Generate, Mirostat, SamplerKind, Sampling};
+use autoplace::generate::{GenerateRequest, Mirostat, SamplerKind, Sampling};
 use autoplace::llama_sys::{self, Sampler, Token};
 
 const TOKENS: usize = 40;
@@ -49,7 +49,7 @@ fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::
 }
 
 type Change = fn(&mut Sampling);
-type Method = fn(Generate) -> Generate;
+type Method = fn(GenerateRequest) -> GenerateRequest;
 
 const FIELDS: &[Change] = &[
     |it| it.temperature = 1.7,
@@ -113,7 +113,7 @@ fn raw(model: &Model, sampler: Sampler) -> Vec<Token> {
 #[test]
 fn every_parameter_gives_the_text_of_llama_cpps_chain_with_it() {
     let model = demo(512, 1, false);
-    let texts = |ours: Generate, sampling: &Sampling| {
+    let texts = |ours: GenerateRequest, sampling: &Sampling| {
         SEEDS
             .map(|seed| {
                 let expected = raw(&model, chain(&model, sampling, seed).unwrap());

@@ -8,14 +8,14 @@ use crate::text_support::{
     tokens_of,
 };
 use autoplace::Model;
-use autoplace::generate::{Engine, Error, FinishReason, Generate, WhenFull};
+use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::memory::{FlashAttention, KvType};
 
 const CONTEXT: u32 = 256;
 
 /// A text that never ends by itself.
-fn shifting(model: &Model, n: usize, keep: usize) -> Generate {
+fn shifting(model: &Model, n: usize, keep: usize) -> GenerateRequest {
     greedy(model, SYSTEM).max_tokens(n).when_full(WhenFull::Shift { keep })
 }
 

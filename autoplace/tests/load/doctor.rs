@@ -259,7 +259,7 @@ fn a_report_names_nobody() {
 }
 
 #[test]
-fn rates_that_were_measured_beside_other_work_or_long_ago_are_called_stale_and_are_no_cause() {
+fn disturbed_or_old_rates_are_called_stale_and_are_not_a_cause() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let with_rates = |conditions: String| {
         let mut machine = machine("RTX 4090");

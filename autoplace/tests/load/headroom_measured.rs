@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::native_support::demo_path;
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
-use autoplace::load::{self, Doubt, GpuReport, Leases};
+use autoplace::load::{self, GpuReport, Leases, NotLearnedReason};
 use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
@@ -129,9 +129,9 @@ fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it
     // warm-up, or while another program takes memory.
     for (case, expected) in [
         ("one batch", Ok((0, POOLS))),
-        ("one layer", Err(Doubt::OneLayer)),
-        ("no warm-up", Err(Doubt::NotComputed)),
-        ("another program", Err(Doubt::Disturbed)),
+        ("one layer", Err(NotLearnedReason::OneLayer)),
+        ("no warm-up", Err(NotLearnedReason::NotComputed)),
+        ("another program", Err(NotLearnedReason::Disturbed)),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let gpu = Arc::new(card().register().unwrap());

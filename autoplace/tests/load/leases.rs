@@ -197,7 +197,7 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
 }
 
 #[test]
-fn what_a_load_in_another_process_is_about_to_take_is_not_free_until_that_process_is_gone() {
+fn memory_that_another_process_is_loading_into_is_not_free_until_it_is_gone() {
     own_process!();
     let (known, total, _) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();

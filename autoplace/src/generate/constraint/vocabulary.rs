@@ -95,7 +95,7 @@ impl Vocabulary {
     fn read(vocab: &Vocab, are_marks: bool) -> Result<Arc<Self>, Error> {
         let (words, control) = words(vocab, are_marks)?;
         let disallowed = disallowed(vocab)?;
-        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words, control, disallowed));
+        let vocabulary = compile::on_large_stack(|| Self::from_words(vocab, &words, control, disallowed));
         vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
             constraint: "vocabulary".to_owned(),
             place: String::new(),
@@ -103,7 +103,7 @@ impl Vocabulary {
         })
     }
 
-    pub(super) fn of(
+    pub(super) fn from_words(
         vocab: &Vocab,
         words: &[Vec<u8>],
         control: Vec<String>,

@@ -38,8 +38,8 @@ const QUIET_START: Duration = Duration::from_secs(2);
 
 /// A trial is followed by a pause of a hundred times its cost, within these bounds.
 const REPAY: u32 = 100;
-const SHORTEST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MIN_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Chooses the number of threads of the next step.
 #[derive(Debug, Default)]
@@ -244,7 +244,7 @@ impl Pacer {
     fn decide(&mut self, trial: &Trial, tokens: usize) -> Option<Change> {
         if !trial.is_first {
             let wait = Duration::from_secs_f64(trial.cost.max(0.0)) * REPAY;
-            self.next_trial = self.clock + wait.clamp(SHORTEST_WAIT, LONGEST_WAIT);
+            self.next_trial = self.clock + wait.clamp(MIN_WAIT, MAX_WAIT);
         }
         let speeds = trial.seen.iter().map(|&(rung, seconds)| (self.rungs[rung], 1.0 / seconds));
         let (threads, speed) = choose(speeds)?;

@@ -30,7 +30,7 @@ pub(super) fn lark(text: &str, token_of: TokenOf<'_>) -> Result<String, Unenforc
     rules::refuse_left_recursion(text, &rules)?;
     rules::prune(text, &mut rules)?;
     rules::unroll_tails(&mut rules);
-    let mut pieces = Pieces::of(&rules);
+    let mut pieces = Pieces::new(&rules);
     overlap::resolve(&mut pieces)?;
     Ok(write::lark(&pieces))
 }

@@ -76,7 +76,7 @@ impl Cleaner {
             }
         }
         if let Some(format) = members.get("format").and_then(Value::as_str)
-            && let formats::Format::Unenforced = formats::of(format)
+            && let formats::Format::Unenforced = formats::find(format)
         {
             self.leave_out(place, &format!("format: {format}"))?;
             members.shift_remove("format");

@@ -47,7 +47,7 @@ const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
 const ESCAPES: &str = "nrbtf\\\"";
 
 /// Largest number of properties that llguidance counts: it copies all of them for each count.
-const MOST_COUNTED: usize = 60;
+const MAX_COUNTED: usize = 60;
 
 /// Treatment of keywords that cannot be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,7 +246,7 @@ fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
     let Some(least) = members.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
     let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
     let named = members.get("properties").map_or(0, places::length);
-    if is_closed && !members.contains_key("patternProperties") && named <= MOST_COUNTED {
+    if is_closed && !members.contains_key("patternProperties") && named <= MAX_COUNTED {
         // Each name appears once, so llguidance can count them.
         return Ok(());
     }

@@ -141,7 +141,7 @@ fn unescaped(segment: &str) -> Option<String> {
 /// Replaces each schema whose values would contain themselves without end by `false`, because no token of such a value
 /// could lead to an end.
 pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
-    let endless = Endless::of(root);
+    let endless = Endless::new(root);
     if endless.references.is_empty() {
         return Ok(());
     }
@@ -158,7 +158,7 @@ struct Endless {
 }
 
 impl Endless {
-    fn of(root: &Value) -> Self {
+    fn new(root: &Value) -> Self {
         let mut references = HashSet::new();
         let mut rest = vec![root];
         while let Some(schema) = rest.pop() {

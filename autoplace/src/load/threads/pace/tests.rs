@@ -149,7 +149,7 @@ fn a_fall_of_steps_of_several_tokens_is_noticed() {
 fn a_quiet_machine_gets_its_threads_back() {
     let mut rig = Rig::new();
     rig.go(seconds(60), busy);
-    assert_eq!(rig.go(LONGEST_WAIT + seconds(10), quiet), [(1, 2)]);
+    assert_eq!(rig.go(MAX_WAIT + seconds(10), quiet), [(1, 2)]);
     // The reaction is quick again after a long quiet time.
     rig.go(seconds(60), quiet);
     rig.go(Duration::from_millis(500), busy);

@@ -27,7 +27,7 @@ const CHECKPOINTS: u64 = 1 << 30;
 
 /// The options of a load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Recipe {
+pub(crate) struct LoadOptions {
     pub(super) path: PathBuf,
     /// The draft model.
     pub(super) draft: Option<PathBuf>,
@@ -59,8 +59,8 @@ pub(crate) struct Recipe {
     pub(super) notes: Vec<String>,
 }
 
-impl Recipe {
-    pub(super) fn of(path: &Path) -> Self {
+impl LoadOptions {
+    pub(super) fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             checkpoints: CHECKPOINTS,
@@ -114,9 +114,9 @@ impl Recipe {
 
     /// The options after a worker has died, perhaps from a lost connection.
     pub(super) fn after_a_death(&self) -> Self {
-        let mut recipe = self.clone();
-        recipe.servers.may_be_gone = true;
-        recipe
+        let mut options = self.clone();
+        options.servers.may_be_gone = true;
+        options
     }
 
     /// The header and the profile of the model's file.
