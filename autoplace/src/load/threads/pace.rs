@@ -1,11 +1,11 @@
-//! Adjusts the threads during generation. In: the duration of each step. Out: the threads of the next one.
+//! Adjusts the threads during generation: reads the duration of each step and sets the threads of the next step.
 //!
 //! The rule ([`choose`]) takes the largest measured number of threads within a tenth of the fastest. A trial measures
 //! other numbers for some steps each, one after the other, and then the rule decides. A trial runs after the first
-//! window where other work shared the processors, later where none did, when steps become slow, and while fewer threads
-//! than one per core generate. A trial compares with the window just before, at the same depth and with the same
-//! weights. A model that is slow for another reason is equally slow with fewer threads and keeps its number.
-//! docs/load-contract.md has the thresholds.
+//! window if other work shared the processors, and after [`QUIET_START`] if none did. Trials also run when steps become
+//! slow, and while fewer threads than one per core generate. A trial compares with the window just before, at the same
+//! depth and with the same weights. A model that is slow for another reason is equally slow with fewer threads and
+//! keeps its number. docs/load-contract.md has the thresholds.
 
 use std::time::Duration;
 
@@ -77,14 +77,14 @@ enum Company {
 }
 
 impl Company {
-    /// Begins to look, with the first step.
+    /// Starts watching at the first step.
     fn watch(&mut self) {
         if matches!(self, Self::Unwatched) {
             *self = Self::Watched(ConditionsWatch::begin());
         }
     }
 
-    /// The answer, which the end of the first window settles.
+    /// Returns whether no other work ran in the first window. The first call, at the end of that window, decides.
     fn is_absent(&mut self) -> bool {
         if let Self::Watched(watch) = self {
             let seen = watch.so_far();

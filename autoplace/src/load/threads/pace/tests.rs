@@ -34,7 +34,7 @@ impl Rig {
     fn on(cores: u32, basis: ThreadBasis) -> Self {
         let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
-        // Not what this machine is doing just now.
+        // The result must not depend on the present load of this machine.
         let pacer = Pacer { company: Company::Possible, ..Pacer::new(&chosen) };
         Self { pacer, changes: Vec::new(), last: None, steps, clock: Duration::ZERO }
     }
