@@ -51,7 +51,7 @@ impl<T> Sender<T> {
         !lock(&self.0).is_wanted
     }
 
-    /// Whether the reader is `ahead` items behind.
+    /// Whether the queue holds `ahead` unread items.
     pub(super) fn is_full(&self) -> bool {
         let queue = lock(&self.0);
         queue.items.len() >= queue.ahead

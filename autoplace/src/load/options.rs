@@ -97,8 +97,8 @@ impl LoadOptions {
         })
     }
 
-    /// Whether the request of a saved plan may be planned again. Not if the plan leaves room for a companion whose file
-    /// is unknown here.
+    /// Whether the request of a saved plan may be planned again. A plan that leaves room for a companion with an
+    /// unknown file may not.
     pub(super) fn may_replan(&self) -> bool {
         let is_known = |one: &PlannedCompanion| one.role == CompanionRole::Draft && self.draft.is_some();
         self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
