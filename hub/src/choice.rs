@@ -261,7 +261,7 @@ pub fn choose_measured(
 const MIN_MODEL: u64 = 64 << 20;
 
 /// The weight types without a known host rate, among files that would stay partly on the host. The flag marks
-/// experts' matrices. Contenders below 64 MiB are skipped: they are fast anyway.
+/// experts' matrices. Files below 64 MiB are skipped: they are fast anyway.
 pub fn unmeasured<'a>(
     rows: impl IntoIterator<Item = (&'a PlannedFile, &'a Row)>,
     machine: &Machine,
@@ -277,7 +277,9 @@ fn decide(rows: Vec<Row>, preference: Preference) -> Choice {
     let readable = Preference::BestAtLeast { tokens_per_second: READABLE };
     // The preferences are tried in this order.
     let preferences = match preference {
-        Preference::Auto => vec![readable, Preference::FastestAtLeast { bits: FOUR_BITS }, Preference::FastestAtLeast { bits: 0.0 }],
+        Preference::Auto => {
+            vec![readable, Preference::FastestAtLeast { bits: FOUR_BITS }, Preference::FastestAtLeast { bits: 0.0 }]
+        }
         preference => vec![preference],
     };
     let picked = preferences.iter().enumerate().find_map(|(at, preference)| Some((at, pick(&rows, *preference)?)));

@@ -50,7 +50,13 @@ impl Hub {
     ///
     /// Those of [`repository`](Self::repository). If no header can be read, the first header's error. An unmet
     /// preference is an error of [`Pick::chosen`].
-    pub fn pick(&self, name: &Name, machine: &Machine, request: &Request, preference: Preference) -> Result<Pick, Error> {
+    pub fn pick(
+        &self,
+        name: &Name,
+        machine: &Machine,
+        request: &Request,
+        preference: Preference,
+    ) -> Result<Pick, Error> {
         self.pick_by(name, |files| choose(files, machine, request, preference))
     }
 
