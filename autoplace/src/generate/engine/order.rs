@@ -112,11 +112,11 @@ mod tests {
                 prop_assert!(running.len() <= sequences);
                 let mut taken: usize = running.iter().map(|it| it.len).sum();
                 let many = running.len() > 1;
-                running.retain_mut(|it| {
-                    let is_full = it.len >= room.each || taken >= room.all;
-                    assert!(!is_full || !many || it.len >= room.each, "no room for a text that runs");
-                    it.len += 1;
-                    let is_over = is_full || it.len >= it.limit;
+                running.retain_mut(|text| {
+                    let is_full = text.len >= room.each || taken >= room.all;
+                    assert!(!is_full || !many || text.len >= room.each, "no room for a text that runs");
+                    text.len += 1;
+                    let is_over = is_full || text.len >= text.limit;
                     // The last token needs no cell.
                     taken += usize::from(!is_over);
                     ended += usize::from(is_over);
