@@ -71,7 +71,12 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
 }
 
 /// The bytes of driver and pools on a GPU with this workload, from its [readings](of_readings).
-fn learned(gpu: &Gpu, work: &PeakSizes, wsl: bool, readings: [Option<u64>; 5]) -> Result<LearnedHeadroom, NotLearnedReason> {
+fn learned(
+    gpu: &Gpu,
+    work: &PeakSizes,
+    wsl: bool,
+    readings: [Option<u64>; 5],
+) -> Result<LearnedHeadroom, NotLearnedReason> {
     let mut unknown = gpu.clone();
     unknown.learned = None;
     let table = Headroom::Tight.of_gpu(&unknown, work, 0, wsl);
