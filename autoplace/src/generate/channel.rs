@@ -103,7 +103,7 @@ impl<T> Receiver<T> {
         Poll::Pending
     }
 
-    /// A handle that asks for no more items. Items that were already sent can still be read.
+    /// Returns a handle that stops the sender. Items that were already sent can still be read.
     pub(super) fn canceller(&self) -> AbortHandle
     where
         T: Send + 'static,

@@ -53,7 +53,7 @@ pub(crate) struct LoadOptions {
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
     pub(super) attempts: u32,
-    /// Folder for measurements of GPUs. The user's own folder keeps none of simulated ones.
+    /// Folder for measurements of GPUs. Measurements of simulated GPUs are not kept in the user's own folder.
     pub(super) learn: Folder,
     /// Notes at the beginning of the plan, about the choice of its file.
     pub(super) notes: Vec<String>,

@@ -100,8 +100,8 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     assert!(again(&gpu).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
     drop(gpu);
 
-    // The measurement suffices to the last byte, on a card with exactly that much free memory and the same name, so
-    // that the measurement applies.
+    // The measured headroom is enough: a card that has exactly the needed bytes holds the model. It has the same name,
+    // so that the measurement applies to it.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);
