@@ -124,8 +124,8 @@ impl Embedder {
         Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
     }
 
-    /// All scores of the model's classification head for each of these documents, in their order, with the tokens of
-    /// each pair: see [`rerank`](Self::rerank).
+    /// Returns all scores of the model's classification head for each document, in the documents' order, with the
+    /// number of tokens of each pair: see [`rerank`](Self::rerank).
     ///
     /// # Errors
     ///

@@ -61,8 +61,8 @@ pub struct End {
     /// Whether the text meets its constraint; true without a constraint. When false, `reason` is the limit that cut the
     /// text short.
     pub meets_constraint: bool,
-    /// Which stop string ended the text, by the order in which they were [given](super::Generate::stop). `None` if a token
-    /// or a limit ended it.
+    /// Index of the stop string that ended the text, in the order of the [calls](super::GenerateRequest::stop). `None`
+    /// if a token or a limit ended the text.
     pub stop_string: Option<usize>,
     /// Counts and times of the text.
     pub statistics: Statistics,

@@ -90,7 +90,7 @@ impl Prompt {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyPrompt`] for a prompt without tokens, where the vocabulary has no BOS token to begin with.
+    /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token.
     pub fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
         let mut tokens = Vec::new();
         let mut add_special = self.begin == Begin::Special;
