@@ -53,7 +53,7 @@ pub mod worker;
 
 #[doc(no_inline)]
 pub use autoplace_chat as chat;
-/// Models by name, for [`ModelBuilder::hub`] and [`ModelBuilder::wish`].
+/// Models by name, for [`ModelBuilder::hub`] and [`ModelBuilder::preference`].
 #[cfg(feature = "hub")]
 #[doc(no_inline)]
 pub use autoplace_hub as hub;

@@ -10,12 +10,12 @@ use std::{process, thread};
 
 use serde::Serialize;
 
-use crate::embed::EmbedderHere;
+use crate::embed::LocalEmbedder;
 use crate::embed::remote::{self, Call as EmbedderCall};
 use crate::generate::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
-use crate::load::crossing::Failed;
+use crate::load::ipc_error::Failed;
 use crate::load::remote::Loading;
-use crate::load::{self, AbortHandle, LoadProgress, Model, Progress, Pulse, Recipe, worker_build};
+use crate::load::{self, AbortHandle, LoadProgress, Model, Progress, GenerationCounters, LoadOptions, worker_build};
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate, lock};
 
@@ -80,14 +80,14 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::
     })?;
     let (living, to, every) = (Arc::clone(&control), sender.clone(), worker::sign_every());
     thread::Builder::new().name("autoplace-signs".into()).spawn(move || living.sign(&to, every))?;
-    let mut served = Served { model: None, at: At::Nothing, control, sender: sender.clone() };
+    let mut served = Served { model: None, user: ContextUser::Nothing, control, sender: sender.clone() };
     // Ends with the connection, because its end drops the sender of the queue.
     for task in queue {
         served.control.work(served.model.as_ref());
         if !served.carry_out(task)? {
             break;
         }
-        if matches!(served.at, At::Nothing) {
+        if matches!(served.user, ContextUser::Nothing) {
             lock(&served.control.0).is_working = false;
         }
     }
@@ -97,39 +97,39 @@ fn serve(receiver: Receiver, sender: &Sender) -> Result<(), Box<dyn std::error::
 /// The state of a worker.
 struct Served {
     model: Option<Model>,
-    at: At,
+    user: ContextUser,
     control: Arc<Control>,
     sender: Sender,
 }
 
 /// The user of the model's context.
-enum At {
+enum ContextUser {
     Nothing,
     Texts(Host),
     Session(Box<SessionHost>),
-    Embedder(Box<EmbedderHere>),
+    Embedder(Box<LocalEmbedder>),
 }
 
 impl Served {
     /// Carries out a request. This method and all methods that answer return false when the application is gone.
     fn carry_out(&mut self, request: Request) -> Result<bool, worker::Error> {
         match request {
-            Request::Loading(Loading::Load { recipe, wants_progress }) => {
-                self.at = At::Nothing;
-                self.load(*recipe, wants_progress)
+            Request::Loading(Loading::Load { options, wants_progress }) => {
+                self.user = ContextUser::Nothing;
+                self.load(*options, wants_progress)
             }
             Request::Loading(Loading::Replace { plan }) => {
                 let replaced = |model: &Model| model.replace(plan.map(|plan| *plan)).map(|()| model.placed());
                 self.answer(self.model().and_then(replaced))
             }
-            Request::Loading(Loading::Plan { recipe }) => self.answer(recipe.only_plan()),
-            Request::Loading(Loading::Look { recipe }) => self.answer(recipe.machine(false)),
+            Request::Loading(Loading::Plan { options }) => self.answer(options.only_plan()),
+            Request::Loading(Loading::Look { options }) => self.answer(options.machine(false)),
             // The listening thread has handled them.
             Request::Loading(Loading::CancelLoad | Loading::Abort { .. }) => Ok(true),
             Request::Text(TextCall::Start(start)) => self.start(start),
             Request::Text(TextCall::Session(call)) => self.session(call),
-            Request::Text(call) => match &mut self.at {
-                At::Texts(host) => host.carry_out(call),
+            Request::Text(call) => match &mut self.user {
+                ContextUser::Texts(host) => host.carry_out(call),
                 _ => Ok(true),
             },
             Request::Embed(call) => self.embed(call),
@@ -137,7 +137,7 @@ impl Served {
     }
 
     /// Loads the model and reports the outcome.
-    fn load(&mut self, recipe: Recipe, wants_progress: bool) -> Result<bool, worker::Error> {
+    fn load(&mut self, options: LoadOptions, wants_progress: bool) -> Result<bool, worker::Error> {
         let (sender, control) = (self.sender.clone(), Arc::clone(&self.control));
         let mut reported: Option<LoadProgress> = None;
         self.model = None;
@@ -151,7 +151,7 @@ impl Served {
             }
             control.may_load()
         };
-        let placed = recipe.load(Progress::new(progress)).map(|model| self.model.insert(model).placed());
+        let placed = options.load(Progress::new(progress)).map(|model| self.model.insert(model).placed());
         self.sender.send(&load::remote::Reply::Loaded(placed.map_err(Failed)))
     }
 
@@ -165,12 +165,12 @@ impl Served {
 
     /// Starts a run.
     fn start(&mut self, start: Start) -> Result<bool, worker::Error> {
-        self.at = At::Nothing;
+        self.user = ContextUser::Nothing;
         let model = self.model().map_err(generate::Error::from);
         match model.and_then(|model| Host::start(model, start, &self.sender)) {
             Ok((host, abort)) => {
                 self.control.begin(start.run, abort);
-                self.at = At::Texts(host);
+                self.user = ContextUser::Texts(host);
                 self.sender.send(&Reply::Started)
             }
             Err(error) => self.sender.send(&Reply::Refused(error)),
@@ -180,20 +180,20 @@ impl Served {
     fn session(&mut self, call: SessionCall) -> Result<bool, worker::Error> {
         match call {
             SessionCall::Open { run } => {
-                self.at = At::Nothing;
+                self.user = ContextUser::Nothing;
                 let model = self.model().map_err(generate::Error::from);
                 if let Some((host, abort)) = SessionHost::open(model, &self.sender)? {
                     self.control.begin(run, abort);
-                    self.at = At::Session(Box::new(host));
+                    self.user = ContextUser::Session(Box::new(host));
                 }
                 Ok(true)
             }
             SessionCall::Close => {
-                self.at = At::Nothing;
+                self.user = ContextUser::Nothing;
                 Ok(true)
             }
-            call => match &mut self.at {
-                At::Session(host) => host.carry_out(call),
+            call => match &mut self.user {
+                ContextUser::Session(host) => host.carry_out(call),
                 _ => Ok(true),
             },
         }
@@ -202,16 +202,16 @@ impl Served {
     fn embed(&mut self, call: EmbedderCall) -> Result<bool, worker::Error> {
         match call {
             EmbedderCall::Open { run } => {
-                self.at = At::Nothing;
+                self.user = ContextUser::Nothing;
                 let model = self.model().map_err(embed::Error::from);
                 if let Some(embedder) = remote::open(model, &self.sender)? {
                     self.control.begin(run, embedder.abort.clone().into());
-                    self.at = At::Embedder(Box::new(embedder));
+                    self.user = ContextUser::Embedder(Box::new(embedder));
                 }
             }
-            EmbedderCall::Close => self.at = At::Nothing,
+            EmbedderCall::Close => self.user = ContextUser::Nothing,
             EmbedderCall::Compute { query, texts, options } => {
-                if let At::Embedder(embedder) = &mut self.at {
+                if let ContextUser::Embedder(embedder) = &mut self.user {
                     return remote::compute(embedder, (query.as_deref(), &texts, options), &self.sender);
                 }
             }
@@ -253,14 +253,14 @@ struct State {
     is_closed: bool,
     /// Whether the application may be waiting for this process, and for which model.
     is_working: bool,
-    pulse: Option<Arc<Pulse>>,
+    counters: Option<Arc<GenerationCounters>>,
 }
 
 impl Control {
     /// Marks the process as working until it has nothing to do.
     fn work(&self, model: Option<&Model>) {
         let mut state = lock(&self.0);
-        (state.is_working, state.pulse) = (true, model.map(|model| Arc::clone(model.pulse())));
+        (state.is_working, state.counters) = (true, model.map(|model| Arc::clone(model.counters())));
     }
 
     /// Sends signs of life, except while a single computation does not end.
@@ -269,7 +269,7 @@ impl Control {
         loop {
             thread::sleep(every);
             let state = lock(&self.0);
-            let (done, is_computing) = state.pulse.as_ref().map_or((0, false), |pulse| pulse.computations());
+            let (done, is_computing) = state.counters.as_ref().map_or((0, false), |counters| counters.computations());
             let is_working = state.is_working;
             drop(state);
             let hangs = is_computing && last.replace(done) == Some(done);

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
-use autoplace::generate::Generate;
+use autoplace::generate::GenerateRequest;
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
@@ -33,7 +33,7 @@ const APPLICATION: &str = "AUTOPLACE_TEST_APPLICATION";
 type Test = fn() -> Result<(), Failed>;
 
 fn main() {
-    // Like an application with a GPU of its own; every process has one.
+    // Like an application, every process has its own GPU.
     let _card = SimGpu::builder("SIM card").total(mib(64)).register().expect("it is the first");
     if let Ok(what) = std::env::var(IN_LOAD) {
         let mark = PathBuf::from(std::env::var_os(MARK).expect("set with the other"));
@@ -124,7 +124,7 @@ fn there() -> ModelBuilder {
     builder(WorkerProcess::own_executable())
 }
 
-fn describe(model: &Model) -> Generate {
+fn describe(model: &Model) -> GenerateRequest {
     model.generate("And it came to pass").seed(9).temp(1.1).repeat_penalty(1.1).max_tokens(24)
 }
 

@@ -29,9 +29,9 @@ fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, Str
     let request = Request::new();
     let mut missing = BTreeSet::new();
     let row = |model: &LocalModel, machine: &Machine, missing: &mut BTreeSet<_>| -> Result<Row, String> {
-        let contender = model.contender().map_err(|error| error.to_string())?;
-        let row = Row::of(&contender, machine, &request);
-        missing.extend(unmeasured([(&contender, &row)], machine));
+        let file = model.planned_file().map_err(|error| error.to_string())?;
+        let row = Row::of(&file, machine, &request);
+        missing.extend(unmeasured([(&file, &row)], machine));
         Ok(row)
     };
     let rows: Vec<_> = models.iter().map(|model| row(model, &machine, &mut missing)).collect();
@@ -46,8 +46,8 @@ fn measured_rows(models: &[LocalModel], machine: Machine) -> Vec<Result<Row, Str
     let checked = |(model, row): (&LocalModel, Result<Row, String>)| {
         let row = row?;
         if row.placed().is_some() {
-            let contender = model.contender().map_err(|error| error.to_string())?;
-            load::check(&contender.header).map_err(|error| error.to_string())?;
+            let file = model.planned_file().map_err(|error| error.to_string())?;
+            load::check(&file.header).map_err(|error| error.to_string())?;
         }
         Ok(row)
     };

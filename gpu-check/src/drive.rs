@@ -174,7 +174,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Generates one text, from an empty context to its end.
-    fn finish(&mut self, generate: generate::Generate, tokens: usize) -> Result<Text> {
+    fn finish(&mut self, generate: generate::GenerateRequest, tokens: usize) -> Result<Text> {
         let mut generate = greedy(generate).max_tokens(tokens);
         for &end in &self.ends {
             generate = generate.logit_bias(end, f32::NEG_INFINITY);
@@ -183,7 +183,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Runs a request to its end.
-    fn end_of(&mut self, generate: generate::Generate) -> Result<Text> {
+    fn end_of(&mut self, generate: generate::GenerateRequest) -> Result<Text> {
         self.session.begin(generate)?;
         let mut text = Vec::new();
         loop {
@@ -205,7 +205,7 @@ struct Text {
 }
 
 /// Greedy sampling without a cached prompt.
-fn greedy(generate: generate::Generate) -> generate::Generate {
+fn greedy(generate: generate::GenerateRequest) -> generate::GenerateRequest {
     generate.sampling(Sampling::greedy()).cache_prompt(false)
 }
 

@@ -1,5 +1,5 @@
-//! Chooses among several files of a model for one machine. Headers, a machine, a request and a wish flow in; a row for
-//! each file, the best file and the reason flow out.
+//! Chooses among several files of a model for one machine. Headers, a machine, a request and a preference flow in; a
+//! row for each file, the best file and the reason flow out.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::name::cut;
 
-/// Comfortable reading speed in tokens per second, the minimum of [`Wish::default`].
+/// Comfortable reading speed in tokens per second, the minimum of [`Preference::default`].
 const READABLE: f64 = 20.0;
 
 /// The minimum bits per weight of a file that counts as `Q4`. IQ4_XS has 4.29, MXFP4 4.25 and Q3_K_L 4.20
@@ -26,7 +26,7 @@ const FOUR_BITS: f64 = 4.24;
 /// A model file, or the shards of one, to choose among.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Contender {
+pub struct PlannedFile {
     /// The name in the table.
     pub label: String,
     /// The quantisation in the file's name; `None` if the name has none.
@@ -35,20 +35,20 @@ pub struct Contender {
     pub header: Header,
 }
 
-impl Contender {
-    /// A contender with this label.
+impl PlannedFile {
+    /// A file with this label.
     pub fn new(label: impl Into<String>, quant: Option<String>, header: Header) -> Self {
         Self { label: label.into(), quant, header }
     }
 }
 
-/// The quality that the chosen file must have. Among files that meet a wish equally well, the file with more bits per
-/// weight is better; at the same number of bits, the faster one.
+/// The quality that the chosen file must have. Among files that meet a preference equally well, the file with more bits
+/// per weight is better; at the same number of bits, the faster one.
 ///
 /// The textual form is `auto`, `fastest:Q4`, `fastest:4.5`, `best:20` or `fits`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
-pub enum Wish {
+pub enum Preference {
     /// The best quality at 20 tokens per second or more. If no file is that fast, the fastest with at least 4 bits per
     /// weight.
     #[default]
@@ -67,18 +67,18 @@ pub enum Wish {
     FitsWholly,
 }
 
-/// A text that is not a wish.
+/// A text that is not a valid preference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a wish: write auto, fastest:Q4, fastest:4.5, best:20 (tokens per second) or fits")]
-pub struct WishError(String);
+#[error("`{0}` is not a valid preference: write auto, fastest:Q4, fastest:4.5, best:20 (tokens per second) or fits")]
+pub struct PreferenceError(String);
 
-impl FromStr for Wish {
-    type Err = WishError;
+impl FromStr for Preference {
+    type Err = PreferenceError;
 
-    fn from_str(text: &str) -> Result<Self, WishError> {
+    fn from_str(text: &str) -> Result<Self, PreferenceError> {
         let (kind, least) = cut(text, ':');
         let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-        let wish = match (kind, least) {
+        let preference = match (kind, least) {
             ("auto", None) => Some(Self::Auto),
             ("fits", None) => Some(Self::FitsWholly),
             ("best", Some(least)) => number(least).map(|tokens_per_second| Self::BestAtLeast { tokens_per_second }),
@@ -88,7 +88,7 @@ impl FromStr for Wish {
             }
             _ => None,
         };
-        wish.ok_or_else(|| WishError(text.to_owned()))
+        preference.ok_or_else(|| PreferenceError(text.to_owned()))
     }
 }
 
@@ -110,23 +110,23 @@ fn bits_of(name: &str) -> Option<f64> {
     }
 }
 
-/// All contenders, planned for a machine, and the best one.
+/// All files, planned for a machine, and the best one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Choice {
-    /// One row for each contender, in the contenders' order.
+    /// One row for each file, in the files' order.
     pub rows: Vec<Row>,
-    /// The index of the best contender; `None` if none meets the wish.
+    /// The index of the best file; `None` if none meets the preference.
     pub chosen: Option<usize>,
     /// The reason for the choice, or for the lack of one, in a sentence.
     pub reason: String,
 }
 
-/// The result of planning one contender.
+/// The result of planning one file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Row {
-    /// The contender's label.
+    /// The file's label.
     pub label: String,
     /// The quantisation, from the name or else from the header.
     pub quant: Option<String>,
@@ -170,9 +170,9 @@ pub struct Placed {
 }
 
 impl Row {
-    /// Plans a contender for a machine, by arithmetic alone.
-    pub fn of(contender: &Contender, machine: &Machine, request: &Request) -> Self {
-        let header = &contender.header;
+    /// Plans a file for a machine, by arithmetic alone.
+    pub fn of(file: &PlannedFile, machine: &Machine, request: &Request) -> Self {
+        let header = &file.header;
         let profile = match header.architecture() {
             Ok("clip") => Err("a projector (mmproj), which goes beside a model".to_owned()),
             _ => ModelProfile::from_header(header).map_err(|error| error.to_string()),
@@ -180,8 +180,8 @@ impl Row {
         let file_type = profile.as_ref().ok().and_then(|profile| profile.file_type);
         let placed = profile.and_then(|profile| placed(&profile, machine, request));
         Self {
-            label: contender.label.clone(),
-            quant: contender.quant.clone().or_else(|| file_type.map(str::to_owned)),
+            label: file.label.clone(),
+            quant: file.quant.clone().or_else(|| file_type.map(str::to_owned)),
             bytes: header.file_bytes(),
             bits_per_weight: bits_per_weight(header),
             outcome: placed.map_or_else(Outcome::Refused, Outcome::Placed),
@@ -232,57 +232,59 @@ fn bits_per_weight(header: &Header) -> f64 {
     bits(true).or_else(|| bits(false)).unwrap_or(0.0)
 }
 
-/// Plans each contender for a machine and picks the one that meets the wish best. The planning is arithmetic: it takes
-/// milliseconds for each contender and always gives the same answer.
-pub fn choose(contenders: &[Contender], machine: &Machine, request: &Request, wish: Wish) -> Choice {
-    let rows = contenders.iter().map(|contender| Row::of(contender, machine, request)).collect();
-    decide(rows, wish)
+/// Plans each file for a machine and picks the one that meets the preference best. The planning is arithmetic: it takes
+/// milliseconds for each file and always gives the same answer.
+pub fn choose(files: &[PlannedFile], machine: &Machine, request: &Request, preference: Preference) -> Choice {
+    let rows = files.iter().map(|file| Row::of(file, machine, request)).collect();
+    decide(rows, preference)
 }
 
-/// Like [`choose`], with measured host rates for the weight types that matter. If a contender would stay partly on the
+/// Like [`choose`], with measured host rates for the weight types that matter. If a file would stay partly on the
 /// host and the rate of one of its types is unknown, `measure` is called once with all such types, each with a flag for
 /// experts' matrices. `measure` returns the machine with the rates that it could measure.
 pub fn choose_measured(
-    contenders: &[Contender],
+    files: &[PlannedFile],
     machine: &Machine,
     request: &Request,
-    wish: Wish,
+    preference: Preference,
     measure: impl FnOnce(Machine, &[(TensorType, bool)]) -> Machine,
 ) -> Choice {
-    let choice = choose(contenders, machine, request, wish);
-    let types = unmeasured(contenders.iter().zip(&choice.rows), machine);
+    let choice = choose(files, machine, request, preference);
+    let types = unmeasured(files.iter().zip(&choice.rows), machine);
     if types.is_empty() {
         return choice;
     }
-    choose(contenders, &measure(machine.clone(), &types), request, wish)
+    choose(files, &measure(machine.clone(), &types), request, preference)
 }
 
 /// Models smaller than this many bytes are fast in any placement.
-const LEAST_MODEL: u64 = 64 << 20;
+const MIN_MODEL: u64 = 64 << 20;
 
-/// The weight types without a known host rate, among contenders that would stay partly on the host. The flag marks
-/// experts' matrices. Contenders below 64 MiB are skipped: they are fast anyway.
+/// The weight types without a known host rate, among files that would stay partly on the host. The flag marks
+/// experts' matrices. Files below 64 MiB are skipped: they are fast anyway.
 pub fn unmeasured<'a>(
-    rows: impl IntoIterator<Item = (&'a Contender, &'a Row)>,
+    rows: impl IntoIterator<Item = (&'a PlannedFile, &'a Row)>,
     machine: &Machine,
 ) -> Vec<(TensorType, bool)> {
-    let on_host = rows.into_iter().filter(|(_, row)| row.bytes >= LEAST_MODEL && row.is_partly_on_host());
-    let profiles = on_host.filter_map(|(contender, _)| ModelProfile::from_header(&contender.header).ok());
+    let on_host = rows.into_iter().filter(|(_, row)| row.bytes >= MIN_MODEL && row.is_partly_on_host());
+    let profiles = on_host.filter_map(|(file, _)| ModelProfile::from_header(&file.header).ok());
     let types: BTreeSet<_> = profiles.flat_map(|profile| profile.weights.matrix_types()).collect();
     let rates = machine.host.rates.as_ref();
     types.into_iter().filter(|&kind| !rates.is_some_and(|rates| rates.has_weights(kind))).collect()
 }
 
-fn decide(rows: Vec<Row>, wish: Wish) -> Choice {
-    let readable = Wish::BestAtLeast { tokens_per_second: READABLE };
-    // The wishes are tried in this order.
-    let wishes = match wish {
-        Wish::Auto => vec![readable, Wish::FastestAtLeast { bits: FOUR_BITS }, Wish::FastestAtLeast { bits: 0.0 }],
-        wish => vec![wish],
+fn decide(rows: Vec<Row>, preference: Preference) -> Choice {
+    let readable = Preference::BestAtLeast { tokens_per_second: READABLE };
+    // The preferences are tried in this order.
+    let preferences = match preference {
+        Preference::Auto => {
+            vec![readable, Preference::FastestAtLeast { bits: FOUR_BITS }, Preference::FastestAtLeast { bits: 0.0 }]
+        }
+        preference => vec![preference],
     };
-    let picked = wishes.iter().enumerate().find_map(|(at, wish)| Some((at, pick(&rows, *wish)?)));
+    let picked = preferences.iter().enumerate().find_map(|(at, preference)| Some((at, pick(&rows, *preference)?)));
     let reason = match picked {
-        Some((at, index)) => because(&rows, index, wishes[at], &wishes[..at]),
+        Some((at, index)) => because(&rows, index, preferences[at], &preferences[..at]),
         None if rows.iter().all(|row| row.placed().is_none()) => {
             let smallest = rows.iter().min_by_key(|row| row.bytes);
             let why = smallest.map(|row| match &row.outcome {
@@ -291,45 +293,45 @@ fn decide(rows: Vec<Row>, wish: Wish) -> Choice {
             });
             format!("none of {} can be placed on this machine{}", rows.len(), why.unwrap_or_default())
         }
-        None => format!("none {wish}"),
+        None => format!("none {preference}"),
     };
     Choice { chosen: picked.map(|(_, index)| index), reason, rows }
 }
 
-/// The index of the row that meets a wish best, the first of equals.
-fn pick(rows: &[Row], wish: Wish) -> Option<usize> {
-    let met = rows.iter().enumerate().filter(|(_, row)| meets(row, wish));
+/// The index of the row that meets a preference best, the first of equals.
+fn pick(rows: &[Row], preference: Preference) -> Option<usize> {
+    let met = rows.iter().enumerate().filter(|(_, row)| meets(row, preference));
     let better = |a: &Row, b: &Row| -> Ordering {
         let quality = a.bits_per_weight.total_cmp(&b.bits_per_weight);
         let speed = a.speed().total_cmp(&b.speed());
-        match wish {
-            Wish::FastestAtLeast { .. } => speed.then(quality),
+        match preference {
+            Preference::FastestAtLeast { .. } => speed.then(quality),
             _ => quality.then(speed),
         }
     };
     met.reduce(|best, next| if better(next.1, best.1).is_gt() { next } else { best }).map(|(index, _)| index)
 }
 
-fn meets(row: &Row, wish: Wish) -> bool {
+fn meets(row: &Row, preference: Preference) -> bool {
     let Some(placed) = row.placed() else { return false };
-    match wish {
-        Wish::FastestAtLeast { bits } => row.bits_per_weight >= bits,
-        Wish::BestAtLeast { tokens_per_second } => row.speed() >= tokens_per_second,
-        Wish::FitsWholly => placed.full_offload,
-        Wish::Auto => true,
+    match preference {
+        Preference::FastestAtLeast { bits } => row.bits_per_weight >= bits,
+        Preference::BestAtLeast { tokens_per_second } => row.speed() >= tokens_per_second,
+        Preference::FitsWholly => placed.full_offload,
+        Preference::Auto => true,
     }
 }
 
-/// Why a row was picked, and which earlier wishes no row met.
-fn because(rows: &[Row], index: usize, wish: Wish, before: &[Wish]) -> String {
+/// Why a row was picked, and which earlier preferences no row met.
+fn because(rows: &[Row], index: usize, preference: Preference, before: &[Preference]) -> String {
     let row = &rows[index];
-    let met = rows.iter().filter(|row| meets(row, wish)).count();
+    let met = rows.iter().filter(|row| meets(row, preference)).count();
     let (bits, speed) = (row.bits_per_weight, row.speed());
-    let mut reason: String = before.iter().map(|wish| format!("none {wish}; ")).collect();
-    reason += &match wish {
-        Wish::FastestAtLeast { bits: 0.0 } => format!("{} is the fastest of {met}", row.label),
-        Wish::FastestAtLeast { .. } => format!("{} is the fastest of {met} that each {wish}", row.label),
-        _ => format!("{} has the most bits per weight of {met} that each {wish}", row.label),
+    let mut reason: String = before.iter().map(|preference| format!("none {preference}; ")).collect();
+    reason += &match preference {
+        Preference::FastestAtLeast { bits: 0.0 } => format!("{} is the fastest of {met}", row.label),
+        Preference::FastestAtLeast { .. } => format!("{} is the fastest of {met} that each {preference}", row.label),
+        _ => format!("{} has the most bits per weight of {met} that each {preference}", row.label),
     };
     reason + &format!(": {bits:.1} bits, {speed:.1} tok/s predicted") + &smaller_but_slower(rows, row)
 }
@@ -348,8 +350,8 @@ fn smaller_but_slower(rows: &[Row], chosen: &Row) -> String {
     })
 }
 
-impl fmt::Display for Wish {
-    /// The predicate of a file that meets the wish: `reaches 20 tok/s`.
+impl fmt::Display for Preference {
+    /// The predicate of a file that meets the preference: `reaches 20 tok/s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("can be placed"),
@@ -362,7 +364,7 @@ impl fmt::Display for Wish {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, Placed, Row, Wish, decide};
+    use super::{Outcome, Placed, Preference, Row, decide};
 
     fn row(label: &str, bits_per_weight: f64, tokens_per_second: f64, full_offload: bool) -> Row {
         let (n_gpu_layers, split_blocks, basis) = (1, 0, None);
@@ -376,7 +378,7 @@ mod tests {
     fn a_smaller_file_that_is_slower_on_this_host_is_not_taken_and_that_is_said() {
         let of = |label, bits, speed, bytes| Row { bytes, ..row(label, bits, speed, false) };
         let rows = [of("Q4_K_M", 4.8, 9.0, 50), of("IQ4_XS", 4.3, 4.8, 45), of("Q4_0", 4.5, 8.9, 47)];
-        let choice = decide(rows.to_vec(), Wish::Auto);
+        let choice = decide(rows.to_vec(), Preference::Auto);
         assert_eq!(choice.chosen, Some(0));
         assert!(
             choice.reason.ends_with("tok/s predicted; IQ4_XS would be smaller and take 1.9 times as long here"),
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wish_takes_the_file_that_it_describes_and_says_why() {
+    fn each_preference_takes_the_file_that_it_describes_and_says_why() {
         let mut refused = row("F16", 16.0, 0.0, false);
         refused.outcome = Outcome::Refused("it does not fit".to_owned());
         let rows = [
@@ -404,7 +406,7 @@ mod tests {
                          4.8 bits, 4.0 tok/s predicted";
         let fastest = "none reaches 20 tok/s; none has 4.24 bits per weight or more; Q2_K is the fastest of 1: 2.9 bits, \
                        7.0 tok/s predicted";
-        for (rows, wish, label, reason) in [
+        for (rows, preference, label, reason) in [
             (&rows[..], "auto", Some("Q6_K"), most),
             (&rows, "best:20", Some("Q6_K"), most),
             (&rows, "best:22", Some("Q4_K_M"), ""),
@@ -418,17 +420,17 @@ mod tests {
             (&slow, "auto", Some("Q4_K_M"), four_bits),
             (&slow[2..], "auto", Some("Q2_K"), fastest),
         ] {
-            let choice = decide(rows.to_vec(), wish.parse().unwrap());
-            assert_eq!(choice.chosen.map(|index| &*choice.rows[index].label), label, "{wish}");
-            assert!(reason.is_empty() || choice.reason == reason, "{wish}: {}", choice.reason);
+            let choice = decide(rows.to_vec(), preference.parse().unwrap());
+            assert_eq!(choice.chosen.map(|index| &*choice.rows[index].label), label, "{preference}");
+            assert!(reason.is_empty() || choice.reason == reason, "{preference}: {}", choice.reason);
         }
     }
 
     #[test]
-    fn what_is_no_wish_is_an_error_that_says_how_one_is_written() {
+    fn an_invalid_preference_is_an_error_that_says_how_to_write_one() {
         for text in ["", "best", "best:x", "best:-1", "best:inf", "fastest:", "fastest:Q9", "fits:1", "quick"] {
-            let error = text.parse::<Wish>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("`{text}` is not a wish: write auto")), "{error}");
+            let error = text.parse::<Preference>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{text}` is not a valid preference: write auto")), "{error}");
         }
     }
 }

@@ -16,7 +16,9 @@ mod pick;
 mod remote;
 mod repository;
 
-pub use choice::{Choice, Contender, Outcome, Placed, Row, Wish, WishError, choose, choose_measured, unmeasured};
+pub use choice::{
+    Choice, Outcome, Placed, PlannedFile, Preference, PreferenceError, Row, choose, choose_measured, unmeasured,
+};
 pub use error::Error;
 pub use hub::Hub;
 pub use local::{Environment, LocalModel, Models, Place, Skipped, Store, Why};

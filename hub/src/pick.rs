@@ -1,5 +1,5 @@
-//! From a name to a model: a name, a machine, a request and a wish flow in; the models, their placements on the machine
-//! and the best model flow out.
+//! From a name to a model: a name, a machine, a request and a preference flow in; the models, their placements on the
+//! machine and the best model flow out.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use autoplace_planner::gguf::TensorType;
 use autoplace_planner::machine::Machine;
 use autoplace_planner::plan::Request;
 
-use crate::choice::{Choice, Contender, Wish, choose, choose_measured};
+use crate::choice::{Choice, PlannedFile, Preference, choose, choose_measured};
 use crate::error::Error;
 use crate::hub::Hub;
 use crate::name::Name;
@@ -23,7 +23,7 @@ pub struct Pick {
     pub left_out: Vec<String>,
     /// The models with readable headers, in the order of the choice's rows.
     pub candidates: Vec<Candidate>,
-    /// The placement of each model, and the one that meets the wish best.
+    /// The placement of each model, and the one that meets the preference best.
     pub choice: Choice,
     /// The first file of the chosen model, if the cache has all its files.
     pub cached: Option<PathBuf>,
@@ -34,7 +34,7 @@ impl Pick {
     ///
     /// # Errors
     ///
-    /// [`Error::Unmet`] if no model meets the wish; [`choice`](Self::choice) has the outcome of each.
+    /// [`Error::Unmet`] if no model meets the preference; [`choice`](Self::choice) has the outcome of each.
     pub fn chosen(&self) -> Result<&Candidate, Error> {
         let unmet = || Error::Unmet { name: self.name.to_string(), reason: self.choice.reason.clone() };
         self.choice.chosen.and_then(|chosen| self.candidates.get(chosen)).ok_or_else(unmet)
@@ -43,15 +43,21 @@ impl Pick {
 
 impl Hub {
     /// Chooses among the models of a name with [`choose`]. Fully cached models come first: if one of them meets the
-    /// wish, nothing is requested. Otherwise the repository is listed and the headers are read by ranges, a few MB. No
-    /// model is fetched.
+    /// preference, nothing is requested. Otherwise the repository is listed and the headers are read by ranges, a few
+    /// MB. No model is fetched.
     ///
     /// # Errors
     ///
-    /// Those of [`repository`](Self::repository). If no header can be read, the first header's error. An unmet wish is
-    /// an error of [`Pick::chosen`].
-    pub fn pick(&self, name: &Name, machine: &Machine, request: &Request, wish: Wish) -> Result<Pick, Error> {
-        self.pick_by(name, |contenders| choose(contenders, machine, request, wish))
+    /// Those of [`repository`](Self::repository). If no header can be read, the first header's error. An unmet
+    /// preference is an error of [`Pick::chosen`].
+    pub fn pick(
+        &self,
+        name: &Name,
+        machine: &Machine,
+        request: &Request,
+        preference: Preference,
+    ) -> Result<Pick, Error> {
+        self.pick_by(name, |files| choose(files, machine, request, preference))
     }
 
     /// Like [`pick`](Self::pick), with [`choose_measured`]: `measure` is called for the missing host rates of weight
@@ -65,13 +71,13 @@ impl Hub {
         name: &Name,
         machine: &Machine,
         request: &Request,
-        wish: Wish,
+        preference: Preference,
         measure: impl Fn(Machine, &[(TensorType, bool)]) -> Machine,
     ) -> Result<Pick, Error> {
-        self.pick_by(name, |contenders| choose_measured(contenders, machine, request, wish, &measure))
+        self.pick_by(name, |files| choose_measured(files, machine, request, preference, &measure))
     }
 
-    fn pick_by(&self, name: &Name, choose: impl Fn(&[Contender]) -> Choice) -> Result<Pick, Error> {
+    fn pick_by(&self, name: &Name, choose: impl Fn(&[PlannedFile]) -> Choice) -> Result<Pick, Error> {
         let among = |repository: Repository| self.among(name, repository, &choose);
         let here = self.clone().offline(true).repository(name).ok().map(|mut here| {
             here.candidates.retain(|candidate| self.cached(candidate).is_some());
@@ -87,16 +93,16 @@ impl Hub {
         &self,
         name: &Name,
         repository: Repository,
-        choose: impl FnOnce(&[Contender]) -> Choice,
+        choose: impl FnOnce(&[PlannedFile]) -> Choice,
     ) -> Result<Pick, Error> {
         let headers = self.headers(&repository);
         let mut left_out: Vec<String> =
             repository.left_out.into_iter().map(|(files, why)| format!("{}: {why}", files.join(", "))).collect();
-        let (mut candidates, mut contenders, mut first) = (Vec::new(), Vec::new(), None);
+        let (mut candidates, mut files, mut first) = (Vec::new(), Vec::new(), None);
         for (candidate, header) in repository.candidates.into_iter().zip(headers) {
             match header {
                 Ok(header) => {
-                    contenders.push(Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header));
+                    files.push(PlannedFile::new(candidate.name(), candidate.quant().map(str::to_owned), header));
                     candidates.push(candidate);
                 }
                 Err(error) => {
@@ -105,10 +111,10 @@ impl Hub {
                 }
             }
         }
-        if let (true, Some(error)) = (contenders.is_empty(), first) {
+        if let (true, Some(error)) = (files.is_empty(), first) {
             return Err(error);
         }
-        let choice = choose(&contenders);
+        let choice = choose(&files);
         let cached = choice.chosen.and_then(|chosen| self.cached(&candidates[chosen]));
         Ok(Pick { name: name.clone(), left_out, candidates, choice, cached })
     }

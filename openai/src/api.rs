@@ -22,7 +22,7 @@ use super::text::TextRequest;
 use super::timings::Totals;
 use super::translation::Translation;
 use autoplace::chat::{self, ChatTemplate};
-use autoplace::generate::{Engine, Generate, Sampling, WhenFull};
+use autoplace::generate::{Engine, GenerateRequest, Sampling, WhenFull};
 use autoplace::load::Model;
 
 /// A model that an [`Engine`] runs, as OpenAI's API asks for it. Clones are handles of the same.
@@ -215,7 +215,7 @@ impl Api {
         &self,
         endpoint: Endpoint,
         options: &Options,
-        texts: Vec<Generate>,
+        texts: Vec<GenerateRequest>,
         reading: impl Fn() -> Reading,
     ) -> Result<Completion, ApiError> {
         check_name(options.model.as_deref(), &self.name)?;
@@ -226,7 +226,7 @@ impl Api {
             let message = format!("{asked} answers were asked for: {most} can run and wait at once");
             return Err(ApiError::invalid(if texts.len() > most { prompt_name } else { "n" }, message));
         }
-        let tokens = match texts.iter().any(Generate::reports_logprobs) {
+        let tokens = match texts.iter().any(GenerateRequest::reports_logprobs) {
             true => Some(self.tokens(prompt_name)?),
             false => None,
         };

@@ -12,7 +12,7 @@ use super::options::{Options, sampling};
 use super::parameters;
 use super::reading::{self, Body};
 use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
-use autoplace::generate::{Constraint, Generate, Prompt, Sampling, ToolChoice};
+use autoplace::generate::{Constraint, GenerateRequest, Prompt, Sampling, ToolChoice};
 use autoplace::load::Model;
 
 /// The parameters of the endpoint that are its own, but for messages, tools and what becomes a tree.
@@ -32,7 +32,7 @@ struct ChatBody {
 /// What an answer is generated and read by.
 pub(super) struct ChatRequest {
     pub(super) options: Options,
-    pub(super) generate: Generate,
+    pub(super) generate: GenerateRequest,
     format: ReplyFormat,
     is_either: bool,
     rendered: String,

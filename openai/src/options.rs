@@ -4,7 +4,7 @@ use super::adapters::{Entry, MOST_ADAPTERS};
 use super::error::ApiError;
 use super::form;
 use super::reading::{self, Body, Entries, List};
-use autoplace::generate::{Constraint, Error, Generate, Mirostat, Sampling, WhenFull};
+use autoplace::generate::{Constraint, Error, GenerateRequest, Mirostat, Sampling, WhenFull};
 use serde::Deserialize;
 
 /// Answers of one request at most, over all its prompts.
@@ -148,7 +148,7 @@ impl Options {
     }
 
     /// Sets all of it on the generation of one of the answers.
-    pub(super) fn apply(&self, mut generate: Generate, index: usize) -> Generate {
+    pub(super) fn apply(&self, mut generate: GenerateRequest, index: usize) -> GenerateRequest {
         if let Some(Ok(tokens)) = self.max_completion_tokens.or(self.max_tokens).map(usize::try_from) {
             generate = generate.max_tokens(tokens);
         }

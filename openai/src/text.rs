@@ -6,7 +6,7 @@ use super::error::{ApiError, check_length};
 use super::options::{MOST_CHOICES, Options, sampling};
 use super::parameters;
 use super::reading::{self, Body, List};
-use autoplace::generate::{Generate, Prompt, Sampling};
+use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
 /// Maximum tokens of a prompt: the longest contexts have this length.
@@ -14,7 +14,7 @@ const MOST_TOKENS: usize = 1 << 20;
 
 pub(super) struct TextRequest {
     pub(super) options: Options,
-    pub(super) texts: Vec<Generate>,
+    pub(super) texts: Vec<GenerateRequest>,
 }
 
 impl TextRequest {

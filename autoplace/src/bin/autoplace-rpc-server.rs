@@ -1,5 +1,5 @@
-//! Lends this machine's devices to a load on another one: llama.cpp's rpc-server, of the version that this library is
-//! built with.
+//! Lends this machine's devices to a load on another machine. This is llama.cpp's rpc-server, in the version that this
+//! library is built with.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
@@ -8,9 +8,9 @@ use llama_sys::{Backend, Device};
 
 const USAGE: &str = "usage: autoplace-rpc-server [--trusted-network] [HOST:PORT [DEVICE..]]
 
-Serves DEVICEs (CUDA0, CPU; default: all GPUs, or the CPU without one) at HOST:PORT (default: 127.0.0.1:50052) to one
-load after the other. Whoever reaches it can run what he likes here: there is no authentication. It listens beyond this
-machine only with --trusted-network; better is a tunnel (ssh -L 50052:127.0.0.1:50052 HOST).";
+Serves DEVICEs (CUDA0, CPU; default: all GPUs, or the CPU if there is none) at HOST:PORT (default: 127.0.0.1:50052) to
+one load at a time. Anybody who reaches the server can run code here: there is no authentication. It listens beyond this
+machine only with --trusted-network; a tunnel is safer (ssh -L 50052:127.0.0.1:50052 HOST).";
 
 fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
@@ -27,14 +27,17 @@ fn main() -> ExitCode {
 
 fn serve(words: &[String], is_trusted: bool) -> Result<std::convert::Infallible, Box<dyn std::error::Error>> {
     if let Some(flag) = words.iter().find(|word| word.starts_with('-')) {
-        return Err(format!("{flag} is no option\n{USAGE}").into());
+        return Err(format!("{flag} is not an option\n{USAGE}").into());
     }
     let (endpoint, names) = words.split_first().map_or(("127.0.0.1:50052", &[][..]), |(first, rest)| (first, rest));
     // llama.cpp's server listens at IPv4 addresses (transport.cpp, `socket_t::create_server`).
     let mut addresses = endpoint.to_socket_addrs().map_err(|error| format!("{endpoint}: {error}"))?;
     let address = addresses.find(SocketAddr::is_ipv4).ok_or_else(|| format!("{endpoint}: no IPv4 address"))?;
     if !address.ip().is_loopback() && !is_trusted {
-        return Err(format!("{address} can be reached from other machines: say --trusted-network\n{USAGE}").into());
+        return Err(format!(
+            "{address} can be reached from other machines: allow this with --trusted-network\n{USAGE}"
+        )
+        .into());
     }
     let backend = Backend::init()?;
     let all = backend.devices();
@@ -53,5 +56,5 @@ fn serve(words: &[String], is_trusted: bool) -> Result<std::convert::Infallible,
 
 fn missing(name: &str, all: &[Device]) -> String {
     let names: Vec<String> = all.iter().map(Device::name).collect();
-    format!("there is no device {name}: there are {}", names.join(", "))
+    format!("there is no device {name}; the devices are {}", names.join(", "))
 }

@@ -4,6 +4,6 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     autoplace::worker_main();
-    eprintln!("autoplace-worker is started by applications that use autoplace, with a connection to them");
+    eprintln!("autoplace-worker is started by applications that use autoplace, and needs a connection to one");
     ExitCode::from(2)
 }

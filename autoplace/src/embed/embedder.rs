@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::local::EmbedderHere;
-use super::remote::EmbedderThere;
+use super::local::LocalEmbedder;
+use super::remote::WorkerEmbedder;
 use super::{Embedding, Error, Normalization};
 use crate::load::{AbortHandle, Model};
 use crate::memory::Pooling;
@@ -23,14 +23,14 @@ use crate::memory::Pooling;
 #[derive(Debug)]
 #[must_use]
 pub struct Embedder {
-    at: At,
+    runner: Runner,
     options: Options,
 }
 
 #[derive(Debug)]
-enum At {
-    Here(Box<EmbedderHere>),
-    There(Box<EmbedderThere>),
+enum Runner {
+    Local(Box<LocalEmbedder>),
+    Worker(Box<WorkerEmbedder>),
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -50,12 +50,12 @@ pub(super) struct About {
 
 impl Embedder {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
-        let at = if model.is_elsewhere() {
-            At::There(Box::new(EmbedderThere::open(model)?))
+        let runner = if model.is_in_worker() {
+            Runner::Worker(Box::new(WorkerEmbedder::open(model)?))
         } else {
-            At::Here(Box::new(EmbedderHere::open(model)?))
+            Runner::Local(Box::new(LocalEmbedder::open(model)?))
         };
-        Ok(Self { at, options: Options::default() })
+        Ok(Self { runner, options: Options::default() })
     }
 
     setters! {
@@ -124,8 +124,8 @@ impl Embedder {
         Ok(scores.iter().map(|scores| scores.values.first().copied().unwrap_or(f32::NAN)).collect())
     }
 
-    /// All scores of the model's classification head for each of these documents, in their order, with the tokens of
-    /// each pair: see [`rerank`](Self::rerank).
+    /// Returns all scores of the model's classification head for each document, in the documents' order, with the
+    /// number of tokens of each pair: see [`rerank`](Self::rerank).
     ///
     /// # Errors
     ///
@@ -141,9 +141,9 @@ impl Embedder {
         options: Options,
     ) -> Result<Vec<Embedding>, Error> {
         let texts: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
-        match &mut self.at {
-            At::Here(it) => it.compute(query, &texts, options),
-            At::There(it) => it.compute(query, &texts, options),
+        match &mut self.runner {
+            Runner::Local(it) => it.compute(query, &texts, options),
+            Runner::Worker(it) => it.compute(query, &texts, options),
         }
     }
 
@@ -169,18 +169,18 @@ impl Embedder {
     }
 
     fn about(&self) -> Result<About, Error> {
-        match &self.at {
-            At::Here(it) => it.about(),
-            At::There(it) => it.about(),
+        match &self.runner {
+            Runner::Local(it) => it.about(),
+            Runner::Worker(it) => it.about(),
         }
     }
 
     /// A handle that aborts the running computation, or the next one. The waiting call returns
     /// [`llama_sys::Error::Aborted`]. The handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
-        match &self.at {
-            At::Here(it) => it.abort.clone().into(),
-            At::There(it) => it.abort_handle(),
+        match &self.runner {
+            Runner::Local(it) => it.abort.clone().into(),
+            Runner::Worker(it) => it.abort_handle(),
         }
     }
 }

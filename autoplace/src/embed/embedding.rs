@@ -106,7 +106,7 @@ impl From<bool> for Normalization {
 }
 
 /// llama.cpp's largest element for [`Normalization::MaxAbsolute`].
-const LARGEST: f64 = 32760.0;
+const MAX_ABSOLUTE: f64 = 32760.0;
 
 impl Normalization {
     /// Reads llama.cpp's number: -1 none, 0 max absolute, 1 taxicab, 2 Euclidean, p the p-norm. `None` for any other
@@ -125,7 +125,7 @@ impl Normalization {
     pub fn apply(self, vector: &mut [f32]) {
         let size = match self {
             Self::None => return,
-            Self::MaxAbsolute => vector.iter().fold(0.0_f64, |most, x| most.max(f64::from(x.abs()))) / LARGEST,
+            Self::MaxAbsolute => vector.iter().fold(0.0_f64, |most, x| most.max(f64::from(x.abs()))) / MAX_ABSOLUTE,
             Self::Euclidean | Self::P(2) => vector.iter().map(|x| f64::from(x * x)).sum::<f64>().sqrt(),
             Self::Taxicab => p_norm(vector, 1),
             Self::P(p) => p_norm(vector, p.max(1)),

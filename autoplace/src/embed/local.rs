@@ -13,7 +13,7 @@ use crate::memory::Pooling;
 
 /// See [`Embedder`](super::Embedder).
 #[derive(Debug)]
-pub(crate) struct EmbedderHere {
+pub(crate) struct LocalEmbedder {
     model: Model,
     /// `None` after a re-placement that failed, until one succeeds.
     context: Option<Context>,
@@ -21,7 +21,7 @@ pub(crate) struct EmbedderHere {
     batch: Batch,
 }
 
-impl EmbedderHere {
+impl LocalEmbedder {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let context = model.slot().take_for(Purpose::Embeddings)?;
         let (mut context, contents) = context.ok_or(Error::Busy)?;
@@ -51,10 +51,10 @@ impl EmbedderHere {
         }
         let limit = Limit { tokens: self.longest_text()?, truncate: options.truncate };
         let vocab = context.model().vocab();
-        let pair = query.map(|query| (query, Format::of(&vocab)));
+        let pair = query.map(|query| (query, Format::new(&vocab)));
         let read = |(index, text): (usize, &str)| match &pair {
             Some((query, format)) => format.pair(index, query, text, limit),
-            None => Text::of(&vocab, index, text, limit),
+            None => Text::new(&vocab, index, text, limit),
         };
         let texts = texts.iter().copied().enumerate().map(read).collect::<Result<Vec<_>, Error>>()?;
         self.compute_all(&texts, options.normalization)
@@ -88,8 +88,8 @@ impl EmbedderHere {
         let lengths: Vec<usize> = texts.iter().map(|text| text.tokens.len()).collect();
         let mut embeddings = Vec::with_capacity(texts.len());
         for range in batches(&lengths, most_tokens, most_texts) {
-            let pulse = Arc::clone(self.model.pulse());
-            let _computing = pulse.computing();
+            let counters = Arc::clone(self.model.counters());
+            let _computing = counters.computing();
             self.compute_batch(&texts[range], normalization, &mut embeddings)?;
         }
         Ok(embeddings)
@@ -148,7 +148,7 @@ impl EmbedderHere {
         if let Some(replacement) = replacement
             && let Err(error) = self.model.carry_out(&replacement)
         {
-            tracing::warn!("the model was not re-placed: {error}");
+            tracing::warn!("the model could not be re-placed: {error}");
         }
         // The next call reports an unloaded model, or a context that another user has taken.
         if let Ok(Some((mut context, _))) = self.model.slot().take_for(Purpose::Embeddings) {
@@ -164,7 +164,7 @@ impl EmbedderHere {
     }
 }
 
-impl Drop for EmbedderHere {
+impl Drop for LocalEmbedder {
     fn drop(&mut self) {
         self.give_back();
     }

@@ -12,7 +12,7 @@ pub(crate) mod remote;
 
 pub use embedder::Embedder;
 pub use embedding::{Embedding, Normalization, cosine_similarity};
-pub(crate) use local::EmbedderHere;
+pub(crate) use local::LocalEmbedder;
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ pub enum Error {
     /// ([`Embedder::longest_text`](Embedder::longest_text)). The length includes the tokens that the model adds, and
     /// with a document those of the query. Texts are numbered from 0.
     #[error(
-        "text {index} is {tokens} tokens long, and the longest that can be embedded is {limit}: load with a longer context, cut it, or ask for `truncate`"
+        "text {index} has {tokens} tokens, and at most {limit} can be embedded: load with a longer context, shorten the text, or set `truncate`"
     )]
     TooLong { index: usize, tokens: usize, limit: usize },
     /// A text has no tokens, and the model adds none.
@@ -70,7 +70,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
     /// The model is not loaded, or was loaded to generate.
     #[error(transparent)]
-    Load(#[serde(with = "load::crossing")] Arc<load::Error>),
+    Load(#[serde(with = "load::ipc_error")] Arc<load::Error>),
 }
 
 impl From<load::Error> for Error {

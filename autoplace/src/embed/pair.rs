@@ -29,7 +29,7 @@ enum Part {
 type Tokens = (Vec<Token>, bool);
 
 impl<'a> Format<'a> {
-    pub(super) fn of(vocab: &'a Vocab) -> Self {
+    pub(super) fn new(vocab: &'a Vocab) -> Self {
         Self { vocab, template: vocab.model().metadata(TEMPLATE) }
     }
 
@@ -139,7 +139,7 @@ pub(super) struct Limit {
 impl Text {
     /// Tokenizes the text with this index, including the tokens that the model adds. Control tokens written in it are
     /// plain text.
-    pub(super) fn of(vocab: &Vocab, index: usize, text: &str, limit: Limit) -> Result<Self, Error> {
+    pub(super) fn new(vocab: &Vocab, index: usize, text: &str, limit: Limit) -> Result<Self, Error> {
         let mut tokens = vocab.tokenize(text, true, false)?;
         if tokens.is_empty() {
             return Err(Error::Empty { index });

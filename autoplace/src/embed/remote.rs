@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::embedder::{About, Options};
-use super::local::EmbedderHere;
+use super::local::LocalEmbedder;
 use super::{Embedding, Error};
-use crate::load::crossing::Failed;
+use crate::load::ipc_error::Failed;
 use crate::load::{self, AbortHandle, LentWorker, Model};
 use crate::worker::{self, Sender};
 
@@ -33,13 +33,13 @@ type Shapes = Vec<(usize, usize, usize, bool)>;
 
 /// The application's side of an embedder.
 #[derive(Debug)]
-pub(super) struct EmbedderThere {
+pub(super) struct WorkerEmbedder {
     worker: LentWorker,
     /// The process that holds the context, and the facts that apply to all texts.
     opened: Option<(u32, About)>,
 }
 
-impl EmbedderThere {
+impl WorkerEmbedder {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let worker = LentWorker::take(model)?;
         let mut embedder = Self { worker, opened: None };
@@ -88,7 +88,7 @@ impl EmbedderThere {
     }
 }
 
-impl Drop for EmbedderThere {
+impl Drop for WorkerEmbedder {
     fn drop(&mut self) {
         if let Some(sender) = self.worker.sender() {
             // A dead worker has no embedder to close.
@@ -110,16 +110,16 @@ fn hear(worker: &mut LentWorker, shapes: Shapes) -> Result<Vec<Embedding>, worke
 }
 
 /// The worker's side: takes the context and reports the outcome.
-pub(crate) fn open(model: Result<&Model, Error>, sender: &Sender) -> Result<Option<EmbedderHere>, worker::Error> {
-    let opened = model.and_then(EmbedderHere::open);
-    let about = opened.as_ref().map_err(Error::clone).and_then(EmbedderHere::about);
+pub(crate) fn open(model: Result<&Model, Error>, sender: &Sender) -> Result<Option<LocalEmbedder>, worker::Error> {
+    let opened = model.and_then(LocalEmbedder::open);
+    let about = opened.as_ref().map_err(Error::clone).and_then(LocalEmbedder::about);
     sender.send(&about.map_err(Failed))?;
     Ok(opened.ok())
 }
 
 /// The worker's side of [`Call::Compute`]. Returns false when the application is gone.
 pub(crate) fn compute(
-    embedder: &mut EmbedderHere,
+    embedder: &mut LocalEmbedder,
     (query, texts, options): (Option<&str>, &[String], Options),
     sender: &Sender,
 ) -> Result<bool, worker::Error> {

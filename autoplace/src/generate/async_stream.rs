@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::channel::{Bell, channel, spawn};
+use super::channel::{Notify, channel, spawn};
 use super::chat::Chat;
 use super::chat_stream::ChatStream;
 use super::error::Error;
@@ -53,23 +53,24 @@ impl TokenStream {
     }
 
     fn leave_thread(&mut self) -> Result<(), Error> {
-        if matches!(self.source, Source::Elsewhere(_)) {
+        if matches!(self.source, Source::Channel(_)) {
             return Ok(());
         }
-        let (handle, has_begun, bell) = (self.abort_handle(), Arc::new(AtomicBool::new(false)), Arc::<Bell>::default());
-        let (begun, rings) = (Arc::clone(&has_begun), Arc::clone(&bell));
-        // A long prompt is aborted. A token that is being computed is not: an abort leaves the context in an unknown
-        // state, and computing the prompt again would cost more than one token.
+        let (handle, has_begun, notify) =
+            (self.abort_handle(), Arc::new(AtomicBool::new(false)), Arc::<Notify>::default());
+        let (begun, waker) = (Arc::clone(&has_begun), Arc::clone(&notify));
+        // Only a prompt is aborted, never the computation of a token: an abort leaves the context in an unknown state,
+        // and computing the prompt again would cost more than one token.
         let (sender, pieces) = channel(
             AHEAD,
             AbortHandle::new(move || {
                 if !begun.load(Ordering::Relaxed) {
                     handle.abort();
                 }
-                rings.ring();
+                waker.notify();
             }),
         );
-        let Source::Here(mut session) = mem::replace(&mut self.source, Source::Elsewhere(pieces)) else {
+        let Source::Local(mut session) = mem::replace(&mut self.source, Source::Channel(pieces)) else {
             return Ok(());
         };
         let work = move || {
@@ -78,7 +79,7 @@ impl TokenStream {
                     break None;
                 }
                 if sender.is_full() {
-                    bell.wait();
+                    notify.wait();
                     continue;
                 }
                 let message = session.next_message();

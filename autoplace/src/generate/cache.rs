@@ -71,14 +71,14 @@ struct Donor {
     shared: usize,
     /// Whether no text runs on the sequence.
     is_idle: bool,
-    /// Whether the new text takes this sequence over, instead of a copy of it. That is so when few tokens follow the
-    /// shared ones, or when a copy would have no room.
+    /// Whether the new text takes this sequence over, instead of a copy of it. It does when few tokens follow
+    /// the shared ones, or when a copy would have no room.
     yields: bool,
 }
 
 impl Cache {
     /// `checkpoints` is the limit of their bytes.
-    pub(super) fn of(contents: Contents, checkpoints: u64) -> Self {
+    pub(super) fn new(contents: Contents, checkpoints: u64) -> Self {
         let (idle, kept, stale) = match contents {
             Contents::Unknown => (Vec::new(), Vec::new(), true),
             Contents::Idle(idle, kept) => (idle, kept, false),
@@ -144,7 +144,7 @@ impl Cache {
             }
         };
         if self.checkpoints.limit > 0 && context.has_partial_state() {
-            place.stops = Stops::of(prompt.tokens.len(), place.cached, common);
+            place.stops = Stops::new(prompt.tokens.len(), place.cached, common);
         }
         Ok(place)
     }

@@ -51,7 +51,7 @@ impl<T> Sender<T> {
         !lock(&self.0).is_wanted
     }
 
-    /// Whether the reader is `ahead` items behind.
+    /// Whether the queue holds `ahead` unread items.
     pub(super) fn is_full(&self) -> bool {
         let queue = lock(&self.0);
         queue.items.len() >= queue.ahead
@@ -103,7 +103,7 @@ impl<T> Receiver<T> {
         Poll::Pending
     }
 
-    /// A handle that asks for no more items. Items that were already sent can still be read.
+    /// Returns a handle that stops the sender. Items that were already sent can still be read.
     pub(super) fn canceller(&self) -> AbortHandle
     where
         T: Send + 'static,
@@ -132,7 +132,7 @@ impl<T> Drop for Receiver<T> {
 }
 
 thread_local! {
-    static BELL: Arc<Bell> = Arc::default();
+    static NOTIFY: Arc<Notify> = Arc::default();
 }
 
 /// Polls until the answer is ready. The thread sleeps between two polls.
@@ -142,14 +142,14 @@ pub(super) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> 
         return answer;
     }
     // The thread-local value is already gone while the thread ends.
-    let bell = BELL.try_with(Arc::clone).unwrap_or_default();
-    let waker = Waker::from(Arc::clone(&bell));
+    let notify = NOTIFY.try_with(Arc::clone).unwrap_or_default();
+    let waker = Waker::from(Arc::clone(&notify));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(answer) = poll(&mut context) {
             return answer;
         }
-        bell.wait();
+        notify.wait();
     }
 }
 
@@ -160,27 +160,27 @@ pub(super) fn spawn(name: Word, run: impl FnOnce() + Send + 'static) -> Result<J
 
 /// Wakes a sleeping thread when there is work.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
-    has_rung: Mutex<bool>,
-    rings: Condvar,
+pub(super) struct Notify {
+    is_notified: Mutex<bool>,
+    condvar: Condvar,
 }
 
-impl Bell {
-    pub(super) fn ring(&self) {
-        *lock(&self.has_rung) = true;
-        self.rings.notify_one();
+impl Notify {
+    pub(super) fn notify(&self) {
+        *lock(&self.is_notified) = true;
+        self.condvar.notify_one();
     }
 
     /// Sleeps until a notification, or returns at once if one has come since the last call.
     pub(super) fn wait(&self) {
-        let has_rung = self.rings.wait_while(lock(&self.has_rung), |has_rung| !*has_rung);
-        *has_rung.unwrap_or_else(PoisonError::into_inner) = false;
+        let is_notified = self.condvar.wait_while(lock(&self.is_notified), |is_notified| !*is_notified);
+        *is_notified.unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
 
-impl Wake for Bell {
+impl Wake for Notify {
     fn wake(self: Arc<Self>) {
-        self.ring();
+        self.notify();
     }
 }
 

@@ -10,7 +10,7 @@ use super::context::Room;
 use super::engine::Engine;
 use super::error::Error;
 use super::prompt::Prompt;
-use super::request::Generate;
+use super::request::GenerateRequest;
 use super::token_stream::TokenStream;
 use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall};
 
@@ -37,7 +37,7 @@ use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, Re
 #[must_use]
 pub struct Chat {
     /// Settings of the answers. Each answer replaces the prompt.
-    generate: Generate,
+    generate: GenerateRequest,
     /// The engine that generates the answers; `None`: a stream of the chat's own.
     engine: Option<Engine>,
     template: ChatTemplate,
@@ -59,7 +59,7 @@ pub(super) struct Known {
 }
 
 impl Chat {
-    pub(super) fn new(generate: Generate, template: ChatTemplate) -> Self {
+    pub(super) fn new(generate: GenerateRequest, template: ChatTemplate) -> Self {
         Self {
             // The marks of reasoning and of calls are control tokens in many vocabularies.
             generate: generate.special(true).cache_prompt(true),
@@ -99,7 +99,7 @@ impl Chat {
     ///
     /// An answer under a constraint consists of content alone; the chat turns reasoning off (`enable_thinking`). A
     /// [`variable`](Self::variable) or a [`reply_format`](Self::reply_format) overrides this.
-    pub fn with(mut self, settings: impl FnOnce(Generate) -> Generate) -> Self {
+    pub fn with(mut self, settings: impl FnOnce(GenerateRequest) -> GenerateRequest) -> Self {
         self.generate = settings(self.generate);
         self
     }
@@ -246,12 +246,12 @@ impl Chat {
         ChatStream::answer(Box::new(self))?.into_async()
     }
 
-    /// Adds a user message and requests an answer as a value of a type: see [`Generate::parse`]. The history keeps the
-    /// answer as JSON. Reasoning is turned off in templates that support it (`enable_thinking`).
+    /// Adds a user message and requests an answer as a value of a type: see [`GenerateRequest::parse`]. The history
+    /// keeps the answer as JSON. Reasoning is turned off in templates that support it (`enable_thinking`).
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say) and [`Generate::parse`]. On an error, the message is removed again.
+    /// As [`say`](Self::say) and [`GenerateRequest::parse`]. On an error, the message is removed again.
     #[cfg(feature = "schemars")]
     pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
     where
@@ -273,7 +273,7 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// [`Error::Template`] when the template refuses the history, and the errors of [`Generate::stream`].
+    /// [`Error::Template`] when the template refuses the history, and the errors of [`GenerateRequest::stream`].
     pub fn answer(&mut self) -> Result<ChatStream<&mut Self>, Error> {
         ChatStream::answer(self)
     }
@@ -287,7 +287,7 @@ impl Chat {
     fn begin_within(&mut self) -> Result<(TokenStream, Asked), Error> {
         let drops = self.window.when_full == ChatFull::DropOldest;
         let all = self.forgotten().len();
-        let n_ctx = Room::of(&self.generate.model.placement().context).each;
+        let n_ctx = Room::new(&self.generate.model.placement().context).each;
         // Reserves `max_tokens` for the answer, and at most a quarter of the context.
         let mut most = n_ctx - self.generate.spec.limits.max_tokens.min(n_ctx / 4);
         let (asked, text) = loop {
@@ -315,7 +315,7 @@ impl Chat {
 
     fn ask(&self) -> Result<Asked, Error> {
         if !self.tools.is_empty() && !self.template.supports_tools() {
-            tracing::info!("the chat template shows no tools: they are described in the system's message");
+            tracing::info!("the chat template has no place for tools: the system message describes them");
         }
         let rendered = self.rendered()?;
         let (constraint, format) = match (self.forced()?, &self.format) {

@@ -3,7 +3,7 @@
 
 use crate::chat::{Message, Role};
 
-/// What a [`Chat`](super::Chat) does when the context has no room for all messages and an answer.
+/// The behaviour of a [`Chat`](super::Chat) when the context has no room for all messages and an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChatFull {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_turns_go_oldest_first_and_a_history_that_was_cut_is_shown_from_its_beginning() {
+    fn whole_turns_go_oldest_first_and_a_cut_history_is_shown_from_its_beginning() {
         let mut history = vec![
             Message::system("s"),
             Message::user("1"),

@@ -103,7 +103,7 @@ impl Checkpoints {
         let needed = state.saturating_add(size_of_val(tokens) as u64);
         let limit = self.limit.min(self.bytes().saturating_add(free()));
         let taken = if needed > limit {
-            Err(format!("it may take {limit}"))
+            Err(format!("checkpoints may take {limit} bytes"))
         } else {
             self.evict_to(limit - needed);
             context.save_partial_state(seq).map_err(|error| error.to_string())
@@ -144,7 +144,7 @@ pub(super) struct Stops {
 impl Stops {
     /// Places for a prompt of `tokens` tokens, of which `cached` are computed. `common` is the length of the prefix
     /// that it shares with another text whose memory could not go back that far.
-    pub(super) fn of(tokens: usize, cached: usize, common: usize) -> Self {
+    pub(super) fn new(tokens: usize, cached: usize, common: usize) -> Self {
         let end = tokens.saturating_sub(BEFORE_END);
         let common = (common >= cached + WORTH_ONE && common + WORTH_ONE <= end).then_some(common);
         let end = (tokens >= MIN_PROMPT && end > cached).then_some(end);
@@ -175,18 +175,18 @@ mod tests {
 
     #[test]
     fn a_prompt_is_interrupted_before_its_end_and_where_it_left_another() {
-        assert_eq!(Stops::of(500, 0, 0).at, [496]);
-        assert_eq!(Stops::of(500, 0, 300).at, [300, 496]);
+        assert_eq!(Stops::new(500, 0, 0).at, [496]);
+        assert_eq!(Stops::new(500, 0, 300).at, [300, 496]);
         // A short rest is computed in one go.
-        assert_eq!(Stops::of(500, 497, 498).at, [0usize; 0]);
-        assert_eq!(Stops::of(63, 0, 0).at, [0usize; 0]);
-        assert_eq!(Stops::of(500, 290, 300).at, [496]);
-        assert_eq!(Stops::of(500, 0, 480).at, [496]);
+        assert_eq!(Stops::new(500, 497, 498).at, [0usize; 0]);
+        assert_eq!(Stops::new(63, 0, 0).at, [0usize; 0]);
+        assert_eq!(Stops::new(500, 290, 300).at, [496]);
+        assert_eq!(Stops::new(500, 0, 480).at, [496]);
     }
 
     #[test]
     fn one_is_due_at_each_stop_and_after_many_tokens() {
-        let mut stops = Stops::of(20_000, 0, 0);
+        let mut stops = Stops::new(20_000, 0, 0);
         let due: Vec<usize> =
             (0..19_900).step_by(500).chain([19_996, 20_000]).filter(|&computed| stops.is_due(computed)).collect();
         assert_eq!(due, [8500, 17_000, 19_996]);

@@ -41,8 +41,8 @@ impl Chooser {
         custom: Option<CustomSampler>,
         model: &Model,
     ) -> Result<Self, Error> {
-        if let Some(asked) = logprobs.filter(|asked| *asked > MOST_LOGPROBS) {
-            return Err(Error::TooManyLogprobs { asked, most: MOST_LOGPROBS });
+        if let Some(asked) = logprobs.filter(|asked| *asked > MAX_LOGPROBS) {
+            return Err(Error::TooManyLogprobs { asked, most: MAX_LOGPROBS });
         }
         Ok(Self {
             logprobs,
@@ -166,7 +166,7 @@ pub(super) fn allows(mask: &[u32], token: Token) -> bool {
 }
 
 /// Maximum number of likeliest tokens per report. The search costs one pass over all logits.
-const MOST_LOGPROBS: usize = 128;
+const MAX_LOGPROBS: usize = 128;
 
 /// Log-probability of a token under these logits, with the `n` likeliest tokens.
 fn logprobs_of(logits: &[f32], token: Token, n: usize) -> TokenLogprobs {

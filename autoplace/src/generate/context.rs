@@ -24,7 +24,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn of(params: &ContextParams) -> Self {
+    pub(super) fn new(params: &ContextParams) -> Self {
         let [each, all, sequences] = [params.n_ctx_seq(), params.n_ctx, params.n_seq_max.max(1)].map(|it| it as usize);
         Self { each, all, sequences }
     }
@@ -32,7 +32,7 @@ impl Room {
 
 impl Lent {
     pub(super) fn new(context: Context, params: &ContextParams) -> Self {
-        let mut room = Room::of(params);
+        let mut room = Room::new(params);
         room.each = room.each.min(context.n_ctx_seq() as usize);
         Self { vocab: context.model().vocab(), context, room, type_k: params.type_k }
     }

@@ -20,7 +20,7 @@ pub enum Error {
     #[error("all {n_seq_max} sequences of the context are generating: end one first")]
     SequencesBusy { n_seq_max: usize },
     /// The generation was described for another model than the session's.
-    #[error("this generation was described for another model than the session's")]
+    #[error("this request was created for another model than the session's")]
     OtherModel,
     /// The context of the new plan has no room for the longest text, or for all texts together.
     #[error("the texts take {tokens} tokens, and the new plan's context holds {context} of them")]
@@ -31,7 +31,7 @@ pub enum Error {
     /// The native model is still held outside the session (by a clone, a context, a vocabulary or a sampler), so its
     /// memory cannot become free and the model cannot be re-placed.
     #[error(
-        "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
+        "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
     )]
     NativeHeld { holders: usize },
     /// The prompt has no tokens, and the model has no BOS token to begin with.
@@ -47,25 +47,27 @@ pub enum Error {
     #[error("{architecture} models do not generate text")]
     NotGenerative { architecture: String },
     /// The text of a bias is several tokens, or none.
-    #[error("{text:?} is {tokens} tokens, and a bias is one token's")]
+    #[error("{text:?} has {tokens} tokens, and a bias needs exactly one")]
     NotOneToken { text: String, tokens: usize },
     /// The request asks for too many log-probabilities.
-    #[error("{asked} log-probabilities per token were asked for, and {most} are the most")]
+    #[error("{asked} log-probabilities per token were requested, at most {most}")]
     TooManyLogprobs { asked: usize, most: usize },
     /// The application's own sampler chose a token that the constraint forbids.
     #[error("the application's sampler chose token {token}, which the constraint does not allow here")]
     NotAllowed { token: llama_sys::Token },
     /// The session has no running text with this identifier.
-    #[error("text {} does not run in this session", sequence.0)]
+    #[error("text {} is not running in this session", sequence.0)]
     NotRunning { sequence: SequenceId },
     /// The memory cannot discard this number of tokens. See [`Session::can_roll_back`](super::Session::can_roll_back).
-    #[error("{tokens} tokens cannot be taken back, and {possible} can: {reason}")]
+    #[error("{tokens} tokens cannot be rolled back, at most {possible}: {reason}")]
     CannotRollBack { tokens: usize, possible: usize, reason: String },
     /// The sampler depends on the logits of earlier choices, which are not kept.
-    #[error("the sampler goes by the logits of the {choices} choices so far, which are not kept: fork from the prompt")]
+    #[error(
+        "the sampler depends on the logits of the {choices} choices so far, which are not kept: fork from the prompt"
+    )]
     ChoicesLost { choices: usize },
     /// A text whose oldest tokens were discarded by a shift can neither be forked nor rolled back.
-    #[error("{tokens} tokens of the text were shifted out of the context: what followed them has seen them")]
+    #[error("{tokens} tokens of the text were shifted out of the context, and later tokens depend on them")]
     ShiftedOut { tokens: usize },
     /// The request asks for [`WhenFull::Shift`](super::WhenFull::Shift), which the memory of this model or this text
     /// does not support.
@@ -92,13 +94,13 @@ pub enum Error {
     )]
     Incomplete { limit: FinishReason, text: String },
     /// The text meets its schema but cannot be deserialized into the type.
-    #[error("the text is no value of its type: {reason}")]
+    #[error("the text is not a value of the type: {reason}")]
     NotOfType { reason: String, text: String },
     /// The engine's queue is full ([`EngineBuilder::queue`](super::EngineBuilder::queue)).
     #[error("the engine's queue is full: {queue} texts are waiting")]
     QueueFull { queue: usize },
     /// The engine was shut down or dropped, or its thread panicked.
-    #[error("the engine has ended: it takes no texts any more, and what it had not finished is lost")]
+    #[error("the engine has ended: it accepts no requests, and unfinished texts are lost")]
     EngineEnded,
     /// llama.cpp refused a call, or a call failed.
     #[error(transparent)]
@@ -108,7 +110,7 @@ pub enum Error {
     Worker(#[from] worker::Error),
     /// The model is not loaded, or cannot be loaded again.
     #[error(transparent)]
-    Load(#[serde(with = "load::crossing")] Arc<load::Error>),
+    Load(#[serde(with = "load::ipc_error")] Arc<load::Error>),
     /// A thread could not start, or panicked.
     #[error("the thread {name} failed: {reason}")]
     #[serde(skip)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::Prefix;
 use super::error::Error;
-use super::local::SessionHere;
+use super::local::LocalSession;
 use super::piece::SequenceId;
 use super::sampling::Sampling;
 use super::sequence::Sequence;
@@ -54,7 +54,7 @@ impl Fork {
     }
 }
 
-impl SessionHere {
+impl LocalSession {
     pub(super) fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
         let at = self.position(sequence).ok_or(Error::NotRunning { sequence })?;
         let (room, mut free) = self.room_for_another()?;

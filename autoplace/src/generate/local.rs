@@ -7,7 +7,7 @@ use super::checkpoints::CheckpointUse;
 use super::context::{Lent, Room};
 use super::error::Error;
 use super::piece::{Message, Piece, SequenceId};
-use super::request::Generate;
+use super::request::GenerateRequest;
 use super::sequence::{Sequence, cells, held, take_out};
 use super::speculative::Drafters;
 use super::stats::{Replaced, Statistics};
@@ -16,7 +16,7 @@ use crate::load::{AbortHandle, Drafts, Model, Purpose};
 
 /// See [`Session`](super::Session).
 #[derive(Debug)]
-pub(super) struct SessionHere {
+pub(super) struct LocalSession {
     pub(super) model: Model,
     /// `None` after a re-placement that failed.
     pub(super) lent: Option<Lent>,
@@ -34,7 +34,7 @@ pub(super) struct SessionHere {
     begun: u64,
 }
 
-impl SessionHere {
+impl LocalSession {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
         let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
         // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) do not predict a next token.
@@ -66,7 +66,7 @@ impl SessionHere {
             abort,
             lent: Some(Lent::new(context, &model.placement().context)),
             sequences: Vec::new(),
-            cache: Cache::of(contents, model.checkpoints()),
+            cache: Cache::new(contents, model.checkpoints()),
             last_replaced: None,
             work: Work::default(),
             last_failed: None,
@@ -76,7 +76,7 @@ impl SessionHere {
     }
 
     /// Begins a text that can be forked and rolled back.
-    pub(super) fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
+    pub(super) fn begin(&mut self, generate: GenerateRequest) -> Result<SequenceId, Error> {
         let asked = Box::new(generate.spec.without_prompt());
         let id = self.begin_once(generate)?;
         if let Some(at) = self.position(id) {
@@ -88,8 +88,8 @@ impl SessionHere {
     }
 
     /// Begins a text that can be neither forked nor rolled back.
-    pub(super) fn begin_once(&mut self, generate: Generate) -> Result<SequenceId, Error> {
-        let Generate { model, spec } = generate;
+    pub(super) fn begin_once(&mut self, generate: GenerateRequest) -> Result<SequenceId, Error> {
+        let GenerateRequest { model, spec } = generate;
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
@@ -203,7 +203,7 @@ impl SessionHere {
             work: &mut self.work,
             model: &self.model,
         };
-        let computing = self.model.pulse().computing();
+        let computing = self.model.counters().computing();
         let computed = step.run();
         drop(computing);
         computed.inspect_err(|_| self.spoil())
@@ -268,7 +268,7 @@ impl SessionHere {
     pub(super) fn room(&self) -> Room {
         match &self.lent {
             Some(lent) => lent.room,
-            None => Room::of(&self.model.placement().context),
+            None => Room::new(&self.model.placement().context),
         }
     }
 
@@ -280,7 +280,7 @@ impl SessionHere {
     }
 }
 
-impl Drop for SessionHere {
+impl Drop for LocalSession {
     fn drop(&mut self) {
         let Some(lent) = self.lent.take() else {
             return;

@@ -7,7 +7,7 @@ use super::chat::Chat;
 use super::constraint::Constraint;
 use super::error::Error;
 use super::prompt::{Prompt, detokenize};
-use super::request::{Generate, Spec};
+use super::request::{GenerateRequest, Spec};
 use super::sampling::Sampling;
 use super::session::Session;
 use crate::chat::ChatTemplate;
@@ -18,11 +18,11 @@ impl Model {
     ///
     /// A `&str` or `String` is plain text: control tokens written in it are not read as such. [`Prompt`] has the other
     /// kinds.
-    pub fn generate(&self, prompt: impl Into<Prompt>) -> Generate {
-        Generate { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
+    pub fn generate(&self, prompt: impl Into<Prompt>) -> GenerateRequest {
+        GenerateRequest { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
     }
 
-    /// Generates a value of a type with the default settings: see [`Generate::parse`].
+    /// Generates a value of a type with the default settings: see [`GenerateRequest::parse`].
     ///
     /// ```no_run
     /// #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -37,7 +37,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`Generate::parse`].
+    /// As [`GenerateRequest::parse`].
     #[cfg(feature = "schemars")]
     pub fn generate_as<T>(&self, prompt: impl Into<Prompt>) -> Result<T, Error>
     where
@@ -96,7 +96,7 @@ impl Model {
         match self.header() {
             Ok(header) => Sampling::shipped_with(header),
             Err(error) => {
-                tracing::warn!("sampling as llama.cpp does by default: {error}");
+                tracing::warn!("using llama.cpp's default sampling: {error}");
                 Sampling::default()
             }
         }
@@ -131,7 +131,7 @@ impl Model {
 }
 
 #[cfg(feature = "schemars")]
-impl Generate {
+impl GenerateRequest {
     /// Generates a value of a type under the JSON schema of the type. The model does not see the schema, so the prompt
     /// must describe the value.
     ///

@@ -20,7 +20,7 @@ pub struct Piece {
     pub sequence: SequenceId,
     /// The chosen token; `None` when a text ends without one.
     pub token: Option<Token>,
-    /// Log-probabilities of the token, if [requested](super::Generate::logprobs).
+    /// Log-probabilities of the token, if [requested](super::GenerateRequest::logprobs).
     pub logprobs: Option<TokenLogprobs>,
     /// Whole characters. Empty while a character or a possible stop string is incomplete.
     pub text: String,
@@ -44,8 +44,8 @@ pub struct End {
     /// Whether the text meets its constraint; true without a constraint. When false, `reason` is the limit that cut the
     /// text short.
     pub meets_constraint: bool,
-    /// Which stop string ended the text, by the order in which they were [given](super::Generate::stop). `None` if a token
-    /// or a limit ended it.
+    /// Index of the stop string that ended the text, in the order of the [calls](super::GenerateRequest::stop). `None`
+    /// if a token or a limit ended the text.
     pub stop_string: Option<usize>,
     /// Counts and times of the text.
     pub statistics: Statistics,

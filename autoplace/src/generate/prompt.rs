@@ -43,24 +43,24 @@ enum Part {
 }
 
 impl Prompt {
-    fn of(part: Part, begin: Begin) -> Self {
+    fn from_part(part: Part, begin: Begin) -> Self {
         Self { parts: vec![part], begin }
     }
 
     /// Plain text. Control tokens written in it are not read as such. The BOS token is added in front, where the model
     /// asks for one.
     pub fn text(text: impl Into<String>) -> Self {
-        Self::of(Part::Text(text.into()), Begin::Special)
+        Self::from_part(Part::Text(text.into()), Begin::Special)
     }
 
     /// Text in which control tokens are read as such. No token is added in front.
     pub fn markup(text: impl Into<String>) -> Self {
-        Self::of(Part::Markup(text.into()), Begin::Nothing)
+        Self::from_part(Part::Markup(text.into()), Begin::Nothing)
     }
 
     /// Tokens. No token is added in front.
     pub fn tokens(tokens: impl Into<Vec<Token>>) -> Self {
-        Self::of(Part::Tokens(tokens.into()), Begin::Nothing)
+        Self::from_part(Part::Tokens(tokens.into()), Begin::Nothing)
     }
 
     setters! {
@@ -90,7 +90,7 @@ impl Prompt {
     ///
     /// # Errors
     ///
-    /// [`Error::EmptyPrompt`] for a prompt without tokens, where the vocabulary has no BOS token to begin with.
+    /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token.
     pub fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
         let mut tokens = Vec::new();
         let mut add_special = self.begin == Begin::Special;

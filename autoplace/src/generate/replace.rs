@@ -11,14 +11,14 @@ use llama_sys::Context;
 
 use super::context::{Lent, Room};
 use super::error::Error;
-use super::local::SessionHere;
+use super::local::LocalSession;
 use super::sequence::Sequence;
 use super::speculative::Drafters;
 use super::stats::{Replaced, Resumed};
 use crate::load::{Contents, Replacement};
 use crate::plan::Plan;
 
-impl SessionHere {
+impl LocalSession {
     pub(super) fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
         let outcome = self.replace_by(plan, None);
         self.last_replaced = Some(outcome.clone());
@@ -67,7 +67,7 @@ impl SessionHere {
     fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
         let before = self.model.placement();
         let tokens = match &plan {
-            Some(plan) => self.check_room(Room::of(&plan.context)).map(|()| 0)?,
+            Some(plan) => self.check_room(Room::new(&plan.context)).map(|()| 0)?,
             None => self.plan_with_room()?.1,
         };
         let (begun, model) = (Instant::now(), self.model.clone());
@@ -86,7 +86,7 @@ impl SessionHere {
     /// size that had to be requested for them; 0 if the plan has room without a request.
     fn plan_with_room(&self) -> Result<(Plan, u32), Error> {
         let plan = self.model.replan()?;
-        if self.check_room(Room::of(&plan.context)).is_ok() {
+        if self.check_room(Room::new(&plan.context)).is_ok() {
             return Ok((plan, 0));
         }
         let (longest, all) = self.needs();
@@ -98,7 +98,7 @@ impl SessionHere {
         let tokens = needs.saturating_add(needs / 2).try_into().unwrap_or(u32::MAX);
         let tokens = tokens.min(self.model.placement().context.n_ctx);
         let plan = self.model.replan_for(tokens)?;
-        self.check_room(Room::of(&plan.context))?;
+        self.check_room(Room::new(&plan.context))?;
         Ok((plan, tokens))
     }
 
@@ -169,7 +169,7 @@ impl SessionHere {
     }
 
     fn put_back(&mut self, context: &mut Context) -> Result<Resumed, Error> {
-        let room = Room::of(&self.model.placement().context);
+        let room = Room::new(&self.model.placement().context);
         self.check_room(room)?;
         context.follow_abort_handle(self.abort.clone());
         for sequence in &mut self.sequences {

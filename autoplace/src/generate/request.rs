@@ -16,7 +16,7 @@ use crate::worker;
 /// A generation request. [`stream`](Self::stream) or [`text`](Self::text) runs the request.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is generated until `stream` or `text` is called"]
-pub struct Generate {
+pub struct GenerateRequest {
     pub(super) model: Model,
     pub(super) spec: Spec,
 }
@@ -30,7 +30,7 @@ pub enum WhenFull {
     #[default]
     Stop,
     /// The text ends, and a stream returns [`Error::ContextFull`](super::Error::ContextFull) after the last piece.
-    /// [`Generate::text`] returns that error too. This suits callers that cannot use half an answer. A
+    /// [`GenerateRequest::text`] returns that error too. This suits callers that cannot use half an answer. A
     /// [`Session`](super::Session) reports the end in the last piece, as for `Stop`, because its other texts continue.
     Error,
     /// The first `keep` tokens of the prompt stay. Half of the tokens after them, the oldest ones, are discarded, and
@@ -130,8 +130,8 @@ impl Spec {
     /// Refuses requests with closures, which cannot cross to a worker process.
     pub(super) fn check_for_worker(&self) -> Result<(), Error> {
         let what = match (&self.custom, &self.drafter) {
-            (Some(_), _) => "the choice of its tokens",
-            (None, Some(_)) => "the draft of its tokens",
+            (Some(_), _) => "a sampler closure",
+            (None, Some(_)) => "a draft closure",
             (None, None) => return Ok(()),
         };
         Err(worker::Error::Elsewhere { what }.into())
@@ -143,7 +143,7 @@ impl Spec {
     }
 }
 
-impl Generate {
+impl GenerateRequest {
     setters! {
         /// Replaces the prompt.
         prompt(prompt: impl Into<Prompt>) spec.prompt = prompt.into();

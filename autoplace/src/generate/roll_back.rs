@@ -6,7 +6,7 @@ use super::cache::{Cache, Prefix, can_go_back};
 use super::checkpoints::{MIN_PROMPT, Stops};
 use super::context::Lent;
 use super::error::Error;
-use super::local::SessionHere;
+use super::local::LocalSession;
 use super::piece::SequenceId;
 use super::sequence::{Held, Sequence, part_after};
 
@@ -21,9 +21,10 @@ pub struct RolledBack {
     pub text: usize,
 }
 
-const SAMPLER: &str = "its sampler goes by the logits of its choices, which are not kept (mirostat, adaptive-p, XTC)";
+const SAMPLER: &str =
+    "its sampler depends on the logits of its choices, which are not kept (mirostat, adaptive-p, XTC)";
 
-impl SessionHere {
+impl LocalSession {
     pub(super) fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
         let possible = self.can_roll_back(sequence)?;
         let at = self.position(sequence).ok_or(Error::NotRunning { sequence })?;
@@ -31,7 +32,7 @@ impl SessionHere {
         let source = &self.sequences[at];
         let refused = |reason: &str| Err(Error::CannotRollBack { tokens, possible, reason: reason.to_owned() });
         if self.work.pieces.iter().any(|(piece, _)| piece.sequence == sequence) {
-            return refused("its pieces of the last step have not been taken yet");
+            return refused("its pieces of the last step have not been read yet");
         }
         if tokens > possible {
             return refused(source.why_no_further(lent));
@@ -100,11 +101,11 @@ impl Sequence {
         if self.chooser.depends_on_logits() && self.len() > self.prompt {
             SAMPLER
         } else if model.is_recurrent() || model.is_hybrid() {
-            "a recurrent state knows no earlier one, and there is no checkpoint before"
+            "a recurrent state cannot go back, and there is no earlier checkpoint"
         } else if model.n_swa() > 0 {
-            "the sliding window has passed on, and there is no checkpoint before"
+            "the sliding window has moved on, and there is no earlier checkpoint"
         } else {
-            "one token of it stays"
+            "one token has to stay"
         }
     }
 
@@ -117,7 +118,7 @@ impl Sequence {
             false => cache.go_back(context, seq, Prefix { tokens: &self.tokens[..keep], scales: &self.scales })?,
         };
         let stops = match cache.checkpoints.limit > 0 && context.has_partial_state() {
-            true => Stops::of(self.prompt, computed, 0),
+            true => Stops::new(self.prompt, computed, 0),
             false => Stops::default(),
         };
         let shares = longer.held.shares.map(|(of, tokens)| (of, tokens.min(computed)));

@@ -70,7 +70,7 @@ impl Sequence {
         }
         let mut tokens = spec.prompt.tokenize(vocab)?;
         let prompt = tokens.len();
-        let shifting = Shifting::of(spec.when_full, &tokens, capacity, vocab)?;
+        let shifting = Shifting::new(spec.when_full, &tokens, capacity, vocab)?;
         // Tokens that an earlier process discarded need no cell.
         let in_place = prompt + if shifting.is_some() { 0 } else { so_far.len() };
         // The last token of an answer needs no cell.

@@ -7,10 +7,10 @@ use llama_sys::Token;
 use super::checkpoints::CheckpointUse;
 use super::error::Error;
 use super::fork::Fork;
-use super::local::SessionHere;
+use super::local::LocalSession;
 use super::piece::{Piece, SequenceId};
-use super::remote::SessionThere;
-use super::request::Generate;
+use super::remote::WorkerSession;
+use super::request::GenerateRequest;
 use super::roll_back::RolledBack;
 use super::stats::{Replaced, Statistics};
 use crate::load::{AbortHandle, Model};
@@ -19,12 +19,12 @@ use crate::plan::Plan;
 /// A session holds the model's one context and generates several texts at once, one per sequence of the plan
 /// ([`Request::n_seq_max`](crate::plan::Request::n_seq_max)). Dropping the session gives the context back.
 ///
-/// Texts with [different adapters](Generate::lora) take turns: the session computes the texts of one set for some steps
-/// in a row while the others wait.
+/// Texts with [different adapters](GenerateRequest::lora) take turns: the session computes the texts of one set for
+/// some steps in a row while the others wait.
 ///
 /// A model in a [worker process](crate::Isolation::Process) works the same way. When the worker dies, all texts end and
-/// the call returns [`Error::Worker`]; the model's next session starts another worker. A [sampler](Generate::sampler)
-/// or [drafter](Generate::draft_with) closure cannot cross to a worker.
+/// the call returns [`Error::Worker`]; the model's next session starts another worker. A
+/// [sampler](GenerateRequest::sampler) or [drafter](GenerateRequest::draft_with) closure cannot cross to a worker.
 ///
 /// ```no_run
 /// use autoplace::Model;
@@ -42,24 +42,24 @@ use crate::plan::Plan;
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    at: At,
+    runner: Runner,
     /// Pieces of the last step.
     pieces: VecDeque<Piece>,
 }
 
 #[derive(Debug)]
-enum At {
-    Here(Box<SessionHere>),
-    There(Box<SessionThere>),
+enum Runner {
+    Local(Box<LocalSession>),
+    Worker(Box<WorkerSession>),
 }
 
 impl Session {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
-        let at = match model.is_elsewhere() {
-            true => At::There(Box::new(SessionThere::open(model)?)),
-            false => At::Here(Box::new(SessionHere::open(model)?)),
+        let runner = match model.is_in_worker() {
+            true => Runner::Worker(Box::new(WorkerSession::open(model)?)),
+            false => Runner::Local(Box::new(LocalSession::open(model)?)),
         };
-        Ok(Self { at, pieces: VecDeque::new() })
+        Ok(Self { runner, pieces: VecDeque::new() })
     }
 
     /// Begins a text. Its first token is computed by the next [`step`](Self::step).
@@ -71,10 +71,10 @@ impl Session {
     /// [`Error::Native`] for a sampling parameter out of range; [`Error::Load`] after a re-placement that failed, and
     /// for an adapter that the model was loaded without; [`Error::Worker`] for a closure that cannot cross to a worker,
     /// and for a worker that died.
-    pub fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
-        match &mut self.at {
-            At::Here(session) => session.begin(generate),
-            At::There(session) => session.begin(generate),
+    pub fn begin(&mut self, generate: GenerateRequest) -> Result<SequenceId, Error> {
+        match &mut self.runner {
+            Runner::Local(session) => session.begin(generate),
+            Runner::Worker(session) => session.begin(generate),
         }
     }
 
@@ -90,16 +90,16 @@ impl Session {
     /// XTC), which are not kept ([`Fork::from_prompt`] does not need them); [`Error::ShiftedOut`] for a text whose
     /// oldest tokens were discarded; otherwise as [`begin`](Self::begin).
     pub fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
-        match &mut self.at {
-            At::Here(session) => session.fork(sequence, fork),
-            At::There(session) => session.fork(sequence, fork),
+        match &mut self.runner {
+            Runner::Local(session) => session.fork(sequence, fork),
+            Runner::Worker(session) => session.fork(sequence, fork),
         }
     }
 
     /// Discards the last `tokens` tokens of a running text, which may reach into its prompt. The text continues as if
     /// those tokens had never existed: the sampler, the constraint, the stop strings and the random numbers return to
     /// their earlier state. Greedy sampling gives the same tokens as a fresh text with the same history. A [sampler
-    /// closure](Generate::sampler) keeps its own state.
+    /// closure](GenerateRequest::sampler) keeps its own state.
     ///
     /// # Errors
     ///
@@ -107,9 +107,9 @@ impl Session {
     /// [`can_roll_back`](Self::can_roll_back) returns; [`Error::ShiftedOut`] for a text whose oldest tokens were
     /// discarded; [`Error::Load`] after a re-placement that failed.
     pub fn roll_back(&mut self, sequence: SequenceId, tokens: usize) -> Result<RolledBack, Error> {
-        match &mut self.at {
-            At::Here(session) => session.roll_back(sequence, tokens),
-            At::There(session) => session.roll_back(sequence, tokens),
+        match &mut self.runner {
+            Runner::Local(session) => session.roll_back(sequence, tokens),
+            Runner::Worker(session) => session.roll_back(sequence, tokens),
         }
     }
 
@@ -123,15 +123,15 @@ impl Session {
     /// [`Error::NotRunning`]; [`Error::ShiftedOut`] for a text whose oldest tokens were discarded; [`Error::Load`]
     /// after a re-placement that failed.
     pub fn can_roll_back(&self, sequence: SequenceId) -> Result<usize, Error> {
-        match &self.at {
-            At::Here(session) => session.can_roll_back(sequence),
-            At::There(session) => session.can_roll_back(sequence),
+        match &self.runner {
+            Runner::Local(session) => session.can_roll_back(sequence),
+            Runner::Worker(session) => session.can_roll_back(sequence),
         }
     }
 
     /// Computes one batch and returns the new pieces. Each running text gets one piece, except a text whose prompt is
-    /// still being computed. A text gets one more piece for each accepted [draft token](Generate::speculate). Long
-    /// prompts share the room that the other texts leave in `n_batch`.
+    /// still being computed. A text gets one more piece for each accepted [draft token](GenerateRequest::speculate).
+    /// Long prompts share the room that the other texts leave in `n_batch`.
     ///
     /// The last piece of a text carries its end, and the text has then left the session.
     ///
@@ -141,88 +141,88 @@ impl Session {
     /// failed, the error is [`Error::Load`]; the texts then stay and continue after a re-placement that succeeds.
     ///
     /// A failure to choose the next token of one text ends that text alone: [`Error::NoTokenAllowed`],
-    /// [`Error::NotAllowed`], or a [sampler closure](Generate::sampler) that returned an invalid token.
+    /// [`Error::NotAllowed`], or a [sampler closure](GenerateRequest::sampler) that returned an invalid token.
     /// [`failed`](Self::failed) names the text. The next step returns the pieces of the other texts.
     pub fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
         self.pieces.clear();
-        match &mut self.at {
-            At::Here(session) => self.pieces.extend(session.step()?),
-            At::There(session) => self.pieces.extend(session.step()?),
+        match &mut self.runner {
+            Runner::Local(session) => self.pieces.extend(session.step()?),
+            Runner::Worker(session) => self.pieces.extend(session.step()?),
         }
         Ok(self.pieces.drain(..))
     }
 
     /// The one text that the last error of [`step`](Self::step) ended; `None` for an error that ended all texts.
     pub fn failed(&self) -> Option<SequenceId> {
-        match &self.at {
-            At::Here(session) => session.failed(),
-            At::There(session) => session.view().failed,
+        match &self.runner {
+            Runner::Local(session) => session.failed(),
+            Runner::Worker(session) => session.view().failed,
         }
     }
 
     /// Ends a text. Returns its statistics, or `None` for a text that had already ended.
     pub fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
-        match &mut self.at {
-            At::Here(session) => session.end(sequence),
-            At::There(session) => session.end(sequence),
+        match &mut self.runner {
+            Runner::Local(session) => session.end(sequence),
+            Runner::Worker(session) => session.end(sequence),
         }
     }
 
     /// Counts and times of a text so far; `None` for a text that has ended.
     pub fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
-        match &self.at {
-            At::Here(session) => session.statistics(sequence),
-            At::There(session) => session.view().statistics(sequence),
+        match &self.runner {
+            Runner::Local(session) => session.statistics(sequence),
+            Runner::Worker(session) => session.view().statistics(sequence),
         }
     }
 
     /// The tokens of a running text with its prompt, without the [discarded](super::WhenFull::Shift) ones; `None` for a
     /// text that has ended.
     pub fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
-        match &self.at {
-            At::Here(session) => session.tokens(sequence),
-            At::There(session) => session.tokens(sequence),
+        match &self.runner {
+            Runner::Local(session) => session.tokens(sequence),
+            Runner::Worker(session) => session.tokens(sequence),
         }
     }
 
     /// Memory that checkpoints take. [`ModelBuilder::checkpoints`](crate::ModelBuilder::checkpoints) limits it.
     pub fn checkpoints(&self) -> CheckpointUse {
-        match &self.at {
-            At::Here(session) => session.checkpoints(),
-            At::There(session) => session.view().checkpoints,
+        match &self.runner {
+            Runner::Local(session) => session.checkpoints(),
+            Runner::Worker(session) => session.view().checkpoints,
         }
     }
 
     /// Number of running texts.
     pub fn len(&self) -> usize {
-        match &self.at {
-            At::Here(session) => session.len(),
-            At::There(session) => session.view().texts.len(),
+        match &self.runner {
+            Runner::Local(session) => session.len(),
+            Runner::Worker(session) => session.view().texts.len(),
         }
     }
 
     /// Whether no text runs and all pieces of the last step were returned.
     pub fn is_empty(&self) -> bool {
-        match &self.at {
-            At::Here(session) => session.is_empty(),
-            At::There(session) => session.view().is_empty,
+        match &self.runner {
+            Runner::Local(session) => session.is_empty(),
+            Runner::Worker(session) => session.view().is_empty,
         }
     }
 
     /// Maximum number of texts that run at once.
     pub fn n_seq_max(&self) -> usize {
-        match &self.at {
-            At::Here(session) => session.n_seq_max(),
-            At::There(session) => session.view().n_seq_max,
+        match &self.runner {
+            Runner::Local(session) => session.n_seq_max(),
+            Runner::Worker(session) => session.view().n_seq_max,
         }
     }
 
     /// A handle that another thread can use to stop the running step, which then returns an error. The handle stays
     /// valid when the model is re-placed, and does nothing after the session has ended.
     pub fn abort_handle(&self) -> AbortHandle {
-        match &self.at {
-            At::Here(session) => session.abort_handle(),
-            At::There(session) => session.abort_handle(),
+        match &self.runner {
+            Runner::Local(session) => session.abort_handle(),
+            Runner::Worker(session) => session.abort_handle(),
         }
     }
 
@@ -240,9 +240,9 @@ impl Session {
     /// Later errors are those of [`ModelBuilder::load`](crate::ModelBuilder::load). The model is then unloaded
     /// ([`is_loaded`](Self::is_loaded) is false), and the texts wait for a re-placement that succeeds.
     pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
-        match &mut self.at {
-            At::Here(session) => session.replace(plan),
-            At::There(session) => session.replace(plan),
+        match &mut self.runner {
+            Runner::Local(session) => session.replace(plan),
+            Runner::Worker(session) => session.replace(plan),
         }
     }
 
@@ -255,26 +255,26 @@ impl Session {
     /// As [`replace`](Self::replace). When the better plan cannot be loaded, the earlier plan is loaded again if
     /// possible, and the texts continue.
     pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
-        match &mut self.at {
-            At::Here(session) => session.improve(min_gain),
-            At::There(session) => session.improve(min_gain),
+        match &mut self.runner {
+            Runner::Local(session) => session.improve(min_gain),
+            Runner::Worker(session) => session.improve(min_gain),
         }
     }
 
     /// The outcome of the last re-placement, including one that another part of the application requested
     /// ([`Model::request_replace`](crate::Model::request_replace)).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
-        match &self.at {
-            At::Here(session) => session.last_replaced(),
-            At::There(session) => session.last_replaced(),
+        match &self.runner {
+            Runner::Local(session) => session.last_replaced(),
+            Runner::Worker(session) => session.last_replaced(),
         }
     }
 
     /// False after a re-placement that failed. The texts are kept until one succeeds.
     pub fn is_loaded(&self) -> bool {
-        match &self.at {
-            At::Here(session) => session.is_loaded(),
-            At::There(session) => session.view().is_loaded,
+        match &self.runner {
+            Runner::Local(session) => session.is_loaded(),
+            Runner::Worker(session) => session.view().is_loaded,
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Shifting {
 impl Shifting {
     /// `capacity` is the number of tokens that the context can hold of the text. `None` for a text that ends when the
     /// context is full.
-    pub(super) fn of(
+    pub(super) fn new(
         when_full: WhenFull,
         prompt: &[Token],
         capacity: usize,
@@ -32,7 +32,7 @@ impl Shifting {
         let begins = vocab.bos().is_some_and(|bos| prompt.first() == Some(&bos));
         let keep = keep.max(usize::from(begins)).min(prompt.len());
         if keep.saturating_add(2) > capacity {
-            let reason = format!("{keep} tokens are kept, and the context holds {capacity} of the text");
+            let reason = format!("{keep} tokens are to stay, and the context can hold only {capacity} of the text");
             return Err(Error::CannotShift { reason });
         }
         Ok(Some(Self { keep }))
@@ -59,7 +59,7 @@ impl Lent {
         // With a cache for each sequence, each cache has a list of moves.
         let caches = if context.kv_unified() { 1 } else { context.n_seq_max() };
         let reason = if model.is_recurrent() || model.is_hybrid() {
-            "the model's state is recurrent: it does not forget single tokens".to_owned()
+            "the model's recurrent state cannot discard single tokens".to_owned()
         } else if model.n_swa() > 0 && context.has_partial_state() {
             "the model's sliding windows have a cache of their own: load with `swa_full(true)` (--swa-full)".to_owned()
         } else if !context.kv_can_shift() {
@@ -69,13 +69,13 @@ impl Lent {
             // build_rope_shift), and ggml's ROPE supports only F16 and F32 (ggml-cpu/ops.cpp,
             // ggml_compute_forward_rope).
             format!(
-                "keys of {} cannot be turned without memory that no plan counts: load with keys of f16 or f32",
+                "keys of {} cannot be rotated without memory outside the plan: load with keys of f16 or f32",
                 self.type_k
             )
         } else if context.n_ubatch() / 4 < caches {
             // The shift amounts take 4 bytes per cell, in the buffer of a batch's mask: 2 bytes per cell and token of
             // one cache.
-            format!("it needs an `n_ubatch` of {} at least, which is {}", 4 * caches, context.n_ubatch())
+            format!("it needs an `n_ubatch` of at least {}, not {}", 4 * caches, context.n_ubatch())
         } else if !context.rope_only_rotates() {
             "with YaRN's factors each shift would scale the keys of all texts".to_owned()
         } else {

@@ -35,14 +35,14 @@ pub struct Statistics {
     pub queue_time: Duration,
     /// The seed in use; `None` when no sampler is random.
     pub seed: Option<u32>,
-    /// Tokens that were [drafted](super::Generate::speculate) and computed together with known tokens.
+    /// Tokens that were [drafted](super::GenerateRequest::speculate) and computed together with known tokens.
     pub drafted_tokens: usize,
     /// Draft tokens that the sampler chose too.
     pub accepted_tokens: usize,
     /// CPU threads of the last step; 0 before the first.
     pub threads: u32,
     /// Why a text with speculation drafts no tokens at the moment.
-    pub drafts_off: Option<DraftsOff>,
+    pub drafts_off: Option<DraftingPaused>,
     /// Why the text ended; `None` while it runs. A text that a limit [has cut](FinishReason::is_cut) may read like a
     /// whole one.
     pub finish_reason: Option<FinishReason>,
@@ -123,7 +123,7 @@ fn per_second(tokens: usize, time: Duration) -> f64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum DraftsOff {
+pub enum DraftingPaused {
     /// The context was planned for one token per text and step: see
     /// [`Request::draft_max`](crate::plan::Request::draft_max).
     NoRoom,
@@ -135,7 +135,8 @@ pub enum DraftsOff {
     /// No block for multi-token prediction is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
     NoHeads,
     /// Tokens took longer with drafts than without. Drafting is tried again from time to time.
-    Losing,
+    #[serde(rename = "losing")]
+    Unprofitable,
 }
 
 /// The effect of re-placing a model in the middle of its texts.

@@ -13,7 +13,7 @@ use super::piece::{FinishReason, Piece, SequenceId};
 use super::schedule::{AdapterTurns, Asking, share};
 use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
 use super::speculative::Drafters;
-use super::stats::{DraftsOff, Statistics};
+use super::stats::{DraftingPaused, Statistics};
 use crate::load::Model;
 
 /// Maximum number of prompt tokens per step, over all texts.
@@ -99,9 +99,9 @@ impl Step<'_> {
         }
         if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
             let took = only.statistics.generation_time.saturating_sub(before);
-            self.model.pulse().token(took, depth);
+            self.model.counters().token(took, depth);
             let threads = only.statistics.threads;
-            let refuted = self.model.pulse().meter().as_mut().and_then(|meter| meter.token(took, depth, threads));
+            let refuted = self.model.counters().meter().as_mut().and_then(|meter| meter.token(took, depth, threads));
             if let Some(refuted) = refuted {
                 self.model.refute(refuted);
             }
@@ -113,8 +113,8 @@ impl Step<'_> {
 
     /// Whether the only text is still computing its prompt.
     fn begins_prompt(&self) -> bool {
-        let pulse = self.model.pulse();
-        match (&**self.sequences, &mut *pulse.meter()) {
+        let counters = self.model.counters();
+        match (&**self.sequences, &mut *counters.meter()) {
             (_, None) => false,
             ([only], Some(meter)) => {
                 let Statistics { first_token_latency, prompt_time, .. } = only.statistics;
@@ -134,7 +134,7 @@ impl Step<'_> {
     fn meter_prompt(&self, began: bool) {
         let ([only], true) = (&**self.sequences, began) else { return };
         let Statistics { prompt_tokens, cached_tokens, prompt_time, first_token_latency, .. } = only.statistics;
-        if let (Some(_), Some(meter)) = (first_token_latency, &mut *self.model.pulse().meter()) {
+        if let (Some(_), Some(meter)) = (first_token_latency, &mut *self.model.counters().meter()) {
             meter.prompt(cached_tokens, prompt_tokens.saturating_sub(cached_tokens), prompt_time);
         }
     }
@@ -217,8 +217,8 @@ impl Step<'_> {
 
     /// Sets the threads for the batch. `generates` says that the batch holds no prompt tokens.
     fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
-        self.model.pulse().follow_processors();
-        let Some(pacer) = &*self.model.pulse().pacer() else {
+        self.model.counters().follow_processors();
+        let Some(pacer) = &*self.model.counters().pacer() else {
             return Ok(());
         };
         let one = pacer.threads();
@@ -232,7 +232,7 @@ impl Step<'_> {
 
     /// Records the time of a step that generated `tokens` tokens. The pacer may then change the threads.
     fn pace(&self, tokens: usize, took: Duration) {
-        let mut pacer = self.model.pulse().pacer();
+        let mut pacer = self.model.counters().pacer();
         let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took));
         drop(pacer);
         if let Some(change) = change {
@@ -384,13 +384,13 @@ fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch
     Ok(is_steady)
 }
 
-/// The reason why this context allows no drafts; `None` if it does.
-fn drafts_off(context: &Context) -> Option<DraftsOff> {
+/// The reason why this context allows no drafts; `None` if it allows them.
+fn drafts_off(context: &Context) -> Option<DraftingPaused> {
     let model = context.model();
     if (model.is_recurrent() || model.is_hybrid()) && context.n_rs_seq() == 0 {
-        Some(DraftsOff::Memory)
+        Some(DraftingPaused::Memory)
     } else if context.n_outputs_max() <= context.n_seq_max() {
-        Some(DraftsOff::NoRoom)
+        Some(DraftingPaused::NoRoom)
     } else {
         None
     }

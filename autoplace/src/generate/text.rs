@@ -11,7 +11,7 @@ pub(super) struct TextAssembler {
     /// Characters held back because a stop string may begin in them.
     held: String,
     stops: Vec<String>,
-    /// The stop string that came, by its place in `stops`.
+    /// Index in `stops` of the stop string that was found.
     stopped_by: Option<usize>,
 }
 
@@ -21,7 +21,7 @@ impl TextAssembler {
         Self { bytes: Vec::with_capacity(64), held: String::with_capacity(64), stops, stopped_by: None }
     }
 
-    /// The stop string that came, by the order in which they were given.
+    /// The index of the stop string that was found, in the order of the request.
     pub(super) fn stopped_by(&self) -> Option<usize> {
         self.stopped_by
     }

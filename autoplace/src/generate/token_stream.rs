@@ -6,9 +6,9 @@ use std::task::{Context, Poll, ready};
 use super::channel::{Receiver, block_on};
 use super::engine::Engine;
 use super::error::Error;
-use super::local::SessionHere;
+use super::local::LocalSession;
 use super::piece::{FinishReason, Message, Piece, Progress};
-use super::request::Generate;
+use super::request::GenerateRequest;
 use super::stats::{Replaced, Statistics};
 use crate::load::AbortHandle;
 use crate::plan::Plan;
@@ -16,9 +16,9 @@ use crate::plan::Plan;
 /// Text as it is generated: an iterator of pieces, each of whole characters. Dropping the stream cancels the generation
 /// within one token, or removes the request from an engine's queue.
 ///
-/// A stream of [`Generate::stream`] holds the model's context while it lives. Each `next` computes one token; the first
-/// computes the prompt. An [`Engine`] or a [worker](crate::Isolation::Process) computes ahead without waiting for the
-/// reader.
+/// A stream of [`GenerateRequest::stream`] holds the model's context while it lives. Each `next` computes one token;
+/// the first computes the prompt. An [`Engine`] or a [worker](crate::Isolation::Process) computes ahead without waiting
+/// for the reader.
 ///
 /// After the end or an error the iterator keeps returning `None`; [`finish_reason`](Self::finish_reason) gives the
 /// reason. After a [re-placement](Self::replace) that failed, the iterator keeps returning that error until another
@@ -34,12 +34,12 @@ pub struct TokenStream {
 #[derive(Debug)]
 pub(super) enum Source {
     /// A session on the reader's thread with this one text.
-    Here(Box<SessionHere>),
+    Local(Box<LocalSession>),
     /// Pieces from another thread or from a worker.
-    Elsewhere(Receiver<Message>),
+    Channel(Receiver<Message>),
 }
 
-impl Generate {
+impl GenerateRequest {
     /// Checks the request and returns the stream. The first `next` starts the computation; a worker starts at once.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Generate {
     /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
     /// died or cannot be started again.
     pub fn stream(self) -> Result<TokenStream, Error> {
-        if self.model.is_elsewhere() {
+        if self.model.is_in_worker() {
             let run = Engine::of_one_text(&self.model)?;
             let cache = self.spec.cache_prompt.unwrap_or(false);
             let mut stream = run.submit(self.cache_prompt(cache))?;
@@ -58,10 +58,10 @@ impl Generate {
             return Ok(stream);
         }
         let mut progress = self.spec.progress();
-        let mut session = SessionHere::open(&self.model)?;
+        let mut session = LocalSession::open(&self.model)?;
         let sequence = session.begin_once(self)?;
         progress.statistics = session.statistics(sequence).unwrap_or_default();
-        Ok(TokenStream::new(Source::Here(Box::new(session)), progress))
+        Ok(TokenStream::new(Source::Local(Box::new(session)), progress))
     }
 
     /// Generates the whole text. A text that `max_tokens` or a full context has cut can read like a whole one:
@@ -98,8 +98,8 @@ impl TokenStream {
     pub fn abort_handle(&self) -> AbortHandle {
         match (&self.source, &self.run) {
             (_, Some(run)) => run.abort_handle(),
-            (Source::Here(session), None) => session.abort_handle(),
-            (Source::Elsewhere(pieces), None) => pieces.canceller(),
+            (Source::Local(session), None) => session.abort_handle(),
+            (Source::Channel(pieces), None) => pieces.canceller(),
         }
     }
 
@@ -128,15 +128,15 @@ impl TokenStream {
     /// [`Engine::last_replaced`].
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.source {
-            Source::Here(session) => session.last_replaced(),
-            Source::Elsewhere(_) => None,
+            Source::Local(session) => session.last_replaced(),
+            Source::Channel(_) => None,
         }
     }
 
-    fn session(&mut self) -> Result<&mut SessionHere, Error> {
+    fn session(&mut self) -> Result<&mut LocalSession, Error> {
         match &mut self.source {
-            Source::Here(session) => Ok(session),
-            Source::Elsewhere(_) => Err(Error::Busy),
+            Source::Local(session) => Ok(session),
+            Source::Channel(_) => Err(Error::Busy),
         }
     }
 
@@ -163,15 +163,15 @@ impl TokenStream {
             return Poll::Ready(None);
         }
         let message = match &mut self.source {
-            Source::Here(session) => session.next_message(),
-            Source::Elsewhere(pieces) => match ready!(pieces.poll_next(context)) {
+            Source::Local(session) => session.next_message(),
+            Source::Channel(pieces) => match ready!(pieces.poll_next(context)) {
                 Some(message) => message,
                 None if pieces.is_cancelled() => Err(llama_sys::Error::Aborted.into()),
                 None => Err(Error::EngineEnded),
             },
         };
         let piece = self.progress.read(message);
-        if let (Some(Err(_)), Source::Here(session)) = (&piece, &self.source)
+        if let (Some(Err(_)), Source::Local(session)) = (&piece, &self.source)
             && !session.is_loaded()
         {
             // The text continues after a re-placement that succeeds.

@@ -14,7 +14,7 @@ use crate::profile::{AdapterError, ControlVector, Lora, ModelProfile};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Adapter {
-    /// The name that [requests](crate::generate::Generate::lora) use.
+    /// The name that [requests](crate::generate::GenerateRequest::lora) use.
     pub name: String,
     /// The path of its file.
     pub path: PathBuf,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::adapters::Adapter;
 use super::lease::{Folder, Leases};
 use super::progress::{LoadProgress, Progress};
-use super::recipe::{OnDifference, Recipe, Verify};
+use super::options::{OnDifference, LoadOptions, Verify};
 use super::{Error, Model, remote};
 use crate::machine::Machine;
 use crate::memory::companion::{CompanionRole, DraftOptions};
@@ -18,7 +18,7 @@ use crate::worker::Isolation;
 #[derive(Debug)]
 #[must_use = "nothing is loaded until `load` is called"]
 pub struct ModelBuilder {
-    recipe: Recipe,
+    options: LoadOptions,
     progress: Progress,
     isolation: Isolation,
     /// The hub that the file comes from, for a hub's model.
@@ -30,9 +30,9 @@ pub struct ModelBuilder {
 
 impl ModelBuilder {
     pub(super) fn new(path: &Path) -> Self {
-        let recipe = Recipe::of(path);
+        let options = LoadOptions::new(path);
         Self {
-            recipe,
+            options,
             progress: Progress::default(),
             isolation: Isolation::None,
             #[cfg(feature = "hub")]
@@ -44,17 +44,17 @@ impl ModelBuilder {
     /// Sets the whole request at once. Call this method first: after another setter, whose setting it would replace,
     /// the load fails with [`Error::Conflict`].
     pub fn request(mut self, request: Request) -> Self {
-        if self.recipe.request != Request::new() {
+        if self.options.request != Request::new() {
             self.conflict = Some("request");
         }
-        self.recipe.request = request;
+        self.options.request = request;
         self
     }
 
     /// Loads the model to embed texts instead of generating: see [`Request::embeddings`] and
     /// [`Model::embedder`](super::Model::embedder).
     pub fn embeddings(mut self, pooling: Pooling) -> Self {
-        self.recipe.request = self.recipe.request.embeddings(pooling);
+        self.options.request = self.options.request.embeddings(pooling);
         self
     }
 
@@ -62,15 +62,15 @@ impl ModelBuilder {
     /// Default: 512, or more where that makes prompts faster.
     #[doc(alias = "ubatch_size")]
     pub fn n_ubatch(mut self, tokens: u32) -> Self {
-        let n_batch = self.recipe.request.params.n_batch.max(tokens);
-        self.recipe.request = self.recipe.request.n_ubatch(tokens).n_batch(n_batch);
+        let n_batch = self.options.request.params.n_batch.max(tokens);
+        self.options.request = self.options.request.n_ubatch(tokens).n_batch(n_batch);
         self
     }
 
     /// Sets the scaling of positions, for a context longer than the model's training context: `|rope| rope.freq_scale =
     /// Some(0.25)`. Default: the model's own.
     pub fn rope(mut self, set: impl FnOnce(&mut Rope)) -> Self {
-        set(&mut self.recipe.request.params.rope);
+        set(&mut self.options.request.params.rope);
         self
     }
 
@@ -81,7 +81,7 @@ impl ModelBuilder {
         #[doc(alias = "num_ctx")]
         #[doc(alias = "context_length")]
         #[doc(alias = "max_seq_len")]
-        n_ctx(tokens: u32) recipe.request.context = plan::Context::Tokens(tokens);
+        n_ctx(tokens: u32) options.request.context = plan::Context::Tokens(tokens);
         /// Sets the number of sequences that run at once, and the tokens of each. An
         /// [`Engine`](crate::generate::Engine) computes one request per sequence. Default: one sequence with the whole
         /// context.
@@ -89,122 +89,122 @@ impl ModelBuilder {
         #[doc(alias = "n_seq_max")]
         #[doc(alias = "num_parallel")]
         parallel(sequences: u32, tokens_each: u32)
-            recipe.request.params.n_seq_max = sequences,
-            recipe.request.context = plan::Context::Tokens(sequences.saturating_mul(tokens_each));
+            options.request.params.n_seq_max = sequences,
+            options.request.context = plan::Context::Tokens(sequences.saturating_mul(tokens_each));
         /// Sets a policy for the tokens of context, such as the model's training context or the longest that costs no
         /// layer. [`n_ctx`](Self::n_ctx) sets a number.
-        context(context: plan::Context) recipe.request.context = context;
+        context(context: plan::Context) options.request.context = context;
         /// Sets the prompt and reply lengths to optimise for. Default: [`plan::Workload::typical`] of the context.
-        workload(workload: plan::Workload) recipe.request.workload = Some(workload);
+        workload(workload: plan::Workload) options.request.workload = Some(workload);
         /// Sets the type of the keys in the cache. Default: F16.
         #[doc(alias = "cache_type")]
         #[doc(alias = "cache_type_k")]
         #[doc(alias = "kv_cache_type")]
         #[doc(alias = "cache_quantization")]
-        type_k(keys: KvType) recipe.request.params.type_k = keys;
+        type_k(keys: KvType) options.request.params.type_k = keys;
         /// Sets the type of the values in the cache. Default: F16.
         #[doc(alias = "cache_type")]
         #[doc(alias = "cache_type_v")]
-        type_v(values: KvType) recipe.request.params.type_v = values;
+        type_v(values: KvType) options.request.params.type_v = values;
         /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) takes
         /// `Q8_0` where the gain in speed is worth the loss in quality, and the plan's notes report the gain. Default:
         /// fixed.
-        kv_cache(types: plan::KvCache) recipe.request.kv_cache = types;
+        kv_cache(types: plan::KvCache) options.request.kv_cache = types;
         /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves those of all layers to the
         /// host where that is faster. Default: as [`offload_kqv`](Self::offload_kqv) says.
-        kv_place(place: plan::KvPlace) recipe.request.kv_place = place;
+        kv_place(place: plan::KvPlace) options.request.kv_place = place;
         /// Sets the minimum number of tokens per computation, for plans where fewer than 512 (or
         /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: no fewer.
-        min_ubatch(tokens: u32) recipe.request.min_ubatch = Some(tokens);
+        min_ubatch(tokens: u32) options.request.min_ubatch = Some(tokens);
         /// Sets whether attention is fused. Default: fused if every device with a layer supports it.
         #[doc(alias = "flash_attention")]
-        flash_attn(flash_attn: FlashAttention) recipe.request.params.flash_attn = flash_attn;
+        flash_attn(flash_attn: FlashAttention) options.request.params.flash_attn = flash_attn;
         /// Sets whether all sequences share one cache instead of one part each. Default: no.
-        kv_unified(unified: bool) recipe.request.params.kv_unified = unified;
+        kv_unified(unified: bool) options.request.params.kv_unified = unified;
         /// Sets whether keys and values lie with their layers; `false` keeps all of them on the host. Default: yes.
-        offload_kqv(offload: bool) recipe.request.params.offload_kqv = offload;
+        offload_kqv(offload: bool) options.request.params.offload_kqv = offload;
         /// Sets whether a GPU computes long prompts with the host's weights. Default: yes.
-        op_offload(offload: bool) recipe.request.params.op_offload = offload;
+        op_offload(offload: bool) options.request.params.op_offload = offload;
         /// Sets whether the file is mapped, where every device supports it, or read. Default: mapped. Truncating a
         /// mapped file ends the process that maps it; with [`isolation`](Self::isolation), that is a worker.
         #[doc(alias = "use_mmap")]
         #[doc(alias = "no_mmap")]
-        mmap(map: bool) recipe.request.params.mmap = map;
+        mmap(map: bool) options.request.params.mmap = map;
         /// Sets whether the CPU may rearrange weights for its instruction set. Default: yes.
-        repack(repack: bool) recipe.request.params.repack = repack;
+        repack(repack: bool) options.request.params.repack = repack;
         /// Sets whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs. A
         /// window takes a fraction of the bytes; a text that goes back further than the window is computed again.
-        swa_full(full: bool) recipe.request.params.swa_full = full;
+        swa_full(full: bool) options.request.params.swa_full = full;
         /// Sets the maximum number of tokens per call of llama.cpp. Default: 2048.
         #[doc(alias = "batch_size")]
         #[doc(alias = "num_batch")]
-        n_batch(tokens: u32) recipe.request.params.n_batch = tokens;
+        n_batch(tokens: u32) options.request.params.n_batch = tokens;
         /// Loads a small draft model of the same vocabulary beside this one
         /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). It is planned, placed and released
         /// together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
-        draft(path: impl Into<PathBuf>) recipe.draft = Some(path.into());
+        draft(path: impl Into<PathBuf>) options.draft = Some(path.into());
         /// Sets all options of the draft at once.
-        draft_options(options: DraftOptions) recipe.draft_options = options;
+        draft_options(options: DraftOptions) options.draft_options = options;
         /// Sets the types of the draft's keys and values. Default: F16, whatever the model's types are.
         draft_kv_types(keys: KvType, values: KvType)
-            recipe.draft_options.type_k = Some(keys), recipe.draft_options.type_v = Some(values);
+            options.draft_options.type_k = Some(keys), options.draft_options.type_v = Some(values);
         /// Sets the number of the draft's layers on its GPU, including the output layer; 0 keeps the draft on the host.
         /// A load fails if no GPU has room for them. Default: all, or the host if no GPU has room for all.
-        draft_n_gpu_layers(layers: u32) recipe.draft_options.n_gpu_layers = Some(layers);
+        draft_n_gpu_layers(layers: u32) options.draft_options.n_gpu_layers = Some(layers);
         /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or its own, or
         /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: where it costs the model
         /// least.
-        draft_device(device: impl Into<String>) recipe.draft_options.device = Some(device.into());
+        draft_device(device: impl Into<String>) options.draft_options.device = Some(device.into());
         /// Loads the model's own block for multi-token prediction, with a context for it
         /// ([`Speculation::Mtp`](crate::generate::Speculation::Mtp)). [`draft_max`](Self::draft_max) then defaults to
         /// 3. Default: no. Prompts take about one more layer's time.
         ///
         /// A file without a usable block is refused ([`Error::Mtp`]). So is a context for embeddings, or one with
         /// several sequences of recurrent states ([`plan::Error::Mtp`]).
-        mtp(load: bool) recipe.mtp = load;
-        /// Sets the maximum number of tokens per [draft](crate::generate::Generate::speculate) and sequence. Default:
-        /// none.
-        draft_max(tokens: u32) recipe.request.draft_max = tokens;
+        mtp(load: bool) options.mtp = load;
+        /// Sets the maximum number of tokens per [draft](crate::generate::GenerateRequest::speculate) and sequence.
+        /// Default: none.
+        draft_max(tokens: u32) options.request.draft_max = tokens;
         /// Sets whether a model larger than all memory may be loaded: see
         /// [`Request::allow_paging`](crate::plan::Request::allow_paging). Default: no.
-        allow_paging(allow: bool) recipe.request.allow_paging = allow;
+        allow_paging(allow: bool) options.request.allow_paging = allow;
         /// Sets the memory that stays free on each GPU.
-        headroom(headroom: Headroom) recipe.request.headroom = headroom;
+        headroom(headroom: Headroom) options.request.headroom = headroom;
         /// Sets the number of layers on GPUs, including the output layer. A plain number is an upper bound.
         /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] fail if they do not fit. Default: all layers that are safe.
         #[doc(alias = "ngl")]
         #[doc(alias = "num_gpu")]
         #[doc(alias = "gpu_layers")]
-        n_gpu_layers(layers: impl Into<GpuLayers>) recipe.request.gpu_layers = layers.into();
+        n_gpu_layers(layers: impl Into<GpuLayers>) options.request.gpu_layers = layers.into();
         /// Sets the threads of the CPU. Default: one per physical core that this process may use. For generation, at
         /// most four if all layers are on GPUs, and fewer if they turn out to be faster, for example beside other busy
         /// programs.
         #[doc(alias = "num_thread")]
         #[doc(alias = "threads")]
-        n_threads(threads: u32) recipe.threads = Some(threads);
+        n_threads(threads: u32) options.threads = Some(threads);
         /// Sets the threads for prompts. Default: [`n_threads`](Self::n_threads), or one per physical core.
-        n_threads_batch(threads: u32) recipe.threads_batch = Some(threads);
+        n_threads_batch(threads: u32) options.threads_batch = Some(threads);
         /// Sets the maximum bytes of host memory for checkpoints. Default: 1 GiB; 0 keeps none.
         ///
         /// For a model with sliding windows (`swa_full` off) or a recurrent state, a checkpoint saves the state near
         /// the end of each prompt, so that a conversation with rewritten earlier turns can continue from there. The
         /// least recently used checkpoints are evicted first. Plans do not count checkpoints: one is saved only while
         /// the host has its bytes free beyond the plan's margin.
-        checkpoints(bytes: u64) recipe.checkpoints = bytes;
+        checkpoints(bytes: u64) options.checkpoints = bytes;
         /// Adds a LoRA adapter, named after its file: `style` for `style.gguf`, `style-2` for a second one of that
-        /// name. `scale` applies to texts that do not [choose their own adapters](crate::generate::Generate::lora); 0.0
-        /// leaves the adapter out. Each call adds one.
-        lora(path: impl Into<PathBuf>, scale: f32) recipe.adapters.add(path.into(), scale);
+        /// name. `scale` applies to texts that do not [choose their own
+        /// adapters](crate::generate::GenerateRequest::lora); 0.0 leaves the adapter out. Each call adds one.
+        lora(path: impl Into<PathBuf>, scale: f32) options.adapters.add(path.into(), scale);
         /// Adds a LoRA adapter under the given name.
         lora_named(name: impl Into<String>, path: impl Into<PathBuf>, scale: f32)
-            recipe.adapters.lora.push(Adapter { name: name.into(), path: path.into(), scale });
+            options.adapters.lora.push(Adapter { name: name.into(), path: path.into(), scale });
         /// Adds a control vector, multiplied by `scale`, to the outputs of the model's layers in all texts. Each call
         /// adds one; their sum is applied.
         control_vector(path: impl Into<PathBuf>, scale: f32)
-            recipe.adapters.control_vectors.push((path.into(), scale));
+            options.adapters.control_vectors.push((path.into(), scale));
         /// Sets the first and last layer for control vectors, counted from 0. Layer 0 never gets one. Default: all
         /// other layers.
-        control_vector_layers(layers: RangeInclusive<u32>) recipe.adapters.control_layers = Some(layers.into_inner());
+        control_vector_layers(layers: RangeInclusive<u32>) options.adapters.control_layers = Some(layers.into_inner());
         /// Sets a callback for the progress of the load: its [stage](LoadProgress::stage), and the share of the weights
         /// that is loaded. Returning `false` cancels the load. The first call comes at once, before the load plans. The
         /// warm-up calls it before each batch. A further attempt starts with a plan again.
@@ -217,24 +217,24 @@ impl ModelBuilder {
         /// ```
         progress(callback: impl FnMut(LoadProgress) -> bool + Send + 'static) progress = Progress::new(callback);
         /// Sets how far the load computes to verify itself. Default: [`Verify::Quick`].
-        verify(verify: Verify) recipe.verify = verify;
+        verify(verify: Verify) options.verify = verify;
         /// Sets the reaction to a load that took more of a GPU than its plan left. Default: [`OnDifference::BackOff`].
-        on_difference(action: OnDifference) recipe.on_difference = action;
+        on_difference(action: OnDifference) options.on_difference = action;
         /// Sets the maximum number of attempts when memory runs short, each with a plan for the memory that is then
         /// free. Default: 4; 1 never plans again, and 0 counts as 1.
-        attempts(n: u32) recipe.attempts = n.max(1);
+        attempts(n: u32) options.attempts = n.max(1);
         /// Keeps measurements of GPUs, including [simulated](llama_sys::sim) ones, in this folder instead of the user's
         /// cache folder: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
-        headroom_folder(folder: impl Into<PathBuf>) recipe.learn = Folder::At(folder.into());
+        headroom_folder(folder: impl Into<PathBuf>) options.learn = Folder::At(folder.into());
         /// Keeps no measurements of GPUs.
-        without_learning() recipe.learn = Folder::Nowhere;
+        without_learning() options.learn = Folder::Nowhere;
         /// Sets where loads of this user coordinate their use of GPUs, and how long this load waits for others.
         /// Default: [`Leases::user`].
-        leases(leases: Leases) recipe.leases = leases;
+        leases(leases: Leases) options.leases = leases;
         /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. Its free bytes are
         /// trusted at the first attempt; later attempts count at most the bytes that each GPU reports. Its GPUs must be
         /// devices of this process.
-        machine(machine: Machine) recipe.machine = Some(machine);
+        machine(machine: Machine) options.machine = Some(machine);
         /// Also uses the devices of another machine. Its rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
         /// version) listens at `endpoint`, `host:port`. Each call adds a machine. Needs the feature `rpc`.
         ///
@@ -244,20 +244,20 @@ impl ModelBuilder {
         /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection the
         /// worker has [died](crate::worker::Error::Died). With [`OnDeath::Resume`](crate::worker::OnDeath) the model is
         /// placed again without the lost server, and the text continues.
-        rpc(endpoint: impl Into<String>) recipe.servers.endpoints.push(endpoint.into());
+        rpc(endpoint: impl Into<String>) options.servers.endpoints.push(endpoint.into());
         /// Lets [`rpc`](Self::rpc) connect to other machines. The protocol has neither authentication nor encryption:
         /// anybody on the network can read the texts, and can run code on the servers. A server behind a tunnel
         /// (docs/rpc.md) is local and does not need this setting.
-        rpc_trusted_network(trusted: bool) recipe.servers.trusted = trusted;
+        rpc_trusted_network(trusted: bool) options.servers.trusted = trusted;
         /// Follows a saved plan exactly instead of making one. [`SavedPlan::read`] reads a plan that `autoplace plan
         /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's
         /// own account. The load fails with [`Error::Conflict`] beside other settings of the plan (context, layers,
         /// headroom), and beside a [`draft`](Self::draft) or [`mtp`](Self::mtp) that the plan lacks.
-        follow(saved: SavedPlan) recipe.saved = Some(Box::new(saved)), recipe.replan = false;
+        follow(saved: SavedPlan) options.saved = Some(Box::new(saved)), options.replan = false;
         /// Follows a saved plan where it still fits. If the machine has changed, or the plan turns out not to fit, the
         /// saved request is planned again, and the notes of the new plan list the changes. A plan that leaves room for
         /// an mmproj is refused, because its file is unknown here.
-        follow_or_replan(saved: SavedPlan) recipe.saved = Some(Box::new(saved)), recipe.replan = true;
+        follow_or_replan(saved: SavedPlan) options.saved = Some(Box::new(saved)), options.replan = true;
         /// Sets where the model runs. Default: in this process.
         ///
         /// In a [worker](Isolation::Process) the model generates as it does here, and a crash of llama.cpp becomes an
@@ -277,10 +277,10 @@ impl ModelBuilder {
     /// model, or does not fit the present machine; for a hub's model [`Error::NotFetched`], `Error::Hub`, and without
     /// the feature `hub` [`Error::NoHub`].
     pub fn plan(&self) -> Result<Plan, Error> {
-        let recipe = self.recipe()?;
-        match recipe.servers.isolation(self.isolation.clone())? {
-            Isolation::Process(process) if !recipe.servers.endpoints.is_empty() => remote::plan_in(&process, recipe),
-            _ => recipe.only_plan(),
+        let options = self.options()?;
+        match options.servers.isolation(self.isolation.clone())? {
+            Isolation::Process(process) if !options.servers.endpoints.is_empty() => remote::plan_in(&process, options),
+            _ => options.only_plan(),
         }
     }
 
@@ -316,38 +316,38 @@ impl ModelBuilder {
     /// llama.cpp: the file's data is damaged, or the progress callback cancelled. [`Error::Worker`] if the worker
     /// cannot start, or dies.
     pub fn load(self) -> Result<Model, Error> {
-        let recipe = self.recipe()?;
-        match recipe.servers.isolation(self.isolation)? {
-            Isolation::None => recipe.load(self.progress),
-            Isolation::Process(process) => recipe.load_in(process, &self.progress),
+        let options = self.options()?;
+        match options.servers.isolation(self.isolation)? {
+            Isolation::None => options.load(self.progress),
+            Isolation::Process(process) => options.load_in(process, &self.progress),
         }
     }
 
     /// The options with a hub's name resolved to a file. A saved plan also brings its request.
-    fn recipe(&self) -> Result<Recipe, Error> {
-        let mut recipe = self.recipe.clone();
+    fn options(&self) -> Result<LoadOptions, Error> {
+        let mut options = self.options.clone();
         let is_late = |plan: &Plan| {
-            recipe.request != Request::new()
-                || (recipe.mtp && !plan.context.mtp)
-                || (recipe.draft.is_some() && !plan.companions.iter().any(|one| one.role == CompanionRole::Draft))
-                || recipe.draft_options != DraftOptions::default()
+            options.request != Request::new()
+                || (options.mtp && !plan.context.mtp)
+                || (options.draft.is_some() && !plan.companions.iter().any(|one| one.role == CompanionRole::Draft))
+                || options.draft_options != DraftOptions::default()
         };
-        let is_late = recipe.saved.as_ref().is_some_and(|saved| is_late(&saved.plan));
+        let is_late = options.saved.as_ref().is_some_and(|saved| is_late(&saved.plan));
         if let Some(late) = self.conflict.or(is_late.then_some("follow")) {
             return Err(Error::Conflict { late: late.to_owned() });
         }
-        if let Some(saved) = &recipe.saved {
+        if let Some(saved) = &options.saved {
             saved.check()?;
-            (recipe.request, recipe.mtp) = (saved.request.clone(), saved.plan.context.mtp);
+            (options.request, options.mtp) = (saved.request.clone(), saved.plan.context.mtp);
             if let Some(draft) = saved.plan.companions.iter().find(|one| one.role == CompanionRole::Draft) {
-                recipe.draft_options = draft.draft.clone();
+                options.draft_options = draft.draft.clone();
             }
         }
         #[cfg(feature = "hub")]
-        self.source.place(&mut recipe, &self.isolation)?;
-        if let Some(name) = recipe.hub_name() {
+        self.source.place(&mut options, &self.isolation)?;
+        if let Some(name) = options.hub_name() {
             return Err(Error::NoHub { name: name.to_owned() });
         }
-        Ok(recipe)
+        Ok(options)
     }
 }

@@ -11,9 +11,9 @@ use super::draft::{Drafts, Heads};
 use super::error::Stage;
 use super::headroom::Reading;
 use super::in_use::UseMeter;
+use super::options::{LoadOptions, OnDifference};
 use super::placed::{Placed, Prepared};
 use super::progress::Progress;
-use super::recipe::{OnDifference, Recipe};
 use super::slot::Native;
 use super::threads::Threads;
 use super::warm_up::warm_up;
@@ -39,7 +39,7 @@ pub(super) struct Failure {
     pub(super) error: Error,
 }
 
-impl Recipe {
+impl LoadOptions {
     /// Carries a plan out: checks that it still fits, loads, creates the context, warms up. The caller judges the
     /// memory taken.
     pub(super) fn carry_out(

@@ -39,7 +39,7 @@ pub fn check(header: &Header) -> Result<(), Error> {
 pub fn check_vocabulary(header: &Header) -> Result<(), Error> {
     // A vocabulary is refused only if the whole list fails, not just its beginning.
     if let Err(error) = vocabulary(header, SHOWN) {
-        tracing::debug!(%error, "the whole vocabulary is looked at");
+        tracing::debug!(%error, "checking the whole vocabulary");
         vocabulary(header, u64::MAX)?;
     }
     if let Some((first, second)) = header.repeated_token()? {
@@ -47,7 +47,7 @@ pub fn check_vocabulary(header: &Header) -> Result<(), Error> {
             file: header.path().display().to_string(),
             key: "tokenizer.ggml.tokens".to_owned(),
             value: format!("a list whose tokens {first} and {second} are the same"),
-            limit: "llama.cpp takes no token twice (llama-vocab.cpp, `load`)".to_owned(),
+            limit: "llama.cpp refuses duplicate tokens (llama-vocab.cpp, `load`)".to_owned(),
         }));
     }
     Ok(())

@@ -36,7 +36,7 @@ mod linux {
     /// Bytes per read call.
     const READ: usize = 256 << 10;
     /// No further stretch begins after this time.
-    const LONGEST: Duration = Duration::from_millis(300);
+    const MAX_TIME: Duration = Duration::from_millis(300);
     /// No disk is faster than this, so a higher rate means that the parts were in memory.
     const MEMORY: u64 = 30_000_000_000;
 
@@ -56,7 +56,7 @@ mod linux {
             }
             took += clock.elapsed();
             bytes += STRETCH;
-            if took > LONGEST {
+            if took > MAX_TIME {
                 break;
             }
         }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use llama_sys::{Context, ContextParams, Device, ModelParams, Token};
 
 use super::carry_out::{Failure, Loaded};
+use super::ceilings;
 use super::devices::{by_name, free, of_plan};
 use super::error::Stage;
+use super::options::{LoadOptions, OnDifference, Verify};
 use super::placed::Prepared;
 use super::progress::Progress;
-use super::recipe::{OnDifference, Recipe, Verify};
-use super::taught;
 use super::warm_up::warm_up;
 use super::{Error, native};
 use crate::gguf::Header;
@@ -23,7 +23,7 @@ use crate::memory::companion::CompanionRole;
 use crate::memory::{self, Companion, Footprint};
 use crate::plan::{self, Plan, PlannedCompanion};
 
-impl Recipe {
+impl LoadOptions {
     /// Loads the draft model, if one was requested. A plan without a draft model has no room for it.
     pub(super) fn add_draft(
         &self,
@@ -34,7 +34,7 @@ impl Recipe {
         let Some(path) = &self.draft else { return Ok(loaded) };
         let plan = &prepared.plan;
         let Some(planned) = plan.companions.iter().find(|one| one.role == CompanionRole::Draft) else {
-            tracing::warn!("the plan leaves no room for the draft, which is not loaded");
+            tracing::warn!("the plan leaves no room for the draft model, so it is not loaded");
             return Ok(loaded);
         };
         let gpus = of_plan(plan).map_err(Failure::at(Stage::Check))?;
@@ -106,11 +106,11 @@ impl Recipe {
         let device = device.as_deref().unwrap_or_default();
         // A GPU without a layer of the main model leaves all of its free memory to the draft model.
         let own = (bytes.gpu.total().saturating_add(bytes.gpu_uncertainty), u64::MAX);
-        let (left, headroom) = taught::gpu(plan, device).map_or(own, |gpu| (gpu.companions, gpu.headroom.total()));
+        let (left, headroom) = ceilings::gpu(plan, device).map_or(own, |gpu| (gpu.companions, gpu.headroom.total()));
         let difference = taken.saturating_sub(left.saturating_add(headroom));
         if difference == 0 || self.on_difference == OnDifference::Accept {
             let (taken, left) = (Bytes(taken), Bytes(left));
-            return Ok(format!("{draft} ({role}) is on {name}: it took {taken}, and {left} were left for it"));
+            return Ok(format!("{draft} ({role}) is on {name}: it took {taken} of the {left} planned for it"));
         }
         Err(Failure::at(Stage::Verify)(Error::Difference {
             device: device.to_owned(),

@@ -20,31 +20,31 @@ pub enum Error {
     #[error("{name}: {file} is not in the cache: `ModelBuilder::fetch(true)` fetches its {}", Bytes(*.bytes))]
     NotFetched { name: String, file: String, bytes: u64 },
     /// The file does not exist, and a hub's model needs the feature `hub`.
-    #[error("{name} is no file: a model of a hub needs autoplace's feature `hub`")]
+    #[error("{name} is not a file: a hub's model needs autoplace's feature `hub`")]
     NoHub { name: String },
     /// A setting would have silently replaced others.
-    #[error("`{late}` would replace settings of the load that were made apart from it: say them in one place")]
+    #[error("`{late}` would replace earlier settings of the load: set them in one place")]
     Conflict { late: String },
     /// An rpc-server is on another machine, and the network was not declared trusted.
     #[error(
-        "the rpc-server {endpoint} is not on this machine, and its protocol knows no authentication and no encryption: \
-         reach it through a tunnel, or say `rpc_trusted_network` (`--rpc-trusted-network`)"
+        "the rpc-server {endpoint} is not on this machine, and its protocol has no authentication and no encryption: \
+         reach it through a tunnel, or set `rpc_trusted_network` (`--rpc-trusted-network`)"
     )]
     UntrustedNetwork { endpoint: String },
     /// This process lacks a device of the plan.
-    #[error("the plan uses the device {device}, which this process does not have: {}", list(present))]
+    #[error("the plan uses the device {device}, which this process lacks: {}", list(present))]
     DeviceGone { device: String, present: Vec<String> },
     /// Another process took memory between plan and load. A new plan will be smaller. In bytes: the plan's footprint on
     /// the device without headroom, and the bytes free now.
     #[error(
-        "{name} ({device}) has {} free, and the plan takes {} of it: its memory was taken since the plan was made",
+        "{name} ({device}) has {} free, but the plan needs {} of it: another program took its memory after the plan was made",
         Bytes(*.free), Bytes(*.needed)
     )]
     OutOfMemory { device: String, name: String, needed: u64, free: u64 },
     /// The load took more of a GPU than its plan left, and no smaller plan was to be tried. In bytes; `difference` is
     /// the excess over footprint and headroom.
     #[error(
-        "the load took {} of {name} ({device}), where its plan takes {} and leaves {} free: {} more than both",
+        "the load took {} of {name} ({device}), but its plan takes {} and leaves {} free: {} more than both",
         Bytes(*.taken), Bytes(*.planned), Bytes(*.headroom), Bytes(*.difference)
     )]
     Difference { device: String, name: String, planned: u64, headroom: u64, taken: u64, difference: u64 },
@@ -52,7 +52,7 @@ pub enum Error {
     #[error("no attempt to load the model found enough memory: {}", attempt_list(attempts))]
     AllAttempts {
         attempts: Vec<Attempt>,
-        #[serde(with = "super::crossing")]
+        #[serde(with = "super::ipc_error")]
         source: Box<Error>,
     },
     /// The model's one context is in use: try before the stream begins, or after it is dropped.
@@ -63,8 +63,8 @@ pub enum Error {
     Embeds,
     /// The request wants the model's own pooling, and the model has none: each token would get its own vector.
     #[error(
-        "{model} does not say how the vectors of a text's tokens become one (`pooling_type`): choose `Pooling::Mean`, \
-         `Cls` or `Last` as its makers do, or `Pooling::None` for a vector of each token"
+        "{model} does not define how the vectors of a text's tokens become one (`pooling_type`): choose `Pooling::Mean`, \
+         `Cls` or `Last` as its authors do, or `Pooling::None` for one vector per token"
     )]
     NoPooling { model: String },
     /// The request wants a reranker, and the file has no classification head to compute its scores.
@@ -76,7 +76,7 @@ pub enum Error {
     /// The native model is still held elsewhere (by a clone, a context, a vocabulary or a sampler), so its memory
     /// cannot become free and the model cannot be re-placed.
     #[error(
-        "the model underneath is held {holders} times elsewhere: drop what `Model::native` gave, and what was made of it, first"
+        "the native model is held {holders} times elsewhere: first drop everything from `Model::native`, and all objects created with it"
     )]
     NativeHeld { holders: usize },
     /// A re-placement failed and left the model unloaded: re-place it again.
@@ -140,7 +140,7 @@ pub enum Stage {
     #[error("while loading")]
     Weights,
     /// Creating the context with its cache and compute buffers.
-    #[error("while making the context")]
+    #[error("while creating the context")]
     Context,
     /// Reserving further buffers, and computing for the first time.
     #[error("while warming up")]
@@ -208,7 +208,7 @@ pub struct AttemptFailure {
 
 impl Attempt {
     /// An attempt to follow this plan.
-    pub(super) fn of(plan: &Plan, failure: Option<AttemptFailure>) -> Self {
+    pub(super) fn new(plan: &Plan, failure: Option<AttemptFailure>) -> Self {
         Self { n_gpu_layers: plan.n_gpu_layers, layers: plan.layers(), failure }
     }
 
@@ -242,7 +242,7 @@ fn attempt_list(attempts: &[Attempt]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::crossing::Failed;
+    use crate::load::ipc_error::Failed;
 
     fn bytes_of(value: &impl Serialize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_without_a_type_arrives_with_its_kind_and_words_after_the_attempts_before_it() {
+    fn an_untyped_error_arrives_with_its_kind_and_message_after_the_earlier_attempts() {
         let error = Error::AllAttempts {
             attempts: vec![Attempt::unplanned(Error::Busy.to_string())],
             source: Box::new(Error::from(gguf::Error::NotAFile { path: "model.gguf".into() })),

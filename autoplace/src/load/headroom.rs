@@ -8,9 +8,9 @@ use llama_sys::Device;
 
 use super::devices::{build_name, free, gpu_of, is_simulated};
 use super::lease::Folder;
+use super::options::Verify;
 use super::placed::Prepared;
-use super::recipe::Verify;
-use super::report::{Doubt, GpuReport};
+use super::report::{GpuReport, NotLearnedReason};
 use super::warm_up::WarmedUp;
 use crate::lock;
 use crate::machine::{Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
@@ -29,17 +29,17 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
         let footprints = [&run.at_first, &run.reserved, &run.allocated];
         let [at_first, reserved, allocated] = footprints.map(|it| it.gpus.get(index).copied());
         let [loaded, used] = [&run.loaded, &run.used].map(|it| it.get(index).copied().flatten());
-        let doubt = gpu.and_then(|gpu| {
+        let unreliable = gpu.and_then(|gpu| {
             let card = cards.iter().find(|card| card.gpu.pci_id == gpu.pci_id);
-            doubt(gpu, card.and_then(|card| card.gpu.processes.as_deref()))
+            unreliable(gpu, card.and_then(|card| card.gpu.processes.as_deref()))
         });
-        let learned = match (doubt, gpu) {
-            (Some(doubt), _) => Err(doubt),
-            _ if run.warm_up.verify == Verify::Off => Err(Doubt::NotComputed),
-            _ if run.warm_up.skipped.is_some() => Err(Doubt::NotGenerative),
-            _ if !before.is_first => Err(Doubt::NotFirst),
-            _ if placement.layers < 2 => Err(Doubt::OneLayer),
-            (None, None) => Err(Doubt::NotReported),
+        let learned = match (unreliable, gpu) {
+            (Some(unreliable), _) => Err(unreliable),
+            _ if run.warm_up.verify == Verify::Off => Err(NotLearnedReason::NotComputed),
+            _ if run.warm_up.skipped.is_some() => Err(NotLearnedReason::NotGenerative),
+            _ if !before.is_first => Err(NotLearnedReason::NotFirst),
+            _ if placement.layers < 2 => Err(NotLearnedReason::OneLayer),
+            (None, None) => Err(NotLearnedReason::NotReported),
             (None, Some(gpu)) => {
                 let work = if index == last { &work.with_output } else { &work.blocks };
                 let [reserved, allocated] = [reserved, allocated].map(|it| it.map(|it| it.total()));
@@ -62,7 +62,8 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
             before: before.free,
             loaded,
             used,
-            doubt: doubt.or((before.free.is_none() || used.is_none()).then_some(Doubt::NotReported)),
+            unreliable: unreliable
+                .or((before.free.is_none() || used.is_none()).then_some(NotLearnedReason::NotReported)),
             learned,
         }
     });
@@ -70,7 +71,12 @@ pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedU
 }
 
 /// The bytes of driver and pools on a GPU with this workload, from its [readings](of_readings).
-fn learned(gpu: &Gpu, work: &PeakSizes, wsl: bool, readings: [Option<u64>; 5]) -> Result<LearnedHeadroom, Doubt> {
+fn learned(
+    gpu: &Gpu,
+    work: &PeakSizes,
+    wsl: bool,
+    readings: [Option<u64>; 5],
+) -> Result<LearnedHeadroom, NotLearnedReason> {
     let mut unknown = gpu.clone();
     unknown.learned = None;
     let table = Headroom::Tight.of_gpu(&unknown, work, 0, wsl);
@@ -96,7 +102,7 @@ fn keep(gpu: &Gpu, learned: LearnedHeadroom, learn: &Folder) {
 const JITTER: u64 = mib(64);
 
 /// A multiple of the table of known drivers and pools above which another program must have taken the memory.
-const MOST_OF_TABLE: u64 = 4;
+const MAX_OF_TABLE: u64 = 4;
 
 /// A reading of a device before a load.
 #[derive(Debug)]
@@ -121,7 +127,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn of(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
+    pub(super) fn new(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let mut without_output = *sizes;
         without_output.n_outputs = 0;
         Self { blocks: PeakSizes::new(profile, &without_output), with_output: PeakSizes::new(profile, sizes) }
@@ -137,16 +143,16 @@ fn is_first(device: &Device) -> bool {
 }
 
 /// The reason why this GPU cannot be measured, whatever its readings. `programs` are those on it now.
-fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
+fn unreliable(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<NotLearnedReason> {
     match gpu.kind {
-        GpuKind::Remote => Some(Doubt::Remote),
-        GpuKind::Integrated => Some(Doubt::SharedMemory),
+        GpuKind::Remote => Some(NotLearnedReason::Remote),
+        GpuKind::Integrated => Some(NotLearnedReason::SharedMemory),
         GpuKind::Discrete => {
             let (before, now) = (gpu.processes.as_deref()?, programs?);
             let all_in = |some: &[GpuProcess], others: &[GpuProcess]| {
                 some.iter().all(|one| others.iter().any(|it| (it.pid, it.bytes) == (one.pid, one.bytes)))
             };
-            (!all_in(before, now) || !all_in(now, before)).then_some(Doubt::OtherPrograms)
+            (!all_in(before, now) || !all_in(now, before)).then_some(NotLearnedReason::OtherPrograms)
         }
     }
 }
@@ -154,27 +160,27 @@ fn doubt(gpu: &Gpu, programs: Option<&[GpuProcess]>) -> Option<Doubt> {
 /// The bytes of driver and pools, unless something else has changed the readings. The readings are: free before the
 /// load, free after all was reserved, free after the warm-up, allocated at the second point, allocated at the third.
 /// `table` is the most that drivers and pools are known to take.
-fn of_readings(readings: [Option<u64>; 5], work: &PeakSizes, table: u64) -> Result<LearnedHeadroom, Doubt> {
+fn of_readings(readings: [Option<u64>; 5], work: &PeakSizes, table: u64) -> Result<LearnedHeadroom, NotLearnedReason> {
     let [Some(before), Some(loaded), Some(used), Some(reserved), Some(allocated)] = readings else {
-        return Err(Doubt::NotReported);
+        return Err(NotLearnedReason::NotReported);
     };
     let expected = before.saturating_sub(reserved);
     let driver = expected.saturating_sub(loaded);
     let growth = loaded.saturating_sub(used).saturating_sub(allocated.saturating_sub(reserved));
-    let most = table.saturating_mul(MOST_OF_TABLE).saturating_add(JITTER);
+    let most = table.saturating_mul(MAX_OF_TABLE).saturating_add(JITTER);
     let is_ours = loaded <= expected.saturating_add(JITTER)
         && used <= loaded.saturating_add(JITTER)
         && driver.max(growth) <= most;
     if !is_ours {
-        return Err(Doubt::Disturbed);
+        return Err(NotLearnedReason::Disturbed);
     }
     Ok(LearnedHeadroom::new(driver, growth).work(work.activations, work.decoded_matrix))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{doubt, of_readings};
-    use crate::load::Doubt;
+    use super::{of_readings, unreliable};
+    use crate::load::NotLearnedReason;
     use crate::machine::{Gpu, GpuKind, GpuProcess, mib};
     use crate::memory::PeakSizes;
 
@@ -185,8 +191,8 @@ mod tests {
 
     #[test]
     fn the_driver_is_what_the_load_took_beside_its_buffers_and_growth_what_came_after() {
-        let disturbed = Err(Doubt::Disturbed);
-        let missing = Err(Doubt::NotReported);
+        let disturbed = Err(NotLearnedReason::Disturbed);
+        let missing = Err(NotLearnedReason::NotReported);
         let most = 4 * 100 + 64;
         // MiB before, loaded, used, reserved, allocated; then driver and growth.
         let cases = [
@@ -219,16 +225,16 @@ mod tests {
         let program = |pid, bytes| GpuProcess::new(pid).bytes(mib(bytes));
         let mut gpu = Gpu::new("card");
         gpu.processes = Some(vec![program(1, 50), program(2, 60)]);
-        let others = Some(Doubt::OtherPrograms);
+        let others = Some(NotLearnedReason::OtherPrograms);
         for (kind, now, expected) in [
             (GpuKind::Discrete, None, None),
             (GpuKind::Discrete, Some(vec![program(2, 60), program(1, 50)]), None),
             (GpuKind::Discrete, Some(vec![program(1, 50)]), others),
             (GpuKind::Discrete, Some(vec![program(1, 50), program(2, 61)]), others),
-            (GpuKind::Integrated, None, Some(Doubt::SharedMemory)),
-            (GpuKind::Remote, None, Some(Doubt::Remote)),
+            (GpuKind::Integrated, None, Some(NotLearnedReason::SharedMemory)),
+            (GpuKind::Remote, None, Some(NotLearnedReason::Remote)),
         ] {
-            assert_eq!(doubt(&gpu.clone().kind(kind), now.as_deref()), expected, "{now:?}");
+            assert_eq!(unreliable(&gpu.clone().kind(kind), now.as_deref()), expected, "{now:?}");
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-use autoplace_hub::{Hub, Name, Wish};
+use autoplace_hub::{Hub, Name, Preference};
 
+use super::options::LoadOptions;
 use super::rates::with_rates_of;
-use super::recipe::Recipe;
 use super::{Error, ModelBuilder, remote};
 use crate::lock;
 use crate::worker::Isolation;
@@ -18,12 +18,12 @@ type Callback = Box<dyn FnMut(u64, u64) -> ControlFlow<()> + Send>;
 #[derive(Default)]
 pub(super) struct Source {
     hub: Option<Hub>,
-    wish: Wish,
+    preference: Preference,
     fetch: bool,
     progress: Option<Mutex<Callback>>,
 }
 
-debug_with!(Source: hub, wish, fetch);
+debug_with!(Source: hub, preference, fetch);
 
 impl ModelBuilder {
     setters! {
@@ -31,8 +31,8 @@ impl ModelBuilder {
         /// then fails with [`Error::NotFetched`], which names the size. A cached model is loaded without any request.
         fetch(allowed: bool) source.fetch = allowed;
         /// Sets the preference among a hub's files. The choice is made by arithmetic for the machine and the request,
-        /// and for the model alone. Default: [`Wish::Auto`].
-        wish(wish: Wish) source.wish = wish;
+        /// and for the model alone. Default: [`Preference::Auto`].
+        preference(preference: Preference) source.preference = preference;
         /// Sets the hub and its cache. Default: [`Hub::from_env`].
         hub(hub: Hub) source.hub = Some(hub);
         /// Sets a callback for the progress of a fetch, called every tenth of a second with the fetched and the total
@@ -45,32 +45,32 @@ impl ModelBuilder {
 
 impl Source {
     /// Resolves a hub's name to a file for the machine that the load will plan for.
-    pub(super) fn place(&self, recipe: &mut Recipe, isolation: &Isolation) -> Result<(), Error> {
-        let Some(name) = recipe.hub_name() else { return Ok(()) };
+    pub(super) fn place(&self, options: &mut LoadOptions, isolation: &Isolation) -> Result<(), Error> {
+        let Some(name) = options.hub_name() else { return Ok(()) };
         let name: Name = name.parse().map_err(autoplace_hub::Error::from)?;
         let hub = self.hub.clone().map_or_else(Hub::from_env, Ok)?;
-        let isolation = recipe.servers.isolation(isolation.clone())?;
+        let isolation = options.servers.isolation(isolation.clone())?;
         // A saved plan may use fewer devices, but its file was chosen for all of them.
-        let asked = Recipe { saved: None, ..recipe.clone() };
-        let (request, wish) = (&recipe.request, self.wish);
-        let pick = match (&recipe.machine, isolation) {
-            (Some(machine), _) => hub.pick(&name, machine, request, wish),
+        let asked = LoadOptions { saved: None, ..options.clone() };
+        let (request, preference) = (&options.request, self.preference);
+        let pick = match (&options.machine, isolation) {
+            (Some(machine), _) => hub.pick(&name, machine, request, preference),
             (None, Isolation::None) => {
                 let machine = asked.machine(false)?;
-                match recipe.learn.cache(false) {
-                    Some(_) => hub.pick_measured(&name, &machine, request, wish, with_rates_of),
-                    None => hub.pick(&name, &machine, request, wish),
+                match options.learn.cache(false) {
+                    Some(_) => hub.pick_measured(&name, &machine, request, preference, with_rates_of),
+                    None => hub.pick(&name, &machine, request, preference),
                 }
             }
             // Looking at devices takes memory on them and can end the process, so the worker does it.
             (None, Isolation::Process(process)) => {
-                hub.pick(&name, &remote::machine_in(&process, asked)?, request, wish)
+                hub.pick(&name, &remote::machine_in(&process, asked)?, request, preference)
             }
         }?;
         let chosen = pick.chosen()?;
-        recipe.notes =
+        options.notes =
             [&pick.choice.reason].into_iter().chain(&pick.left_out).map(|it| format!("{name}: {it}")).collect();
-        recipe.path = match pick.cached.clone() {
+        options.path = match pick.cached.clone() {
             Some(path) => path,
             None if self.fetch => hub.fetch(chosen, |done, total| match &self.progress {
                 Some(callback) => lock(callback)(done, total),

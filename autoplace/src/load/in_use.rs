@@ -7,8 +7,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::rates::LEAST_MODEL;
-use super::recipe::Recipe;
+use super::options::LoadOptions;
+use super::rates::MIN_MODEL_BYTES;
 use super::{build_name, devices, gpu_of};
 use crate::machine::{ConditionsWatch, Gpu, Machine, MeasuredRates, MeasurementCache};
 use crate::memory::Place;
@@ -21,7 +21,7 @@ use crate::profile::ModelProfile;
 const TOKENS: u64 = 16;
 const WINDOW: Duration = Duration::from_millis(300);
 /// Shortest prompt to measure, in tokens. Shorter ones run at another speed.
-const LEAST_PROMPT: usize = 128;
+const MIN_PROMPT: usize = 128;
 /// Maximum number of windows and prompts kept per load.
 const REMEMBERED: usize = 64;
 /// After this much undisturbed use, a prediction that is off by more than [`WRONG`] is refuted, and the rates are kept.
@@ -106,10 +106,15 @@ impl Seen {
 impl UseMeter {
     /// A meter for a load by this plan. `None` if its speed was not predicted from measured rates, or if nothing is
     /// kept.
-    pub(super) fn of(recipe: &Recipe, profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
+    pub(super) fn for_load(
+        options: &LoadOptions,
+        profile: &ModelProfile,
+        plan: &Plan,
+        machine: &Machine,
+    ) -> Option<Self> {
         let mut devices = machine.gpus.iter().filter_map(|gpu| gpu.device.as_deref());
-        let is_real = recipe.machine.is_none() && !devices.any(devices::is_simulated);
-        let cache = recipe.learn.cache(false).filter(|_| is_real && profile.file_bytes >= LEAST_MODEL)?;
+        let is_real = options.machine.is_none() && !devices.any(devices::is_simulated);
+        let cache = options.learn.cache(false).filter(|_| is_real && profile.file_bytes >= MIN_MODEL_BYTES)?;
         Self::new(profile, plan, machine, Some(cache))
     }
 
@@ -189,7 +194,7 @@ impl UseMeter {
 
     /// Ends the measurement of a prompt: the cached tokens before it, the computed tokens, and their time.
     pub(crate) fn prompt(&mut self, before: usize, tokens: usize, took: Duration) {
-        let Some(watch) = self.prompt.take().filter(|_| tokens >= LEAST_PROMPT) else { return };
+        let Some(watch) = self.prompt.take().filter(|_| tokens >= MIN_PROMPT) else { return };
         let is_quiet = watch.so_far().is_quiet();
         self.computed(before, tokens, took, is_quiet);
     }

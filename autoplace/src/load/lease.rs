@@ -18,7 +18,7 @@ use super::Error;
 use super::devices::is_simulated;
 use super::error::Stage;
 use super::progress::{LoadProgress, Progress};
-use super::recipe::Recipe;
+use super::options::LoadOptions;
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 
@@ -101,7 +101,7 @@ impl Leases {
     }
 }
 
-impl Recipe {
+impl LoadOptions {
     /// The [machine](Self::machine) under a lease, while no other load reads, plans and takes. GPUs that other loads
     /// keep have no free memory. The machine is read once to know its GPUs, and again after they are locked.
     ///
@@ -163,7 +163,7 @@ impl Lease {
             if key(gpu).is_some_and(|device| self.busy.contains(&device)) {
                 gpu.free = 0;
                 let about = gpu.device.as_ref().unwrap_or(&gpu.name);
-                let text = "another load is at it and was not waited for: nothing of it counts as free";
+                let text = "another load is using it and did not finish in time: none of its memory counts as free";
                 machine.notes.push(Note::new(about, text));
             }
         }
@@ -178,7 +178,7 @@ impl Lease {
         let used: Vec<String> = used.filter_map(key).collect();
         self.locks.retain(|(device, _)| used.contains(device));
         if let Some(device) = self.busy.iter().find(|device| used.contains(device)) {
-            self.unleased = Some(format!("another load is at {device} and was not waited for"));
+            self.unleased = Some(format!("another load is using {device} and did not finish in time"));
         }
         if used.is_empty() {
             self.unleased = None;
@@ -257,7 +257,7 @@ fn private(folder: &Path, user: u32) -> io::Result<()> {
     }
     // Checks the entry itself and not the target of a link.
     let there = fs::symlink_metadata(folder)?;
-    let error = || format!("{} is not this user's alone", folder.display());
+    let error = || format!("{} does not belong to this user alone", folder.display());
     let is_ours = there.is_dir() && is_alone(&there, user);
     if is_ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, error())) }
 }
@@ -286,15 +286,15 @@ mod tests {
     }
 
     /// The options of a load on the machine with these cards, with this patience.
-    fn recipe(folder: &Path, cards: &[u8], patience: Duration) -> Recipe {
+    fn options(folder: &Path, cards: &[u8], patience: Duration) -> LoadOptions {
         let machine = cards.iter().fold(Machine::new(Host::new(1)), |it, &bus| it.with_gpu(card(bus)));
         let leases = Leases::in_dir(folder).patience(patience);
-        Recipe { machine: Some(machine), leases, ..Recipe::default() }
+        LoadOptions { machine: Some(machine), leases, ..LoadOptions::default() }
     }
 
     /// The machine as a load with this patience sees it.
     fn machine(folder: &Path, cards: &[u8], patience: Duration) -> (Machine, Lease) {
-        recipe(folder, cards, patience).leased_machine(false, &Progress::default()).unwrap()
+        options(folder, cards, patience).leased_machine(false, &Progress::default()).unwrap()
     }
 
     fn free(machine: &Machine) -> Vec<u64> {
@@ -313,7 +313,7 @@ mod tests {
         // A load that uses the card anyway reports that others cannot see it.
         assert!(other.hold(&plan(), &all).unleased.unwrap().contains("another load"));
         // A waiting load can be cancelled.
-        let waiting = recipe(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));
+        let waiting = options(folder.path(), &[bus], Duration::MAX).leased_machine(false, &Progress::new(|_| false));
         assert!(matches!(waiting, Err(Error::Native(llama_sys::Error::LoadCancelled { .. }))));
         drop(lease);
         // A card with only a draft model is used too.

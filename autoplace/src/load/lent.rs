@@ -33,7 +33,7 @@ impl LentWorker {
             let Some(replacement) = model.requests().take() else { return Ok(taken) };
             drop(taken);
             if let Err(error) = model.replace_soon(replacement) {
-                tracing::warn!("the model was not re-placed: {error}");
+                tracing::warn!("the model could not be re-placed: {error}");
             }
         }
     }
@@ -135,7 +135,7 @@ impl LentWorker {
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
         let Err(death) = &self.worker else { return Ok(()) };
         tracing::warn!("{death}; starting another");
-        match self.model.remote().ok_or(Error::NotLoaded)?.restart(self.model.recipe()) {
+        match self.model.remote().ok_or(Error::NotLoaded)?.restart(self.model.options()) {
             Ok((worker, placed)) => {
                 self.model.set_placed(placed);
                 self.worker = Ok(worker);
@@ -150,7 +150,7 @@ impl LentWorker {
 impl Drop for LentWorker {
     fn drop(&mut self) {
         self.forget_abort();
-        let given = worker::Error::Protocol { doing: "nothing", reason: "it is given back".into() };
+        let given = worker::Error::Protocol { doing: "nothing", reason: "it was returned".into() };
         let worker = std::mem::replace(&mut self.worker, Err(given));
         if let Some(remote) = self.model.remote() {
             remote.give_back(worker);

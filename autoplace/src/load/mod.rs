@@ -9,7 +9,7 @@
 //! # Ok::<(), autoplace::Error>(())
 //! ```
 //!
-//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. Each attempt in between (`contract.rs`) reads
+//! In: a path and a [`Request`](crate::plan::Request). Out: a [`Model`]. Each attempt in between (`load_loop.rs`) reads
 //! the machine, plans, lets llama.cpp confirm the plan without allocating, loads, warms up, and compares the memory
 //! taken with the plan.
 
@@ -17,9 +17,9 @@ mod abort;
 mod adapters;
 mod builder;
 mod carry_out;
+mod ceilings;
 mod check;
-mod contract;
-pub(crate) mod crossing;
+mod counters;
 mod devices;
 mod disk;
 mod draft;
@@ -28,23 +28,23 @@ mod headroom;
 #[cfg(feature = "hub")]
 mod hub;
 mod in_use;
+pub(crate) mod ipc_error;
 mod lease;
 mod lent;
+mod load_loop;
 mod model;
 pub(crate) mod native;
+mod options;
 mod placed;
 mod probe;
 mod progress;
-mod pulse;
 mod rates;
-mod recipe;
 pub(crate) mod remote;
 mod replace;
 mod replay;
 mod report;
 mod rpc;
 mod slot;
-mod taught;
 #[cfg(test)]
 #[path = "../../../planner/tests/support/test_plan/mod.rs"]
 pub(crate) mod test_plan;
@@ -56,6 +56,8 @@ pub use adapters::Adapter;
 pub(crate) use adapters::Scales;
 pub use builder::ModelBuilder;
 pub use check::{check, check_vocabulary};
+pub use counters::Generated;
+pub(crate) use counters::GenerationCounters;
 pub use devices::{build_name, detect};
 pub(crate) use devices::{gpu_of, memory, named, worker_build};
 pub use disk::measure_disk;
@@ -66,17 +68,15 @@ pub use lease::Leases;
 pub(crate) use lent::LentWorker;
 pub use model::Model;
 pub(crate) use model::WeakModel;
+pub(crate) use options::LoadOptions;
+pub use options::{OnDifference, Verify};
 pub(crate) use placed::Placed;
 pub use probe::{Breakdown, BufferBytes, NativeProbe};
 pub use progress::LoadProgress;
 pub(crate) use progress::Progress;
-pub use pulse::Generated;
-pub(crate) use pulse::Pulse;
 pub use rates::{RateCase, RatesProgress, RatesRequest, measure_rates, with_rates_for_advice, with_rates_of};
-pub(crate) use recipe::Recipe;
-pub use recipe::{OnDifference, Verify};
 pub use replace::{BetterPlan, Replacement};
-pub use report::{Doubt, GpuReport, HostReport, LoadReport, WarmUp};
+pub use report::{GpuReport, HostReport, LoadReport, NotLearnedReason, WarmUp};
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
 pub(crate) use threads::Pacer;
 pub use threads::{GeneratingThreads, ThreadBasis, Threads};

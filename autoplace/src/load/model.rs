@@ -9,17 +9,17 @@ use llama_sys::{ModelParams, Vocab};
 use super::builder::ModelBuilder;
 use super::carry_out::Loaded;
 use super::check::check_vocabulary;
-use super::contract::{Contract, First};
 use super::in_use::Refuted;
 use super::lease::Leases;
+use super::load_loop::{FirstAttempt, LoadLoop};
+use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::Progress;
-use super::recipe::Recipe;
 use super::remote::Remote;
 use super::replace::Requested;
 use super::report::LoadReport;
 use super::slot::ContextSlot;
-use super::{Adapter, Error, Pulse, native};
+use super::{Adapter, Error, GenerationCounters, native};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
 use crate::memory::Footprints;
@@ -34,13 +34,13 @@ pub struct Model {
 
 #[derive(Debug)]
 struct Inner {
-    recipe: Recipe,
+    options: LoadOptions,
     slot: ContextSlot,
     /// The worker that holds the model; the slot is then empty.
     remote: Option<Remote>,
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
-    pulse: Arc<Pulse>,
+    counters: Arc<GenerationCounters>,
     /// Read on first use.
     header: OnceLock<Header>,
     /// The vocabulary of a model in a worker, read on first use.
@@ -76,15 +76,15 @@ impl Model {
         ModelBuilder::new(path.as_ref())
     }
 
-    fn new(recipe: Recipe, slot: ContextSlot, remote: Option<Remote>, placed: Arc<Placed>) -> Self {
+    fn new(options: LoadOptions, slot: ContextSlot, remote: Option<Remote>, placed: Arc<Placed>) -> Self {
         Self {
             inner: Arc::new(Inner {
-                recipe,
+                options,
                 slot,
                 remote,
                 placed: RwLock::new(placed),
                 requested: Requested::default(),
-                pulse: Arc::default(),
+                counters: Arc::default(),
                 header: OnceLock::new(),
                 vocab: OnceLock::new(),
                 kept: OnceLock::new(),
@@ -96,7 +96,7 @@ impl Model {
         self.inner.remote.as_ref()
     }
 
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    pub(crate) fn is_in_worker(&self) -> bool {
         self.remote().is_some()
     }
 
@@ -126,7 +126,7 @@ impl Model {
         if let Some(header) = self.inner.header.get() {
             return Ok(header);
         }
-        let header = Header::open(&self.inner.recipe.path)?;
+        let header = Header::open(&self.inner.options.path)?;
         Ok(self.inner.header.get_or_init(|| header))
     }
 
@@ -151,12 +151,12 @@ impl Model {
 
     /// The LoRA adapters of the model, in the order in which they were added.
     pub fn adapters(&self) -> &[Adapter] {
-        &self.inner.recipe.adapters.lora
+        &self.inner.options.adapters.lora
     }
 
     /// The scale of each adapter in a text with this request.
     pub(crate) fn scales(&self, asked: Option<&[(String, f32)]>) -> Result<super::Scales, Error> {
-        Ok(self.inner.recipe.adapters.scales(asked)?)
+        Ok(self.inner.options.adapters.scales(asked)?)
     }
 
     /// The native model, for features that this crate does not cover. Contexts created from it take memory beyond the
@@ -171,8 +171,8 @@ impl Model {
 
     /// Gives `read` the native model, which is not re-placed during the call.
     pub(crate) fn with_native<T>(&self, read: impl FnOnce(&llama_sys::Model) -> T) -> Result<T, Error> {
-        if self.is_elsewhere() {
-            return Err(worker::Error::Elsewhere { what: "the model underneath" }.into());
+        if self.is_in_worker() {
+            return Err(worker::Error::Elsewhere { what: "the native model" }.into());
         }
         let _in_place = self.slot().in_place();
         Ok(read(&self.slot().native().ok_or(Error::NotLoaded)?))
@@ -181,7 +181,7 @@ impl Model {
     /// Gives `read` the vocabulary. For a model in a worker, the vocabulary is read from the file into this process on
     /// first use, without any GPU.
     pub(crate) fn with_vocab<T>(&self, read: impl FnOnce(&Vocab) -> T) -> Result<T, Error> {
-        if !self.is_elsewhere() {
+        if !self.is_in_worker() {
             return self.with_native(|native| read(&native.vocab()));
         }
         if let Some(vocab) = self.inner.vocab.get() {
@@ -197,8 +197,8 @@ impl Model {
     }
 
     /// The options that the model was loaded with.
-    pub(super) fn recipe(&self) -> &Recipe {
-        &self.inner.recipe
+    pub(super) fn options(&self) -> &LoadOptions {
+        &self.inner.options
     }
 
     /// Requests for the thread that generates.
@@ -213,7 +213,7 @@ impl Model {
 
     pub(crate) fn set_placed(&self, placed: Arc<Placed>) {
         *self.inner.placed.write().unwrap_or_else(PoisonError::into_inner) = placed;
-        self.pulse().count_placement();
+        self.counters().count_placement();
     }
 
     /// Replaces the predicted speed by the measured one after real use has refuted it.
@@ -233,7 +233,7 @@ impl Model {
         let plan = self.placement();
         let shared: u64 = plan.gpus().map(|it| it.of_host).sum();
         let left = plan.host().map_or(0, |host| host.budget.saturating_sub(host.footprint.total()));
-        self.inner.recipe.checkpoints.min(left.saturating_sub(shared))
+        self.inner.options.checkpoints.min(left.saturating_sub(shared))
     }
 
     /// The slot that lends out the model's one context.
@@ -241,8 +241,8 @@ impl Model {
         &self.inner.slot
     }
 
-    pub(crate) fn pulse(&self) -> &Arc<Pulse> {
-        &self.inner.pulse
+    pub(crate) fn counters(&self) -> &Arc<GenerationCounters> {
+        &self.inner.counters
     }
 
     /// A value that is computed once per model and kept across re-placements, so it must not hold the loaded model.
@@ -266,15 +266,15 @@ impl Model {
     }
 }
 
-impl Recipe {
+impl LoadOptions {
     /// Loads the model in this process.
     pub(crate) fn load(self, progress: Progress) -> Result<Model, Error> {
-        let loaded = Contract::new(&self, self.read()?, First::Fresh, progress)?.load()?;
+        let loaded = LoadLoop::new(&self, self.read()?, FirstAttempt::Fresh, progress)?.load()?;
         let Loaded { native, context, drafts, placed, meter } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, slot, None, Arc::new(placed));
-        model.pulse().paced_by(&model.report().threads);
-        model.pulse().metered_by(meter);
+        model.counters().paced_by(&model.report().threads);
+        model.counters().metered_by(meter);
         Ok(model)
     }
 
@@ -284,8 +284,8 @@ impl Recipe {
         self.leases = Leases::none();
         let (header, profile) = self.read()?;
         check_vocabulary(&header)?;
-        let mut contract = Contract::new(&self, (header, profile), First::Fresh, Progress::default())?;
-        let (prepared, _lease) = contract.prepare()?;
+        let mut attempts = LoadLoop::new(&self, (header, profile), FirstAttempt::Fresh, Progress::default())?;
+        let (prepared, _lease) = attempts.prepare()?;
         Ok(prepared.plan)
     }
 

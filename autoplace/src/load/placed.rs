@@ -63,10 +63,10 @@ fn notes(gpu: &GpuReport) -> Vec<String> {
     let beyond = gpu.unplanned().saturating_sub(*grown);
     let mut notes = Vec::new();
     if *grown > 0 {
-        notes.push(format!("{device}: compute buffers take {} more than llama.cpp reserves by itself", Bytes(*grown)));
+        notes.push(format!("{device}: compute buffers take {} more than llama.cpp itself reserves", Bytes(*grown)));
     }
     if beyond > 0 {
-        notes.push(format!("{device}: llama.cpp allocated {} more than was planned", Bytes(beyond)));
+        notes.push(format!("{device}: llama.cpp allocated {} more than planned", Bytes(beyond)));
     }
     notes
 }

@@ -1,6 +1,6 @@
 //! A model in a worker process: the messages that load it, and the application's side of them.
 //!
-//! In: a [`Recipe`], sent to a worker of the room [`worker`](crate::worker). Out: the placement of the model
+//! In: a [`LoadOptions`], sent to a worker of the room [`worker`](crate::worker). Out: the placement of the model
 //! ([`Placed`]), or the reason for a failure. The worker's side is in `serve`.
 
 use std::collections::VecDeque;
@@ -10,11 +10,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::crossing::Failed;
 use super::devices::worker_build;
+use super::ipc_error::Failed;
+use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::{LoadProgress, Progress};
-use super::recipe::Recipe;
+use super::options::LoadOptions;
 use crate::lock;
 use crate::plan::Plan;
 use crate::worker::{self, Handle, Worker, WorkerProcess};
@@ -26,7 +27,7 @@ pub(super) type Request = worker::Request<Loading, (), ()>;
 pub(crate) enum Loading {
     /// The first message of all. `wants_progress` asks for progress reports.
     Load {
-        recipe: Box<Recipe>,
+        options: Box<LoadOptions>,
         wants_progress: bool,
     },
     /// Cancels the load, on behalf of the progress callback.
@@ -40,11 +41,11 @@ pub(crate) enum Loading {
     },
     /// Makes a plan and ends the worker.
     Plan {
-        recipe: Box<Recipe>,
+        options: Box<LoadOptions>,
     },
     /// Describes the machine of a plan and ends the worker.
     Look {
-        recipe: Box<Recipe>,
+        options: Box<LoadOptions>,
     },
 }
 
@@ -91,20 +92,20 @@ impl State {
 
 impl Remote {
     pub(super) fn start(
-        recipe: &Recipe,
+        options: &LoadOptions,
         process: WorkerProcess,
         progress: &Progress,
     ) -> Result<(Self, Arc<Placed>), Error> {
         let mut attempts = process.attempts();
         let mut deaths = VecDeque::new();
-        let mut recipe = recipe.clone();
+        let mut options = options.clone();
         let (worker, placed) = loop {
-            match load_in(&process, recipe.clone(), progress) {
+            match load_in(&process, options.clone(), progress) {
                 Err(Error::Worker(error)) if error.is_death() && attempts > 0 => {
                     tracing::warn!("{error}; starting another");
                     attempts -= 1;
                     remember(&mut deaths, error);
-                    recipe = recipe.after_a_death();
+                    options = options.after_a_death();
                 }
                 result => break result?,
             }
@@ -161,9 +162,9 @@ impl Remote {
 
     /// Starts a worker in place of a dead one, loads the model there by the memory that is now free, and lends the
     /// worker.
-    pub(super) fn restart(&self, recipe: &Recipe) -> Result<(Worker, Arc<Placed>), Error> {
+    pub(super) fn restart(&self, options: &LoadOptions) -> Result<(Worker, Arc<Placed>), Error> {
         lock(&self.state).handle = None;
-        let (worker, placed) = load_in(&self.process, recipe.after_a_death(), &Progress::default())?;
+        let (worker, placed) = load_in(&self.process, options.after_a_death(), &Progress::default())?;
         lock(&self.state).handle = Some(worker.handle.clone());
         Ok((worker, placed))
     }
@@ -177,14 +178,14 @@ fn remember(deaths: &mut VecDeque<worker::Error>, death: worker::Error) {
 }
 
 /// Makes a plan in a worker.
-pub(super) fn plan_in(process: &WorkerProcess, recipe: Recipe) -> Result<Plan, Error> {
-    answer(process, Loading::Plan { recipe: Box::new(recipe) }, "planning")
+pub(super) fn plan_in(process: &WorkerProcess, options: LoadOptions) -> Result<Plan, Error> {
+    answer(process, Loading::Plan { options: Box::new(options) }, "planning")
 }
 
 /// The machine that a worker would plan for.
 #[cfg(feature = "hub")]
-pub(super) fn machine_in(process: &WorkerProcess, recipe: Recipe) -> Result<crate::machine::Machine, Error> {
-    answer(process, Loading::Look { recipe: Box::new(recipe) }, "looking at the machine")
+pub(super) fn machine_in(process: &WorkerProcess, options: LoadOptions) -> Result<crate::machine::Machine, Error> {
+    answer(process, Loading::Look { options: Box::new(options) }, "looking at the machine")
 }
 
 /// Starts a worker for one request and returns its answer.
@@ -194,11 +195,11 @@ fn answer<T: DeserializeOwned>(process: &WorkerProcess, request: Loading, doing:
     worker.receive::<Result<T, Failed>>(doing)?.map_err(|Failed(error)| error)
 }
 
-fn load_in(process: &WorkerProcess, recipe: Recipe, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
+fn load_in(process: &WorkerProcess, options: LoadOptions, progress: &Progress) -> Result<(Worker, Arc<Placed>), Error> {
     const DOING: &str = "loading the model";
     let mut worker = Worker::start(process, &worker_build())?;
-    let (recipe, wants_progress) = (Box::new(recipe), progress.is_some());
-    worker.send(&Request::Loading(Loading::Load { recipe, wants_progress }), DOING)?;
+    let (options, wants_progress) = (Box::new(options), progress.is_some());
+    worker.send(&Request::Loading(Loading::Load { options, wants_progress }), DOING)?;
     let mut cancelled = false;
     loop {
         match worker.receive(DOING)? {

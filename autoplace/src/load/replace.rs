@@ -8,8 +8,8 @@ use llama_sys::Context;
 use serde::{Deserialize, Serialize};
 
 use super::carry_out::Loaded;
-use super::contract::{Contract, First};
-use super::crossing::Failed;
+use super::ipc_error::Failed;
+use super::load_loop::{FirstAttempt, LoadLoop};
 use super::model::Model;
 use super::placed::Placed;
 use super::progress::Progress;
@@ -51,19 +51,19 @@ impl Model {
     /// As [`replan`](Self::replan), with at least `tokens` tokens of context where it [may
     /// grow](crate::plan::Context::may_grow).
     pub(crate) fn replan_for(&self, tokens: u32) -> Result<Plan, Error> {
-        let recipe = &self.recipe().with_room_for(tokens);
-        if self.is_elsewhere() && !recipe.servers.endpoints.is_empty() {
+        let options = &self.options().with_room_for(tokens);
+        if self.is_in_worker() && !options.servers.endpoints.is_empty() {
             return Err(worker::Error::Elsewhere { what: "the connection to its rpc-servers" }.into());
         }
         let (header, profile) = self.read_again()?;
-        let mut machine = self.once_released(recipe.machine(true)?);
-        if let Some(stated) = &recipe.machine {
+        let mut machine = self.once_released(options.machine(true)?);
+        if let Some(stated) = &options.machine {
             machine.host.available = stated.host.available;
             for (gpu, stated) in machine.gpus.iter_mut().zip(&stated.gpus) {
                 gpu.free = gpu.free.min(stated.free);
             }
         }
-        recipe.plan(&header, &profile, &machine)
+        options.plan(&header, &profile, &machine)
     }
 
     /// Makes a plan as [`replan`](Self::replan) does. Returns it only if it is better than the present one.
@@ -83,21 +83,21 @@ impl Model {
 
     /// Reads the header and the profile again. Refuses a file that was replaced by another.
     fn read_again(&self) -> Result<(Header, ModelProfile), Error> {
-        let (header, profile) = self.recipe().read()?;
+        let (header, profile) = self.options().read()?;
         let (was, is) = (self.placement().model.file_bytes, profile.file_bytes);
         match was == is {
             true => Ok((header, profile)),
-            false => Err(gguf::Error::Changed { path: self.recipe().path.clone(), was, is }.into()),
+            false => Err(gguf::Error::Changed { path: self.options().path.clone(), was, is }.into()),
         }
     }
 
     /// The machine with the model's own memory counted as free.
     fn once_released(&self, machine: Machine) -> Machine {
-        if !self.is_elsewhere() && self.native().is_err() {
+        if !self.is_in_worker() && self.native().is_err() {
             return machine;
         }
         let (plan, allocated) = (self.placement(), self.allocated());
-        let is_loaded = self.recipe().draft.is_some();
+        let is_loaded = self.options().draft.is_some();
         let draft = plan.companions.iter().find(|one| is_loaded && one.role == CompanionRole::Draft);
         let on_gpus = plan.gpus().zip(&allocated.gpus).map(|(placement, held)| (&placement.device, held.total()));
         let on_gpus: Vec<_> = on_gpus.chain(draft.map(|it| (&it.device, it.bytes.gpu.total()))).collect();
@@ -118,7 +118,7 @@ impl Model {
     /// working model without another plan. Otherwise the errors of [`ModelBuilder::load`](super::ModelBuilder::load),
     /// after which the model is unloaded: streams fail with [`Error::NotLoaded`] until a re-placement succeeds.
     pub fn replace(&self, plan: Option<Plan>) -> Result<(), Error> {
-        if self.is_elsewhere() {
+        if self.is_in_worker() {
             return self.replace_in_worker(plan);
         }
         // Checked before anything is released.
@@ -158,12 +158,12 @@ impl Model {
         let slot = self.slot();
         slot.release();
         let read = self.read_again()?;
-        let recipe = self.recipe().with_room_for(tokens);
-        let contract = Contract::new(&recipe, read, First::Again(plan.map(Box::new)), Progress::default())?;
-        let Loaded { native, context, drafts, placed, meter } = contract.load()?;
+        let options = self.options().with_room_for(tokens);
+        let attempts = LoadLoop::new(&options, read, FirstAttempt::Again(plan.map(Box::new)), Progress::default())?;
+        let Loaded { native, context, drafts, placed, meter } = attempts.load()?;
         slot.refill(native, drafts);
-        self.pulse().paced_by(&placed.report.threads);
-        self.pulse().metered_by(meter);
+        self.counters().paced_by(&placed.report.threads);
+        self.counters().metered_by(meter);
         self.set_placed(Arc::new(placed));
         Ok(context)
     }

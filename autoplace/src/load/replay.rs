@@ -3,8 +3,8 @@
 use super::Error;
 use super::devices::gpu_of;
 use super::lease::Lease;
+use super::options::LoadOptions;
 use super::progress::Progress;
-use super::recipe::Recipe;
 use crate::gguf::Header;
 use crate::machine::{Gpu, Machine};
 use crate::plan::{self, Plan, Probe, SavedPlan, SavedPlanError};
@@ -13,13 +13,13 @@ use crate::profile::ModelProfile;
 /// Checks a saved plan against the model, the present machine, and llama.cpp's account. Returns the plan, its machine,
 /// and the lease on its GPUs. A plan that does not match is refused.
 pub(super) fn follow(
-    recipe: &Recipe,
+    options: &LoadOptions,
     saved: &SavedPlan,
     header: &Header,
     profile: &ModelProfile,
     progress: &Progress,
 ) -> Result<(Plan, Machine, Lease), Error> {
-    let probe = recipe.adapters.probe(header)?;
+    let probe = options.adapters.probe(header)?;
     saved.check_model(header)?;
     // The model is the same, so a different number of blocks means that the plan was edited.
     let (blocks, has) = (saved.plan.model.blocks, profile.n_layer());
@@ -30,7 +30,7 @@ pub(super) fn follow(
         }
         .into());
     }
-    let (machine, lease) = recipe.leased_machine(false, progress)?;
+    let (machine, lease) = options.leased_machine(false, progress)?;
     let mut plan = saved.plan.clone();
     let mut changes = saved.changes(&machine);
     // This llama.cpp may be another version than the plan's, so its account is compared too.

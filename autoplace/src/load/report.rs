@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::error::Attempt;
-use super::recipe::Verify;
+use super::options::Verify;
 use super::threads::Threads;
 use crate::machine::{Bytes, LearnedHeadroom};
 use crate::memory::{Footprint, HeadroomParts};
@@ -62,9 +62,10 @@ pub struct GpuReport {
     /// Bytes free after the warm-up.
     pub used: Option<u64>,
     /// The reason why the change of free bytes is not due to this load alone; `None` if it is.
-    pub doubt: Option<Doubt>,
+    #[serde(rename = "doubt")]
+    pub unreliable: Option<NotLearnedReason>,
     /// Memory that driver and pools took beside the buffers, or the reason why it is unknown.
-    pub learned: Result<LearnedHeadroom, Doubt>,
+    pub learned: Result<LearnedHeadroom, NotLearnedReason>,
 }
 
 /// The host after a load. Sizes in bytes. Its free memory is shared by all programs and is not measured.
@@ -97,30 +98,30 @@ pub struct WarmUp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Doubt {
+pub enum NotLearnedReason {
     /// The device does not report its free memory, or llama.cpp does not report its allocations.
-    #[error("nothing reports how much of it is free, or allocated")]
+    #[error("its free or allocated memory is not reported")]
     NotReported,
     /// An earlier model of this process has used the GPU, so the measurement would miss memory that the driver took for
     /// that model.
-    #[error("an earlier model of this process has used it")]
+    #[error("an earlier model of this process used it")]
     NotFirst,
     /// The GPU has one layer, which may be the output layer alone.
-    #[error("it has a single layer, whose work says nothing of others")]
+    #[error("it has a single layer, which does not represent others")]
     OneLayer,
     /// The GPU uses the host's memory, which other programs change too.
-    #[error("its memory is the host's, which others change meanwhile")]
+    #[error("it uses the host's memory, which other programs change too")]
     SharedMemory,
     /// The GPU is on another machine, whose driver is unknown here.
-    #[error("it is on another machine, whose driver is not known")]
+    #[error("it is on another machine with an unknown driver")]
     Remote,
     /// NVIDIA's driver lists other programs than before the load, or other sizes. In a container the list may show this
     /// process as another one.
-    #[error("other programs took or gave back memory meanwhile")]
+    #[error("other programs took or released memory meanwhile")]
     OtherPrograms,
     /// The free memory changed in a way that this load cannot explain: it grew, or it shrank by several times the
     /// memory of any known driver.
-    #[error("its free memory changed meanwhile by what this model did not do")]
+    #[error("its free memory changed for reasons other than this load")]
     Disturbed,
     /// The model neither generates nor embeds, so no batch was computed.
     #[error("the model does not generate, and nothing was computed")]
@@ -160,7 +161,7 @@ impl GpuReport {
     /// Bytes that count as taken by this load.
     pub(super) fn counted(&self) -> u64 {
         let allocated = self.allocated.unwrap_or_default().total();
-        match self.doubt {
+        match self.unreliable {
             None => self.taken().unwrap_or(0).max(allocated),
             Some(_) => allocated,
         }
@@ -208,11 +209,11 @@ impl fmt::Display for GpuReport {
         write!(f, "{name} ({device}): {}", planned_and_allocated(self.planned, self.allocated))?;
         match (self.beyond().map(Bytes), self.used.map(Bytes), Bytes(self.left())) {
             (Some(beyond), Some(free), left) => {
-                write!(f, "; {beyond} taken beside that, where {left} were left; {free} free")?;
+                write!(f, "; {beyond} taken in addition, of {left} left for that; {free} free")?;
             }
-            _ => write!(f, "; it does not report what is free")?,
+            _ => write!(f, "; it does not report its free memory")?,
         }
-        self.doubt.map_or(Ok(()), |doubt| write!(f, " ({doubt})"))
+        self.unreliable.map_or(Ok(()), |reason| write!(f, " ({reason})"))
     }
 }
 
@@ -244,7 +245,7 @@ impl fmt::Display for WarmUp {
 #[cfg(test)]
 mod tests {
     use super::GpuReport;
-    use crate::load::Doubt;
+    use crate::load::NotLearnedReason;
     use crate::machine::mib;
     use crate::memory::{Footprint, HeadroomParts};
 
@@ -264,8 +265,8 @@ mod tests {
             before: Some(mib(800)),
             loaded: Some(mib(160)),
             used: Some(mib(110)),
-            doubt: None,
-            learned: Err(Doubt::NotFirst),
+            unreliable: None,
+            learned: Err(NotLearnedReason::NotFirst),
         }
     }
 
@@ -277,14 +278,14 @@ mod tests {
         assert_eq!((report.unplanned(), report.difference()), (mib(1), 0));
         assert_eq!(
             report.to_string(),
-            "card (CUDA0): planned 600 MiB, allocated 601 MiB; 89 MiB taken beside that, where 100 MiB were left; 110 MiB free"
+            "card (CUDA0): planned 600 MiB, allocated 601 MiB; 89 MiB taken in addition, of 100 MiB left for that; 110 MiB free"
         );
     }
 
     #[test]
     fn only_more_than_footprint_and_headroom_is_a_difference() {
         let used = |free| GpuReport { used: Some(mib(free)), ..report() };
-        let doubted = || GpuReport { doubt: Some(Doubt::OtherPrograms), ..used(0) };
+        let unreliable = || GpuReport { unreliable: Some(NotLearnedReason::OtherPrograms), ..used(0) };
         let allocated = Some(Footprint::new(mib(710), 0, 0));
         for (report, difference) in [
             (used(100), 0),
@@ -293,8 +294,8 @@ mod tests {
             // Bytes withheld after earlier attempts were left free too.
             (GpuReport { withheld: mib(70), ..used(0) }, 30),
             // Changes by other programs do not count; llama.cpp's own account does.
-            (doubted(), 0),
-            (GpuReport { allocated, ..doubted() }, 10),
+            (unreliable(), 0),
+            (GpuReport { allocated, ..unreliable() }, 10),
             // A device without a report is not measured.
             (GpuReport { before: None, used: None, ..report() }, 0),
         ] {

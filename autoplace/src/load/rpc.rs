@@ -46,7 +46,7 @@ impl Servers {
             match backend.add_rpc_server(endpoint) {
                 Ok(devices) => tracing::info!("{endpoint} has {} devices", devices.len()),
                 Err(error) if self.may_be_gone => {
-                    tracing::warn!("{error}; going on without it");
+                    tracing::warn!("{error}; continuing without it");
                     let gpu = Gpu::new(endpoint.as_str()).kind(GpuKind::Remote).backend("RPC");
                     gone.push(UnusedGpu { gpu, reason: UnusedReason::NoServer { problem: error.to_string() } });
                 }

@@ -6,7 +6,7 @@ use llama_sys::{Context, ContextParams, Model, SeqId, Token};
 
 use super::adapters::{Attached, Scales};
 use super::draft::Drafts;
-use super::recipe::Verify;
+use super::options::Verify;
 use super::{Error, warm_up};
 use crate::lock;
 

@@ -16,13 +16,13 @@ use super::devices::free;
 use super::error::Stage;
 use super::probe::footprints;
 use super::progress::{LoadProgress, Progress};
-use super::recipe::Verify;
+use super::options::Verify;
 use super::report::WarmUp;
 use crate::memory::Footprints;
 
 /// Largest number of tokens that GPUs leave to the CPU for weights on the host (ggml-cuda.cu and others, `offload_op`:
 /// GPUs take over from 32 tokens).
-const MOST_NOT_OFFLOADED: u32 = 31;
+const MAX_NOT_OFFLOADED: u32 = 31;
 
 /// Measurements of a warm-up: llama.cpp's allocations, and the free bytes of each GPU. GPUs are in the order of the
 /// plan.
@@ -100,7 +100,7 @@ pub(super) fn reserve(context: &mut Context, verify: Verify) -> Result<(), Error
     let halves = (0..4).map(|half| n_ubatch >> half).flat_map(|half| [half, half.saturating_sub(1)]);
     let mut numbers = match verify {
         Verify::Full => (1..=n_ubatch).rev().collect::<Vec<_>>(),
-        Verify::Off | Verify::Quick => halves.chain([MOST_NOT_OFFLOADED]).collect(),
+        Verify::Off | Verify::Quick => halves.chain([MAX_NOT_OFFLOADED]).collect(),
     };
     numbers.retain(|n_tokens| (1..n_ubatch).contains(n_tokens));
     numbers.into_iter().try_for_each(|n_tokens| context.reserve(n_tokens))
@@ -149,9 +149,9 @@ fn computes(context: &Context) -> bool {
 
 fn skipped(context: &Context, devices: &[Device], verify: Verify) -> Option<&'static str> {
     match verify {
-        Verify::Off => Some("as was asked"),
+        Verify::Off => Some("as requested"),
         _ if !computes(context) => Some("the model does not generate"),
-        Verify::Quick if devices.is_empty() => Some("no GPU is used that could be measured"),
+        Verify::Quick if devices.is_empty() => Some("no GPU is used"),
         Verify::Quick | Verify::Full => None,
     }
 }
@@ -187,7 +187,7 @@ impl Run<'_> {
     /// leave to the CPU.
     fn one_sequence(&mut self) -> Result<(), Error> {
         let most = self.n_tokens().min(self.length());
-        for n_tokens in [most, most.min(MOST_NOT_OFFLOADED)] {
+        for n_tokens in [most, most.min(MAX_NOT_OFFLOADED)] {
             self.forget()?;
             self.decode(&(0..n_tokens).map(|position| (0, position)).collect::<Vec<_>>())?;
         }

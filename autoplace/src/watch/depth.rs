@@ -29,7 +29,7 @@ impl DepthCost {
 
     /// The cost for a plan on this machine, by the model of [`plan::speed`](crate::plan::speed); `None` if there is [no
     /// model](speed_model).
-    pub fn of(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
+    pub fn for_plan(profile: &ModelProfile, plan: &Plan, machine: &Machine) -> Option<Self> {
         let (model, assignment) = speed_model(profile, plan, machine)?;
         let n_ctx = plan.context.n_ctx;
         let depths = (0..=DEPTHS).map(|step| n_ctx / DEPTHS * step);

@@ -18,22 +18,22 @@ pub enum Event {
     #[error("{device} has {} free, which is enough", Bytes(*.free))]
     MemoryRelieved { device: String, free: u64 },
     /// A GPU has gained enough free memory that a new plan would place more on it.
-    #[error("{device} has {} free, and had {} at first: more of the model may fit", Bytes(*.free), Bytes(*.before))]
+    #[error("{device} has {} free, and had {} before: more of the model may fit", Bytes(*.free), Bytes(*.before))]
     RoomGained { device: String, free: u64, before: u64 },
     /// The end of [`RoomGained`](Self::RoomGained).
-    #[error("{device} has {} free, as at first", Bytes(*.free))]
+    #[error("{device} has {} free, as before", Bytes(*.free))]
     RoomLost { device: String, free: u64 },
     /// A fault lowers a GPU's clocks: heat, or the power supply.
-    #[error("{device} runs below its clocks: {}{}", list(.reasons), celsius(*.temperature))]
+    #[error("{device} runs at reduced clocks: {}{}", list(.reasons), celsius(*.temperature))]
     Throttled { device: String, reasons: Vec<ThrottleReason>, temperature: Option<u32> },
     /// The end of [`Throttled`](Self::Throttled).
-    #[error("{device} runs at its clocks again")]
+    #[error("{device} runs at full clocks again")]
     Unthrottled { device: String, temperature: Option<u32> },
     /// Another program has started to use a GPU, or uses more of its memory.
     #[error("{} holds {} of {device}", program(.name.as_deref(), *.pid), Bytes(*.bytes))]
     OtherProcess { name: Option<String>, pid: u32, bytes: u64, device: String },
     /// The end of [`OtherProcess`](Self::OtherProcess): the program ended, or released the memory.
-    #[error("{} gave {device} back", program(.name.as_deref(), *.pid))]
+    #[error("{} released {device}", program(.name.as_deref(), *.pid))]
     OtherProcessGone { name: Option<String>, pid: u32, device: String },
     /// The model generates more slowly than before.
     #[error("{observed:.1} tokens per second instead of {expected:.1}: {likely_cause}")]
@@ -57,7 +57,7 @@ pub enum Event {
 #[non_exhaustive]
 pub enum Cause {
     /// A GPU's clocks are lowered.
-    #[error("{device} runs below its clocks: {}", list(.reasons))]
+    #[error("{device} runs at reduced clocks: {}", list(.reasons))]
     Throttled { device: String, reasons: Vec<ThrottleReason> },
     /// A GPU is full, and its driver moves memory to the host.
     #[error("{device} is full, and its driver uses the host's memory")]
@@ -72,10 +72,10 @@ pub enum Cause {
     #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
     /// The text is deeper than at first, and the cost of depth is unknown.
-    #[error("{depth} tokens come before each, {before} did at first")]
+    #[error("the text has {depth} tokens, and had {before} before")]
     DeeperContext { depth: u64, before: u64 },
     /// None of the watched conditions explains the slowdown.
-    #[error("nothing that is watched explains it")]
+    #[error("no watched condition explains it")]
     Unknown,
 }
 
@@ -151,7 +151,7 @@ mod tests {
         let came = Event::OtherProcess { name: None, pid: 9, bytes: gib(5), device: device() };
         let lines = [
             "CUDA0 has 12 MiB free, and the model may still need 88 MiB of it",
-            "31.2 tokens per second instead of 80.0: CUDA0 runs below its clocks: heat, hardware slowdown",
+            "31.2 tokens per second instead of 80.0: CUDA0 runs at reduced clocks: heat, hardware slowdown",
             "8.0 tokens per second instead of 80.0: ollama (process 7) uses CUDA0",
             "a program (process 9) holds 5.0 GiB of CUDA0",
         ];

@@ -8,7 +8,7 @@ use llama_sys::{Backend, Device};
 use super::depth::DepthCost;
 use super::sample::{DeviceSample, Sample, Source, Watched, WatchedDevice};
 use crate::gguf::Header;
-use crate::load::{self, Model, Pacer, Pulse, WeakModel, gpu_of, named};
+use crate::load::{self, Model, Pacer, GenerationCounters, WeakModel, gpu_of, named};
 use crate::machine::nvidia::Driver;
 use crate::machine::{Gpu, GpuKind, HostSample, Machine, PciId, mib};
 use crate::memory::WSL_HEADROOM;
@@ -16,7 +16,7 @@ use crate::plan::{Placement, PlacementKind, Plan};
 use crate::profile::ModelProfile;
 
 /// Bytes that another program must take at least to be the likely cause of a slowdown.
-const LEAST_NOTABLE: u64 = mib(64);
+const MIN_NOTABLE: u64 = mib(64);
 
 /// Watches a loaded model without keeping it loaded.
 ///
@@ -29,7 +29,7 @@ const LEAST_NOTABLE: u64 = mib(64);
 #[derive(Debug)]
 pub struct ModelSource {
     model: WeakModel,
-    pulse: Weak<Pulse>,
+    counters: Weak<GenerationCounters>,
     devices: Vec<DeviceSource>,
     driver: Option<Driver>,
 }
@@ -52,7 +52,7 @@ struct DeviceSource {
 impl ModelSource {
     /// A source of samples of this model.
     pub fn new(model: &Model) -> Self {
-        Self { model: model.downgrade(), pulse: Arc::downgrade(model.pulse()), devices: Vec::new(), driver: None }
+        Self { model: model.downgrade(), counters: Arc::downgrade(model.counters()), devices: Vec::new(), driver: None }
     }
 
     fn sample_device(&mut self, n: usize, processes: bool) -> DeviceSample {
@@ -106,7 +106,7 @@ fn video_memory(description: &str) -> Option<llama_sys::VideoMemory> {
 impl Source for ModelSource {
     fn watched(&mut self) -> Option<Watched> {
         // Read before the plan, so that the next sample detects an outdated number.
-        let placed = self.pulse.upgrade()?.placements();
+        let placed = self.counters.upgrade()?.placements();
         let model = self.model.upgrade()?;
         let (plan, machine) = (model.placement(), model.machine());
         drop(model);
@@ -134,11 +134,11 @@ impl Source for ModelSource {
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
         // The model's streams hold the counters, so without counters there is no model.
-        let pulse = self.pulse.upgrade()?;
-        let generated = pulse.generated();
-        let threads = pulse.pacer().as_ref().map(Pacer::generating);
-        let placement = pulse.placements();
-        drop(pulse);
+        let counters = self.counters.upgrade()?;
+        let generated = counters.generated();
+        let threads = counters.pacer().as_ref().map(Pacer::generating);
+        let placement = counters.placements();
+        drop(counters);
         let devices = 0..self.devices.len();
         Some(Sample {
             devices: devices.map(|n| self.sample_device(n, processes)).collect(),
@@ -166,7 +166,7 @@ fn watched(placement: &Placement, plan: &Plan, machine: &Machine) -> WatchedDevi
         // Room for one more layer.
         room: wants_room.then(|| footprint / u64::from(layers)),
         left: wants_room.then(|| placement.free.saturating_sub(footprint)),
-        notable: headroom.margin.max(LEAST_NOTABLE),
+        notable: headroom.margin.max(MIN_NOTABLE),
         spills: cfg!(windows) || machine.wsl || placement.kind == PlacementKind::SharedGpu,
     }
 }
@@ -187,10 +187,10 @@ fn watched_for_room(gpu: &Gpu, plan: &Plan) -> WatchedDevice {
     WatchedDevice { device: name.to_owned(), room, left, notable, ..WatchedDevice::default() }
 }
 
-/// Reads the model's file again; unknown if that fails.
+/// The cost of depth, from the model's file; unknown if reading the file again fails.
 fn depth_cost(plan: &Plan, machine: &Machine) -> DepthCost {
     let profile = plan.model.path.as_deref().and_then(|path| ModelProfile::from_header(&Header::open(path).ok()?).ok());
-    profile.and_then(|profile| DepthCost::of(&profile, plan, machine)).unwrap_or_default()
+    profile.and_then(|profile| DepthCost::for_plan(&profile, plan, machine)).unwrap_or_default()
 }
 
 #[cfg(test)]

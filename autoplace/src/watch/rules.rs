@@ -20,7 +20,7 @@ const BUSY_HOST: f32 = 20.0;
 const SHORT_HOST: f32 = 5.0;
 
 /// Maximum number of programs that are tracked per GPU.
-const MOST_PROGRAMS: usize = 16;
+const MAX_PROGRAMS: usize = 16;
 
 /// The state between two samples.
 #[derive(Debug)]
@@ -210,7 +210,7 @@ impl DeviceRules {
         let takers = || seen.iter().filter(|program| taken(program.pid) >= notable);
         self.taker = takers().max_by_key(|program| taken(program.pid)).cloned();
         for program in takers() {
-            if self.takers.len() < MOST_PROGRAMS || self.takers.contains_key(&program.pid) {
+            if self.takers.len() < MAX_PROGRAMS || self.takers.contains_key(&program.pid) {
                 let new = || Taker { name: program.name.clone(), took: Condition::default() };
                 self.takers.entry(program.pid).or_insert_with(new);
             }

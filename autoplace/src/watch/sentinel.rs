@@ -15,8 +15,8 @@ const WAITING: usize = 256;
 /// Ratio of the rest to the duration of the last sample, so that the sentinel takes at most 1 % of a core.
 const REST: u32 = 99;
 /// Longest rest in intervals. A sample that was slow because the machine is busy should not delay the next one much.
-const LONGEST_REST: u32 = 30;
-const SHORTEST: Duration = Duration::from_millis(1);
+const MAX_REST: u32 = 30;
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Receives each event, on the sentinel's thread.
 type Callback = Box<dyn FnMut(&Event) + Send>;
@@ -29,7 +29,7 @@ pub enum Error {
     #[error("there is no model to watch")]
     NothingToWatch,
     /// The thread could not start.
-    #[error("the thread that watches cannot be started: {0}")]
+    #[error("the watching thread cannot start: {0}")]
     Thread(#[from] std::io::Error),
 }
 
@@ -100,7 +100,7 @@ impl SentinelBuilder {
         ///
         /// A condition is reported after two intervals (memory pressure at once), and its end after five, unless
         /// [`patience`](Self::patience) and [`calm`](Self::calm) are set.
-        interval(interval: Duration) settings.interval = interval.max(SHORTEST);
+        interval(interval: Duration) settings.interval = interval.max(MIN_INTERVAL);
         /// Sets how long a throttled clock, a gain of room or a slowdown must last before it is reported. Default: two
         /// intervals. Memory pressure, other programs and fewer threads are reported at once.
         patience(patience: Duration) settings.patience = Some(patience);
@@ -175,7 +175,7 @@ impl SentinelBuilder {
 fn follow(event: &Event, model: &WeakModel, min_gain: f64) {
     let (Some(replacement), Some(model)) = (event.advises(min_gain), model.upgrade()) else { return };
     if let Err(error) = model.replace_soon(replacement) {
-        tracing::warn!("the model is not re-placed: {error}");
+        tracing::warn!("the model could not be re-placed: {error}");
     }
 }
 
@@ -217,7 +217,7 @@ impl<S: Source> Watch<S> {
                 self.report(event);
             }
             let interval = self.settings.interval;
-            let rest = took.saturating_mul(REST).min(interval.saturating_mul(LONGEST_REST));
+            let rest = took.saturating_mul(REST).min(interval.saturating_mul(MAX_REST));
             match stopped.recv_timeout(interval.max(rest)) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
@@ -232,7 +232,7 @@ impl<S: Source> Watch<S> {
         }
         // The receiver is gone only while the sentinel is being dropped.
         if let Err(TrySendError::Full(event)) = self.sender.try_send(event) {
-            tracing::debug!(%event, "nobody reads the sentinel's events: not kept");
+            tracing::debug!(%event, "nobody reads the sentinel's events: event dropped");
         }
     }
 }

@@ -65,8 +65,8 @@ impl Receiver {
                 length => break length,
             }
         };
-        if !usize::try_from(length).is_ok_and(|length| length <= LONGEST) {
-            return Err(Failed::Senseless(format!("a message of {length} bytes, where {LONGEST} are the most")));
+        if !usize::try_from(length).is_ok_and(|length| length <= MAX_MESSAGE) {
+            return Err(Failed::Senseless(format!("a message of {length} bytes, at most {MAX_MESSAGE}")));
         }
         self.buffer.clear();
         let mut message = self.reader.by_ref().take(length.into());
@@ -230,7 +230,7 @@ pub(super) fn is_worker() -> bool {
 
 /// Maximum bytes of a message. The longest messages are prompts that fill a context, or their tokens: a million tokens
 /// take about 3 MB.
-pub(super) const LONGEST: usize = 64 << 20;
+pub(super) const MAX_MESSAGE: usize = 64 << 20;
 
 /// Appends the message that `encode` writes to `buffer`. After an error, `buffer` is unchanged.
 ///
@@ -244,12 +244,13 @@ fn write_message(buffer: &mut Vec<u8>, encode: &dyn Fn(&mut Vec<u8>) -> postcard
         doing: "writing a message to it",
         reason: match error {
             // Postcard drops the text of a custom error; non-UTF-8 paths are the only source of one.
-            postcard::Error::SerdeSerCustom => "a path in it is no UTF-8".to_owned(),
+            postcard::Error::SerdeSerCustom => "it contains a path that is not UTF-8".to_owned(),
             error => error.to_string(),
         },
     });
     let bytes = buffer.len() - start - 4;
-    let fits = u32::try_from(bytes).ok().filter(|_| bytes <= LONGEST).ok_or(Error::TooLong { bytes, limit: LONGEST });
+    let fits =
+        u32::try_from(bytes).ok().filter(|_| bytes <= MAX_MESSAGE).ok_or(Error::TooLong { bytes, limit: MAX_MESSAGE });
     let length = written.and(fits).inspect_err(|_| buffer.truncate(start))?;
     buffer[start..start + 4].copy_from_slice(&length.to_le_bytes());
     Ok(())
@@ -308,11 +309,11 @@ mod tests {
 
     #[test]
     fn a_message_beyond_the_limit_is_not_sent() {
-        let text = "x".repeat(LONGEST);
+        let text = "x".repeat(MAX_MESSAGE);
         let mut buffer = framed(&1);
         let error = write_message(&mut buffer, &|buffer| encode(buffer, &text)).unwrap_err();
         assert_eq!(buffer, framed(&1));
-        assert!(matches!(error, Error::TooLong { bytes, limit: LONGEST } if bytes > LONGEST));
+        assert!(matches!(error, Error::TooLong { bytes, limit: MAX_MESSAGE } if bytes > MAX_MESSAGE));
     }
 
     proptest! {

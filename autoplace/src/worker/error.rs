@@ -20,17 +20,15 @@ pub enum Error {
     /// The application's own executable should be its worker, but this process has not called `worker_main`, so the
     /// worker would run the application a second time. Nothing was started.
     #[error(
-        "this program cannot be its own worker: `main` has to begin with `autoplace::worker_main()`, which was not \
-         called; a program that does is named with `WorkerProcess::program`"
+        "this program cannot be its own worker: `main` must begin with `autoplace::worker_main()`, which was not \
+         called; `WorkerProcess::program` names another program that does"
     )]
     NoWorkerMain,
     /// A worker tried to start a worker, because its `main` does not begin with `worker_main`.
-    #[error(
-        "this process was started as a worker, which starts no others: `main` has to begin with `autoplace::worker_main()`"
-    )]
+    #[error("this process is a worker and cannot start another one: `main` must begin with `autoplace::worker_main()`")]
     Nested,
     /// The worker was built with another version of autoplace or llama.cpp.
-    #[error("the worker {} is of another build: {theirs}, and this is {ours}", .program.display())]
+    #[error("the worker {} is another build: {theirs} instead of {ours}", .program.display())]
     OtherBuild { program: PathBuf, ours: String, theirs: String },
     /// A message is longer than the limit of the other side.
     #[error("a message of {bytes} bytes is too long for a worker, which reads at most {limit}")]
@@ -42,7 +40,7 @@ pub enum Error {
     /// The started program did not identify itself as a worker. `status` is `None` if it had to be killed. `log` holds
     /// its last lines, oldest first.
     #[error(
-        "{} {}, and never said that it is a worker: does its `main` begin with `autoplace::worker_main()`?{}",
+        "{} {} and did not identify itself as a worker: does its `main` begin with `autoplace::worker_main()`?{}",
         .program.display(), how(status.as_ref()), last(log)
     )]
     #[serde(skip)]
@@ -54,15 +52,15 @@ pub enum Error {
     Died { doing: Word, status: Option<ExitStatus>, log: Vec<String> },
     /// The worker showed no sign of life for [`WorkerProcess::timeout`](super::WorkerProcess::timeout), or did not
     /// react to an abort, and was killed.
-    #[error("the worker showed no sign of life for {silent:.1?} while {doing}, and was ended{}", last(log))]
+    #[error("the worker showed no sign of life for {silent:.1?} while {doing}, and was killed{}", last(log))]
     #[serde(skip)]
     Silent { doing: Word, silent: Duration, log: Vec<String> },
     /// The worker violated the protocol and was killed.
-    #[error("the worker made no sense while {doing}: {reason}")]
+    #[error("the worker violated the protocol while {doing}: {reason}")]
     #[serde(skip)]
     Protocol { doing: Word, reason: String },
     /// The model runs in another process, and the call needs it in this one.
-    #[error("the model runs in a worker process, and {what} is there")]
+    #[error("the model runs in a worker process: {what} is not available")]
     #[serde(skip)]
     Elsewhere { what: Word },
 }
@@ -75,7 +73,7 @@ impl Error {
 }
 
 fn how(status: Option<&ExitStatus>) -> String {
-    status.map_or_else(|| "had to be ended".to_owned(), |status| format!("ended ({status})"))
+    status.map_or_else(|| "had to be killed".to_owned(), |status| format!("ended ({status})"))
 }
 
 /// The last line of the log, which says the most.

@@ -18,7 +18,7 @@ use crate::lock;
 const KEPT: usize = 64;
 
 /// Maximum bytes of a kept line. A longer one is split.
-const LONGEST_LINE: u64 = 4 << 10;
+const MAX_LINE: u64 = 4 << 10;
 
 /// The last lines of a worker so far.
 pub(super) struct Tail {
@@ -52,7 +52,7 @@ impl Tail {
     /// pipe.
     pub(super) fn wait(&self, patience: Duration) {
         if self.end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-            tracing::debug!("something still holds a dead worker's standard error");
+            tracing::debug!("a process still holds a dead worker's standard error");
         }
     }
 
@@ -65,7 +65,7 @@ impl Tail {
 fn next_line(pipe: &mut impl BufRead) -> Option<String> {
     loop {
         let mut line = Vec::new();
-        let read = pipe.take(LONGEST_LINE).read_until(b'\n', &mut line).ok()?;
+        let read = pipe.take(MAX_LINE).read_until(b'\n', &mut line).ok()?;
         if read == 0 {
             return None;
         }
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_cut() {
-        let endless = vec![b'x'; 3 * LONGEST_LINE as usize];
-        assert_eq!(next_line(&mut &endless[..]).unwrap().len() as u64, LONGEST_LINE);
+        let endless = vec![b'x'; 3 * MAX_LINE as usize];
+        assert_eq!(next_line(&mut &endless[..]).unwrap().len() as u64, MAX_LINE);
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub(crate) use process::{Handle, Worker};
 /// begins.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Default time that a worker may be silent. It exceeds the time of a prompt's batch on any machine.
+/// Default time that a worker may be silent. The time of a prompt's batch is shorter on any
+/// machine.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A request to a worker. Each room defines its own kind.

@@ -34,7 +34,7 @@ pub(crate) struct Handle {
     pub(crate) watch: Arc<Watch>,
 }
 
-/// A worker that has identified itself. Dropping it ends it.
+/// A worker that has identified itself. Its process ends when this value is dropped.
 pub(crate) struct Worker {
     child: Arc<Mutex<Child>>,
     pub(crate) handle: Handle,

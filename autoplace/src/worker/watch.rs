@@ -70,7 +70,7 @@ impl Watch {
         lock(&self.0).timeout = timeout;
     }
 
-    /// Marks the worker as waited for while `wait` runs.
+    /// Runs `wait`, and records that the caller waits for the worker.
     pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         lock(&self.0).since = Some(Instant::now());
         let came = wait();

@@ -8,11 +8,11 @@ use crate::counting::allocations;
 use crate::native_support::{demo_path, load_demo};
 use crate::text_support::{PROMPTS, REPEATED, SYSTEM, demo, text_and_statistics};
 use autoplace::Model;
-use autoplace::generate::{Engine, Generate, Session, Speculation};
+use autoplace::generate::{Engine, GenerateRequest, Session, Speculation};
 use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Sampler};
 
 /// Number of allocations for `pieces` pieces of a text, after the `first` ones, which may still grow a buffer.
-fn of_stream(generate: Generate, first: usize, pieces: usize) {
+fn of_stream(generate: GenerateRequest, first: usize, pieces: usize) {
     let mut stream = generate.stream().unwrap();
     for _ in 0..first {
         stream.next().unwrap().unwrap();

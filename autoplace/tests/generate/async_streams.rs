@@ -8,7 +8,7 @@ use crate::native_support::wait;
 use crate::text_support::{PROMPTS, chat, demo, greedy};
 use autoplace::Model;
 use autoplace::chat::{ChatTemplate, Message, ReplyPart};
-use autoplace::generate::{AsyncStream, Chat, ChatStream, Engine, Error, FinishReason, Generate, TokenStream};
+use autoplace::generate::{AsyncStream, Chat, ChatStream, Engine, Error, FinishReason, GenerateRequest, TokenStream};
 use futures::stream::{StreamExt, TryStreamExt};
 use tokio::runtime::Builder;
 
@@ -26,7 +26,7 @@ async fn read(stream: &mut AsyncStream<TokenStream>) -> Result<String, Error> {
     stream.try_collect().await
 }
 
-fn awaited(generate: Generate) -> AsyncStream<TokenStream> {
+fn awaited(generate: GenerateRequest) -> AsyncStream<TokenStream> {
     generate.stream().unwrap().into_async().unwrap()
 }
 

@@ -135,7 +135,7 @@ const HOSTILE: [Make; 37] = [
     || Constraint::gbnf("root ::= \"(\" root root | \"(\" root | \"\""),
     || Constraint::gbnf(format!("root ::= {}", "\"a\"? ".repeat(8_000))),
     || Constraint::gbnf(format!("root ::= ({}\"b\") root | \"\"", "\"a\"? ".repeat(8_000))),
-    // Each rule consists of two of the one before.
+    // Each rule consists of the previous rule, twice.
     || {
         let rules: String = (1..60).map(|i| format!("r{i} ::= r{} r{}\n", i - 1, i - 1)).collect();
         Constraint::gbnf(format!("root ::= r59\nr0 ::= \"x\" | \"y\"?\n{rules}"))
@@ -184,7 +184,7 @@ fn kind(i: usize) -> Value {
 /// Schemas and grammars that once took gigabytes or minutes, or ended the process, by the refusal's message.
 const BOMBS: [(&str, &[Make]); 9] = [
     (
-        "schemas in it that hold at once",
+        "combinations of its schemas apply at once",
         &[
             || both(json!({"anyOf": list(1800, |_| json!({"type": "object"}))}), has("x", numbers())),
             || schema(json!({"anyOf": list(1800, |_| json!({"type": "object"})), "properties": {"x": numbers()}})),
@@ -221,7 +221,7 @@ const BOMBS: [(&str, &[Make]); 9] = [
         &[|| schema(json!({"anyOf": list(9000, |i| json!({"type": "number", "minimum": -1.5e-9, "maximum": i}))}))],
     ),
     ("parameters (`::`)", &[|| Constraint::lark("b: <\">\nstart: a::0\na::_: a::incr(_) \"y\" | \"x\"")]),
-    ("a grammar within it (`%lark`)", &[|| Constraint::lark("start: %lark {\nstart: A\nA: B B\nB: /a?/\n}")]),
+    ("another grammar (`%lark`)", &[|| Constraint::lark("start: %lark {\nstart: A\nA: B B\nB: /a?/\n}")]),
     (
         "a `capture`",
         &[|| {

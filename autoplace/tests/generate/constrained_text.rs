@@ -82,7 +82,7 @@ fn a_gbnf_grammar_is_followed_here_and_in_a_worker() {
     // A grammar can name tokens of the vocabulary only.
     let model = load_demo();
     let said = generate(&model, &Constraint::gbnf("root ::= <think>"), 1).unwrap_err().to_string();
-    assert!(said.contains("line 1, column 10: `<think>` is no token"), "{said}");
+    assert!(said.contains("line 1, column 10: `<think>` is not a token"), "{said}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Documents are scored against a query in the model's own form, many at once, with the same score as alone.
 
 use crate::embed_vectors::{by_llama_cpp, embedder, load, of, written};
-use crate::embedding_models::{LONGEST, bert, reranker, text};
+use crate::embedding_models::{MAX_LENGTH, bert, reranker, text};
 use crate::synthetic::Sketch;
 use autoplace::embed::Error;
 use autoplace::gguf::TensorType;
@@ -74,7 +74,7 @@ fn a_document_that_is_too_long_is_an_error_or_cut_but_never_the_query() {
     let templated = with_template("[CLS]{query}[SEP]{document}[SEP]");
     for (sketch, others) in [(reranker(F32), 6), (templated, 7)] {
         let mut embedder = of(&sketch, Pooling::Rank);
-        let longest = LONGEST as usize;
+        let longest = MAX_LENGTH as usize;
         let long = text(0, longest);
         let counts = (longest + others, longest);
         let refused = embedder.rerank(QUERY, &["the sea", &long]);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::embedding_models::{LONGEST, bert, classifier, encoders, llama_embed, nomic_bert, t5_encoder, text};
+use crate::embedding_models::{MAX_LENGTH, bert, classifier, encoders, llama_embed, nomic_bert, t5_encoder, text};
 use crate::native_support::{demo_path, load_demo, native};
 use crate::synthetic::Sketch;
 use crate::text_support::Raw;
@@ -52,7 +52,7 @@ fn together_as_alone(sketch: &Sketch, poolings: &[Pooling], texts: &[String], ap
     let (_folder, path) = written(sketch);
     for &pooling in poolings {
         let case = format!("{} {pooling}", sketch.title());
-        let request = Request::new().embeddings(pooling).n_ctx(LONGEST as u32).n_seq_max(6);
+        let request = Request::new().embeddings(pooling).n_ctx(MAX_LENGTH as u32).n_seq_max(6);
         let mut embedder = loaded(&path, request).embedder().unwrap();
         let together = embedder.embed(texts).unwrap();
         for (text, together) in texts.iter().zip(&together) {
@@ -190,7 +190,7 @@ fn a_text_that_is_too_long_is_an_error_that_counts_or_is_cut_when_asked() {
     for sketch in encoders(F32) {
         let mut embedder = of(&sketch, Pooling::Model);
         let longest = embedder.longest_text().unwrap();
-        assert_eq!(longest, LONGEST as usize, "{}", sketch.title());
+        assert_eq!(longest, MAX_LENGTH as usize, "{}", sketch.title());
         // The model adds two more.
         let fits = text(0, longest - 2);
         assert_eq!(embedder.embed(&[&fits]).unwrap()[0].tokens(), longest);
@@ -238,23 +238,23 @@ fn a_megabyte_of_text_is_counted_or_cut() {
 }
 
 #[test]
-fn a_position_beyond_those_that_were_learned_makes_no_longer_texts_and_does_not_end_the_process() {
+fn a_position_beyond_the_learned_ones_neither_lengthens_texts_nor_ends_the_process() {
     let (_folder, path) = written(&bert(F32));
-    let request = Request::new().embeddings(Pooling::Model).n_ctx(2 * LONGEST as u32);
+    let request = Request::new().embeddings(Pooling::Model).n_ctx(2 * MAX_LENGTH as u32);
     let mut embedder = loaded(&path, request).embedder().unwrap();
-    assert_eq!(embedder.longest_text().unwrap(), LONGEST as usize);
+    assert_eq!(embedder.longest_text().unwrap(), MAX_LENGTH as usize);
     assert_matches!(embedder.embed(&[text(0, 200)]), Err(embed::Error::TooLong { .. }));
 
     let params = ContextParams { embeddings: true, ..ContextParams::default() };
     let mut context = Context::new(&native(&path).unwrap(), params).unwrap();
-    assert_eq!(context.longest_text(), LONGEST as u32);
+    assert_eq!(context.longest_text(), MAX_LENGTH as u32);
     let mut compute = |position| {
         let mut batch = Batch::default();
         batch.add(7, position, 0, true);
         context.decode(&batch)
     };
-    compute(LONGEST as i32 - 1).unwrap();
-    assert_matches!(compute(LONGEST as i32), Err(llama_sys::Error::InvalidParameter { name: "pos", .. }));
+    compute(MAX_LENGTH as i32 - 1).unwrap();
+    assert_matches!(compute(MAX_LENGTH as i32), Err(llama_sys::Error::InvalidParameter { name: "pos", .. }));
 }
 
 #[test]

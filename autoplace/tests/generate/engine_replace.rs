@@ -5,7 +5,7 @@ use crate::native_support::{demo_path, wait};
 use crate::replace_support::{generations, load, plan, request};
 use crate::sim_support::card;
 use crate::text_support::PROMPT;
-use autoplace::generate::{Engine, Error, Generate, Resumed, TokenStream};
+use autoplace::generate::{Engine, Error, GenerateRequest, Resumed, TokenStream};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::Replacement;
 use autoplace::machine::mib;
@@ -17,7 +17,7 @@ fn shared() -> Request {
 }
 
 /// One of three texts.
-fn text(model: &Model, which: usize) -> Generate {
+fn text(model: &Model, which: usize) -> GenerateRequest {
     let prompt = [PROMPT, "In the beginning", "And it came to pass"][which];
     generations(model, prompt, 120)[which % 2].clone()
 }

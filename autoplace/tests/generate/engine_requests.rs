@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::native_support::demo_path;
 use crate::text_support::{PROMPTS, demo, in_worker, request, text, until};
 use autoplace::Model;
-use autoplace::generate::{Engine, Error, FinishReason, Generate, Shutdown, TokenStream};
+use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, Shutdown, TokenStream};
 use futures::FutureExt;
 
 /// Length of a text that is still running when it is cancelled.
@@ -20,7 +20,7 @@ fn everywhere(n_ctx: u32, n_seq_max: u32, unified: bool) -> [Model; 2] {
     [demo(n_ctx, n_seq_max, unified), there]
 }
 
-fn greedy(model: &Model, prompt: &str, tokens: usize) -> Generate {
+fn greedy(model: &Model, prompt: &str, tokens: usize) -> GenerateRequest {
     model.generate(prompt).temp(0.0).max_tokens(tokens)
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::native_support::wait;
 use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until};
 use autoplace::Model;
-use autoplace::generate::{Engine, Generate};
+use autoplace::generate::{Engine, GenerateRequest};
 
 /// Blocks before each token until the test permits it.
 #[derive(Clone, Default)]
@@ -40,7 +40,7 @@ impl Gate {
     }
 
     /// A greedy text whose tokens wait for permission.
-    pub(crate) fn generate(&self, model: &Model, prompt: &str) -> Generate {
+    pub(crate) fn generate(&self, model: &Model, prompt: &str) -> GenerateRequest {
         let gate = self.clone();
         let generate = model.generate(prompt).samplers([]).seed(1);
         generate.sampler(move |candidates, so_far| {

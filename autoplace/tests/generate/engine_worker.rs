@@ -6,10 +6,10 @@ use std::process::Command;
 use crate::native_support::demo_path;
 use crate::text_support::{Completion, PROMPTS, answered, demo, greedy, in_worker, request};
 use autoplace::Model;
-use autoplace::generate::{Engine, Error, Generate, TokenStream};
+use autoplace::generate::{Engine, Error, GenerateRequest, TokenStream};
 
 /// More texts than sequences: greedy, random, and up to the end of the context.
-fn texts(model: &Model) -> Vec<Generate> {
+fn texts(model: &Model) -> Vec<GenerateRequest> {
     let long = model.generate(PROMPTS[0]).seed(9);
     let some = PROMPTS.iter().zip(0..).map(|(prompt, seed)| match seed % 2 {
         0 => greedy(model, *prompt).max_tokens(60),

@@ -5,7 +5,7 @@ use crate::native_support::demo_path;
 use crate::text_support::{Completion, PROMPT, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::Constraint;
-use autoplace::generate::{Engine, Error, FinishReason, Generate, Metrics, Prompt, WhenFull};
+use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, Metrics, Prompt, WhenFull};
 use autoplace::llama_sys::{self, Token};
 use serde_json::json;
 
@@ -32,7 +32,7 @@ struct Outcome {
 }
 
 /// Runs a text in a front end, read as text and again as tokens. Returns the error if the request is refused.
-fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, Error> {
+fn run(front: FrontEnd, model: &Model, generate: &GenerateRequest) -> Result<Outcome, Error> {
     let again = generate.clone();
     let generate = generate.clone().cache_prompt(false);
     let (parts, (reason, counted), completion): (Vec<_>, _, _) = match front {
@@ -77,7 +77,7 @@ fn run(front: FrontEnd, model: &Model, generate: &Generate) -> Result<Outcome, E
                 FrontEnd::AsyncAnswer => Some(Engine::new(model)?),
                 _ => None,
             };
-            let awaited = |generate: Generate| match &engine {
+            let awaited = |generate: GenerateRequest| match &engine {
                 Some(engine) => block_on(engine.submit_async(generate)).0?.into_async(),
                 None => generate.stream()?.into_async(),
             };
@@ -120,11 +120,11 @@ const CONTEXT: u32 = 64;
 
 struct Case {
     name: &'static str,
-    generate: Box<dyn Fn(&Model) -> Generate>,
+    generate: Box<dyn Fn(&Model) -> GenerateRequest>,
     ends: Ends,
 }
 
-fn case(name: &'static str, ends: Ends, describe: impl Fn(Generate) -> Generate + 'static) -> Case {
+fn case(name: &'static str, ends: Ends, describe: impl Fn(GenerateRequest) -> GenerateRequest + 'static) -> Case {
     let generate = move |model: &Model| describe(model.generate(PROMPT).temp(0.0));
     Case { name, generate: Box::new(generate), ends }
 }
@@ -142,7 +142,7 @@ fn cases(stop: String) -> Vec<Case> {
     let is_range: Check = |it| matches!(it, Error::Native(llama_sys::Error::InvalidParameter { .. }));
     let is_full: Check = |it| matches!(it, Error::ContextFull { tokens: 65 });
     let too_long: Check = |it| matches!(it, Error::PromptTooLong { tokens: 64, context: 64 });
-    let by_chance = |it: Generate| it.seed(3).temp(0.8).repeat_penalty(1.3).logprobs(3);
+    let by_chance = |it: GenerateRequest| it.seed(3).temp(0.8).repeat_penalty(1.3).logprobs(3);
     vec![
         case("so many tokens", By(MaxTokens), |it| it.max_tokens(20)),
         case("no token", By(MaxTokens), |it| it.max_tokens(0)),
@@ -170,7 +170,7 @@ fn constrained(stop: String) -> Vec<Case> {
     }));
     let unmeetable: Check = |it| matches!(it, Error::Constraint { .. });
     let deep = (0..400).fold(json!({}), |inner, _| json!({"items": inner}));
-    let letters = |it: Generate| it.constraint(Constraint::regex("[a-z]{30}"));
+    let letters = |it: GenerateRequest| it.constraint(Constraint::regex("[a-z]{30}"));
     vec![
         case("letters", By(EndOfGeneration), letters),
         case("letters cut short", With(MaxTokens, cut), move |it| letters(it).max_tokens(3)),

@@ -16,7 +16,7 @@ fn handles() -> Option<[u64; 2]> {
 }
 
 #[test]
-fn a_thousand_answers_opened_and_dropped_from_eight_threads_leave_sequences_threads_and_texts_as_they_were() {
+fn a_thousand_unfinished_answers_from_eight_threads_leave_nothing_behind() {
     own_process!();
     let model = demo(1024, 4, false);
     let expected = text(greedy(&model, PROMPTS[0]));

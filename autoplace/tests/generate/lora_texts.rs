@@ -10,7 +10,7 @@ use crate::sim_support::{card, fits_whatever_is_free};
 use crate::text_support::{
     Completion, PROMPT, Raw, answered, complete, request, text, text_and_statistics, to_the_end, tokens_of, worker,
 };
-use autoplace::generate::{Engine, Error, Generate};
+use autoplace::generate::{Engine, Error, GenerateRequest};
 use autoplace::gguf::{Builder, Header, TensorType};
 use autoplace::llama_sys::{LoraAdapter, Token};
 use autoplace::machine::mib;
@@ -82,7 +82,7 @@ fn demo() -> ModelBuilder {
     Model::builder(demo_path()).n_threads(1)
 }
 
-fn greedy(model: &Model) -> Generate {
+fn greedy(model: &Model) -> GenerateRequest {
     model.generate(PROMPT).temp(0.0).max_tokens(20)
 }
 
@@ -114,7 +114,7 @@ fn at_once_and_reused(model: &Model, name: &str) -> [Completion; 2] {
 }
 
 #[test]
-fn ten_adapters_in_one_engine_give_each_text_what_a_load_with_its_adapter_alone_gives() {
+fn ten_adapters_in_one_engine_give_the_texts_of_loads_with_each_adapter_alone() {
     let (files, names) = Files::ten();
     let alone = |name: &String| {
         let model = demo().request(request(512, 1, false)).lora(files.path(name), 1.0).load().unwrap();
@@ -193,7 +193,7 @@ fn what_was_computed_with_other_adapters_is_not_reused() {
     let files = Files::new();
     let model = demo().request(Request::new().n_seq_max(3)).lora(files.path("one"), 1.0).load().unwrap();
     // Short answers, so that the prompt makes up most of the cached tokens.
-    let cached = |generate: Generate| {
+    let cached = |generate: GenerateRequest| {
         let (text, statistics) = text_and_statistics(generate.max_tokens(6).cache_prompt(true));
         (text, statistics.cached_tokens)
     };
@@ -271,7 +271,7 @@ fn control_vectors_are_summed_up_by_their_scales() {
 }
 
 #[test]
-fn a_change_of_the_set_that_finds_its_memory_taken_is_an_error_and_the_next_text_goes_on() {
+fn an_adapter_change_without_memory_is_an_error_and_the_next_text_goes_on() {
     own_process!();
     let files = Files::new();
     let gpu = card(mib(64));

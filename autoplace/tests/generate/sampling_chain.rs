@@ -3,7 +3,7 @@
 use crate::native_support::{load_demo, tiny_llama};
 use crate::text_support::{PROMPT, complete, text, text_and_statistics};
 use autoplace::Model;
-use autoplace::generate::{Constraint, Error, Generate, Mirostat, SamplerKind, Sampling};
+use autoplace::generate::{Constraint, Error, GenerateRequest, Mirostat, SamplerKind, Sampling};
 use autoplace::llama_sys;
 
 #[test]
@@ -118,7 +118,7 @@ fn a_generation_begins_with_what_the_models_makers_want() {
     let mut expected = Sampling::default();
     (expected.temperature, expected.top_k) = (0.0, 7);
     assert_eq!(model.sampling(), expected);
-    let seed = |generate: Generate| generate.stream().unwrap().statistics().seed;
+    let seed = |generate: GenerateRequest| generate.stream().unwrap().statistics().seed;
     assert_eq!(seed(model.generate("word1")), None);
     // Explicit settings override the model's own.
     assert!(seed(model.generate("word1").temp(0.5)).is_some());

@@ -2,10 +2,10 @@
 
 use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, Raw, demo, likeliest, text, tokens_of};
-use autoplace::generate::{Error, Generate, Piece};
+use autoplace::generate::{Error, GenerateRequest, Piece};
 use autoplace::llama_sys::{self, ContextParams, Token};
 
-fn pieces(generate: Generate) -> Result<Vec<Piece>, Error> {
+fn pieces(generate: GenerateRequest) -> Result<Vec<Piece>, Error> {
     generate.stream()?.pieces().collect()
 }
 

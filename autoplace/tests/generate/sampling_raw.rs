@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::text_support::{REPEATED, Raw, complete, demo, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Generate, Mirostat, SamplerKind, Sampling};
+use autoplace::generate::{GenerateRequest, Mirostat, SamplerKind, Sampling};
 use autoplace::llama_sys::{self, Sampler, Token};
 
 const TOKENS: usize = 40;
@@ -49,7 +49,7 @@ fn chain(model: &Model, it: &Sampling, seed: u32) -> Result<Sampler, llama_sys::
 }
 
 type Change = fn(&mut Sampling);
-type Method = fn(Generate) -> Generate;
+type Method = fn(GenerateRequest) -> GenerateRequest;
 
 const FIELDS: &[Change] = &[
     |it| it.temperature = 1.7,
@@ -66,10 +66,10 @@ const FIELDS: &[Change] = &[
     |it| it.frequency_penalty = 0.9,
     |it| it.presence_penalty = 1.5,
     |it| it.dry_multiplier = 3.0,
-    |it| {
-        (it.dry_multiplier, it.dry_base) = (2.0, 2.5);
-        (it.dry_allowed_length, it.dry_penalty_last_n) = (1, 30);
-        it.dry_sequence_breakers = vec![";".to_owned()];
+    |sampling| {
+        (sampling.dry_multiplier, sampling.dry_base) = (2.0, 2.5);
+        (sampling.dry_allowed_length, sampling.dry_penalty_last_n) = (1, 30);
+        sampling.dry_sequence_breakers = vec![";".to_owned()];
     },
     |it| (it.mirostat, it.mirostat_tau) = (Mirostat::V1, 3.0),
     |it| (it.mirostat, it.mirostat_tau, it.mirostat_eta) = (Mirostat::V2, 2.0, 0.3),
@@ -81,24 +81,25 @@ const FIELDS: &[Change] = &[
 /// The methods of a request, and the fields that they set.
 const METHODS: &[(Method, Change)] = &[
     (
-        |it| {
-            let it = it.temp(1.4).top_k(30).top_p(0.9).min_p(0.02).xtc(0.4, 0.15).repeat_penalty(1.2).dry(0.5);
-            it.presence_penalty(0.2).frequency_penalty(0.1).logit_bias(300, 1.0)
+        |request| {
+            let request =
+                request.temp(1.4).top_k(30).top_p(0.9).min_p(0.02).xtc(0.4, 0.15).repeat_penalty(1.2).dry(0.5);
+            request.presence_penalty(0.2).frequency_penalty(0.1).logit_bias(300, 1.0)
         },
-        |it| {
-            (it.temperature, it.top_k, it.top_p, it.min_p) = (1.4, 30, 0.9, 0.02);
-            (it.xtc_probability, it.xtc_threshold) = (0.4, 0.15);
-            (it.repeat_penalty, it.dry_multiplier) = (1.2, 0.5);
-            (it.presence_penalty, it.frequency_penalty) = (0.2, 0.1);
-            it.logit_bias = vec![(300, 1.0)];
+        |sampling| {
+            (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) = (1.4, 30, 0.9, 0.02);
+            (sampling.xtc_probability, sampling.xtc_threshold) = (0.4, 0.15);
+            (sampling.repeat_penalty, sampling.dry_multiplier) = (1.2, 0.5);
+            (sampling.presence_penalty, sampling.frequency_penalty) = (0.2, 0.1);
+            sampling.logit_bias = vec![(300, 1.0)];
         },
     ),
     (|it| it.mirostat(Mirostat::V1, 3.0), |it| (it.mirostat, it.mirostat_tau) = (Mirostat::V1, 3.0)),
     (
         |it| it.adaptive_p(0.25),
-        |it| {
-            it.adaptive_target = 0.25;
-            it.samplers.push(SamplerKind::AdaptiveP);
+        |sampling| {
+            sampling.adaptive_target = 0.25;
+            sampling.samplers.push(SamplerKind::AdaptiveP);
         },
     ),
 ];
@@ -113,7 +114,7 @@ fn raw(model: &Model, sampler: Sampler) -> Vec<Token> {
 #[test]
 fn every_parameter_gives_the_text_of_llama_cpps_chain_with_it() {
     let model = demo(512, 1, false);
-    let texts = |ours: Generate, sampling: &Sampling| {
+    let texts = |ours: GenerateRequest, sampling: &Sampling| {
         SEEDS
             .map(|seed| {
                 let expected = raw(&model, chain(&model, sampling, seed).unwrap());

@@ -2,11 +2,11 @@
 
 use crate::text_support::{PROMPT, Raw, SYSTEM, Texts, complete, demo, greedy, to_the_end, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Constraint, Error, FinishReason, Fork, Generate, Mirostat, Sampling};
+use autoplace::generate::{Constraint, Error, FinishReason, Fork, GenerateRequest, Mirostat, Sampling};
 use autoplace::llama_sys::{Candidates, Token};
 
 /// Texts whose sampler, constraint or stop string has state.
-fn kinds(model: &Model) -> Vec<(&'static str, Generate)> {
+fn kinds(model: &Model) -> Vec<(&'static str, GenerateRequest)> {
     let nth = |candidates: &Candidates, n: usize| -> Token {
         let mut sorted: Vec<_> = candidates.iter().collect();
         sorted.sort_by(|a, b| b.logit().total_cmp(&a.logit()));
@@ -150,7 +150,7 @@ fn a_fork_without_a_place_is_refused_and_the_text_goes_on() {
 }
 
 /// The text, rolled back by `tokens` after `place` tokens, and generated to its end.
-fn rolled_back(model: &Model, generate: Generate, place: usize, tokens: usize) -> (String, usize) {
+fn rolled_back(model: &Model, generate: GenerateRequest, place: usize, tokens: usize) -> (String, usize) {
     let mut session = model.session().unwrap();
     let mut texts = Texts::default();
     let sequence = session.begin(generate).unwrap();

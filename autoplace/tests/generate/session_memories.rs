@@ -96,7 +96,7 @@ fn a_text_is_forked_and_rolled_back_in_each_memory_as_far_as_it_says() {
             }
             let back = possible.min(25);
             let refused = session.roll_back(first, possible + 1).unwrap_err().to_string();
-            assert!(refused.contains(&format!("and {possible} can")), "{case}: {refused}");
+            assert!(refused.contains(&format!("at most {possible}")), "{case}: {refused}");
             session.roll_back(first, back).unwrap();
             texts.run(&mut session);
             assert_eq!(texts.of(second).tokens, expected[30..], "{case}");

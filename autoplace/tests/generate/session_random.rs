@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::text_support::{Raw, demo, greedy, tokens_of};
 use autoplace::Model;
-use autoplace::generate::{Error, Generate, Piece, SequenceId, Session, TokenLogprobs};
+use autoplace::generate::{Error, GenerateRequest, Piece, SequenceId, Session, TokenLogprobs};
 use autoplace::llama_sys::Token;
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ const PROMPTS: [&str; 6] = [
 ];
 
 /// Longer than any text of this file.
-const MOST: usize = 40;
+const MAX_TOKENS: usize = 40;
 
 /// The choice of a fresh model after these tokens, computed once per program.
 fn next(model: &Model, tokens: &[Token]) -> Token {
@@ -85,8 +85,8 @@ fn carry_out(model: &Model, deeds: &[Deed]) {
     }
 }
 
-fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: Generate) {
-    match session.begin(generate.logprobs(2).max_tokens(MOST)) {
+fn begin(session: &mut Session, running: &mut Vec<SequenceId>, generate: GenerateRequest) {
+    match session.begin(generate.logprobs(2).max_tokens(MAX_TOKENS)) {
         Ok(sequence) => running.push(sequence),
         Err(Error::SequencesBusy { .. } | Error::ContextTooSmall { .. } | Error::PromptTooLong { .. }) => {}
         Err(error) => panic!("{error}"),

@@ -8,14 +8,14 @@ use crate::text_support::{
     tokens_of,
 };
 use autoplace::Model;
-use autoplace::generate::{Engine, Error, FinishReason, Generate, WhenFull};
+use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::memory::{FlashAttention, KvType};
 
 const CONTEXT: u32 = 256;
 
 /// A text that never ends by itself.
-fn shifting(model: &Model, n: usize, keep: usize) -> Generate {
+fn shifting(model: &Model, n: usize, keep: usize) -> GenerateRequest {
     greedy(model, SYSTEM).max_tokens(n).when_full(WhenFull::Shift { keep })
 }
 
@@ -69,7 +69,7 @@ fn a_memory_that_cannot_shift_says_why_when_the_text_begins() {
     q8_0.params.type_k = KvType::Q8_0;
     let keys = refused(&load(&demo_path(), q8_0));
     assert!(keys.contains("keys of q8_0"), "{keys}");
-    assert!(refused(&load(&demo_path(), f16.clone().n_batch(8).n_ubatch(2))).contains("`n_ubatch` of 4 at least"));
+    assert!(refused(&load(&demo_path(), f16.clone().n_batch(8).n_ubatch(2))).contains("`n_ubatch` of at least 4"));
     let folder = tempfile::tempdir().unwrap();
     // Longer than a window's cache, because a shorter context would hold all tokens.
     let of = |arch: &str| small(&random(arch, None, folder.path()), request(4 * CONTEXT, 1, false), 0);

@@ -8,7 +8,7 @@ use crate::replace_support::run_replacing;
 use crate::sim_support::card;
 use crate::speculative_support::{PROMPT, builder, exact, heads, load as load_alone, request};
 use crate::text_support::{Completion, complete, random, text, text_and_statistics, to_the_end, words, worker};
-use autoplace::generate::{DraftsOff, Generate, Speculation, Statistics};
+use autoplace::generate::{DraftingPaused, GenerateRequest, Speculation, Statistics};
 use autoplace::load::Error;
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
@@ -17,12 +17,12 @@ use autoplace::plan::{self, GpuLayers, Request};
 use autoplace::profile::MtpError;
 use autoplace::{Isolation, Model, WorkerProcess};
 
-pub(crate) fn greedy(model: &Model) -> Generate {
+pub(crate) fn greedy(model: &Model) -> GenerateRequest {
     model.generate(PROMPT).temp(0.0).max_tokens(60)
 }
 
 /// Random sampling with a sampler that has state.
-pub(crate) fn seeded(model: &Model, seed: u32) -> Generate {
+pub(crate) fn seeded(model: &Model, seed: u32) -> GenerateRequest {
     model.generate(PROMPT).seed(seed).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 
@@ -177,13 +177,13 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     // Their states cannot go back.
     let [mamba, jamba, falcon] = ["mamba2", "jamba", "falcon-h1"].map(|arch| random(arch, None, folder.path()));
     for (path, room, drafting, off) in [
-        (&plain, 5, draft(), DraftsOff::NoModel),
+        (&plain, 5, draft(), DraftingPaused::NoModel),
         // The file has a block, but the load does not request it.
-        (&steps, 3, mtp(3), DraftsOff::NoHeads),
-        (&plain, 0, lookup(), DraftsOff::NoRoom),
-        (&mamba, 4, lookup(), DraftsOff::Memory),
-        (&jamba, 4, lookup(), DraftsOff::Memory),
-        (&falcon, 4, lookup(), DraftsOff::Memory),
+        (&steps, 3, mtp(3), DraftingPaused::NoHeads),
+        (&plain, 0, lookup(), DraftingPaused::NoRoom),
+        (&mamba, 4, lookup(), DraftingPaused::Memory),
+        (&jamba, 4, lookup(), DraftingPaused::Memory),
+        (&falcon, 4, lookup(), DraftingPaused::Memory),
     ] {
         let model = load_alone(path, request(512, 1, room));
         let plain = complete(greedy(&model), &model);
@@ -281,7 +281,7 @@ fn sequences_that_share_their_cells_are_followed_from_where_there_is_room() {
         let model = way.load(request.clone());
         let drafting = way.drafting(3, 0.0);
         let generate = |seed, n| model.generate(words(seed, n)).cache_prompt(true).temp(0.0).max_tokens(30);
-        // One after the other, each in a sequence of its own.
+        // The texts run one after the other, each in its own sequence.
         drop([1, 2].map(|seed| complete(generate(seed, 150).speculate(drafting), &model)));
         for length in [100, 120, 90, 140, 30] {
             let plain = complete(generate(1, length), &model);

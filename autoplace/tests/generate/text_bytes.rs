@@ -4,7 +4,7 @@
 use crate::native_support::tiny_llama;
 use crate::text_support::{self, complete};
 use autoplace::Model;
-use autoplace::generate::{FinishReason, Generate};
+use autoplace::generate::{FinishReason, GenerateRequest};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
 
@@ -28,11 +28,11 @@ fn load(n_ctx: u32) -> Model {
 }
 
 /// A text of these tokens, followed by the end token.
-fn forced(model: &Model, tokens: Vec<Token>) -> Generate {
+fn forced(model: &Model, tokens: Vec<Token>) -> GenerateRequest {
     forcing(model.generate("word1"), tokens)
 }
 
-fn forcing(generate: Generate, tokens: Vec<Token>) -> Generate {
+fn forcing(generate: GenerateRequest, tokens: Vec<Token>) -> GenerateRequest {
     let mut at = 0;
     generate.samplers([]).sampler(move |_, _| {
         let token = tokens.get(at).copied().unwrap_or(END);
@@ -64,7 +64,7 @@ fn a_character_comes_with_its_last_byte() {
 #[test]
 fn a_text_that_is_cut_within_a_character_ends_with_the_mark_of_one() {
     let text = "é日😀".as_bytes();
-    let is_cut = |model: &Model, generate: Generate, reason| {
+    let is_cut = |model: &Model, generate: GenerateRequest, reason| {
         let completion = complete(generate, model);
         let generated = completion.statistics().generated_tokens;
         assert_eq!(completion.end.unwrap().reason, reason);

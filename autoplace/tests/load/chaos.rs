@@ -12,7 +12,7 @@ use crate::chaos_support::Round;
 use crate::fleets_support::{Models, run_all};
 
 /// Minimum number of rounds of each kind, per thousand.
-const LEAST: [(&str, u64); 6] = [
+const MIN_PER_THOUSAND: [(&str, u64); 6] = [
     ("loaded at attempt 1", 200),
     ("loaded at attempt 2", 120),
     ("loaded at attempt 3", 10),
@@ -23,7 +23,7 @@ const LEAST: [(&str, u64); 6] = [
 
 fn chaos(rounds: u64) {
     let models = Models::write();
-    run_all(rounds, &LEAST, |number| {
+    run_all(rounds, &MIN_PER_THOUSAND, |number| {
         let mut round = Round::new(number, &models);
         round.run().map_err(|fault| format!("{}\n    {fault}", round.describe()))
     });

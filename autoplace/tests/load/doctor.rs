@@ -96,12 +96,12 @@ fn a_card_without_a_backend_is_unused_and_one_of_another_name_is_not() {
 #[test]
 fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() {
     let runs = |layers, predicted| {
-        but(whole(), |it| {
+        but(whole(), |evidence| {
             let mut running = Running::default();
             running.program = "llama-server b1".to_owned();
             (running.n_gpu_layers, running.predicted) = (Some(layers), predicted);
             running.otherwise = Some("llama-server -ngl 33".to_owned());
-            it.model.as_mut().unwrap().running = Some(running);
+            evidence.model.as_mut().unwrap().running = Some(running);
         })
     };
     let plan = whole().model.unwrap().plan.unwrap();
@@ -112,8 +112,8 @@ fn a_program_runs_slower_where_its_placement_is_slower_than_there_is_room_for() 
     assert_eq!(runs(3, None).diagnose()[0].remedy.clone().as_deref(), Some("llama-server -ngl 33"));
     // A program that is slower than its own placement should be.
     let slow = |factor: f64| {
-        but(runs(all, Some(speed)), |it| {
-            it.model.as_mut().unwrap().running.as_mut().unwrap().tokens_per_second = Some(speed * factor);
+        but(runs(all, Some(speed)), |evidence| {
+            evidence.model.as_mut().unwrap().running.as_mut().unwrap().tokens_per_second = Some(speed * factor);
         })
     };
     finds(FindingCause::Unexplained, &slow(0.5), &slow(0.9));
@@ -226,8 +226,8 @@ fn conditions_are_causes_where_the_model_has_to_do_with_them_and_beyond_the_usua
 #[test]
 fn what_nothing_explains_is_said_and_what_is_as_predicted_is_normal() {
     let measured = |share: f64| {
-        but(whole(), |it| {
-            let model = it.model.as_mut().unwrap();
+        but(whole(), |evidence| {
+            let model = evidence.model.as_mut().unwrap();
             let mut speed = Speed::default();
             speed.median = model.predicted.unwrap() * share;
             model.measured = Some(speed);
@@ -259,7 +259,7 @@ fn a_report_names_nobody() {
 }
 
 #[test]
-fn rates_that_were_measured_beside_other_work_or_long_ago_are_called_stale_and_are_no_cause() {
+fn disturbed_or_old_rates_are_called_stale_and_are_not_a_cause() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let with_rates = |conditions: String| {
         let mut machine = machine("RTX 4090");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::embedding_models::{LONGEST, encoders, llama_embed, reranker, t5_encoder, text};
+use crate::embedding_models::{MAX_LENGTH, encoders, llama_embed, reranker, t5_encoder, text};
 use crate::real_loads_support::{compare, compare_all, random};
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::synthetic::Sketch;
@@ -60,7 +60,7 @@ fn a_probe_of_embeddings_is_the_real_load_to_the_byte() {
 }
 
 fn builder(path: &Path) -> ModelBuilder {
-    let request = Request::new().embeddings(Pooling::Mean).headroom(Headroom::Bytes(0)).n_ctx(LONGEST as u32);
+    let request = Request::new().embeddings(Pooling::Mean).headroom(Headroom::Bytes(0)).n_ctx(MAX_LENGTH as u32);
     Model::builder(path).request(request).n_threads(1)
 }
 
@@ -119,8 +119,8 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
             let _gpu = card(mib(64));
             let report = builder(&path).verify(verify).load().unwrap().report();
             // A batch, a text of the maximum length, and a short one.
-            assert_eq!(u64::from(LONGEST as u32) * 2 + 31, report.warm_up.tokens);
-            assert_eq!(report.warm_up.last_position, LONGEST as u32 - 1);
+            assert_eq!(u64::from(MAX_LENGTH as u32) * 2 + 31, report.warm_up.tokens);
+            assert_eq!(report.warm_up.last_position, MAX_LENGTH as u32 - 1);
         }
     }
 }
@@ -152,7 +152,7 @@ fn a_computation_is_of_whole_texts_all_of_whose_tokens_are_outputs() {
     let plan = Model::builder(&path).request(begun()).plan().unwrap();
     let breakdown = probe.breakdown(&[], &plan.context, &plan.split()).unwrap();
     let (n_vocab, n_embd) = (sketch.dims.n_vocab, sketch.dims.n_embd);
-    assert_eq!(breakdown.footprints.output, 4 * (n_vocab + n_embd) * LONGEST);
+    assert_eq!(breakdown.footprints.output, 4 * (n_vocab + n_embd) * MAX_LENGTH);
 
     // Their memory is unknown without llama.cpp.
     let profile = ModelProfile::from_header(&Header::open(&path).unwrap()).unwrap();

@@ -13,7 +13,7 @@ use autoplace::plan::PlacementKind;
 use crate::fleets_support::{Case, Models, run, run_all};
 
 /// Minimum number of cases of each kind, per thousand.
-const LEAST: [(&str, u64); 13] = [
+const MIN_PER_THOUSAND: [(&str, u64); 13] = [
     ("loaded", 500),
     ("several GPUs", 100),
     ("three or four GPUs", 15),
@@ -31,7 +31,7 @@ const LEAST: [(&str, u64); 13] = [
 
 fn fleets(cases: u64) {
     let models = Models::write();
-    run_all(cases, &LEAST, |number| {
+    run_all(cases, &MIN_PER_THOUSAND, |number| {
         let case = Case::new(number, &models);
         let model = case.model(&models);
         let outcome = run(&case, &models).map_err(|fault| format!("{}\n    {fault}", case.describe(&models)))?;
@@ -55,7 +55,7 @@ fn fleets(cases: u64) {
             params.n_ctx > case.request.context.tokens(&model.profile),
             plan.gpus().any(|gpu| gpu.kind == PlacementKind::SharedGpu),
         ];
-        let kinds = LEAST.iter().zip(kinds).filter(|(_, holds)| *holds);
+        let kinds = MIN_PER_THOUSAND.iter().zip(kinds).filter(|(_, holds)| *holds);
         let mut kinds: Vec<String> = kinds.map(|((kind, _), _)| (*kind).to_owned()).collect();
         kinds.extend([format!("{n} GPUs"), format!("loaded: {}", model.title)]);
         Ok(kinds)

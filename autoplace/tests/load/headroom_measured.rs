@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::native_support::demo_path;
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
-use autoplace::load::{self, Doubt, GpuReport, Leases, Stage};
+use autoplace::load::{self, NotLearnedReason, GpuReport, Leases, Stage};
 use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
@@ -102,8 +102,8 @@ fn what_driver_and_pools_took_is_measured_to_the_byte_and_found_by_the_next_plan
     assert!(again(&gpu).n_ubatch(512).plan().unwrap().gpus().next().unwrap().headroom.growth > mib(32));
     drop(gpu);
 
-    // The measurement suffices to the last byte, on a card with exactly that much free memory and the same name, so
-    // that the measurement applies.
+    // The measured headroom is enough: a card that has exactly the needed bytes holds the model. It has the same name,
+    // so that the measurement applies to it.
     let (needed, kept) = (planned.footprint.total(), planned.headroom.total());
     let small = |total| Arc::new(card().total(total).register().unwrap());
     let gpu = small(needed + kept - 1);
@@ -133,9 +133,9 @@ fn what_is_learned_depends_on_what_was_computed_and_on_whether_others_were_at_it
     // warm-up, or while another program takes memory.
     for (case, expected) in [
         ("one batch", Ok((0, POOLS))),
-        ("one layer", Err(Doubt::OneLayer)),
-        ("no warm-up", Err(Doubt::NotComputed)),
-        ("another program", Err(Doubt::Disturbed)),
+        ("one layer", Err(NotLearnedReason::OneLayer)),
+        ("no warm-up", Err(NotLearnedReason::NotComputed)),
+        ("another program", Err(NotLearnedReason::Disturbed)),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let gpu = Arc::new(card().register().unwrap());

@@ -8,7 +8,7 @@ mod named {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use autoplace::hub::{self, Hub, Wish};
+    use autoplace::hub::{self, Hub, Preference};
     use autoplace::load::Error;
     use autoplace::machine::{Host, Machine, gib};
     use autoplace::plan::GpuLayers;
@@ -91,7 +91,7 @@ mod named {
         own_process!();
         let world = world();
         let _card = sim_support::card(gib(2));
-        let fits = || builder(&world).fetch(true).wish(Wish::FitsWholly);
+        let fits = || builder(&world).fetch(true).preference(Preference::FitsWholly);
         assert!(fits().plan().unwrap().full_offload);
         // A worker has no simulated card.
         let worker = Isolation::Process(text_support::worker());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::native_support::{demo_path, load_demo, meanwhile, wait};
 use crate::replace_support::replace;
 use crate::text_support::{PROMPT, worker};
-use autoplace::generate::{self, Engine, FinishReason, Generate, TokenStream};
+use autoplace::generate::{self, Engine, FinishReason, GenerateRequest, TokenStream};
 use autoplace::llama_sys::Error as Native;
 use autoplace::load::{self, Replacement, Stage};
 use autoplace::plan::{self, GpuLayers, SavedPlan};
@@ -36,7 +36,7 @@ fn greedy(model: &Model, tokens: usize) -> String {
 }
 
 #[test]
-fn the_placement_is_reported_a_saved_one_is_followed_and_the_native_model_is_refused() {
+fn the_placement_is_reported_a_saved_plan_followed_and_the_native_model_refused() {
     let (here, there) = (load_demo(), in_worker());
     let of = |model: &Model| {
         let plan = model.placement();
@@ -71,7 +71,7 @@ fn refusals_have_their_own_types() {
     use generate::Error;
     let model = in_worker();
     let engine = Engine::new(&model).unwrap();
-    let refused = |generate: Generate| engine.try_submit(generate).map(drop);
+    let refused = |generate: GenerateRequest| engine.try_submit(generate).map(drop);
     let text = || model.generate(PROMPT);
     let several = refused(text().logit_bias_text("a b", 1.0));
     assert_matches!(several, Err(Error::NotOneToken { .. }));
@@ -237,7 +237,7 @@ pub(crate) mod deaths {
     #[test]
     fn a_worker_killed_at_any_token_loses_none_and_doubles_none() {
         let here = load_demo();
-        let kinds: [fn(Generate) -> Generate; 3] = [
+        let kinds: [fn(GenerateRequest) -> GenerateRequest; 3] = [
             |it| it.temp(0.0),
             |it| it.seed(3).temp(1.2),
             |it| it.seed(4).temp(1.0).repeat_penalty(1.2).stop("no such text"),

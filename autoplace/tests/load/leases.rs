@@ -168,7 +168,7 @@ fn a_load_that_others_do_not_see_says_so() {
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(folder.path().join("leases"), open).unwrap();
     let said = report().to_string();
-    assert!(said.contains("without a lease") && said.contains("not this user's alone"), "{said}");
+    assert!(said.contains("without a lease") && said.contains("to this user alone"), "{said}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn two_processes_that_load_at_once_never_exceed_the_card() {
 }
 
 #[test]
-fn what_a_load_in_another_process_is_about_to_take_is_not_free_until_that_process_is_gone() {
+fn memory_that_another_process_is_loading_into_is_not_free_until_it_is_gone() {
     own_process!();
     let (known, total, _) = one_and_a_half();
     let folder = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use crate::native_support::{TINY_VOCABULARY, demo_path, tiny};
 use crate::sim_support::{card, card_of};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::SimGpu;
-use autoplace::load::{self, Doubt, Error, LoadReport, OnDifference, Stage, Verify};
+use autoplace::load::{self, Error, LoadReport, NotLearnedReason, OnDifference, Stage, Verify};
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, HostParts, Plan, Request, SavedPlan, SavedPlanError};
@@ -117,7 +117,7 @@ fn a_model_that_does_not_generate_is_loaded_without_a_warm_up_and_refuses_to() {
         let report = model.report();
         assert_eq!(report.warm_up.tokens, 0);
         assert!(report.to_string().contains("does not generate"), "{report}");
-        assert!(report.gpus.iter().all(|gpu| gpu.learned == Err(Doubt::NotGenerative)), "{report}");
+        assert!(report.gpus.iter().all(|gpu| gpu.learned == Err(NotLearnedReason::NotGenerative)), "{report}");
         let error = model.generate("text").stream().unwrap_err();
         assert_matches!(error, generate::Error::NotGenerative { architecture } if architecture == "llada");
 
@@ -204,7 +204,7 @@ fn out_of_memory(error: Error) -> (String, u64, u64) {
 }
 
 #[test]
-fn a_load_that_is_tried_once_names_device_needed_and_free_where_another_took_the_memory() {
+fn a_single_attempt_names_device_needed_and_free_when_memory_was_taken() {
     own_process!();
     let (gpu, machine) = registered();
     let once = || builder(&machine).attempts(1);
@@ -242,7 +242,7 @@ fn a_load_that_is_tried_once_names_device_needed_and_free_where_another_took_the
 }
 
 #[test]
-fn whichever_allocation_fails_the_next_attempt_loads_less_and_nothing_stays_of_the_first() {
+fn after_any_failed_allocation_the_next_attempt_loads_less_and_nothing_leaks() {
     own_process!();
     let (gpu, machine) = registered();
     let expected = text_of_the_cpu(&machine);

@@ -15,7 +15,7 @@ use crate::sim_support::{card, fits_whatever_is_free};
 use crate::speculative_support::{PROMPT, builder, exact, heads, request};
 use crate::synthetic::{Sketch, in_32_bits};
 use crate::text_support::complete;
-use autoplace::generate::{Generate, Speculation};
+use autoplace::generate::{GenerateRequest, Speculation};
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::{self, Context, LoraAdapter, ModelParams, Mtp, sim::Rules};
 use autoplace::load::{self, NativeProbe};
@@ -122,7 +122,7 @@ fn small(path: &Path, request: &Request) -> ModelBuilder {
     builder(path, request).mtp(true)
 }
 
-fn text(model: &Model) -> Generate {
+fn text(model: &Model) -> GenerateRequest {
     model.generate(PROMPT).seed(2).temp(0.7).repeat_penalty(1.1).max_tokens(60)
 }
 

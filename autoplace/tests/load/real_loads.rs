@@ -57,7 +57,7 @@ fn graphs_in_flight_are_counted_and_an_override_of_nothing_keeps_one() {
 }
 
 #[test]
-fn a_gpu_without_room_for_state_that_is_really_allocated_is_named_and_gets_no_layers() {
+fn a_gpu_without_room_for_allocated_state_is_named_and_gets_no_layers() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let (path, probe) = model_of("mamba2", folder.path());

@@ -47,7 +47,7 @@ fn a_text_goes_on_however_often_the_model_is_re_placed() {
 }
 
 #[test]
-fn four_texts_at_once_all_go_on_in_the_middle_of_their_prompts_and_of_a_stop_string_too() {
+fn four_texts_go_on_in_the_middle_of_their_prompts_and_of_a_stop_string() {
     own_process!();
     let _card = card(mib(64));
     for unified in [false, true] {

@@ -5,7 +5,7 @@ use crate::native_support::demo_path;
 use crate::replace_support::{builder, generations, load, plan, request};
 use crate::sim_support::card;
 use crate::text_support::{PROMPT, texts_of, to_the_end};
-use autoplace::generate::{Error, Generate, TokenStream};
+use autoplace::generate::{Error, GenerateRequest, TokenStream};
 use autoplace::gguf;
 use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
@@ -24,7 +24,7 @@ struct Text {
 }
 
 impl Text {
-    fn begin(generate: Generate) -> Self {
+    fn begin(generate: GenerateRequest) -> Self {
         let expected = generate.clone().text().unwrap();
         let stream = generate.stream().unwrap();
         let text = String::new();
@@ -253,7 +253,7 @@ fn whoever_does_not_generate_can_ask_for_it() {
     assert_matches!(refused, Err(Error::NativeHeld { holders: 1 }));
     drop(held);
 
-    // A failed one does, until another request comes.
+    // A failed re-placement ends the stream until the next request.
     gpu.set_taken(mib(64));
     model.request_replace(Replacement::By(Box::new(all)));
     assert!(text.stream.next().unwrap().is_err());

@@ -128,7 +128,7 @@ fn the_threads_that_generate_are_sampled() {
 }
 
 #[test]
-fn ballast_raised_while_a_stream_runs_is_memory_pressure_and_lowered_again_is_relief() {
+fn ballast_during_a_stream_is_memory_pressure_and_its_removal_is_relief() {
     own_process!();
     let gpu = card(mib(64));
     let model = builder().load().unwrap();
@@ -182,7 +182,7 @@ fn a_plan_says_what_must_stay_free() {
     let model = builder().n_gpu_layers(GpuLayers::Exactly(0)).load().unwrap();
     assert_eq!(watched(&model).devices, []);
     assert!(Sentinel::watch(&model).unwrap().is_watching());
-    // A model that is gone is not.
+    // A dropped model cannot be watched.
     let source = ModelSource::new(&model);
     drop(model);
     let refused = Sentinel::builder().watch_source(source).map(drop);
@@ -190,7 +190,7 @@ fn a_plan_says_what_must_stay_free() {
 }
 
 #[test]
-fn a_single_copy_of_the_graph_by_an_override_of_no_tensor_leaves_nothing_on_the_host() {
+fn a_single_graph_copy_by_an_empty_override_leaves_nothing_on_the_host() {
     own_process!();
     let _pair = [(); 2].map(|()| card_of(mib(64)).asynchronous(true).register().unwrap());
     let single = |quarters| {

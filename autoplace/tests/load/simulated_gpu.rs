@@ -81,7 +81,7 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
 }
 
 #[test]
-fn a_narrow_model_is_measured_in_each_size_of_its_matrices_and_with_its_own_heads_and_a_wide_one_in_one() {
+fn a_narrow_model_is_measured_in_each_matrix_size_and_a_wide_one_in_one() {
     let folder = tempfile::tempdir().unwrap();
     let cases = |name, dims: Dims| {
         let mut sketch = Sketch::new("llama", name, dims);

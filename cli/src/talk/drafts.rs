@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use autoplace::ModelBuilder;
-use autoplace::generate::{Generate, Speculation};
+use autoplace::generate::{GenerateRequest, Speculation};
 use clap::value_parser;
 
 use crate::drafts::DraftOptionArgs;
@@ -47,7 +47,7 @@ impl DraftArgs {
         }
     }
 
-    pub(super) fn generate(&self, generate: Generate) -> Generate {
+    pub(super) fn generate(&self, generate: GenerateRequest) -> GenerateRequest {
         generate.speculate(self.speculation())
     }
 

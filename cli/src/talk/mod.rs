@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, FAMILIES, ReplyPart};
-use autoplace::generate::{self, FinishReason, Generate};
+use autoplace::generate::{self, FinishReason, GenerateRequest};
 use autoplace::gguf::Header;
 use clap::value_parser;
 
@@ -215,7 +215,7 @@ impl TalkArgs {
         }
     }
 
-    fn generated(&self, generate: Generate, model: &Model) -> Generate {
+    fn generated(&self, generate: GenerateRequest, model: &Model) -> GenerateRequest {
         let generate = self.drafts.generate(generate.sampling(self.sampling.over(model.sampling())));
         let limit = self.max_tokens.and_then(|most| usize::try_from(most).ok());
         self.texts.generated(generate.max_tokens(limit.unwrap_or(usize::MAX)))

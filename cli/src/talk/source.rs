@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use autoplace::load;
 use autoplace::machine::{Bytes, Machine};
 use autoplace::plan::Request;
-use autoplace_hub::{self as hub, Candidate, Choice, Hub, Name, Outcome, Wish};
+use autoplace_hub::{self as hub, Candidate, Choice, Hub, Name, Outcome, Preference};
 
 use super::screen::note;
 use crate::rates::bar;
@@ -24,7 +24,7 @@ pub(super) struct SourceArgs {
     /// Which file of a hub's repository: `best:20` has the best quality at 20 tok/s or more here, `fastest:Q4` is the
     /// fastest with at least 4 bits, `fits` is the best that fits wholly on GPUs; `auto` tries the first two in turn
     #[arg(long, value_name = "auto|best:N|fastest:QUANT|fits", default_value = "auto")]
-    wish: Wish,
+    wish: Preference,
     /// Fetches missing files without asking
     #[arg(short, long)]
     yes: bool,
@@ -88,7 +88,7 @@ pub(crate) fn here(
     let hub = Hub::from_env()?;
     let may_fetch = !hub.is_offline();
     let hub = hub.offline(true);
-    let pick = match hub.pick(&name.parse()?, &machine()?, request, Wish::Auto) {
+    let pick = match hub.pick(&name.parse()?, &machine()?, request, Preference::Auto) {
         Err(hub::Error::Offline { .. }) if may_fetch => {
             Err(format!("{name} is not here: `autoplace run {name}` fetches it"))?
         }

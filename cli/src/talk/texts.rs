@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use autoplace::chat::ReplyFormat;
-use autoplace::generate::{Chat, Constraint, Generate, WhenFull};
+use autoplace::generate::{Chat, Constraint, GenerateRequest, WhenFull};
 use serde_json::{Map, Value};
 
 use crate::in_file;
@@ -105,7 +105,7 @@ impl TextArgs {
         Ok(self.system_file.as_deref().map(text_of).transpose()?)
     }
 
-    pub(super) fn generated(&self, mut generate: Generate) -> Generate {
+    pub(super) fn generated(&self, mut generate: GenerateRequest) -> GenerateRequest {
         for stop in self.stop.iter().filter(|stop| !stop.is_empty()) {
             generate = generate.stop(self.escaped(stop));
         }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use autoplace_planner::gguf::{self, Header};
 use serde::{Serialize, Serializer};
 
-use crate::choice::Contender;
+use crate::choice::PlannedFile;
 pub use places::Environment;
 use places::System;
 use walk::Finder;
@@ -236,12 +236,12 @@ impl LocalModel {
         Header::open(&self.files[0])
     }
 
-    /// Reads the header and makes a contender of the model.
+    /// Reads the header and makes a file of the model.
     ///
     /// # Errors
     ///
     /// Those of [`header`](Self::header).
-    pub fn contender(&self) -> Result<Contender, gguf::Error> {
-        Ok(Contender::new(self.name.clone(), self.quant.clone(), self.header()?))
+    pub fn planned_file(&self) -> Result<PlannedFile, gguf::Error> {
+        Ok(PlannedFile::new(self.name.clone(), self.quant.clone(), self.header()?))
     }
 }

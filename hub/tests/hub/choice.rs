@@ -1,6 +1,6 @@
-//! Chooses among planned files of one model by a wish.
+//! Chooses among planned files of one model by a preference.
 
-use autoplace_hub::{Contender, Outcome, Wish, choose, choose_measured};
+use autoplace_hub::{Outcome, PlannedFile, Preference, choose, choose_measured};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::Request;
@@ -20,17 +20,17 @@ pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [
 ];
 
 /// Some of the quantisations, as headers without data.
-fn of_quants(indices: &[usize]) -> Vec<Contender> {
+fn of_quants(indices: &[usize]) -> Vec<PlannedFile> {
     let of = |(name, types): (&str, _)| {
         let (bytes, file_bytes) = Shape { types, ..LLAMA_8B }.builder().encoded().unwrap();
         let header = Header::parse_shards([(bytes.into(), file_bytes)]).unwrap();
-        Contender::new(format!("llama-{name}.gguf"), Some(name.to_owned()), header)
+        PlannedFile::new(format!("llama-{name}.gguf"), Some(name.to_owned()), header)
     };
     indices.iter().map(|&index| of(QUANTS[index])).collect()
 }
 
 /// Four quantisations.
-fn files() -> Vec<Contender> {
+fn files() -> Vec<PlannedFile> {
     of_quants(&[0, 3, 6, 7])
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn machine(card: &str, free: u64) -> Machine {
 #[test]
 fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan_and_the_best_that_is_fast_enough_is_chosen() {
     let machine = machine("RTX 3060 12GB", gib(7));
-    let choice = choose(&files(), &machine, &Request::new(), Wish::Auto);
+    let choice = choose(&files(), &machine, &Request::new(), Preference::Auto);
     let rows = &choice.rows;
     assert!(rows.is_sorted_by(|a, b| a.bytes < b.bytes && a.bits_per_weight < b.bits_per_weight));
     assert!((4.7..4.9).contains(&rows[1].bits_per_weight), "{}", rows[1].bits_per_weight);
@@ -54,7 +54,7 @@ fn each_row_has_the_bytes_the_layers_and_the_speed_of_its_plan_and_the_best_that
     assert_eq!(json["reason"], choice.reason);
     // A large card takes the best file.
     let large = crate::choice::machine("RTX 4090", gib(22));
-    assert_eq!(choose(&files(), &large, &Request::new(), Wish::Auto).chosen, Some(3));
+    assert_eq!(choose(&files(), &large, &Request::new(), Preference::Auto).chosen, Some(3));
 }
 
 /// Adds host rates for these types, in GB/s. IQ4_XS is slower.
@@ -70,10 +70,10 @@ fn with_rates(mut machine: Machine, types: &[(T, bool)]) -> Machine {
 fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_is_chosen() {
     let files = of_quants(&[2, 3]);
     let host = Machine::new(Host::new(gib(64)).bandwidth(50_000_000_000));
-    let by_bytes = choose(&files, &host, &Request::new(), Wish::Auto);
+    let by_bytes = choose(&files, &host, &Request::new(), Preference::Auto);
     assert_eq!(by_bytes.chosen, Some(0), "{}", by_bytes.reason);
     let mut asked = Vec::new();
-    let measured = choose_measured(&files, &host, &Request::new(), Wish::Auto, |machine, types| {
+    let measured = choose_measured(&files, &host, &Request::new(), Preference::Auto, |machine, types| {
         asked = types.to_vec();
         with_rates(machine, types)
     });
@@ -83,19 +83,19 @@ fn where_a_part_stays_on_the_host_its_rate_of_each_type_is_measured_before_one_i
     // Known rates are not measured again. Host rates do not matter on a card that holds everything.
     let not_again = |_: Machine, types: &[(T, bool)]| -> Machine { panic!("{types:?} are measured") };
     let known = with_rates(host, &asked);
-    assert_eq!(choose_measured(&files, &known, &Request::new(), Wish::Auto, not_again), measured);
-    choose_measured(&files, &machine("RTX 4090", gib(22)), &Request::new(), Wish::Auto, not_again);
+    assert_eq!(choose_measured(&files, &known, &Request::new(), Preference::Auto, not_again), measured);
+    choose_measured(&files, &machine("RTX 4090", gib(22)), &Request::new(), Preference::Auto, not_again);
 }
 
 #[test]
 fn what_cannot_be_loaded_is_in_the_table_with_the_reason() {
-    let projector = Contender::new("mmproj", None, Builder::new("clip").header().unwrap());
-    let broken = Contender::new("broken", None, Builder::new("llama").header().unwrap());
+    let projector = PlannedFile::new("mmproj", None, Builder::new("clip").header().unwrap());
+    let broken = PlannedFile::new("broken", None, Builder::new("llama").header().unwrap());
     let mut files = files();
     files.truncate(1);
     files.extend([projector, broken]);
     let tiny = Machine::new(Host::new(gib(1)));
-    let choice = choose(&files, &tiny, &Request::new(), Wish::Auto);
+    let choice = choose(&files, &tiny, &Request::new(), Preference::Auto);
     let words = [&["does not fit", "missing on"][..], &["a projector (mmproj)"], &["llama.block_count"]];
     for (row, words) in choice.rows.iter().zip(words) {
         let Outcome::Refused(reason) = &row.outcome else { panic!("{} is placed", row.label) };

@@ -1,6 +1,6 @@
 //! Headers read by ranges equal the headers of the whole files and transfer only a part of the bytes.
 
-use autoplace_hub::{Candidate, Contender, Error, Wish, choose};
+use autoplace_hub::{Candidate, Error, PlannedFile, Preference, choose};
 use autoplace_planner::gguf::{Builder, Header, TensorType as T, Value};
 use autoplace_planner::machine::gib;
 use autoplace_planner::plan::Request;
@@ -91,10 +91,10 @@ fn eight_quantisations_cost_less_than_30_mb_and_are_chosen_from_alike() {
     let machine = machine("RTX 3060 12GB", gib(7));
     let choice = |headers: &[Header]| {
         let of = |(candidate, header): (&Candidate, &Header)| {
-            Contender::new(candidate.name(), candidate.quant().map(str::to_owned), header.clone())
+            PlannedFile::new(candidate.name(), candidate.quant().map(str::to_owned), header.clone())
         };
-        let contenders: Vec<_> = repository.candidates.iter().zip(headers).map(of).collect();
-        choose(&contenders, &machine, &Request::new(), Wish::Auto)
+        let files: Vec<_> = repository.candidates.iter().zip(headers).map(of).collect();
+        choose(&files, &machine, &Request::new(), Preference::Auto)
     };
     let chosen = choice(&headers);
     assert_eq!(chosen, choice(&whole));

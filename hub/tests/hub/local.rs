@@ -274,7 +274,7 @@ fn a_download_that_ended_early_is_found_by_its_header() {
     home.file("b/half.gguf", &whole[..whole.len() - 1000]);
     let models = home.in_folder("b");
     assert!(matches!(models.models[0].header(), Err(Error::TensorOutside { .. })));
-    assert!(models.models[0].contender().is_err() && models.duplicates().is_empty());
+    assert!(models.models[0].planned_file().is_err() && models.duplicates().is_empty());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow::Continue;
 
-use autoplace_hub::{Error, Pick, Wish};
+use autoplace_hub::{Error, Pick, Preference};
 use autoplace_planner::gguf::TensorType as T;
 use autoplace_planner::machine::{Host, Machine, gib};
 use autoplace_planner::plan::Request;
@@ -25,18 +25,18 @@ fn world() -> World {
 }
 
 impl World {
-    fn pick(&self, wish: &str) -> Result<Pick, Error> {
-        self.picked(self.hub(), wish.parse().unwrap())
+    fn pick(&self, preference: &str) -> Result<Pick, Error> {
+        self.picked(self.hub(), preference.parse().unwrap())
     }
 
-    fn picked(&self, hub: autoplace_hub::Hub, wish: Wish) -> Result<Pick, Error> {
+    fn picked(&self, hub: autoplace_hub::Hub, preference: Preference) -> Result<Pick, Error> {
         let machine = Machine::new(Host::new(gib(8)).bandwidth(50_000_000_000));
-        hub.pick(&"hf:some/thing".parse().unwrap(), &machine, &Request::new(), wish)
+        hub.pick(&"hf:some/thing".parse().unwrap(), &machine, &Request::new(), preference)
     }
 }
 
 #[test]
-fn what_the_cache_has_needs_no_request_and_the_hub_is_asked_where_it_does_not_meet_the_wish() {
+fn the_hub_is_asked_only_where_the_cache_does_not_meet_the_preference() {
     let world = world();
     let pick = world.pick("fastest").unwrap();
     assert_eq!((pick.chosen().unwrap().quant(), &pick.cached), (Some("Q8_0"), &None));
@@ -57,7 +57,7 @@ fn what_the_cache_has_needs_no_request_and_the_hub_is_asked_where_it_does_not_me
 }
 
 #[test]
-fn a_wish_that_nothing_meets_is_an_error_beside_the_table_and_what_was_left_out_has_its_reason() {
+fn an_unmet_preference_is_an_error_and_each_file_left_out_has_its_reason() {
     let pick = world().pick("best:1000000000").unwrap();
     let error = pick.chosen().unwrap_err();
     assert_eq!(error.to_string(), "hf:some/thing: none reaches 1000000000 tok/s");
@@ -68,5 +68,8 @@ fn a_wish_that_nothing_meets_is_an_error_beside_the_table_and_what_was_left_out_
     assert!(projector.starts_with("mmproj-F16.gguf: ") && broken.starts_with("thing-Q4_0 is left out: "), "{broken}");
     assert!(broken.contains("not a GGUF file"), "{broken}");
     let (machine, name) = (Machine::new(Host::new(gib(8))), "hf:some/thing:Q4_0".parse().unwrap());
-    assert!(matches!(world().hub().pick(&name, &machine, &Request::new(), Wish::Auto), Err(Error::Header { .. })));
+    assert!(matches!(
+        world().hub().pick(&name, &machine, &Request::new(), Preference::Auto),
+        Err(Error::Header { .. })
+    ));
 }

@@ -11,8 +11,8 @@ use super::answer::Answer;
 use super::wire::response_format;
 use super::{Endpoint, Error};
 
-/// A request for a text, with the settings of [`Generate`](autoplace::generate::Generate) that the API supports. Unset
-/// ones are the server's defaults.
+/// A request for a text, with the settings of [`GenerateRequest`](autoplace::generate::GenerateRequest) that the API
+/// supports. Unset ones are the server's defaults.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is asked for until `stream` or `text` is called"]
 pub struct Generate {

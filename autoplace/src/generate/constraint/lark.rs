@@ -54,11 +54,11 @@ pub(super) fn prepared(grammar: &str) -> Result<String, String> {
         match token {
             // `a::_: a::incr(_)` would create a rule for each of 2^64 numbers, all in one step.
             ":" if prepared.ends_with(':') => {
-                return Err("it has parameters (`::`), of which rules without end can be made".to_owned());
+                return Err("it has parameters (`::`), which could create rules without end".to_owned());
             }
-            "lark" if is_directive => return Err("it has a grammar within it (`%lark`)".to_owned()),
+            "lark" if is_directive => return Err("it contains another grammar (`%lark`)".to_owned()),
             // Each step would keep the text so far.
-            "capture" | "stop_capture" => return Err(format!("it has a `{token}`, which nothing reads")),
+            "capture" | "stop_capture" => return Err(format!("it has a `{token}`, which is not supported")),
             "json" if is_directive => {
                 let mut values = Deserializer::from_str(rest).into_iter();
                 if let Some(Ok(schema)) = values.next() {

@@ -14,7 +14,7 @@ const MAX_KEPT: u64 = 256 << 20;
 /// Bytes per unit of llguidance's lexer fuel (the measured maximum) and per item.
 const BYTES: (u64, u64) = (6, 8);
 
-const NOTHING_GOES_ON: &str = "no token of the vocabulary is a text that it goes on with";
+const NOTHING_GOES_ON: &str = "no token of the vocabulary can continue the text";
 
 /// Tracks which tokens may come next. Before each token, the caller asks for the [mask](Self::mask) while the device
 /// computes; afterwards, it passes the token to [`accept`](Self::accept). A matcher is independent of the loaded model.
@@ -125,7 +125,7 @@ impl Matcher {
 fn reason(message: &str) -> String {
     match compile::said(message).as_str() {
         "NoExtension" | "NoExtensionBias" => NOTHING_GOES_ON.to_owned(),
-        "LexerTooComplex" | "ParserTooComplex" => "one step of it takes more than llguidance is allowed".to_owned(),
+        "LexerTooComplex" | "ParserTooComplex" => "one step exceeds llguidance's limits".to_owned(),
         message => message.to_owned(),
     }
 }

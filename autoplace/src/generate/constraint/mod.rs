@@ -28,7 +28,7 @@ use vocabulary::Vocabulary;
 use super::error::Error;
 use crate::load::Model;
 
-/// A constraint on a text, for [`Generate::constraint`](super::Generate::constraint).
+/// A constraint on a text, for [`GenerateRequest::constraint`](super::GenerateRequest::constraint).
 ///
 /// Creating a constraint is cheap. A constraint that cannot be enforced is an error when the generation begins.
 /// Constraints may come from untrusted sources: one that would take too much time or memory is an error. No constraint

@@ -17,7 +17,7 @@ use crate::generate::Error;
 
 const DRAFTS: [&str; 2] = ["draft7", "draft2020-12"];
 /// Maximum number of spellings per instance, which differ in the order of the properties.
-const MOST_SPELLINGS: usize = 800;
+const MAX_SPELLINGS: usize = 800;
 /// Files about behaviour that JSON Schema leaves open, where our choice differs: formats are enforced, contents of
 /// strings are not, and a custom `$schema` is not fetched.
 const OTHER_BEHAVIOUR: [(&str, &str); 4] =
@@ -151,7 +151,7 @@ fn spellings(value: &Value) -> Vec<String> {
             .collect(),
         other => vec![other.to_string()],
     };
-    texts.truncate(MOST_SPELLINGS);
+    texts.truncate(MAX_SPELLINGS);
     texts
 }
 
@@ -164,7 +164,7 @@ fn joined(parts: Vec<Vec<String>>, begin: char, end: char) -> Vec<String> {
                 let comma = if text.is_empty() { "" } else { "," };
                 part.iter().map(move |it| format!("{text}{comma}{it}"))
             })
-            .take(MOST_SPELLINGS)
+            .take(MAX_SPELLINGS)
             .collect();
     }
     texts.into_iter().map(|text| format!("{begin}{text}{end}")).collect()

@@ -40,7 +40,7 @@ pub(super) fn allows_with_control(constraint: &Constraint, text: &str, control: 
     let vocab = vocab();
     let (words, _) = super::vocabulary::words(&vocab, false).unwrap();
     let control = control.iter().map(|it| (*it).to_owned()).collect();
-    allows_of(&Arc::new(Vocabulary::of(&vocab, &words, control, HashSet::new()).unwrap()), constraint, text)
+    allows_of(&Arc::new(Vocabulary::from_words(&vocab, &words, control, HashSet::new()).unwrap()), constraint, text)
 }
 
 fn allows_of(vocabulary: &Arc<Vocabulary>, constraint: &Constraint, text: &str) -> bool {

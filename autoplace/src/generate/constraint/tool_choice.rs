@@ -43,7 +43,7 @@ impl ToolChoice {
             }
         };
         let reason = match other {
-            Some(other) => Some(format!("the answer is to be a {} too", other.name())),
+            Some(other) => Some(format!("the answer already has to meet a {}", other.name())),
             None => called.is_empty().then_some(missing),
         };
         if let Some(reason) = reason {
@@ -83,7 +83,7 @@ fn call(tool: &Tool, index: usize) -> Value {
         Value::Object(_) => {
             let (arguments, unenforced) = Constraint::enforceable(&tool.parameters);
             for it in unenforced {
-                tracing::warn!(tool = tool.name, "the arguments of a call are not held to their whole schema: {it}");
+                tracing::warn!(tool = tool.name, "the arguments of a call are not held to the whole schema: {it}");
             }
             arguments
         }

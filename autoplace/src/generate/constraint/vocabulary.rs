@@ -95,7 +95,7 @@ impl Vocabulary {
     fn read(vocab: &Vocab, are_marks: bool) -> Result<Arc<Self>, Error> {
         let (words, control) = words(vocab, are_marks)?;
         let disallowed = disallowed(vocab)?;
-        let vocabulary = compile::on_large_stack(|| Self::of(vocab, &words, control, disallowed));
+        let vocabulary = compile::on_large_stack(|| Self::from_words(vocab, &words, control, disallowed));
         vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
             constraint: "vocabulary".to_owned(),
             place: String::new(),
@@ -103,7 +103,7 @@ impl Vocabulary {
         })
     }
 
-    pub(super) fn of(
+    pub(super) fn from_words(
         vocab: &Vocab,
         words: &[Vec<u8>],
         control: Vec<String>,
@@ -146,7 +146,7 @@ impl Vocabulary {
             None if self.disallowed.contains(text.as_bytes()) => {
                 Err(format!("`{text}` is a control token, which no constraint allows"))
             }
-            None => Err(format!("`{text}` is no token of the model's vocabulary")),
+            None => Err(format!("`{text}` is not a token of the model's vocabulary")),
         }
     }
 }

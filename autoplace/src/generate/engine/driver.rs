@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Instant;
 
 use super::Shutdown;
-use super::order::{Stand, may_join, too_many};
+use super::order::{QueueEntry, may_join, too_many};
 use super::queue::{Shared, Text, Waiting};
 use crate::generate::cache::{WORTH_A_COPY, common_prefix};
 use crate::generate::error::Error;
-use crate::generate::local::SessionHere;
+use crate::generate::local::LocalSession;
 use crate::generate::piece::SequenceId;
 use crate::generate::sequence::Sequence;
 use crate::generate::stats::{Replaced, Resumed};
@@ -22,18 +22,18 @@ pub(super) struct Driver {
     shared: Arc<Shared>,
     prompt_chunk: PromptChunk,
     /// `None` while there is no working context.
-    session: Option<SessionHere>,
+    session: Option<LocalSession>,
     running: Vec<Text>,
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>, session: SessionHere, prompt_chunk: PromptChunk) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, session: LocalSession, prompt_chunk: PromptChunk) -> Self {
         Self { shared, prompt_chunk, session: Some(session), running: Vec::new() }
     }
 
     /// Runs until the engine is closed and the texts to be finished have ended.
     pub(super) fn run(mut self) {
-        self.shared.model.requests().listen(Some(Arc::clone(&self.shared.bell).into()));
+        self.shared.model.requests().listen(Some(Arc::clone(&self.shared.notify).into()));
         while self.turn() {}
     }
 
@@ -57,7 +57,7 @@ impl Driver {
         if closing.is_some() && !self.shared.has_waiting() {
             return false;
         }
-        self.shared.bell.wait();
+        self.shared.notify.wait();
         true
     }
 
@@ -84,7 +84,7 @@ impl Driver {
     fn replace_without_session(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
         let (before, begun) = (self.shared.model.placement(), Instant::now());
         if let Err(error) = self.shared.model.carry_out(replacement) {
-            tracing::warn!("the model is not re-placed: {error}");
+            tracing::warn!("the model could not be re-placed: {error}");
             return Some(Err(error.into()));
         }
         let after = self.shared.model.placement();
@@ -113,7 +113,7 @@ impl Driver {
             let session = self.session.as_ref();
             let joins = |next: &Waiting| {
                 session.is_none_or(|session| {
-                    may_join(session.room(), stands(session), Stand::of(&next.sequence))
+                    may_join(session.room(), queue_entries(session), QueueEntry::new(&next.sequence))
                         && !is_being_computed(session, next)
                 })
             };
@@ -127,7 +127,7 @@ impl Driver {
         let session = match &mut self.session {
             Some(session) => session,
             // The context was lost; the next text takes it again.
-            lost => match SessionHere::open(&self.shared.model) {
+            lost => match LocalSession::open(&self.shared.model) {
                 Ok(session) => {
                     let session = lost.insert(session);
                     session.work.prompt_chunk = self.prompt_chunk;
@@ -166,7 +166,7 @@ impl Driver {
 
     /// Suspends texts until the others have room for the next step.
     fn make_room(&mut self) {
-        while let Some(last) = self.session.as_ref().and_then(|it| too_many(it.room(), stands(it))) {
+        while let Some(last) = self.session.as_ref().and_then(|it| too_many(it.room(), queue_entries(it))) {
             self.suspend(SequenceId(last));
         }
     }
@@ -235,12 +235,12 @@ impl Driver {
 }
 
 /// The queue entries of the running texts.
-fn stands(session: &SessionHere) -> impl ExactSizeIterator<Item = Stand> + Clone {
-    session.sequences.iter().map(Stand::of)
+fn queue_entries(session: &LocalSession) -> impl ExactSizeIterator<Item = QueueEntry> + Clone {
+    session.sequences.iter().map(QueueEntry::new)
 }
 
 /// Whether a running text is computing a prefix that `next` could soon copy.
-fn is_being_computed(session: &SessionHere, next: &Waiting) -> bool {
+fn is_being_computed(session: &LocalSession, next: &Waiting) -> bool {
     let begins = |it: &Sequence| {
         let worth = it.held.computed + WORTH_A_COPY;
         // The length check comes first: it skips texts that already generate, so they are not compared before every

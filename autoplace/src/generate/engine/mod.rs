@@ -1,6 +1,6 @@
 //! Many requests on one model. The engine's thread computes them together, one per sequence of the context.
 //!
-//! In: [`Generate`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
+//! In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
 //! (`queue`), join and leave between two tokens (`driver`), and are admitted in the order of their arrival (`order`).
 
 mod driver;
@@ -22,9 +22,9 @@ use serde::{Deserialize, Serialize};
 use super::channel::{block_on, spawn};
 use super::chat::Chat;
 use super::error::Error;
-use super::local::SessionHere;
+use super::local::LocalSession;
 use super::remote::{Reader, Start};
-use super::request::Generate;
+use super::request::GenerateRequest;
 use super::stats::Replaced;
 use super::step::PromptChunk;
 use super::token_stream::TokenStream;
@@ -59,7 +59,7 @@ use crate::lock;
 /// - **Order.** Requests are served in the order of their arrival. Texts join and leave between two tokens. A step
 ///   computes the next token of every text and a [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out
 ///   evenly.
-/// - **Prefixes.** A prompt reuses the tokens that the context holds already, unless [`Generate::cache_prompt`]
+/// - **Prefixes.** A prompt reuses the tokens that the context holds already, unless [`GenerateRequest::cache_prompt`]
 ///   is off.
 /// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) gives its sequence to waiting texts, and
 ///   resumes when the reader catches up. A slow reader delays no other text.
@@ -132,8 +132,9 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Generate::stream`], but for [`Error::Busy`]; [`Error::OtherModel`], [`Error::EngineEnded`].
-    pub fn submit(&self, generate: Generate) -> Result<TokenStream, Error> {
+    /// The errors of [`GenerateRequest::stream`] except [`Error::Busy`]; also [`Error::OtherModel`] and
+    /// [`Error::EngineEnded`].
+    pub fn submit(&self, generate: GenerateRequest) -> Result<TokenStream, Error> {
         wait(self.submit_async(generate))
     }
 
@@ -142,7 +143,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::QueueFull`], and as [`submit`](Self::submit).
-    pub fn try_submit(&self, generate: Generate) -> Result<TokenStream, Error> {
+    pub fn try_submit(&self, generate: GenerateRequest) -> Result<TokenStream, Error> {
         self.go_on(generate, &[])
     }
 
@@ -153,19 +154,22 @@ impl Engine {
     /// # Errors
     ///
     /// The future fails as [`submit`](Self::submit) does.
-    pub fn submit_async(&self, generate: Generate) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
+    pub fn submit_async(
+        &self,
+        generate: GenerateRequest,
+    ) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
         self.inner.shared.submit(generate, &[], true)
     }
 
     /// Queues a request as [`try_submit`](Self::try_submit) does, after the tokens that an earlier process generated
     /// for the text.
-    pub(super) fn go_on(&self, generate: Generate, so_far: &[Token]) -> Result<TokenStream, Error> {
+    pub(super) fn go_on(&self, generate: GenerateRequest, so_far: &[Token]) -> Result<TokenStream, Error> {
         wait(self.inner.shared.submit(generate, so_far, false))
     }
 
     /// An engine of the model's worker for a single text.
     pub(super) fn of_one_text(model: &Model) -> Result<Self, Error> {
-        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(model) }.start_there()
+        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(model) }.start_in_worker()
     }
 
     /// A handle that stops a worker's computation.
@@ -334,20 +338,20 @@ impl EngineBuilder {
                 "the engine has one sequence, and computes one request after the other: load with `parallel(n, tokens_each)`"
             );
         }
-        if self.model.is_elsewhere() {
-            return self.start_there();
+        if self.model.is_in_worker() {
+            return self.start_in_worker();
         }
-        self.start_here().map(|(engine, _)| engine)
+        self.start_local().map(|(engine, _)| engine)
     }
 
-    fn start_there(self) -> Result<Engine, Error> {
+    fn start_in_worker(self) -> Result<Engine, Error> {
         let reader = Reader::open(&self.model, self.ahead, self.prompt_chunk)?;
-        Engine::run(Arc::new(Shared::there(reader.link(), self.queue)), move || reader.run())
+        Engine::run(Arc::new(Shared::for_worker(reader.link(), self.queue)), move || reader.run())
     }
 
     /// Starts an engine in this process. The handle stops its computation.
-    fn start_here(self) -> Result<(Engine, AbortHandle), Error> {
-        let mut session = SessionHere::open(&self.model)?;
+    fn start_local(self) -> Result<(Engine, AbortHandle), Error> {
+        let mut session = LocalSession::open(&self.model)?;
         session.work.prompt_chunk = self.prompt_chunk;
         let abort = session.abort_handle();
         let shared = Arc::new(Shared::new(&self.model, session.room(), self.queue, self.ahead));
@@ -359,7 +363,7 @@ impl EngineBuilder {
     /// no limit.
     pub(super) fn serve(model: &Model, start: Start) -> Result<(Engine, AbortHandle), Error> {
         let Start { ahead, prompt_chunk, .. } = start;
-        Self { model: model.clone(), queue: usize::MAX, ahead, prompt_chunk }.start_here()
+        Self { model: model.clone(), queue: usize::MAX, ahead, prompt_chunk }.start_local()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::generate::sequence::Sequence;
 
 /// The facts about a text that decide its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stand {
+pub(super) struct QueueEntry {
     /// Order of arrival; lower is earlier.
     pub(super) arrival: u64,
     /// Tokens so far, with the prompt.
@@ -15,15 +15,15 @@ pub(super) struct Stand {
     limit: usize,
 }
 
-impl Stand {
-    pub(super) fn of(sequence: &Sequence) -> Self {
+impl QueueEntry {
+    pub(super) fn new(sequence: &Sequence) -> Self {
         let limit = sequence.prompt.saturating_add(sequence.limits.max_tokens);
         Self { arrival: sequence.id.0, len: sequence.len(), limit }
     }
 }
 
 /// Whether the first waiting text may join the running ones.
-pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = Stand>, next: Stand) -> bool {
+pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = QueueEntry>, next: QueueEntry) -> bool {
     let n = running.len();
     let taken = running.map(|it| reserve(room, it)).sum::<usize>();
     let fits = taken.saturating_add(reserve(room, next)) <= room.all || !shares_cells(room);
@@ -32,7 +32,7 @@ pub(super) fn may_join(room: Room, running: impl ExactSizeIterator<Item = Stand>
 
 /// Arrival number of the text that must be suspended before the next step; `None` when each text has room for one more
 /// token.
-pub(super) fn too_many(room: Room, running: impl ExactSizeIterator<Item = Stand> + Clone) -> Option<u64> {
+pub(super) fn too_many(room: Room, running: impl ExactSizeIterator<Item = QueueEntry> + Clone) -> Option<u64> {
     let taken: usize = running.clone().map(|it| it.len + 1).sum();
     if !shares_cells(room) || running.len() < 2 || taken <= room.all {
         return None;
@@ -47,7 +47,7 @@ fn shares_cells(room: Room) -> bool {
 
 /// Expected number of tokens of a text: an even share of the context, or an eighth more than its present length if that
 /// is larger. The limits of the text and of its sequence cap the number.
-fn reserve(room: Room, text: Stand) -> usize {
+fn reserve(room: Room, text: QueueEntry) -> usize {
     let share = room.all / room.sequences.max(1);
     share.max(text.len.saturating_add(text.len / 8).saturating_add(1)).min(text.limit).min(room.each)
 }
@@ -62,22 +62,22 @@ mod tests {
         Room { each: if is_shared { all } else { all / sequences }, all, sequences }
     }
 
-    fn stand(arrival: u64, len: usize, limit: usize) -> Stand {
-        Stand { arrival, len, limit }
+    fn entry(arrival: u64, len: usize, limit: usize) -> QueueEntry {
+        QueueEntry { arrival, len, limit }
     }
 
     #[test]
     fn a_text_joins_while_there_is_room_for_what_it_asked_for() {
         let shared = room(1000, 4, true);
-        let running = || [stand(0, 300, 600)].into_iter();
-        assert!(may_join(shared, running(), stand(1, 100, 400)));
+        let running = || [entry(0, 300, 600)].into_iter();
+        assert!(may_join(shared, running(), entry(1, 100, 400)));
         // The reserve is an eighth of the present length.
-        assert!(!may_join(shared, running(), stand(1, 700, 5000)));
-        assert!(may_join(shared, [].into_iter(), stand(1, 990, 5000)));
+        assert!(!may_join(shared, running(), entry(1, 700, 5000)));
+        assert!(may_join(shared, [].into_iter(), entry(1, 990, 5000)));
         let own = room(1000, 4, false);
-        let full = |n| std::iter::repeat_n(stand(0, 249, 250), n);
-        assert!(may_join(own, full(3), stand(9, 240, 250)));
-        assert!(!may_join(own, full(4), stand(9, 1, 2)));
+        let full = |n| std::iter::repeat_n(entry(0, 249, 250), n);
+        assert!(may_join(own, full(3), entry(9, 240, 250)));
+        assert!(!may_join(own, full(4), entry(9, 1, 2)));
     }
 
     proptest! {
@@ -91,15 +91,15 @@ mod tests {
             is_shared: bool,
         ) {
             let room = room(all, sequences, is_shared);
-            let mut running: Vec<Stand> = Vec::new();
-            let mut waiting: Vec<Stand> = Vec::new();
+            let mut running: Vec<QueueEntry> = Vec::new();
+            let mut waiting: Vec<QueueEntry> = Vec::new();
             let mut ended = 0;
             // The engine refuses prompts that do not fit at submission.
             let lives: Vec<_> = lives.into_iter().filter(|it| it.1 < room.each).collect();
             for step in 0..20_000 {
                 for (arrival, (comes, prompt, answer)) in (0..).zip(&lives) {
                     if *comes == step {
-                        waiting.push(stand(arrival, *prompt, prompt + answer));
+                        waiting.push(entry(arrival, *prompt, prompt + answer));
                     }
                 }
                 waiting.sort_by_key(|it| it.arrival);
@@ -112,11 +112,11 @@ mod tests {
                 prop_assert!(running.len() <= sequences);
                 let mut taken: usize = running.iter().map(|it| it.len).sum();
                 let many = running.len() > 1;
-                running.retain_mut(|it| {
-                    let is_full = it.len >= room.each || taken >= room.all;
-                    assert!(!is_full || !many || it.len >= room.each, "no room for a text that runs");
-                    it.len += 1;
-                    let is_over = is_full || it.len >= it.limit;
+                running.retain_mut(|text| {
+                    let is_full = text.len >= room.each || taken >= room.all;
+                    assert!(!is_full || !many || text.len >= room.each, "no room for a text that runs");
+                    text.len += 1;
+                    let is_over = is_full || text.len >= text.limit;
                     // The last token needs no cell.
                     taken += usize::from(!is_over);
                     ended += usize::from(is_over);

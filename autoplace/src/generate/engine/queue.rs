@@ -10,12 +10,12 @@ use std::time::Instant;
 use llama_sys::Token;
 
 use super::{Metrics, Shutdown};
-use crate::generate::channel::{Bell, Receiver, Sender, channel};
+use crate::generate::channel::{Notify, Receiver, Sender, channel};
 use crate::generate::context::Room;
 use crate::generate::error::Error;
 use crate::generate::piece::{Message, Progress, SequenceId};
 use crate::generate::remote::Link;
-use crate::generate::request::{Generate, Spec};
+use crate::generate::request::{GenerateRequest, Spec};
 use crate::generate::sequence::Sequence;
 use crate::generate::stats::Replaced;
 use crate::generate::token_stream::{Source, TokenStream};
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     /// The connection to the worker that computes the texts; the local queue is then unused.
     link: Option<Arc<Link>>,
     /// Wakes the engine's thread when there is work.
-    pub(super) bell: Arc<Bell>,
+    pub(super) notify: Arc<Notify>,
     queue: usize,
     ahead: usize,
     state: Mutex<State>,
@@ -153,14 +153,14 @@ impl Drop for Turn {
 
 impl Shared {
     /// State of an engine whose texts a worker computes.
-    pub(super) fn there(link: &Arc<Link>, queue: usize) -> Self {
-        let shared = Self::new(&link.model, Room::of(&link.model.placement().context), queue, 0);
+    pub(super) fn for_worker(link: &Arc<Link>, queue: usize) -> Self {
+        let shared = Self::new(&link.model, Room::new(&link.model.placement().context), queue, 0);
         Self { link: Some(Arc::clone(link)), ..shared }
     }
 
     pub(super) fn new(model: &Model, room: Room, queue: usize, ahead: usize) -> Self {
         let state = Mutex::new(State { room, ..State::default() });
-        Self { model: model.clone(), link: None, bell: Arc::default(), queue, ahead, state }
+        Self { model: model.clone(), link: None, notify: Arc::default(), queue, ahead, state }
     }
 
     pub(super) fn metrics(&self) -> Metrics {
@@ -208,7 +208,7 @@ impl Shared {
             link.close(how);
         }
         line.into_values().for_each(Waker::wake);
-        self.bell.ring();
+        self.notify.notify();
     }
 
     pub(super) fn closing(&self) -> Option<Shutdown> {
@@ -228,7 +228,7 @@ impl Shared {
         state.waiting = waiting;
         drop(state);
         drop::<VecDeque<Waiting>>(gone);
-        self.bell.ring();
+        self.notify.notify();
     }
 
     pub(super) fn has_waiting(&self) -> bool {
@@ -259,7 +259,7 @@ impl Shared {
     }
 
     fn places(&self, state: &State) -> usize {
-        let there = self.link.as_ref().map(|link| Room::of(&link.model.placement().context));
+        let there = self.link.as_ref().map(|link| Room::new(&link.model.placement().context));
         self.queue.saturating_add(there.unwrap_or(state.room).sequences)
     }
 
@@ -267,7 +267,7 @@ impl Shared {
     /// worker checks its own requests.
     pub(super) fn submit(
         self: &Arc<Self>,
-        generate: Generate,
+        generate: GenerateRequest,
         so_far: &[Token],
         waits: bool,
     ) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
@@ -278,20 +278,20 @@ impl Shared {
             let place = turn.await?;
             let shared = Arc::clone(&place.0);
             let pieces = match work {
-                Work::Here(sequence, reuse) => shared.queue(*sequence, reuse, place)?,
-                Work::There(link, spec) => {
+                Work::Local(sequence, reuse) => shared.queue(*sequence, reuse, place)?,
+                Work::Worker(link, spec) => {
                     let mut pieces = link.submit(*spec, place)?;
                     let accepted = future::poll_fn(|context| pieces.poll_next(context)).await;
                     (_, progress.statistics) = accepted.unwrap_or(Err(Error::EngineEnded))?;
                     pieces
                 }
             };
-            Ok(TokenStream::new(Source::Elsewhere(pieces), progress))
+            Ok(TokenStream::new(Source::Channel(pieces), progress))
         }
     }
 
-    fn check(&self, generate: Generate, so_far: &[Token]) -> Result<(Work, Progress), Error> {
-        let Generate { model, spec } = generate;
+    fn check(&self, generate: GenerateRequest, so_far: &[Token]) -> Result<(Work, Progress), Error> {
+        let GenerateRequest { model, spec } = generate;
         if !model.is(&self.model) {
             return Err(Error::OtherModel);
         }
@@ -300,14 +300,14 @@ impl Shared {
         let mut progress = spec.progress();
         if let Some(link) = &self.link {
             spec.check_for_worker()?;
-            return Ok((Work::There(Arc::clone(link), Box::new(spec)), progress));
+            return Ok((Work::Worker(Arc::clone(link), Box::new(spec)), progress));
         }
         let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
         let sequence = self.model.with_vocab(|vocab| {
             Sequence::new(SequenceId(0), spec, so_far, &self.model, vocab, lock(&self.state).room.each)
         })??;
         progress.statistics = sequence.statistics;
-        Ok((Work::Here(Box::new(sequence), reuse), progress))
+        Ok((Work::Local(Box::new(sequence), reuse), progress))
     }
 
     fn queue(self: &Arc<Self>, mut sequence: Sequence, reuse: bool, place: Place) -> Result<Receiver<Message>, Error> {
@@ -324,7 +324,7 @@ impl Shared {
         let text = Text { id, answer, reuse, generated: sequence.statistics.generated_tokens, place };
         state.waiting.push_back(Waiting { text, sequence, since: Instant::now(), has_begun: false });
         drop(state);
-        self.bell.ring();
+        self.notify.notify();
         Ok(pieces)
     }
 }
@@ -332,6 +332,6 @@ impl Shared {
 /// A checked request: a sequence that this process computes, or a request that a worker is to check.
 enum Work {
     /// The flag tells whether the prompt reuses tokens that the context holds.
-    Here(Box<Sequence>, bool),
-    There(Arc<Link>, Box<Spec>),
+    Local(Box<Sequence>, bool),
+    Worker(Arc<Link>, Box<Spec>),
 }

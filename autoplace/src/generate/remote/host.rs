@@ -10,11 +10,11 @@ use std::time::Duration;
 use llama_sys::Token;
 
 use super::{Reply, Start, TextCall};
-use crate::generate::channel::{Bell, spawn};
+use crate::generate::channel::{Notify, spawn};
 use crate::generate::engine::{Engine, EngineBuilder, Shutdown};
 use crate::generate::error::Error;
 use crate::generate::piece::{FinishReason, Piece, SequenceId};
-use crate::generate::request::{Generate, Spec};
+use crate::generate::request::{GenerateRequest, Spec};
 use crate::generate::token_stream::TokenStream;
 use crate::load::{AbortHandle, Model};
 use crate::lock;
@@ -38,7 +38,7 @@ struct Outbox {
     texts: Mutex<HashMap<u64, (TokenStream, bool)>>,
     is_closing: AtomicBool,
     /// Notified when there may be a piece to send.
-    bell: Arc<Bell>,
+    notify: Arc<Notify>,
 }
 
 impl Host {
@@ -49,7 +49,7 @@ impl Host {
             sender: sender.clone(),
             texts: Mutex::default(),
             is_closing: AtomicBool::new(false),
-            bell: Arc::default(),
+            notify: Arc::default(),
         });
         let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
         let thread = spawn("autoplace-replies", move || open.0.send_all(&of))?;
@@ -63,13 +63,13 @@ impl Host {
             TextCall::Cancel { id } => {
                 let text = lock(&self.outbox.texts).remove(&id);
                 drop(text);
-                self.outbox.bell.ring();
+                self.outbox.notify.notify();
             }
             TextCall::Hold { id, is_held } => {
                 if let Some(text) = lock(&self.outbox.texts).get_mut(&id) {
                     text.1 = is_held;
                 }
-                self.outbox.bell.ring();
+                self.outbox.notify.notify();
             }
             TextCall::Close { how } => self.close(how),
             // The caller handles the start, and a run has no session.
@@ -79,11 +79,11 @@ impl Host {
     }
 
     fn submit(&self, id: u64, spec: Spec, so_far: &[Token]) -> Result<bool, worker::Error> {
-        match self.engine.go_on(Generate { model: self.engine.model().clone(), spec }, so_far) {
+        match self.engine.go_on(GenerateRequest { model: self.engine.model().clone(), spec }, so_far) {
             Ok(text) => {
                 let is_heard = self.outbox.sender.send(&Reply::Accepted { id, statistics: text.statistics() });
                 lock(&self.outbox.texts).insert(id, (text, false));
-                self.outbox.bell.ring();
+                self.outbox.notify.notify();
                 is_heard
             }
             Err(error) => self.outbox.sender.send(&Reply::Failed { id, error }),
@@ -93,7 +93,7 @@ impl Host {
     fn close(&self, how: Shutdown) {
         self.engine.close(how);
         self.outbox.is_closing.store(true, Ordering::Release);
-        self.outbox.bell.ring();
+        self.outbox.notify.notify();
     }
 }
 
@@ -111,7 +111,7 @@ impl Outbox {
     /// Sends all pieces until the engine is closed and the last text has ended.
     fn send_all(&self, engine: &Engine) {
         loop {
-            self.bell.wait();
+            self.notify.wait();
             // Read before the texts, so that texts ended by the close are still reported.
             let is_closing = self.is_closing.load(Ordering::Acquire);
             let mut replies = Vec::new();
@@ -133,7 +133,7 @@ impl Outbox {
 
     /// Takes the pieces of all texts that are ready. Returns true when all texts have ended.
     fn take(&self, replies: &mut Vec<Reply>) -> bool {
-        let waker = Waker::from(Arc::clone(&self.bell));
+        let waker = Waker::from(Arc::clone(&self.notify));
         let mut context = Context::from_waker(&waker);
         let mut texts = lock(&self.texts);
         texts.retain(|&id, (text, is_held)| {

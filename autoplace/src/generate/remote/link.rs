@@ -8,7 +8,7 @@ use std::task::Waker;
 use llama_sys::Token;
 
 use super::{Reply, Request, Start, TextCall};
-use crate::generate::channel::{Bell, Receiver, Sender, channel};
+use crate::generate::channel::{Notify, Receiver, Sender, channel};
 use crate::generate::engine::{Metrics, Place, Shutdown};
 use crate::generate::error::Error;
 use crate::generate::piece::{Message, Piece, SequenceId};
@@ -28,7 +28,7 @@ pub(in crate::generate) struct Link {
     start: Start,
     abort: AbortHandle,
     /// Notified when a text arrives, or when no further text can.
-    bell: Bell,
+    notify: Notify,
     state: Mutex<State>,
 }
 
@@ -96,7 +96,7 @@ impl Text {
 
     /// Handles the death of the text's worker. Returns the error that ends the text, or `None` if another worker may
     /// continue it.
-    fn outlive(&mut self, death: &worker::Error, closing: Option<Shutdown>) -> Option<Error> {
+    fn retry_or_fail(&mut self, death: &worker::Error, closing: Option<Shutdown>) -> Option<Error> {
         match closing {
             Some(Shutdown::Cancel) => return Some(Error::EngineEnded),
             Some(Shutdown::FinishBegun) if !self.has_begun() => return Some(Error::EngineEnded),
@@ -135,7 +135,7 @@ impl Link {
     fn new(worker: &LentWorker, start: Start) -> Self {
         let (model, abort) = (worker.model().clone(), worker.abort_handle());
         let state = State { sender: worker.sender(), ..State::default() };
-        Self { model, start, abort, bell: Bell::default(), state: Mutex::new(state) }
+        Self { model, start, abort, notify: Notify::default(), state: Mutex::new(state) }
     }
 
     /// Submits a text to the worker, which checks and generates it. An empty first piece reports the acceptance.
@@ -172,7 +172,7 @@ impl Link {
         }
         state.texts.insert(id, text);
         drop(state);
-        self.bell.ring();
+        self.notify.notify();
         Ok(pieces)
     }
 
@@ -216,7 +216,7 @@ impl Link {
         if how == Shutdown::Cancel {
             self.model.hurry_worker(self.start.run);
         }
-        self.bell.ring();
+        self.notify.notify();
     }
 
     /// Records that the worker has accepted a text.
@@ -273,13 +273,13 @@ impl Link {
     }
 
     /// Handles the death of the worker. Returns false if no text needs another worker.
-    fn outlive(&self, death: &worker::Error) -> bool {
+    fn retry_or_fail(&self, death: &worker::Error) -> bool {
         let mut state = lock(&self.state);
         state.sender = None;
         let closing = state.closing;
         let mut ended = Vec::new();
         for (id, mut text) in std::mem::take(&mut state.texts) {
-            match text.outlive(death, closing) {
+            match text.retry_or_fail(death, closing) {
                 None => drop(state.texts.insert(id, text)),
                 Some(why) => ended.push((text, why)),
             }
@@ -345,7 +345,7 @@ impl Reader {
             Reply::Started => {}
             Reply::Refused(error) => return Err(error),
             _ => {
-                let reason = "it reported texts before it was asked for any".into();
+                let reason = "it reported texts before any was requested".into();
                 return Err(worker::Error::Protocol { doing: DOING, reason }.into());
             }
         }
@@ -395,11 +395,11 @@ impl Reader {
     }
 
     fn go_on_after(&mut self, death: &worker::Error) {
-        if !self.link.outlive(death) {
+        if !self.link.retry_or_fail(death) {
             // No text is left, so another worker is needed only for the next one.
             self.is_over = lock(&self.link.state).closing.is_some();
             if !self.is_over {
-                self.link.bell.wait();
+                self.link.notify.wait();
             }
             return;
         }

@@ -14,7 +14,7 @@ mod session;
 
 pub(crate) use host::Host;
 pub(super) use link::{Link, Reader};
-pub(super) use session::SessionThere;
+pub(super) use session::WorkerSession;
 pub(crate) use session::{SessionCall, SessionHost};
 
 use llama_sys::Token;
@@ -61,7 +61,7 @@ pub(crate) struct Start {
 pub(crate) enum Reply {
     Started,
     /// The run could not start.
-    Refused(#[serde(with = "load::crossing")] Error),
+    Refused(#[serde(with = "load::ipc_error")] Error),
     Accepted {
         id: u64,
         statistics: Statistics,
@@ -70,7 +70,7 @@ pub(crate) enum Reply {
     Piece(Box<(Piece, Statistics)>),
     Failed {
         id: u64,
-        #[serde(with = "load::crossing")]
+        #[serde(with = "load::ipc_error")]
         error: Error,
     },
     /// The last reply of a run: the context is free.

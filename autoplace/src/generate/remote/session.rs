@@ -11,12 +11,12 @@ use super::TextCall;
 use crate::generate::checkpoints::CheckpointUse;
 use crate::generate::error::Error;
 use crate::generate::fork::Fork;
-use crate::generate::local::SessionHere;
+use crate::generate::local::LocalSession;
 use crate::generate::piece::{Piece, SequenceId};
-use crate::generate::request::{Generate, Spec};
+use crate::generate::request::{GenerateRequest, Spec};
 use crate::generate::roll_back::RolledBack;
 use crate::generate::stats::{Replaced, Statistics};
-use crate::load::crossing::Failed;
+use crate::load::ipc_error::Failed;
 use crate::load::{AbortHandle, LentWorker, Model, Placed, Replacement};
 use crate::plan::Plan;
 use crate::{lock, worker};
@@ -82,13 +82,13 @@ impl View {
 
 /// The application's side of a session.
 #[derive(Debug)]
-pub(in crate::generate) struct SessionThere {
+pub(in crate::generate) struct WorkerSession {
     worker: Mutex<LentWorker>,
     view: View,
     last_replaced: Option<Result<Replaced, Error>>,
 }
 
-impl SessionThere {
+impl WorkerSession {
     pub(in crate::generate) fn open(model: &Model) -> Result<Self, Error> {
         let mut worker = LentWorker::take(model)?;
         let opened: Answer<()> = worker.survive(|worker| {
@@ -133,8 +133,8 @@ impl SessionThere {
         outcome.map_err(|Failed(error)| error)
     }
 
-    pub(in crate::generate) fn begin(&mut self, generate: Generate) -> Result<SequenceId, Error> {
-        let Generate { model, spec } = generate;
+    pub(in crate::generate) fn begin(&mut self, generate: GenerateRequest) -> Result<SequenceId, Error> {
+        let GenerateRequest { model, spec } = generate;
         if !model.is(lock(&self.worker).model()) {
             return Err(Error::OtherModel);
         }
@@ -186,7 +186,7 @@ impl SessionThere {
     }
 }
 
-impl Drop for SessionThere {
+impl Drop for WorkerSession {
     fn drop(&mut self) {
         if let Some(sender) = lock(&self.worker).sender() {
             // A dead worker has no session to close.
@@ -198,7 +198,7 @@ impl Drop for SessionThere {
 /// The worker's side of a session.
 pub(crate) struct SessionHost {
     model: Model,
-    session: SessionHere,
+    session: LocalSession,
     sender: worker::Sender,
     /// The placement that the application knows.
     known: Arc<Plan>,
@@ -210,7 +210,7 @@ impl SessionHost {
         model: Result<&Model, Error>,
         sender: &worker::Sender,
     ) -> Result<Option<(Self, AbortHandle)>, worker::Error> {
-        match model.and_then(|model| Ok((model, SessionHere::open(model)?))) {
+        match model.and_then(|model| Ok((model, LocalSession::open(model)?))) {
             Ok((model, session)) => {
                 let (abort, known) = (session.abort_handle(), model.placement());
                 let mut host = Self { model: model.clone(), session, sender: sender.clone(), known };
@@ -230,7 +230,7 @@ impl SessionHost {
         let Self { session, model, .. } = self;
         match call {
             SessionCall::Begin(spec) => {
-                let begun = session.begin(Generate { model: model.clone(), spec: *spec });
+                let begun = session.begin(GenerateRequest { model: model.clone(), spec: *spec });
                 self.answer(begun, false)
             }
             SessionCall::Step { replacement } => {

@@ -136,7 +136,7 @@ impl Sampling {
                 return Err(Error::Native(llama_sys::Error::InvalidParameter {
                     name: "logit_bias",
                     value: token.to_string(),
-                    reason: "one bias for each token".into(),
+                    reason: "only one bias per token".into(),
                 }));
             }
         }

@@ -52,7 +52,7 @@ impl Shipped<'_> {
         };
         let taken = number.filter(|number| is_taken(*number));
         if taken.is_none() {
-            tracing::warn!("{key} is {value:?}, which no sampler takes");
+            tracing::warn!("{key} is {value:?}, which no sampler accepts");
         }
         taken
     }
@@ -75,7 +75,7 @@ impl Shipped<'_> {
             match SamplerKind::from_name(name) {
                 Some(kind) if samplers.contains(&kind) => {}
                 Some(kind) => samplers.push(kind),
-                None => tracing::warn!("{key} names a sampler that is not known here: {name}"),
+                None => tracing::warn!("{key} names an unknown sampler: {name}"),
             }
         }
         Some(samplers).filter(|samplers| !samplers.is_empty())

@@ -11,7 +11,7 @@ use crate::generate::constraint::Matcher;
 use crate::generate::error::Error;
 use crate::generate::piece::{End, FinishReason, Piece};
 use crate::generate::speculative::{Drafters, SeqTokens, Speculator};
-use crate::generate::stats::DraftsOff;
+use crate::generate::stats::DraftingPaused;
 
 #[derive(Debug, Default)]
 pub(super) struct InBatch {
@@ -60,7 +60,7 @@ impl Sequence {
         &mut self,
         batch: &mut Batch,
         most: usize,
-        off: Option<DraftsOff>,
+        off: Option<DraftingPaused>,
         n_vocab: u32,
         drafters: &mut Drafters,
     ) -> Result<usize, Error> {
@@ -101,8 +101,8 @@ impl Sequence {
         }
     }
 
-    /// Accepts the chosen token if the draft has it. Returns whether it does; the batch then already holds the logits
-    /// for the next choice.
+    /// Accepts the chosen token if the draft has it next, and returns whether it was accepted. If so, the batch already
+    /// holds the logits for the next choice.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let Some(speculator) = &mut self.speculator else {
             return false;

@@ -18,7 +18,7 @@ const REFRESH: u32 = 128;
 
 /// Steps of the first and of the longest pause.
 const PAUSE: u32 = 32;
-const LONGEST_PAUSE: u32 = 1024;
+const MAX_PAUSE: u32 = 1024;
 
 /// Tolerated ratio of the time per token with drafts to the time without, so that noise does not pause drafting.
 const ALLOWED: f64 = 1.02;
@@ -90,7 +90,7 @@ impl Gate {
         let each = judged.nanoseconds / judged.tokens.max(1) as f64;
         if each > self.plain * ALLOWED {
             self.paused = self.pause;
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            self.pause = (self.pause * 2).min(MAX_PAUSE);
         } else {
             self.pause = PAUSE;
         }
@@ -132,7 +132,7 @@ mod tests {
     fn what_begins_to_pay_is_taken_up_again() {
         let mut gate = Gate::new();
         go(&mut gate, 100_000, 100, 150, 1);
-        go(&mut gate, LONGEST_PAUSE + JUDGED, 100, 150, 3);
+        go(&mut gate, MAX_PAUSE + JUDGED, 100, 150, 3);
         let drafts = go(&mut gate, 1000, 100, 150, 3);
         assert!(drafts > 980, "{drafts}");
         // Drafting pauses when it no longer pays.

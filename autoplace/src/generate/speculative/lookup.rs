@@ -3,14 +3,14 @@
 use llama_sys::Token;
 
 /// Maximum length of a match, in tokens.
-const LONGEST: u32 = 16;
+const MAX_NGRAM: u32 = 16;
 
 /// Drafts up to `most` tokens after `tokens`, the text so far. Takes the longest match of at most `ngram_max` and at
 /// least `ngram_min` tokens; the last of equal matches wins.
 ///
 /// Searches the whole text, which takes about 50 microseconds for 100,000 tokens.
 pub(super) fn draft(tokens: &[Token], ngram_max: u32, ngram_min: u32, most: usize, draft: &mut Vec<Token>) {
-    let ngram_max = ngram_max.clamp(1, LONGEST) as usize;
+    let ngram_max = ngram_max.clamp(1, MAX_NGRAM) as usize;
     let ngram_min = (ngram_min.max(1) as usize).min(ngram_max);
     let (mut longest, mut begin) = (0, 0);
     for end in (1..tokens.len()).rev() {

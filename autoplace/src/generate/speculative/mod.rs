@@ -1,9 +1,10 @@
 //! Speculative decoding computes several tokens of a text at once without changing the text.
 //!
-//! In: the tokens of a text. Out: drafts of the tokens that follow. The model computes the text's last token and the
-//! draft in one batch. The text's own sampler then chooses token after token from their logits. A draft token that the
-//! sampler also chooses is accepted, and the logits after it are already present. At the first difference, the text and
-//! the context forget the rest of the draft. Every token is thus chosen as without a draft, except for rounding.
+//! A drafter reads the tokens of a text and proposes the tokens that follow. The model computes the text's last token
+//! and the draft in one batch. The text's own sampler then chooses token after token from their logits. A draft token
+//! that the sampler also chooses is accepted, and the logits after it are already present. At the first difference, the
+//! text and the context forget the rest of the draft. Every token is thus chosen as without a draft, except for
+//! rounding.
 
 mod gate;
 mod heads;
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 
-/// The source of draft tokens: see [`Generate::speculate`](super::Generate::speculate).
+/// The source of draft tokens: see [`GenerateRequest::speculate`](super::GenerateRequest::speculate).
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use super::gate::Gate;
 use super::{SeqTokens, Speculation, lookup};
 use crate::generate::custom::CustomDrafter;
 use crate::generate::error::Error;
-use crate::generate::stats::DraftsOff;
+use crate::generate::stats::DraftingPaused;
 use crate::load::Drafts;
 
 #[derive(Debug, Clone)]
@@ -81,7 +81,7 @@ impl Speculator {
         self.accepted = 0;
     }
 
-    /// Accepts the chosen token if the draft has it next. Returns whether it does.
+    /// Accepts the chosen token if the draft has it next, and returns whether it was accepted.
     pub(crate) fn accepts(&mut self, token: Token) -> bool {
         let is_next = self.draft.get(self.accepted) == Some(&token);
         self.accepted += usize::from(is_next);
@@ -103,11 +103,11 @@ impl Speculator {
     }
 
     /// The reason why no tokens are drafted at present.
-    pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftsOff> {
+    pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftingPaused> {
         match self.speculation {
-            Speculation::DraftModel { .. } if drafters.drafts.model.is_none() => Some(DraftsOff::NoModel),
-            Speculation::Mtp { .. } if drafters.drafts.heads.is_none() => Some(DraftsOff::NoHeads),
-            _ => self.gate.is_losing().then_some(DraftsOff::Losing),
+            Speculation::DraftModel { .. } if drafters.drafts.model.is_none() => Some(DraftingPaused::NoModel),
+            Speculation::Mtp { .. } if drafters.drafts.heads.is_none() => Some(DraftingPaused::NoHeads),
+            _ => self.gate.is_losing().then_some(DraftingPaused::Unprofitable),
         }
     }
 }

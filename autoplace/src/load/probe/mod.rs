@@ -109,7 +109,7 @@ impl NativeProbe {
         let _one = lock(&ONE_AT_A_TIME);
         let (model, breakdown, copies) = llama_sys::quietly(|| {
             let model = Model::load(self.file.path(), load)?;
-            // Before the context, whose graphs reserve nodes for all adapters.
+            // Adapters are loaded before the context is created, because its graphs reserve nodes for all of them.
             let lora = self.lora.iter().map(|path| Ok((LoraAdapter::load(&model, path)?, 1.0)));
             let lora = lora.collect::<Result<Vec<_>, llama_sys::Error>>()?;
             let mut context = Context::new(&model, native::context(params))?;

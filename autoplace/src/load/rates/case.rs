@@ -68,7 +68,7 @@ const N_KV: u32 = 4096;
 /// Prompt tokens per computation.
 const N_PROMPT: u32 = 512;
 /// Number of small matrices in one graph, which may have 8,192 nodes (`MAX_NODES` of llama_sys).
-const MOST_SMALL: u32 = 360;
+const MAX_SMALL: u32 = 360;
 /// Number of blocks in one graph.
 const N_BLOCKS: u32 = 32;
 
@@ -188,7 +188,7 @@ impl RateCase {
             return Ok(());
         };
         let Some(timing) = bench.time(&operation, n_repeat, each)? else {
-            tracing::debug!(?operation, "the device has no such operation, or no room");
+            tracing::debug!(?operation, "the device lacks the operation, or room for it");
             return Ok(());
         };
         let of_many = matches!(*self, Self::Matrix { n_tokens, .. } | Self::Attention { n_tokens, .. } if n_tokens > 1);
@@ -276,7 +276,7 @@ fn matrix(tensor_type: TensorType, shape: MatrixShape, n_tokens: u32, scale: &Sc
     // Weights are read once for all tokens, so the working set does not matter for many tokens.
     let most = match n_tokens {
         1 if is_large => 16,
-        1 => MOST_SMALL,
+        1 => MAX_SMALL,
         2..=32 => 4,
         _ => 1,
     };

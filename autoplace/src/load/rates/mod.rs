@@ -17,7 +17,7 @@ use case::Scale;
 use llama_sys::{Backend, Bench, Device, DeviceKind};
 
 use super::devices::{bounded_by_now, build_name, is_simulated, named};
-use super::recipe::Recipe;
+use super::options::LoadOptions;
 use super::{Error, threads};
 use crate::gguf::Header;
 use crate::machine::nvidia::Driver;
@@ -37,7 +37,7 @@ pub struct RatesProgress<'a> {
 }
 
 /// Smaller working sets cannot distinguish memory from caches. In bytes.
-const LEAST_WORKING_SET: u64 = 16 << 20;
+const MIN_WORKING_SET: u64 = 16 << 20;
 
 /// Measures the GPUs and the host of this machine, and adds the results to its [`rates`](crate::machine::Gpu::rates).
 /// Known rates are measured again, unless the request asks only for missing ones. `threads` are those of the host;
@@ -136,8 +136,8 @@ impl<'a> Job<'a> {
         });
         let most = request.working_set.unwrap_or(u64::MAX);
         scale.working_set = scale.working_set.min(most);
-        if scale.working_set < most.min(LEAST_WORKING_SET) {
-            tracing::debug!(device = device.name(), "too little memory is free to measure it");
+        if scale.working_set < most.min(MIN_WORKING_SET) {
+            tracing::debug!(device = device.name(), "too little free memory for a measurement");
             cases.clear();
         }
         Self { device, cases, scale, within: request.within, way, card: None, rates }
@@ -200,7 +200,7 @@ impl<'a> Job<'a> {
 const JUDGED_TOGETHER: Duration = Duration::from_millis(200);
 
 /// Every placement of a smaller model is fast. In bytes.
-pub(super) const LEAST_MODEL: u64 = 64 << 20;
+pub(super) const MIN_MODEL_BYTES: u64 = 64 << 20;
 
 /// No further case of a device begins after this time. A later load measures the rest.
 const WITHIN: Duration = Duration::from_millis(1200);
@@ -214,7 +214,7 @@ const WORKING_SET: u64 = 256 << 20;
 /// Duration per case. A running computation is completed.
 const EACH: Duration = Duration::from_millis(15);
 
-impl Recipe {
+impl LoadOptions {
     /// This machine with the known rates of its devices, for the threads of this load. Rates that this model needs and
     /// that are missing are measured now and kept with their conditions. Nothing is measured if nothing is kept, if the
     /// model is small, if the machine was described by the caller, or if it has simulated GPUs. Disturbed rates are
@@ -225,7 +225,7 @@ impl Recipe {
         let Some(cache) = self.learn.cache(false).filter(|_| is_real) else { return machine };
         // The rates of another machine are neither known nor kept, because its link may change.
         let has_remote = machine.gpus.iter().any(|gpu| gpu.kind == GpuKind::Remote);
-        if profile.file_bytes < LEAST_MODEL && !has_remote {
+        if profile.file_bytes < MIN_MODEL_BYTES && !has_remote {
             return machine;
         }
         let (build, threads) = (build_name(), self.threads_on(&machine));
@@ -248,7 +248,7 @@ impl Recipe {
         };
         let before = machine.clone();
         if let Err(error) = measure_rates(&mut machine, &request, Some(threads), |_| ()) {
-            tracing::warn!(%error, "the devices could not be measured: their speed is taken from elsewhere");
+            tracing::warn!(%error, "the devices could not be measured: their speed is estimated from other sources");
         }
         if machine == before {
             return machine;

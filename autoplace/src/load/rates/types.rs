@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{EACH, LEAST_MODEL, RateCase, RatesRequest, WORKING_SET, build_name, is_simulated, measure_rates};
+use super::{EACH, MIN_MODEL_BYTES, RateCase, RatesRequest, WORKING_SET, build_name, is_simulated, measure_rates};
 use crate::gguf::TensorType;
 use crate::machine::{Machine, MeasurementCache};
 use crate::plan::{Planner, Request};
@@ -43,7 +43,7 @@ pub fn with_rates_of(machine: Machine, types: &[(TensorType, bool)]) -> Machine 
 /// Rates for [advice](crate::plan::Advice) about other quantisations of a model. Nothing is measured if the model is
 /// small or fits entirely on GPUs.
 pub fn with_rates_for_advice(machine: Machine, profile: &ModelProfile, request: &Request) -> Machine {
-    if profile.file_bytes < LEAST_MODEL {
+    if profile.file_bytes < MIN_MODEL_BYTES {
         return machine;
     }
     let planner = Planner::new(profile, &machine).request(request.clone());

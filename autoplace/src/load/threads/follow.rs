@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_changes_while_a_model_generates_changes_the_threads_that_nobody_asked_for() {
+    fn a_quota_that_changes_during_generation_changes_the_automatic_threads() {
         let folder = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {
             let file = folder.path().join(file);

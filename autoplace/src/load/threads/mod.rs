@@ -47,16 +47,16 @@ pub struct Threads {
 #[non_exhaustive]
 pub enum ThreadBasis {
     /// [Requested](super::ModelBuilder::n_threads).
-    #[error("as was asked")]
+    #[error("as requested")]
     Asked,
     /// All layers are on GPUs, so a few threads do the rest.
-    #[error("since all layers are on GPUs")]
+    #[error("because all layers are on GPUs")]
     FullOffload,
     /// One per physical core.
     #[error("one per core")]
     PerCore,
     /// The number that the CPU quota keeps busy.
-    #[error("as many as the limit on processor time keeps busy")]
+    #[error("limited by the CPU quota")]
     TimeLimit,
 }
 

@@ -1,11 +1,11 @@
-//! Adjusts the threads during generation. In: the duration of each step. Out: the threads of the next one.
+//! Adjusts the threads during generation: reads the duration of each step and sets the threads of the next step.
 //!
 //! The rule ([`choose`]) takes the largest measured number of threads within a tenth of the fastest. A trial measures
 //! other numbers for some steps each, one after the other, and then the rule decides. A trial runs after the first
-//! window where other work shared the processors, later where none did, when steps become slow, and while fewer threads
-//! than one per core generate. A trial compares with the window just before, at the same depth and with the same
-//! weights. A model that is slow for another reason is equally slow with fewer threads and keeps its number.
-//! docs/load-contract.md has the thresholds.
+//! window if other work shared the processors, and after [`QUIET_START`] if none did. Trials also run when steps become
+//! slow, and while fewer threads than one per core generate. A trial compares with the window just before, at the same
+//! depth and with the same weights. A model that is slow for another reason is equally slow with fewer threads and
+//! keeps its number. docs/load-contract.md has the thresholds.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ const QUIET_START: Duration = Duration::from_secs(2);
 
 /// A trial is followed by a pause of a hundred times its cost, within these bounds.
 const REPAY: u32 = 100;
-const SHORTEST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MIN_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Chooses the number of threads of the next step.
 #[derive(Debug, Default)]
@@ -79,14 +79,14 @@ enum Company {
 }
 
 impl Company {
-    /// Begins to look, with the first step.
+    /// Starts watching at the first step.
     fn watch(&mut self) {
         if matches!(self, Self::Unwatched) {
             *self = Self::Watched(ConditionsWatch::begin());
         }
     }
 
-    /// The answer, which the end of the first window settles.
+    /// Returns whether no other work ran in the first window. The first call, at the end of that window, decides.
     fn is_absent(&mut self) -> bool {
         if let Self::Watched(watch) = self {
             let seen = watch.so_far();
@@ -256,7 +256,7 @@ impl Pacer {
     fn decide(&mut self, trial: &Trial, tokens: usize) -> Option<GeneratingThreads> {
         if !trial.is_first {
             let wait = Duration::from_secs_f64(trial.cost.max(0.0)) * REPAY;
-            self.next_trial = self.clock + wait.clamp(SHORTEST_WAIT, LONGEST_WAIT);
+            self.next_trial = self.clock + wait.clamp(MIN_WAIT, MAX_WAIT);
         }
         let speeds = trial.seen.iter().map(|&(rung, seconds)| (self.rungs[rung], 1.0 / seconds));
         let (threads, speed) = choose(speeds)?;

@@ -330,14 +330,14 @@ fn the_surest_cause_is_reported() {
     let held = device(900).throttle([ThrottleReason::PowerLimit], None);
     // Samples, and the beginning of the expected cause.
     let causes = [
-        (on_first(hot), "SIM0 runs below its clocks: heat"),
+        (on_first(hot), "SIM0 runs at reduced clocks: heat"),
         (of([game.clone(), device(1)]), "SIM1 is full"),
         (of([device(900), on_host(1256)]), "SIM1 is full"),
         // The driver of the first GPU fails an allocation instead of moving memory.
-        (of([device(1), device(900)]), "nothing that is watched"),
+        (of([device(1), device(900)]), "no watched condition"),
         (busy(on_first(game)), "game (process 7) uses SIM0"),
         (busy(roomy()), "the processor is busy"),
-        (on_first(held), "SIM0 runs below its clocks: power limit"),
+        (on_first(held), "SIM0 runs at reduced clocks: power limit"),
     ];
     for (when, expected) in causes {
         let mut rig = Rig::new();

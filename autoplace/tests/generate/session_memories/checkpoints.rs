@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use autoplace::Model;
-use autoplace::generate::Generate;
+use autoplace::generate::GenerateRequest;
 use autoplace::llama_sys::{Batch, Context, ContextParams, Error, KvType, Position, Token};
 
 use crate::native_support::native;
@@ -26,7 +26,7 @@ fn load(path: &Path, n_ctx: u32, n_seq_max: u32, checkpoints: u64) -> Model {
     small(path, request(n_ctx, n_seq_max, false), checkpoints)
 }
 
-fn generate(model: &Model, prompt: &[Token]) -> Generate {
+fn generate(model: &Model, prompt: &[Token]) -> GenerateRequest {
     sampled(model, prompt, SEED).max_tokens(ANSWER).cache_prompt(true)
 }
 

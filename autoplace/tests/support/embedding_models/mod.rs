@@ -9,7 +9,7 @@ use crate::synthetic::{Dims, Sketch};
 const DIMS: Dims = Dims { n_layer: 3, n_embd: 256, n_ff: 512, n_head: 4, n_head_kv: 4, head_dim: 64, n_vocab: 512 };
 
 /// Training context, and number of learned positions.
-pub(crate) const LONGEST: u64 = 192;
+pub(crate) const MAX_LENGTH: u64 = 192;
 
 /// Words of their vocabulary, which consists of word pieces.
 pub(crate) const WORDS: [&str; 12] =
@@ -27,7 +27,7 @@ pub(crate) fn encoders(ty: T) -> Vec<Sketch> {
 
 fn encoder(arch: &'static str, name: &'static str, pooling: u64, ty: T) -> Sketch {
     let mut sketch = Sketch::new(arch, name, DIMS);
-    sketch.u32("context_length", LONGEST);
+    sketch.u32("context_length", MAX_LENGTH);
     sketch.u32("pooling_type", pooling);
     sketch.bool("attention.causal", false);
     sketch.f32("attention.layer_norm_epsilon", 1e-5);
@@ -56,7 +56,7 @@ pub(crate) fn bert(ty: T) -> Sketch {
 fn bert_of(name: &'static str, pooling: u64, ty: T) -> Sketch {
     let mut sketch = encoder("bert", name, pooling, ty);
     let Dims { n_embd, n_ff, .. } = DIMS;
-    sketch.tensor("position_embd.weight", T::F32, &[n_embd, LONGEST]);
+    sketch.tensor("position_embd.weight", T::F32, &[n_embd, MAX_LENGTH]);
     for il in 0..DIMS.n_layer {
         sketch.block(il, "ffn_up.weight", ty, &[n_embd, n_ff]);
         sketch.block(il, "ffn_down.weight", ty, &[n_ff, n_embd]);
@@ -127,7 +127,7 @@ pub(crate) fn llama_embed(ty: T) -> Sketch {
 pub(crate) fn t5_encoder(ty: T) -> Sketch {
     const BUCKETS: u64 = 32;
     let mut sketch = Sketch::new("t5encoder", "alone", DIMS);
-    sketch.u32("context_length", LONGEST);
+    sketch.u32("context_length", MAX_LENGTH);
     sketch.u32("pooling_type", MEAN);
     sketch.u32("attention.relative_buckets_count", BUCKETS);
     let Dims { n_embd, n_ff, n_head, n_vocab, .. } = DIMS;

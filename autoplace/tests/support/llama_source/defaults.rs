@@ -14,7 +14,8 @@ type Fields = BTreeMap<String, String>;
 /// Excluded fields of the C API: callbacks, data, and fields that select another kind of model or context.
 const API_APART: &str = include_str!("apart_api.txt");
 
-/// Excluded fields of the tools: those of a single tool, files, the server's network and pages, and training.
+/// Excluded fields of the tools' parameters: fields that one tool alone uses, file names, the server's network and
+/// pages, and training.
 const TOOLS_APART: &str = include_str!("apart_tools.txt");
 
 /// The members of a struct of common.h.

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use autoplace::generate::{Generate, Resumed, Session, TokenStream};
+use autoplace::generate::{GenerateRequest, Resumed, Session, TokenStream};
 use autoplace::load;
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request};
@@ -45,7 +45,7 @@ pub(crate) fn replace(model: &Model, plan: Option<&Plan>) {
 }
 
 /// A greedy text, and a random one with a penalty, whose sampler has state.
-pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Generate; 2] {
+pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [GenerateRequest; 2] {
     [
         model.generate(prompt).temp(0.0).repeat_penalty(1.2).max_tokens(tokens),
         model.generate(prompt).seed(7).temp(1.2).repeat_penalty(1.3).max_tokens(tokens),
@@ -53,7 +53,7 @@ pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [Genera
 }
 
 /// The text of a stream. `before_piece` runs before each of its pieces.
-pub(crate) fn text_of(generate: Generate, mut before_piece: impl FnMut(&mut TokenStream, usize)) -> String {
+pub(crate) fn text_of(generate: GenerateRequest, mut before_piece: impl FnMut(&mut TokenStream, usize)) -> String {
     let mut stream = generate.stream().unwrap();
     let mut text = String::new();
     for index in 0.. {

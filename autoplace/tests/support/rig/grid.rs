@@ -33,7 +33,7 @@ pub(crate) fn settings() -> Vec<ContextParams> {
             params.swa_full = !choice(5);
             params.n_outputs_max = if choice(6) { 0 } else { params.n_seq_max };
             if choice(7) {
-                // Quantised values need it.
+                // Quantised values need flash attention, so they are replaced too.
                 params.flash_attn = FlashAttention::Off;
                 if params.type_v.is_quantized() {
                     params.type_v = KvType::F16;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{
-    Chat, End, Engine, Generate, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenLogprobs, TokenStream,
+    Chat, End, Engine, GenerateRequest, Metrics, Piece, Prompt, SequenceId, Session, Statistics, TokenLogprobs,
+    TokenStream,
 };
 use autoplace::llama_sys::{
     self, Batch, Candidate, Candidates, Context, ContextParams, FlashAttention, Position, Sampler, Token,
@@ -67,7 +68,7 @@ pub(crate) fn in_worker(path: &Path, request: Request) -> Model {
     builder.isolation(Isolation::Process(worker)).load().unwrap()
 }
 
-pub(crate) fn greedy(model: &Model, prompt: impl Into<Prompt>) -> Generate {
+pub(crate) fn greedy(model: &Model, prompt: impl Into<Prompt>) -> GenerateRequest {
     model.generate(prompt).temp(0.0).max_tokens(24)
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn chat(model: &Model, family: &str) -> Chat {
 /// earlier one. Without `top_k`, because the last bits decide which token is the 40th.
 const COLD: f32 = 0.3;
 
-pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> Generate {
+pub(crate) fn sampled(model: &Model, prompt: impl Into<Prompt>, seed: u32) -> GenerateRequest {
     model.generate(prompt).temp(COLD).seed(seed).top_k(0).top_p(1.0).min_p(0.0)
 }
 
@@ -174,7 +175,7 @@ pub(crate) fn to_the_end(session: &mut Session) -> Vec<Completion> {
 }
 
 /// Generates one text to its end in a session.
-pub(crate) fn complete(generate: Generate, model: &Model) -> Completion {
+pub(crate) fn complete(generate: GenerateRequest, model: &Model) -> Completion {
     let mut session = model.session().unwrap();
     session.begin(generate).unwrap();
     to_the_end(&mut session).remove(0)
@@ -185,11 +186,11 @@ pub(crate) fn answered(mut answer: TokenStream) -> Completion {
     Completion::of(answer.pieces().map(Result::unwrap))
 }
 
-pub(crate) fn text(generate: Generate) -> String {
+pub(crate) fn text(generate: GenerateRequest) -> String {
     generate.text().unwrap()
 }
 
-pub(crate) fn text_and_statistics(generate: Generate) -> (String, Statistics) {
+pub(crate) fn text_and_statistics(generate: GenerateRequest) -> (String, Statistics) {
     generate.stream().unwrap().into_text().unwrap()
 }
 

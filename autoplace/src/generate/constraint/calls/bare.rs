@@ -7,14 +7,14 @@ use super::{Writer, escaped};
 use crate::generate::constraint::schema::{Unenforced, text_format, with_spaces};
 
 /// Maximum length of a chain of references.
-const MOST_REFERENCES: usize = 16;
+const MAX_REFERENCES: usize = 16;
 
 impl Writer<'_> {
     /// The value of an argument and the mark behind it. The value contains none of `held_by_none`.
     pub(super) fn bare(&mut self, argument: &Argument, end: &str, held_by_none: &[&str]) -> Result<String, Unenforced> {
         let refused = |reason| Unenforced { place: argument.place.clone(), reason };
         let mut text = Text { root: &argument.root, references: 0 };
-        let mut terminal = text.of(&argument.schema).map_err(refused)?;
+        let mut terminal = text.terminals(&argument.schema).map_err(refused)?;
         terminal.push_str(&self.without(held_by_none));
         let number = self.number();
         self.rule(&format!("VALUE_{number}"), &format!("/[^\\x00-\\x08\\x0B-\\x1F]*/ & {terminal}"));
@@ -33,17 +33,17 @@ struct Text<'a> {
 const ANY: &str = "/(?s:.)*/";
 
 impl Text<'_> {
-    fn of(&mut self, schema: &Value) -> Result<String, String> {
+    fn terminals(&mut self, schema: &Value) -> Result<String, String> {
         let Some(members) = schema.as_object() else { return Ok(ANY.to_owned()) };
         let mut all = Vec::new();
         if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
             self.references += 1;
-            if self.references > MOST_REFERENCES {
-                return Err("its references lead on and on".to_owned());
+            if self.references > MAX_REFERENCES {
+                return Err("its references form a chain without end".to_owned());
             }
             let target = reference.strip_prefix('#').and_then(|it| self.root.pointer(it));
             let target = target.ok_or_else(|| format!("`$ref`: there is no {reference}"))?.clone();
-            all.push(self.of(&target)?);
+            all.push(self.terminals(&target)?);
         }
         let values = members.get("enum").and_then(Value::as_array).cloned();
         let values = values.or_else(|| members.get("const").map(|it| vec![it.clone()]));
@@ -66,19 +66,19 @@ impl Text<'_> {
             all.push(format!("/(?:{})/", slashes(&expression)));
         }
         for schema in list(members, "allOf") {
-            all.push(self.of(schema)?);
+            all.push(self.terminals(schema)?);
         }
         for keyword in ["anyOf", "oneOf"] {
             let texts: Vec<&Value> = list(members, keyword).filter(|it| allows_text(it)).collect();
             match texts[..] {
                 [] => {}
-                [only] => all.push(self.of(only)?),
+                [only] => all.push(self.terminals(only)?),
                 _ if keyword == "anyOf" => {
-                    let options: Result<Vec<_>, _> = texts.iter().map(|it| self.of(it)).collect();
+                    let options: Result<Vec<_>, _> = texts.iter().map(|it| self.terminals(it)).collect();
                     let options: Vec<String> = options?.iter().map(|it| format!("({it})")).collect();
                     all.push(format!("({})", options.join(" | ")));
                 }
-                _ => return Err("`oneOf` of several texts is not enforced where they have no quotes".to_owned()),
+                _ => return Err("`oneOf` of several texts is not enforced in a format without quotes".to_owned()),
             }
         }
         Ok(if all.is_empty() { ANY.to_owned() } else { all.join(" & ") })
@@ -119,9 +119,7 @@ fn searched(pattern: &str) -> Result<String, String> {
     }
     let has_anchor = ['^', '$'].iter().any(|anchor| has_anywhere(inner, *anchor));
     if has_anchor || [r"\b", r"\B", "(?=", "(?!", "(?<"].iter().any(|it| inner.contains(it)) {
-        return Err(
-            "`pattern`: anchors within it and look-around are not enforced where texts have no quotes".to_owned()
-        );
+        return Err("`pattern`: inner anchors and look-around are not enforced in a format without quotes".to_owned());
     }
     let inner = with_spaces(inner);
     Ok(format!("/{before}(?:{}){behind}/", slashes(&inner)))

@@ -10,7 +10,7 @@ pub(super) struct Chars(Vec<(u32, u32)>);
 impl Chars {
     /// The characters of these ranges of code points. Surrogates match nothing, as in llama.cpp. NUL matches nothing
     /// either, because llama.cpp ends a text with it.
-    pub(super) fn of(ranges: &[(u32, u32)]) -> Self {
+    pub(super) fn from_ranges(ranges: &[(u32, u32)]) -> Self {
         let mut sorted: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         for &(low, high) in ranges {
             let high = high.min(LAST);
@@ -43,7 +43,7 @@ impl Chars {
     }
 
     pub(super) fn all() -> Self {
-        Self::of(&[(1, LAST)])
+        Self::from_ranges(&[(1, LAST)])
     }
 
     /// All other characters.
@@ -56,7 +56,7 @@ impl Chars {
             next = high + 1;
         }
         others.push((next, LAST));
-        Self::of(&others)
+        Self::from_ranges(&others)
     }
 
     pub(super) fn is_empty(&self) -> bool {

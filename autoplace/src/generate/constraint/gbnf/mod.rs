@@ -25,12 +25,12 @@ const MAX_RULES: usize = 2_000;
 pub(super) fn lark(text: &str, token_of: TokenOf<'_>) -> Result<String, Unenforced> {
     let mut rules = parse::rules(text, token_of)?;
     if rules.len() > MAX_RULES {
-        return Err(format!("it has {} rules, and {MAX_RULES} can be followed", rules.len()).into());
+        return Err(format!("it has {} rules, at most {MAX_RULES}", rules.len()).into());
     }
     rules::refuse_left_recursion(text, &rules)?;
     rules::prune(text, &mut rules)?;
     rules::unroll_tails(&mut rules);
-    let mut pieces = Pieces::of(&rules);
+    let mut pieces = Pieces::new(&rules);
     overlap::resolve(&mut pieces)?;
     Ok(write::lark(&pieces))
 }

@@ -250,7 +250,7 @@ impl<'a> Parser<'a> {
         let mut characters = Vec::new();
         while !self.take("\"") {
             let code = self.character()?;
-            characters.push(Expr::Chars(Chars::of(&[(code, code)])));
+            characters.push(Expr::Chars(Chars::from_ranges(&[(code, code)])));
         }
         // A repetition applies to the whole literal.
         Ok(Expr::sequence(characters))
@@ -275,7 +275,7 @@ impl<'a> Parser<'a> {
         if ranges.is_empty() {
             return Ok(Expr::empty());
         }
-        let chars = Chars::of(&ranges);
+        let chars = Chars::from_ranges(&ranges);
         Ok(Expr::Chars(if is_negated { chars.negated() } else { chars }))
     }
 

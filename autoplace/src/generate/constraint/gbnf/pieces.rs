@@ -43,7 +43,7 @@ pub(super) struct Pieces<'a> {
 const MAX_SIZE: usize = 600_000;
 
 impl<'a> Pieces<'a> {
-    pub(super) fn of(rules: &'a [Rule]) -> Self {
+    pub(super) fn new(rules: &'a [Rule]) -> Self {
         let (regular, nullable) = (rules::regular(rules), rules::nullable(rules));
         let (bodies, terminals) = (vec![None; rules.len()], Vec::new());
         let mut pieces = Self { rules, regular, nullable, bodies, terminals, by_parts: HashMap::new(), size: 0 };

@@ -136,7 +136,7 @@ fn pruned(expr: &Expr, ends: &[bool]) -> Option<Expr> {
 pub(super) fn unroll_tails(rules: &mut [Rule]) {
     for (number, rule) in rules.iter_mut().enumerate() {
         if rule.body.names(number)
-            && let Some(tail) = Tail::of(&rule.body, number)
+            && let Some(tail) = Tail::new(&rule.body, number)
         {
             let again = Expr::repeat(Expr::choice(tail.again), 0, None);
             rule.body = Expr::Sequence(vec![again, Expr::choice(tail.last)]);
@@ -154,7 +154,7 @@ struct Tail {
 
 impl Tail {
     /// `None` if the rule is named anywhere but at the end.
-    fn of(expr: &Expr, rule: usize) -> Option<Self> {
+    fn new(expr: &Expr, rule: usize) -> Option<Self> {
         if !expr.names(rule) {
             return Some(Self { again: Vec::new(), last: vec![expr.clone()] });
         }
@@ -169,20 +169,20 @@ impl Tail {
                     true => Vec::new(),
                     false => vec![Expr::Sequence([before, &[Expr::choice(ends)]].concat())],
                 };
-                let Self { again, last } = Self::of(end, rule)?;
+                let Self { again, last } = Self::new(end, rule)?;
                 Some(Self { again: after(again), last: after(last) })
             }
             Expr::Choice(alternatives) => {
                 let mut all = Self::default();
                 for alternative in alternatives {
-                    let Self { again, last } = Self::of(alternative, rule)?;
+                    let Self { again, last } = Self::new(alternative, rule)?;
                     all.again.extend(again);
                     all.last.extend(last);
                 }
                 Some(all)
             }
             Expr::Repeat { inner, least, most: Some(1) } => {
-                let mut all = Self::of(inner, rule)?;
+                let mut all = Self::new(inner, rule)?;
                 if *least == 0 {
                     all.last.push(Expr::empty());
                 }

@@ -238,7 +238,7 @@ fn a_token_is_named_by_its_number_or_its_text() {
     let said = |grammar: &str| Matcher::new(&Constraint::gbnf(grammar), &vocabulary).unwrap_err().to_string();
     let unknown = said("root ::= <no such token>");
     assert!(
-        unknown.contains("line 1, column 10: `<no such token>` is no token of the model's vocabulary"),
+        unknown.contains("line 1, column 10: `<no such token>` is not a token of the model's vocabulary"),
         "{unknown}"
     );
     let name = |token: i32| {

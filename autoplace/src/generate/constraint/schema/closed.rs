@@ -35,7 +35,7 @@ pub(super) fn close_all(root: &mut Value) -> Result<(), Note> {
     if let (Value::Object(members), false) = (root, added.is_empty()) {
         match members.entry("$defs").or_insert_with(|| Map::new().into()) {
             Value::Object(definitions) => definitions.extend(added),
-            _ => return Err(Note::new("$defs", "it is an object")),
+            _ => return Err(Note::new("$defs", "it must be an object")),
         }
     }
     Ok(())
@@ -172,7 +172,7 @@ impl Closer<'_> {
     }
 
     fn count(&mut self, names: usize) -> Result<(), Note> {
-        let message = "too many properties are said by several schemas at once (`allOf`, `anyOf`, `$ref`)";
+        let message = "too many properties are described by several schemas at once (`allOf`, `anyOf`, `$ref`)";
         self.left = self.left.checked_sub(names).ok_or_else(|| Note::new("", message))?;
         Ok(())
     }

@@ -21,7 +21,7 @@ pub(super) enum Format {
     Annotation,
 }
 
-pub(super) fn of(name: &str) -> Format {
+pub(super) fn find(name: &str) -> Format {
     match name {
         "duration" | "ipv4" | "uuid" => Format::Llguidance,
         "date" => Format::Pattern(&DATE),
@@ -45,7 +45,7 @@ pub(super) fn of(name: &str) -> Format {
 /// Replaces a format by our pattern, and removes an annotation.
 pub(super) fn as_pattern(members: &mut Map<String, Value>) {
     let Some(name) = members.get("format").and_then(Value::as_str) else { return };
-    let pattern = match of(name) {
+    let pattern = match find(name) {
         Format::Llguidance => return,
         Format::Pattern(pattern) => format!("^(?:{pattern})$"),
         Format::Unenforced | Format::Annotation => {
@@ -54,7 +54,7 @@ pub(super) fn as_pattern(members: &mut Map<String, Value>) {
         }
     };
     let mut longest = None;
-    for (_, most) in MOST_CHARACTERS.iter().filter(|(format, _)| *format == name) {
+    for (_, most) in MAX_CHARACTERS.iter().filter(|(format, _)| *format == name) {
         let asked = members.get("maxLength").and_then(Value::as_u64);
         longest = Some(asked.map_or(*most, |it| it.min(*most)));
     }
@@ -69,12 +69,12 @@ pub(super) fn as_pattern(members: &mut Map<String, Value>) {
 
 /// The regular expression of a format for the whole text; `None` for an annotation.
 pub(in super::super) fn text(name: &str) -> Result<Option<String>, String> {
-    Ok(match (of(name), name) {
+    Ok(match (find(name), name) {
         (Format::Pattern(pattern), _) => Some(pattern.to_owned()),
         (Format::Llguidance, "ipv4") => Some(IPV4.to_owned()),
         (Format::Llguidance, "uuid") => Some("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}".to_owned()),
         (Format::Llguidance | Format::Unenforced, name) => {
-            return Err(format!("`format: {name}` is not enforced where texts have no quotes"));
+            return Err(format!("`format: {name}` is not enforced in a format without quotes"));
         }
         (Format::Annotation, _) => None,
     })
@@ -202,4 +202,4 @@ const JSON_POINTER: &str = "(?:/(?:[^/~]|~[01])*)*";
 const RELATIVE_JSON_POINTER: &str = r"(?:0|[1-9][0-9]*)(?:[+-][1-9][0-9]*)?(?:#|(?:/(?:[^/~]|~[01])*)*)";
 
 /// Maximum number of characters in a host name and in an email address.
-pub(super) const MOST_CHARACTERS: [(&str, u64); 2] = [("hostname", 253), ("email", 254)];
+pub(super) const MAX_CHARACTERS: [(&str, u64); 2] = [("hostname", 253), ("email", 254)];

@@ -53,7 +53,7 @@ impl Cleaner {
         let members = match schema {
             Value::Object(members) => members,
             Value::Bool(_) => return Ok(()),
-            _ => return Err(Note::new(place, "a schema is an object, `true` or `false`")),
+            _ => return Err(Note::new(place, "a schema must be an object, `true` or `false`")),
         };
         members.retain(|keyword, value| !value.is_null() || is_in(MAY_BE_NULL, keyword));
         if self.is_old && members.get("$ref").is_some_and(Value::is_string) {
@@ -76,7 +76,7 @@ impl Cleaner {
             }
         }
         if let Some(format) = members.get("format").and_then(Value::as_str)
-            && let formats::Format::Unenforced = formats::of(format)
+            && let formats::Format::Unenforced = formats::find(format)
         {
             self.leave_out(place, &format!("format: {format}"))?;
             members.shift_remove("format");

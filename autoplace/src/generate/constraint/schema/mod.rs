@@ -47,7 +47,7 @@ const WHITESPACE: &str = r"(?: |\n{1,2}[ \t]{0,20})";
 const ESCAPES: &str = "nrbtf\\\"";
 
 /// Largest number of properties that llguidance counts: it copies all of them for each count.
-const MOST_COUNTED: usize = 60;
+const MAX_COUNTED: usize = 60;
 
 /// Treatment of keywords that cannot be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,8 @@ impl fmt::Display for Note {
 
 /// Parses a schema. serde_json refuses nesting deeper than 127.
 pub(super) fn read(text: &str) -> Result<Value, Note> {
-    let refused = |error| Note::from(format!("it is nested more than {} deep, or no JSON: {error}", size::MAX_DEPTH));
+    let refused =
+        |error| Note::from(format!("it is nested more than {} deep, or not valid JSON: {error}", size::MAX_DEPTH));
     serde_json::from_str(text).map_err(refused)
 }
 
@@ -145,7 +146,7 @@ fn cleaned(schema: &Value, followed: Followed) -> Result<(Value, Vec<Note>), Not
         Value::Bool(true) => json!({}),
         Value::Object(_) => schema.clone(),
         Value::Bool(false) => return Err("`false` allows no text".to_owned().into()),
-        _ => return Err("a schema is an object or `true`".to_owned().into()),
+        _ => return Err("a schema must be an object or `true`".to_owned().into()),
     };
     if let Some(root) = schema.as_object_mut() {
         // The application sets llguidance's options; the author of the schema must not.
@@ -245,12 +246,14 @@ fn count_properties(members: &mut Map<String, Value>) -> Result<(), String> {
     let Some(least) = members.get("minProperties").and_then(Value::as_u64) else { return Ok(()) };
     let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
     let named = members.get("properties").map_or(0, places::length);
-    if is_closed && !members.contains_key("patternProperties") && named <= MOST_COUNTED {
+    if is_closed && !members.contains_key("patternProperties") && named <= MAX_COUNTED {
         // Each name appears once, so llguidance can count them.
         return Ok(());
     }
     if least > required as u64 {
-        return Err(format!("`minProperties` is {least} and {required} are required: others cannot be told apart"));
+        return Err(format!(
+            "`minProperties` is {least}, but only {required} properties are required, and further ones cannot be counted"
+        ));
     }
     members.remove("minProperties");
     Ok(())

@@ -8,7 +8,7 @@ use super::{ANNOTATIONS, APPLICATORS, is_in};
 pub(super) const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;
 
 /// The smallest number above an excluded 0.
-const SMALLEST: f64 = 1e-15;
+const MIN_ABOVE_ZERO: f64 = 1e-15;
 
 /// Bounds every number to the exact range of a double, and tightens exclusive bounds so that they hold after parsing:
 /// 0.99999999999999999999 is below 1 but is parsed as 1.
@@ -73,7 +73,7 @@ fn is_number(name: &str) -> bool {
 /// The next number, but none so close to 0 that it has hundreds of digits.
 fn just_above(bound: f64) -> f64 {
     let next = bound.next_up();
-    if next > 0.0 { next.max(SMALLEST) } else { next }
+    if next > 0.0 { next.max(MIN_ABOVE_ZERO) } else { next }
 }
 
 fn just_below(bound: f64) -> f64 {
@@ -111,7 +111,7 @@ pub(super) fn exact(value: &Value) -> Result<(), String> {
             if fits {
                 return Ok(());
             }
-            Err(format!("the number {number} is beyond {MAX_INTEGER}, up to which all are exact"))
+            Err(format!("the number {number} is beyond {MAX_INTEGER}, the largest exact integer"))
         }
         Value::String(text) => written(text),
         Value::Array(items) => items.iter().try_for_each(exact),
@@ -126,7 +126,7 @@ pub(super) fn exact(value: &Value) -> Result<(), String> {
 pub(super) fn written(text: &str) -> Result<(), String> {
     let is_unwritten = |c: &char| c.is_ascii_control() && !matches!(c, '\u{8}' | '\t' | '\n' | '\u{c}' | '\r');
     match text.chars().find(is_unwritten) {
-        Some(c) => Err(format!("{text:?} has the control character U+{:04X}, which is not written", u32::from(c))),
+        Some(c) => Err(format!("{text:?} has the control character U+{:04X}, which cannot be written", u32::from(c))),
         None => Ok(()),
     }
 }

@@ -53,7 +53,7 @@ struct Laid<'a> {
 impl<'a> Place<'a> {
     fn count(&mut self, copies: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(copies).ok_or(
-            "too much comes of schemas in it that hold at once (`allOf`, keywords beside `$ref`, `anyOf` or `enum`)",
+            "too many combinations of its schemas apply at once (`allOf`, keywords beside `$ref`, `anyOf` or `enum`)",
         )?;
         Ok(())
     }

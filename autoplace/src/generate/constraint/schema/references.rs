@@ -44,7 +44,9 @@ pub(super) fn resolve(root: &mut Value, followed: Followed, notes: &mut Vec<Note
             let reason = match has_base {
                 true => format!("`$ref`: {reference:?} beside a schema that has an `$id` of its own"),
                 false => {
-                    format!("`$ref`: {reference:?} is no reference from the root to a schema, as \"#/$defs/name\" is")
+                    format!(
+                        "`$ref`: {reference:?} is not a reference from the root to a schema, such as \"#/$defs/name\""
+                    )
                 }
             };
             let mut places = Vec::new();
@@ -139,12 +141,12 @@ fn unescaped(segment: &str) -> Option<String> {
 /// Replaces each schema whose values would contain themselves without end by `false`, because no token of such a value
 /// could lead to an end.
 pub(super) fn end_all(root: &mut Value) -> Result<(), Note> {
-    let endless = Endless::of(root);
+    let endless = Endless::new(root);
     if endless.references.is_empty() {
         return Ok(());
     }
     if !endless.has_end(root) {
-        return Err(Note::new("", "no value meets it: each would contain itself without end"));
+        return Err(Note::new("", "no value meets it: every value would contain itself without end"));
     }
     endless.cut(root);
     Ok(())
@@ -156,7 +158,7 @@ struct Endless {
 }
 
 impl Endless {
-    fn of(root: &Value) -> Self {
+    fn new(root: &Value) -> Self {
         let mut references = HashSet::new();
         let mut rest = vec![root];
         while let Some(schema) = rest.pop() {

@@ -11,7 +11,7 @@ const MAX_BYTES: usize = 1 << 20;
 pub(super) const MAX_DEPTH: usize = 100;
 /// Maximum entries of a keyword. The patterns of an object and the alternatives of a `oneOf` are compared pairwise;
 /// llguidance visits properties and tuples by recursion.
-const MOST: [(&str, usize); 6] = [
+const MAX_ENTRIES: [(&str, usize); 6] = [
     ("patternProperties", 24),
     ("oneOf", 256),
     ("properties", 1000),
@@ -54,7 +54,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
                 if let Some(Value::Object(by_pattern)) = members.get("patternProperties") {
                     patterns += by_pattern.keys().map(|it| lark::regex_weight(it)).sum::<usize>();
                 }
-                for (keyword, most) in MOST {
+                for (keyword, most) in MAX_ENTRIES {
                     let count = members.get(keyword).map_or(0, places::length);
                     if count > most {
                         return Err(format!("`{keyword}` has {count} entries, at most {most}"));

@@ -34,7 +34,7 @@ impl Rig {
     fn on(cores: u32, basis: ThreadBasis) -> Self {
         let chosen = Threads { generation: cores, prompt: cores, basis, prompt_is_asked: false };
         let steps = vec![0; cores as usize + 1];
-        // Not what this machine is doing just now.
+        // The result must not depend on the present load of this machine.
         let pacer = Pacer { company: Company::Possible, ..Pacer::new(&chosen) };
         Self { pacer, changes: Vec::new(), last: None, steps, clock: Duration::ZERO }
     }
@@ -162,7 +162,7 @@ fn a_fall_of_steps_of_several_tokens_is_noticed() {
 fn a_quiet_machine_gets_its_threads_back() {
     let mut rig = Rig::new();
     rig.go(seconds(60), busy);
-    assert_eq!(rig.go(LONGEST_WAIT + seconds(10), quiet), [(1, 2)]);
+    assert_eq!(rig.go(MAX_WAIT + seconds(10), quiet), [(1, 2)]);
     // The reaction is quick again after a long quiet time.
     rig.go(seconds(60), quiet);
     rig.go(Duration::from_millis(500), busy);

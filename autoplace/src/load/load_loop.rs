@@ -6,15 +6,15 @@ use std::sync::Arc;
 use llama_sys::FailureCause;
 
 use super::carry_out::{Failure, Loaded};
+use super::ceilings::{HOST, MemoryCeilings, gpu};
 use super::error::{Attempt, AttemptFailure, Stage};
 use super::headroom::Work;
 use super::in_use::UseMeter;
 use super::lease::Lease;
+use super::options::{LoadOptions, OnDifference};
 use super::placed::Prepared;
 use super::progress::Progress;
-use super::recipe::{OnDifference, Recipe};
 use super::report::GpuReport;
-use super::taught::{HOST, Taught, gpu};
 use super::{Error, devices, replay};
 use crate::gguf::Header;
 use crate::machine::Machine;
@@ -23,37 +23,37 @@ use crate::plan::{Plan, SavedPlanError};
 use crate::profile::ModelProfile;
 
 /// The plan of the first attempt.
-pub(super) enum First {
+pub(super) enum FirstAttempt {
     /// The saved plan, or a new one for the described or detected machine.
     Fresh,
     /// This plan, or a new one for the memory free now, because time has passed since the machine was described.
     Again(Option<Box<Plan>>),
 }
 
-pub(super) struct Contract<'a> {
-    recipe: &'a Recipe,
+pub(super) struct LoadLoop<'a> {
+    options: &'a LoadOptions,
     header: Header,
     profile: ModelProfile,
-    first: First,
+    first: FirstAttempt,
     progress: Progress,
     tried: Vec<Attempt>,
     plans: Vec<Plan>,
-    taught: Taught,
+    ceilings: MemoryCeilings,
     /// Whether the last attempt failed although there was room, so that the same plan would fail again.
     must_differ: bool,
 }
 
-impl<'a> Contract<'a> {
-    /// `header` and `profile` come from [`Recipe::read`].
+impl<'a> LoadLoop<'a> {
+    /// `header` and `profile` come from [`LoadOptions::read`].
     pub(super) fn new(
-        recipe: &'a Recipe,
+        options: &'a LoadOptions,
         (header, profile): (Header, ModelProfile),
-        first: First,
+        first: FirstAttempt,
         progress: Progress,
     ) -> Result<Self, Error> {
         // The matrices of a classification head (llama-arch.cpp). Every such model has at least the last one.
         let has_head = || ["cls.weight", "cls.output.weight"].iter().any(|name| header.tensor(name).is_some());
-        match recipe.request.params.embeddings {
+        match options.request.params.embeddings {
             Some(Pooling::Model) if profile.hparams.pooling.is_none() => {
                 return Err(Error::NoPooling { model: profile.name });
             }
@@ -63,14 +63,14 @@ impl<'a> Contract<'a> {
             _ => {}
         }
         Ok(Self {
-            recipe,
+            options,
             header,
             profile,
             first,
             progress,
             tried: Vec::new(),
             plans: Vec::new(),
-            taught: Taught::default(),
+            ceilings: MemoryCeilings::default(),
             must_differ: false,
         })
     }
@@ -83,7 +83,7 @@ impl<'a> Contract<'a> {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
             };
-            let carried_out = self.recipe.carry_out(&prepared, &self.header, &self.progress);
+            let carried_out = self.options.carry_out(&prepared, &self.header, &self.progress);
             let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
                 Ok(loaded) => return Ok(self.reported(loaded, &lease)),
@@ -99,47 +99,49 @@ impl<'a> Contract<'a> {
         if !self.tried.is_empty() {
             return self.prepare_again();
         }
-        let (recipe, progress) = (self.recipe, &self.progress);
-        let (plan, machine, lease) = match (&self.first, &recipe.saved) {
-            (First::Again(Some(plan)), _) => {
-                let (machine, lease) = recipe.leased_machine(true, progress)?;
+        let (options, progress) = (self.options, &self.progress);
+        let (plan, machine, lease) = match (&self.first, &options.saved) {
+            (FirstAttempt::Again(Some(plan)), _) => {
+                let (machine, lease) = options.leased_machine(true, progress)?;
                 ((**plan).clone(), machine, lease)
             }
-            (First::Fresh, Some(saved)) => match replay::follow(recipe, saved, &self.header, &self.profile, progress) {
-                Err(Error::SavedPlan(changed @ SavedPlanError::Changed { .. })) if recipe.may_replan() => {
-                    let (mut plan, machine, lease) = self.fresh(true)?;
-                    plan.notes.push(format!("{changed}: planned again"));
-                    (plan, machine, lease)
+            (FirstAttempt::Fresh, Some(saved)) => {
+                match replay::follow(options, saved, &self.header, &self.profile, progress) {
+                    Err(Error::SavedPlan(changed @ SavedPlanError::Changed { .. })) if options.may_replan() => {
+                        let (mut plan, machine, lease) = self.fresh(true)?;
+                        plan.notes.push(format!("{changed}: planned again"));
+                        (plan, machine, lease)
+                    }
+                    followed => followed?,
                 }
-                followed => followed?,
-            },
-            (first, _) => self.fresh(matches!(first, First::Again(_)))?,
+            }
+            (first, _) => self.fresh(matches!(first, FirstAttempt::Again(_)))?,
         };
         Ok(self.prepared(plan, machine, lease))
     }
 
     /// Makes a plan for the memory that is free now.
     fn fresh(&self, again: bool) -> Result<(Plan, Machine, Lease), Error> {
-        let (machine, lease) = self.recipe.leased_machine(again, &self.progress)?;
+        let (machine, lease) = self.options.leased_machine(again, &self.progress)?;
         // The lease keeps other loads from reading the free memory during a measurement, which itself takes memory and
         // computes.
         self.enter(Stage::Measure)?;
-        let machine = self.recipe.measured(machine, &self.header, &self.profile);
+        let machine = self.options.measured(machine, &self.header, &self.profile);
         self.enter(Stage::Plan)?;
-        let plan = self.recipe.plan_or_advice(&self.header, &self.profile, &machine)?;
+        let plan = self.options.plan_or_advice(&self.header, &self.profile, &machine)?;
         Ok((plan, machine, lease))
     }
 
     /// Plans again after a failure. The plan must differ from those that failed although there was room.
     fn prepare_again(&mut self) -> Result<(Prepared, Lease), Error> {
-        let (machine, lease) = self.recipe.leased_machine(true, &self.progress)?;
+        let (machine, lease) = self.options.leased_machine(true, &self.progress)?;
         loop {
-            let mut plan = self.plan(&self.taught.apply(machine.clone()))?;
+            let mut plan = self.plan(&self.ceilings.apply(machine.clone()))?;
             let is_new = !self.plans.iter().any(|tried| is_same(tried, &plan));
-            if is_new || !self.must_differ || !self.taught.lower_further() {
+            if is_new || !self.must_differ || !self.ceilings.lower_further() {
                 let n = self.tried.len();
                 let s = if n == 1 { "" } else { "s" };
-                plan.notes.push(format!("planned again for what was free after {n} failed attempt{s}"));
+                plan.notes.push(format!("planned again for the memory free after {n} failed attempt{s}"));
                 return Ok(self.prepared(plan, machine, lease));
             }
         }
@@ -151,16 +153,16 @@ impl<'a> Contract<'a> {
     }
 
     fn plan(&self, machine: &Machine) -> Result<Plan, Error> {
-        self.recipe.plan(&self.header, &self.profile, machine)
+        self.options.plan(&self.header, &self.profile, machine)
     }
 
     fn prepared(&self, mut plan: Plan, machine: Machine, lease: Lease) -> (Prepared, Lease) {
         // A given plan may have them already.
-        let new = self.recipe.notes.iter().filter(|note| !plan.notes.contains(note)).cloned().collect::<Vec<_>>();
+        let new = self.options.notes.iter().filter(|note| !plan.notes.contains(note)).cloned().collect::<Vec<_>>();
         plan.notes.splice(0..0, new);
         let lease = lease.hold(&plan, &machine);
         // The sizes of a plan are valid for llama.cpp.
-        let work = plan.context.sizes().map(|sizes| Work::of(&self.profile, &sizes)).unwrap_or_default();
+        let work = plan.context.sizes().map(|sizes| Work::new(&self.profile, &sizes)).unwrap_or_default();
         (Prepared { plan, machine, work }, lease)
     }
 
@@ -177,15 +179,15 @@ impl<'a> Contract<'a> {
             taken: worst.counted(),
             difference: worst.difference(),
         };
-        let is_kept = match self.recipe.on_difference {
-            OnDifference::Accept => Some("kept all the same, as was asked"),
+        let is_kept = match self.options.on_difference {
+            OnDifference::Accept => Some("kept anyway, as requested"),
             OnDifference::Fail => None,
             OnDifference::BackOff => {
                 for gpu in different {
-                    self.taught.took_more(&prepared.plan, &gpu.device, gpu.difference());
+                    self.ceilings.took_more(&prepared.plan, &gpu.device, gpu.difference());
                 }
                 // Plans again for the same machine with that difference left free.
-                let again = self.plan(&self.taught.apply(prepared.machine.clone()));
+                let again = self.plan(&self.ceilings.apply(prepared.machine.clone()));
                 let is_same = again.is_ok_and(|again| is_same(&again, &prepared.plan));
                 is_same.then_some("there is more room than the plan needs")
             }
@@ -199,24 +201,24 @@ impl<'a> Contract<'a> {
 
     /// Loads the draft model beside the model.
     fn beside(&mut self, loaded: Loaded, prepared: &Prepared) -> Result<Loaded, Box<Failure>> {
-        self.recipe.add_draft(loaded, prepared, &self.progress).inspect_err(|failure| {
+        self.options.add_draft(loaded, prepared, &self.progress).inspect_err(|failure| {
             if let Error::Difference { device, difference, .. } = &failure.error {
-                self.taught.took_more(&prepared.plan, device, *difference);
+                self.ceilings.took_more(&prepared.plan, device, *difference);
             }
         })
     }
 
     /// Records a failure and its lesson. Returns the error if the load ends.
     fn back_off(&mut self, prepared: &Prepared, failure: Failure) -> Result<(), Error> {
-        if !failure.lacks_memory(&prepared.plan, self.recipe.on_difference) {
+        if !failure.lacks_memory(&prepared.plan, self.options.on_difference) {
             return Err(failure.error);
         }
         let Failure { stage, error } = failure;
         let device = device(&prepared.plan, &error);
-        self.tried.push(Attempt::of(&prepared.plan, Some(failed(&prepared.plan, stage, &error, device.clone()))));
+        self.tried.push(Attempt::new(&prepared.plan, Some(failed(&prepared.plan, stage, &error, device.clone()))));
         self.plans.push(prepared.plan.clone());
-        let is_saved = matches!(self.first, First::Fresh) && self.recipe.saved.is_some();
-        if is_saved && !self.recipe.may_replan() || self.tried.len() >= self.recipe.attempts as usize {
+        let is_saved = matches!(self.first, FirstAttempt::Fresh) && self.options.saved.is_some();
+        if is_saved && !self.options.may_replan() || self.tried.len() >= self.options.attempts as usize {
             return Err(self.given_up(error));
         }
         tracing::warn!("{error}; everything is released, and the model is planned again");
@@ -225,7 +227,7 @@ impl<'a> Contract<'a> {
         self.must_differ = !matches!(error, Error::OutOfMemory { .. });
         if let Some(device) = device.filter(|_| self.must_differ && stage != Stage::Verify) {
             let lacked = refused(&error).map_or_else(|| unknown_growth(prepared, &device), |(_, bytes)| bytes);
-            self.taught.failed(&prepared.plan, &device, lacked);
+            self.ceilings.failed(&prepared.plan, &device, lacked);
         }
         Ok(())
     }
@@ -250,12 +252,12 @@ impl<'a> Contract<'a> {
     /// Adds all attempts to the report of a successful load, and logs the plan.
     fn reported(mut self, mut loaded: Loaded, lease: &Lease) -> Loaded {
         let report = Arc::make_mut(&mut loaded.placed.report);
-        self.tried.push(Attempt::of(&report.plan, None));
+        self.tried.push(Attempt::new(&report.plan, None));
         report.attempts = self.tried;
         report.unleased.clone_from(&lease.unleased);
         say(&report.plan);
         let (plan, machine) = (&loaded.placed.plan, &loaded.placed.machine);
-        loaded.meter = UseMeter::of(self.recipe, &self.profile, plan, machine);
+        loaded.meter = UseMeter::for_load(self.options, &self.profile, plan, machine);
         loaded
     }
 }

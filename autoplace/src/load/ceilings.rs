@@ -7,20 +7,20 @@
 use crate::machine::Machine;
 use crate::plan::{Placement, Plan};
 
-const SMALLEST_STEP: u64 = 64 << 10;
+const MIN_STEP: u64 = 64 << 10;
 
 /// Name of the host beside ggml's names of GPUs.
 pub(super) const HOST: &str = "host";
 
 /// Upper bounds of the free bytes of each device.
 #[derive(Debug, Default)]
-pub(super) struct Taught {
+pub(super) struct MemoryCeilings {
     ceilings: Vec<(String, u64)>,
     /// The device that last failed for no visible reason, and the next step of its ceiling.
     last: Option<(String, u64)>,
 }
 
-impl Taught {
+impl MemoryCeilings {
     /// Records that `device` (a GPU, or a buffer type of the host) failed with this plan although there was room.
     /// `lacked` is the number of bytes that are known to have been missing.
     pub(super) fn failed(&mut self, plan: &Plan, device: &str, lacked: u64) {
@@ -31,7 +31,7 @@ impl Taught {
         let gpu = gpu(plan, device).map(of).or_else(own);
         let name = gpu.map_or(HOST, |_| device).to_owned();
         let Some((needed, kept)) = gpu.or_else(|| plan.host().map(of)) else { return };
-        let step = lacked.clamp(needed / 16, (needed / 2).max(needed / 16)).max(SMALLEST_STEP);
+        let step = lacked.clamp(needed / 16, (needed / 2).max(needed / 16)).max(MIN_STEP);
         // A device that fails again lacks more than was assumed.
         let step = match &self.last {
             Some((last, earlier)) if *last == name => step.max(earlier.saturating_mul(2)),
@@ -82,7 +82,7 @@ pub(super) fn gpu<'a>(plan: &'a Plan, device: &str) -> Option<&'a Placement> {
 
 #[cfg(test)]
 mod tests {
-    use super::Taught;
+    use super::MemoryCeilings;
     use crate::load::draft::beside;
     use crate::load::test_plan::plan;
     use crate::machine::{Gpu, Host, Machine, gib, mib};
@@ -93,9 +93,9 @@ mod tests {
     }
 
     /// Free bytes on the plan's GPU and on the host after applying the ceilings to a machine with everything free.
-    fn free(taught: &Taught) -> (u64, u64) {
+    fn free(ceilings: &MemoryCeilings) -> (u64, u64) {
         let card = Gpu::new("card").total(gib(1000)).device(device(&plan()));
-        let machine = taught.apply(Machine::new(Host::new(gib(1000))).with_gpu(card));
+        let machine = ceilings.apply(Machine::new(Host::new(gib(1000))).with_gpu(card));
         (machine.gpus[0].free, machine.host.available)
     }
 
@@ -105,34 +105,34 @@ mod tests {
         let placement = plan.gpus().next().unwrap();
         let (needed, kept) = (placement.footprint.total(), placement.free - placement.budget);
         for lacked in [0, mib(1), needed / 4, u64::MAX] {
-            let mut taught = Taught::default();
-            taught.failed(&plan, &device(&plan), lacked);
-            let step = needed + kept - free(&taught).0;
+            let mut ceilings = MemoryCeilings::default();
+            ceilings.failed(&plan, &device(&plan), lacked);
+            let step = needed + kept - free(&ceilings).0;
             assert!(step >= needed / 16 && step <= needed / 2, "{step}");
             // Any other buffer type belongs to the host.
-            taught.failed(&plan, "CPU", lacked);
-            assert!(free(&taught).1 < plan.host().unwrap().free);
+            ceilings.failed(&plan, "CPU", lacked);
+            assert!(free(&ceilings).1 < plan.host().unwrap().free);
         }
         // A draft model does not return to its card either.
-        let mut taught = Taught::default();
-        taught.failed(&beside("CUDA9"), "CUDA9", 0);
-        assert!(taught.bounded(u64::MAX, "CUDA9") < gib(1) && free(&taught) == (gib(1000), gib(1000)));
+        let mut ceilings = MemoryCeilings::default();
+        ceilings.failed(&beside("CUDA9"), "CUDA9", 0);
+        assert!(ceilings.bounded(u64::MAX, "CUDA9") < gib(1) && free(&ceilings) == (gib(1000), gib(1000)));
     }
 
     #[test]
     fn each_further_failure_teaches_more_until_nothing_is_left() {
         let plan = plan();
-        let mut taught = Taught::default();
-        assert!(!taught.lower_further(), "nothing has failed");
-        let mut before = free(&taught).0;
+        let mut ceilings = MemoryCeilings::default();
+        assert!(!ceilings.lower_further(), "nothing has failed");
+        let mut before = free(&ceilings).0;
         for _ in 0..4 {
-            taught.failed(&plan, &device(&plan), 0);
-            assert!(free(&taught).0 < before);
-            before = free(&taught).0;
+            ceilings.failed(&plan, &device(&plan), 0);
+            assert!(free(&ceilings).0 < before);
+            before = free(&ceilings).0;
         }
-        taught.took_more(&plan, &device(&plan), 1);
-        assert_eq!(free(&taught).0, before, "nothing is unlearned");
-        assert!((0..64).any(|_| !taught.lower_further()));
-        assert_eq!(free(&taught).0, 0);
+        ceilings.took_more(&plan, &device(&plan), 1);
+        assert_eq!(free(&ceilings).0, before, "nothing is unlearned");
+        assert!((0..64).any(|_| !ceilings.lower_further()));
+        assert_eq!(free(&ceilings).0, 0);
     }
 }

@@ -29,7 +29,7 @@ const CHECKPOINTS: u64 = 1 << 30;
 
 /// The options of a load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Recipe {
+pub(crate) struct LoadOptions {
     pub(super) path: PathBuf,
     /// The draft model.
     pub(super) draft: Option<PathBuf>,
@@ -57,14 +57,14 @@ pub(crate) struct Recipe {
     pub(super) verify: Verify,
     pub(super) on_difference: OnDifference,
     pub(super) attempts: u32,
-    /// Folder for measurements of GPUs. The user's own folder keeps none of simulated ones.
+    /// Folder for measurements of GPUs. Measurements of simulated GPUs are not kept in the user's own folder.
     pub(super) learn: Folder,
     /// Notes at the beginning of the plan, about the choice of its file.
     pub(super) notes: Vec<String>,
 }
 
-impl Recipe {
-    pub(super) fn of(path: &Path) -> Self {
+impl LoadOptions {
+    pub(super) fn new(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
             checkpoints: CHECKPOINTS,
@@ -101,8 +101,8 @@ impl Recipe {
         })
     }
 
-    /// Whether the request of a saved plan may be planned again. Not if the plan leaves room for a companion whose file
-    /// is unknown here.
+    /// Whether the request of a saved plan may be planned again. A plan that leaves room for a companion with an
+    /// unknown file may not.
     pub(super) fn may_replan(&self) -> bool {
         let is_known = |one: &PlannedCompanion| one.role == CompanionRole::Draft && self.draft.is_some();
         self.replan && self.saved.as_ref().is_none_or(|saved| saved.plan.companions.iter().all(is_known))
@@ -118,9 +118,9 @@ impl Recipe {
 
     /// The options after a worker has died, perhaps from a lost connection.
     pub(super) fn after_a_death(&self) -> Self {
-        let mut recipe = self.clone();
-        recipe.servers.may_be_gone = true;
-        recipe
+        let mut options = self.clone();
+        options.servers.may_be_gone = true;
+        options
     }
 
     /// The header and the profile of the model's file.

@@ -18,7 +18,7 @@ use crate::worker;
 pub(crate) struct Failed<E = Error>(#[serde(with = "self")] pub(crate) E);
 
 /// An encoded error, or its name and message.
-type Crossing = Result<Vec<u8>, (String, String)>;
+type Encoded = Result<Vec<u8>, (String, String)>;
 
 pub(crate) fn serialize<E, S>(error: &E, to: S) -> Result<S::Ok, S::Error>
 where
@@ -26,15 +26,15 @@ where
     S: Serializer,
 {
     let mut bytes = Vec::new();
-    let crossing: Crossing = worker::encode(&mut bytes, error).map(|()| bytes).map_err(|_| {
+    let encoded: Encoded = worker::encode(&mut bytes, error).map(|()| bytes).map_err(|_| {
         let name = format!("{error:?}");
         let end = name.find(|c: char| !c.is_alphanumeric());
         (name[..end.unwrap_or(name.len())].to_owned(), error.to_string())
     });
     // Serde numbers variants in two ways if one is skipped before others.
     let arrives = |bytes: &Vec<u8>| worker::decode::<E>(bytes).is_ok_and(|it| it.to_string() == error.to_string());
-    debug_assert!(crossing.as_ref().map_or(true, arrives), "{error:?} arrives as another error");
-    crossing.serialize(to)
+    debug_assert!(encoded.as_ref().map_or(true, arrives), "{error:?} arrives as another error");
+    encoded.serialize(to)
 }
 
 /// Decodes an error of this room or of a later one.
@@ -43,7 +43,7 @@ where
     E: DeserializeOwned + From<Error>,
     D: Deserializer<'de>,
 {
-    match Crossing::deserialize(from)? {
+    match Encoded::deserialize(from)? {
         Ok(error) => worker::decode(&error).map_err(D::Error::custom),
         Err((kind, message)) => Ok(Error::Worker(worker::Error::Answered { kind, message }).into()),
     }

@@ -25,7 +25,7 @@ pub struct Generated {
 /// stores, without a lock. The three totals are read one by one, so a reading may be off by one token, which is little
 /// beside the dozens in a speed.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct GenerationCounters {
     tokens: AtomicU64,
     nanoseconds: AtomicU64,
     depths: AtomicU64,
@@ -38,7 +38,7 @@ pub(crate) struct Pulse {
     meter: Mutex<Option<UseMeter>>,
 }
 
-impl Pulse {
+impl GenerationCounters {
     /// Starts with the threads of the load.
     pub(super) fn paced_by(&self, threads: &Threads) {
         *self.pacer() = Some(Pacer::new(threads));
@@ -111,7 +111,7 @@ impl Pulse {
 }
 
 /// Marks a running computation.
-pub(crate) struct Computing<'a>(&'a Pulse);
+pub(crate) struct Computing<'a>(&'a GenerationCounters);
 
 impl Drop for Computing<'_> {
     fn drop(&mut self) {
