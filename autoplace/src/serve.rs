@@ -15,7 +15,7 @@ use crate::embed::remote::{self, Call as EmbedderCall};
 use crate::generate::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
 use crate::load::ipc_error::Failed;
 use crate::load::remote::Loading;
-use crate::load::{self, AbortHandle, LoadProgress, Model, Progress, GenerationCounters, LoadOptions, worker_build};
+use crate::load::{self, AbortHandle, GenerationCounters, LoadOptions, LoadProgress, Model, Progress, worker_build};
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate, lock};
 

@@ -177,6 +177,7 @@ impl Context {
         self.raw.as_ptr()
     }
 
+    /// The model of this context.
     pub fn model(&self) -> &Model {
         self.vocab.model()
     }

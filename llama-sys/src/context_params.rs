@@ -37,6 +37,7 @@ pub struct ContextParams {
     pub n_threads: Option<u32>,
     /// Threads for prompts. `None` means all that the process may use.
     pub n_threads_batch: Option<u32>,
+    /// Whether attention is fused.
     pub flash_attention: FlashAttention,
     /// Type of the cache of keys.
     pub type_k: KvType,

@@ -89,7 +89,7 @@ impl Chat {
         self
     }
 
-    /// Changes how answers are generated: everything that [`Generate`] can set.
+    /// Changes how answers are generated: everything that [`GenerateRequest`] can set.
     ///
     /// ```no_run
     /// # let model = autoplace::Model::load("model.gguf")?;
@@ -104,33 +104,33 @@ impl Chat {
         self
     }
 
-    /// The temperature of the answers: see [`Generate::temp`].
+    /// The temperature of the answers: see [`GenerateRequest::temp`].
     #[doc(alias = "temperature")]
     pub fn temp(self, temp: f32) -> Self {
         self.with(|generate| generate.temp(temp))
     }
 
-    /// Keeps the likeliest tokens whose probabilities add up to `p`: see [`Generate::top_p`].
+    /// Keeps the likeliest tokens whose probabilities add up to `p`: see [`GenerateRequest::top_p`].
     pub fn top_p(self, p: f32) -> Self {
         self.with(|generate| generate.top_p(p))
     }
 
-    /// Keeps the `k` likeliest tokens: see [`Generate::top_k`].
+    /// Keeps the `k` likeliest tokens: see [`GenerateRequest::top_k`].
     pub fn top_k(self, k: u32) -> Self {
         self.with(|generate| generate.top_k(k))
     }
 
-    /// Keeps tokens at least `p` times as likely as the likeliest: see [`Generate::min_p`].
+    /// Keeps tokens at least `p` times as likely as the likeliest: see [`GenerateRequest::min_p`].
     pub fn min_p(self, p: f32) -> Self {
         self.with(|generate| generate.min_p(p))
     }
 
-    /// The seed of the random choices: see [`Generate::seed`].
+    /// The seed of the random choices: see [`GenerateRequest::seed`].
     pub fn seed(self, seed: u32) -> Self {
         self.with(|generate| generate.seed(seed))
     }
 
-    /// Ends each answer after `n` tokens: see [`Generate::max_tokens`].
+    /// Ends each answer after `n` tokens: see [`GenerateRequest::max_tokens`].
     #[doc(alias = "n_predict")]
     #[doc(alias = "num_predict")]
     #[doc(alias = "max_new_tokens")]
@@ -138,7 +138,7 @@ impl Chat {
         self.with(|generate| generate.max_tokens(n))
     }
 
-    /// Ends each answer before `text` would appear: see [`Generate::stop`].
+    /// Ends each answer before `text` would appear: see [`GenerateRequest::stop`].
     #[doc(alias = "stop_sequence")]
     #[doc(alias = "antiprompt")]
     #[doc(alias = "reverse_prompt")]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
 use super::lease::{Folder, Leases};
+use super::options::{LoadOptions, OnDifference, Verify};
 use super::progress::{LoadProgress, Progress};
-use super::options::{OnDifference, LoadOptions, Verify};
 use super::{Error, Model, remote};
 use crate::machine::Machine;
 use crate::memory::companion::{CompanionRole, DraftOptions};
@@ -298,7 +298,7 @@ impl ModelBuilder {
     /// As [`plan`](Self::plan), but for a model that does not fit; [`Error::Worker`] with [`rpc`](Self::rpc), whose plans
     /// are made in a worker.
     pub fn advice(&self) -> Result<Advice, Error> {
-        self.recipe()?.advice()
+        self.options()?.advice()
     }
 
     /// Plans, loads, warms up, and compares the memory taken with the plan.

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use super::devices::is_simulated;
 use super::error::Stage;
-use super::progress::{LoadProgress, Progress};
 use super::options::LoadOptions;
+use super::progress::{LoadProgress, Progress};
 use crate::machine::{Gpu, GpuKind, Machine, Note};
 use crate::plan::Plan;
 

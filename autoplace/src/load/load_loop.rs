@@ -149,7 +149,7 @@ impl<'a> LoadLoop<'a> {
 
     /// Reports the next stage.
     fn enter(&self, stage: Stage) -> Result<(), Error> {
-        self.recipe.enter(stage, &self.progress)
+        self.options.enter(stage, &self.progress)
     }
 
     fn plan(&self, machine: &Machine) -> Result<Plan, Error> {

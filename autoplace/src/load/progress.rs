@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Stage};
-use super::recipe::Recipe;
+use super::options::LoadOptions;
 use crate::lock;
 
 /// How far a load has come, as [`ModelBuilder::progress`](crate::ModelBuilder::progress) reports it.
@@ -45,7 +45,7 @@ impl Progress {
     }
 }
 
-impl Recipe {
+impl LoadOptions {
     /// Reports a stage before the weights are loaded. Fails if the callback cancels the load.
     pub(super) fn enter(&self, stage: Stage, progress: &Progress) -> Result<(), Error> {
         match progress.report(LoadProgress { stage, done: 0.0 }) {

@@ -15,7 +15,6 @@ use super::ipc_error::Failed;
 use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::{LoadProgress, Progress};
-use super::options::LoadOptions;
 use crate::lock;
 use crate::plan::Plan;
 use crate::worker::{self, Handle, Worker, WorkerProcess};

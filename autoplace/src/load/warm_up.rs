@@ -14,9 +14,9 @@ use llama_sys::{Batch, Context, Device, Error};
 
 use super::devices::free;
 use super::error::Stage;
+use super::options::Verify;
 use super::probe::footprints;
 use super::progress::{LoadProgress, Progress};
-use super::options::Verify;
 use super::report::WarmUp;
 use crate::memory::Footprints;
 

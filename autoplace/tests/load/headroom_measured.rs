@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::native_support::demo_path;
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
-use autoplace::load::{self, NotLearnedReason, GpuReport, Leases, Stage};
+use autoplace::load::{self, GpuReport, Leases, NotLearnedReason, Stage};
 use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;

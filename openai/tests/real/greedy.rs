@@ -2,7 +2,7 @@
 
 use autoplace::Model;
 use autoplace::chat::Conversation;
-use autoplace::generate::{Generate, Prompt};
+use autoplace::generate::{GenerateRequest, Prompt};
 use serde_json::{Value, json};
 
 use crate::plain::Plain;
@@ -88,7 +88,7 @@ fn prompts(model: &Model, setting: &Setting) -> Outcome<Vec<Vec<i32>>> {
 }
 
 /// The likeliest tokens of a text, up to its end.
-pub(crate) fn greedy(model: &Model, generate: Generate) -> Outcome<Vec<i32>> {
+pub(crate) fn greedy(model: &Model, generate: GenerateRequest) -> Outcome<Vec<i32>> {
     let mut session = model.session()?;
     let sequence = session.begin(generate.temp(0.0))?;
     let mut tokens = Vec::new();

@@ -233,7 +233,7 @@ mod tests {
         ] {
             let mut host = Host::new(gib(256));
             host.limit = limit;
-            let parts = Headroom::of_host(&host, &WORKLOAD, false, mib(3));
+            let parts = Headroom::of_host(&host, &PEAK_SIZES, false, mib(3));
             assert_eq!(parts.margin, margin + mib(3), "{}", host.limit);
         }
     }
