@@ -1,4 +1,4 @@
-//! A model under a name, to the programs that ask for it.
+//! A named model behind the API.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -25,34 +25,34 @@ use autoplace::chat::{self, ChatTemplate};
 use autoplace::generate::{Engine, GenerateRequest, Sampling, WhenFull};
 use autoplace::load::Model;
 
-/// A model that an [`Engine`] runs, as OpenAI's API asks for it. Clones are handles of the same.
+/// A model that an [`Engine`] runs, behind OpenAI's API. Clones are handles of the same API.
 ///
-/// Its calls read a request, check it and queue it, and return before anything is computed. What they do takes a moment
-/// for long prompts: a task does it where it may block.
+/// Its calls parse a request, check it and queue it, and return before the answer is computed. With long prompts this
+/// takes a moment, so a task should call them where it may block.
 #[derive(Debug, Clone)]
 pub struct Api {
     model: Model,
     pub(super) engine: Engine,
     name: String,
-    /// Or why there is none.
+    /// The template, or the reason why there is none.
     template: Result<ChatTemplate, Arc<chat::Error>>,
     created: u64,
     requests: Arc<AtomicU64>,
-    /// What a request that says nothing else is sampled with.
+    /// Default sampling parameters.
     sampling: Sampling,
-    /// The adapters of requests that name none, where they are others than those of the load.
+    /// The adapters of requests that name none, if they differ from the load's.
     set: Arc<RwLock<Option<Set>>>,
     /// What happens to a text that fills its context.
     when_full: WhenFull,
-    /// Made when somebody asks for log-probabilities.
+    /// Created when log-probabilities are first requested.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
     pub(super) totals: Arc<Totals>,
-    /// Answers of `/v1/responses` that later requests may follow.
+    /// Stored responses of `/v1/responses`, which later requests may continue.
     responses: Arc<Store>,
 }
 
 impl Api {
-    /// The model under this name, with the chat template that it ships.
+    /// Serves the model under this name, with its own chat template.
     pub fn new(model: &Model, engine: &Engine, name: impl Into<String>) -> Self {
         let shipped = || ChatTemplate::from_header(model.header()?);
         Self {
@@ -71,22 +71,22 @@ impl Api {
         }
     }
 
-    /// With another chat template than the model's own.
+    /// Replaces the model's own chat template.
     #[must_use]
     pub fn template(mut self, template: ChatTemplate) -> Self {
         self.template = Ok(template);
         self
     }
 
-    /// With other sampling parameters than the model's own, for requests that say nothing of them.
+    /// Sets the sampling parameters of requests that leave them open. Default: the model's own.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
         self
     }
 
-    /// What happens to a text that fills its context. Default: it ends, with `finish_reason` `length`. Where it shifts,
-    /// a request's `n_keep` says how many tokens of its prompt stay (-1: all).
+    /// Sets what happens to a text that fills its context. Default: it ends with `finish_reason` `length`. With
+    /// shifting, a request's `n_keep` is the number of prompt tokens to keep (-1: all).
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
@@ -97,8 +97,8 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, 404 for another model, 503 where the engine's queue is full or the
-    /// engine has ended.
+    /// Status 400 for an invalid request, 404 for another model, 503 if the engine's queue is full or the engine has
+    /// ended.
     pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let request = self.read_chat(body)?;
         let choices = vec![request.generate.clone()];
@@ -111,12 +111,11 @@ impl Api {
         ChatRequest::read(body, (&self.model, &self.sampling), template)
     }
 
-    /// Answers `POST /v1/messages`, Anthropic's API. Errors have Anthropic's shape by
-    /// [`ApiError::to_anthropic_json`].
+    /// Answers `POST /v1/messages`, Anthropic's API. [`ApiError::to_anthropic_json`] writes errors in Anthropic's form.
     ///
     /// # Errors
     ///
-    /// As [`chat`](Self::chat).
+    /// Those of [`chat`](Self::chat).
     pub fn message(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, shown) = messages::translate(body)?;
         let answer = || {
@@ -134,19 +133,19 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, 404 for another model.
+    /// Status 400 for an invalid request, 404 for another model.
     pub fn count_message_tokens(&self, body: &[u8]) -> Result<Value, ApiError> {
         let (Translation { body, places, .. }, _) = messages::translate(body)?;
         let count = self.count_tokens(&body).map_err(|error| places.restore(error))?;
         Ok(json!({"input_tokens": count}))
     }
 
-    /// Answers `POST /v1/responses`, OpenAI's other API. Responses are kept for `previous_response_id`, unless the
-    /// request says `store: false`: the newest 1,024, 32 MiB in all. Clones have them too.
+    /// Answers `POST /v1/responses`, OpenAI's other API. Responses are stored for `previous_response_id`, unless the
+    /// request says `store: false`: the newest 1,024, up to 32 MiB in all. Clones share them.
     ///
     /// # Errors
     ///
-    /// As [`chat`](Self::chat), and of status 404 where an earlier response that the request names is not kept.
+    /// Those of [`chat`](Self::chat), and status 404 if the request names a response that is not stored.
     pub fn respond(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, asked) = responses::translate(body, &self.responses)?;
         let answer = || {
@@ -164,14 +163,14 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, 404 for another model.
+    /// Status 400 for an invalid request, 404 for another model.
     pub fn count_response_tokens(&self, body: &[u8]) -> Result<Value, ApiError> {
         let (Translation { body, places, .. }, _) = responses::translate(body, &self.responses)?;
         let count = self.count_tokens(&body).map_err(|error| places.restore(error))?;
         Ok(json!({"object": "response.input_tokens", "input_tokens": count}))
     }
 
-    /// Answers `GET /v1/responses/ID`: a response that is kept, as JSON.
+    /// Answers `GET /v1/responses/ID` with a stored response as JSON.
     ///
     /// # Errors
     ///
@@ -180,7 +179,7 @@ impl Api {
         self.responses.response(id).ok_or_else(|| no_response(id))
     }
 
-    /// Answers `DELETE /v1/responses/ID`: the response is kept no longer.
+    /// Answers `DELETE /v1/responses/ID` and deletes the stored response.
     ///
     /// # Errors
     ///
@@ -192,7 +191,7 @@ impl Api {
         }
     }
 
-    /// The tokens of the prompt of a chat.
+    /// The number of tokens in a chat's prompt.
     pub(super) fn count_tokens(&self, body: &[u8]) -> Result<usize, ApiError> {
         let request = self.read_chat(body)?;
         check_name(request.options.model.as_deref(), &self.name)?;
@@ -204,13 +203,13 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// As [`chat`](Self::chat).
+    /// Those of [`chat`](Self::chat).
     pub fn complete(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let request = TextRequest::read(body, (&self.model, &self.sampling))?;
         self.submit(Endpoint::Completions, &request.options, request.texts, || Reading::Text)
     }
 
-    /// Queues each text `n` times, all or none.
+    /// Queues each text `n` times: all of them or none.
     fn submit(
         &self,
         endpoint: Endpoint,
@@ -261,7 +260,7 @@ impl Api {
         Ok(Arc::clone(self.tokens.get_or_init(|| Arc::new(read))))
     }
 
-    /// No two requests of this process have the same.
+    /// An id that no other request of this process has.
     fn id(&self, endpoint: Endpoint) -> String {
         let kind = match endpoint {
             Endpoint::Chat => "chatcmpl",
@@ -274,17 +273,17 @@ impl Api {
         format!("{kind}-{:x}-{number:x}", self.created)
     }
 
-    /// Answers `GET /lora-adapters`: the model's adapters with the scales of requests that name none.
+    /// Answers `GET /lora-adapters`: the model's adapters with the scales for requests that name none.
     pub fn adapters(&self) -> Value {
         adapters::list(self.model.adapters(), self.set().as_ref())
     }
 
-    /// Answers `POST /lora-adapters`: from now on requests that name no adapters have these, as `lora` of a request
-    /// names them, and no others. Clones follow.
+    /// Answers `POST /lora-adapters`: sets the adapters of later requests that name none, in the form of a request's
+    /// `lora`. All other adapters are off. The setting also applies to clones.
     ///
     /// # Errors
     ///
-    /// Of status 400 for a body that is no such list, and for an adapter that the model does not have.
+    /// Status 400 if the body is not such a list, or for an adapter that the model does not have.
     pub fn apply_adapters(&self, body: &[u8]) -> Result<Value, ApiError> {
         let no_list = |error| ApiError::new(400, format!("the body is no list of adapters: {error}"));
         let body: &RawValue = serde_json::from_slice(body).map_err(no_list)?;
@@ -294,7 +293,7 @@ impl Api {
         Ok(json!({"success": true}))
     }
 
-    /// From now on requests that name no adapters are computed without any.
+    /// Turns off the adapters of later requests that name none.
     pub fn apply_no_adapters(&self) {
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Some(Set::new());
     }
@@ -316,17 +315,17 @@ impl Api {
         self.template.as_ref().ok()?.source_for(with_tools)
     }
 
-    /// Tokens that a text can have, with its prompt.
+    /// Maximum tokens of a text with its prompt.
     pub(super) fn context(&self) -> usize {
         self.model.placement().context.n_ctx_seq() as usize
     }
 
-    /// Texts that can be computed at once.
+    /// Number of texts that can be computed at once.
     pub(super) fn sequences(&self) -> usize {
         self.model.placement().context.n_seq_max as usize
     }
 
-    /// Answers `GET /v1/models` for this model and others of these names.
+    /// Answers `GET /v1/models` with this model and these further names.
     pub fn models(&self, others: &[&str]) -> Value {
         let others = others.iter().copied().filter(|it| *it != self.name);
         let all = std::iter::once(&*self.name).chain(others);
@@ -339,10 +338,10 @@ fn no_response(id: &str) -> ApiError {
     ApiError::new(404, format!("there is no response `{id}`: it was not stored, or has made room for newer ones"))
 }
 
-/// A client that names a model means that one.
+/// Checks the model's name in a request, if there is one.
 pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError> {
     match asked {
-        // Some clients send an empty name where none was set.
+        // Some clients send an empty name if none was set.
         Some(asked) if asked != name && !asked.is_empty() => {
             let message = format!("the model `{asked}` does not exist: this is `{name}`");
             Err(ApiError { status: 404, ..ApiError::invalid("model", message).with_code("model_not_found") })

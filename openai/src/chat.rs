@@ -1,4 +1,4 @@
-//! A request for an answer in a conversation.
+//! Requests for an answer in a conversation.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser
 use autoplace::generate::{Constraint, GenerateRequest, Prompt, Sampling, ToolChoice};
 use autoplace::load::Model;
 
-/// The parameters of the endpoint that are its own, but for messages, tools and what becomes a tree.
+/// The endpoint's own parameters, without messages, tools and parameters that become trees.
 #[derive(Debug, Deserialize)]
 struct ChatBody {
     parallel_tool_calls: Option<bool>,
@@ -29,7 +29,7 @@ struct ChatBody {
     continue_final_message: bool,
 }
 
-/// What an answer is generated and read by.
+/// A parsed request: how to generate and parse the answer.
 pub(super) struct ChatRequest {
     pub(super) options: Options,
     pub(super) generate: GenerateRequest,
@@ -40,7 +40,7 @@ pub(super) struct ChatRequest {
     tools: Vec<chat::Tool>,
     check: CallCheck,
     one_call: bool,
-    /// What calls are not held to.
+    /// Keywords that are not enforced in calls.
     pub(super) unenforced: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl ChatRequest {
         let source = template.source_for(!tools.typed.is_empty()).unwrap_or_default();
         let (messages, parts) = messages(body, source.contains("developer"))?;
         let context = model.placement().context.n_ctx_seq();
-        // Rendering takes several times their size.
+        // Rendering takes several times the messages' size.
         check_length(messages.iter().map(|it| it.content.len()).sum(), context as usize, "messages")?;
 
         let mut conversation = Conversation::new(&messages);
@@ -87,7 +87,7 @@ impl ChatRequest {
         let format = template.reply_format(!tools.typed.is_empty());
         let Plan { constraint, format, is_either, may_think, unenforced } =
             called::plan(&tools, options.constraint.take(), format, form::is_open(body)?)?;
-        // A form has no room for a thought: a model that would begin with one is told so.
+        // A constrained form has no room for reasoning, so the template is told to suppress it.
         if !may_think || chat.reasoning_effort.as_deref() == Some("none") {
             conversation = conversation.variable("enable_thinking", false);
         }
@@ -116,18 +116,18 @@ impl ChatRequest {
         let one_call = chat.parallel_tool_calls == Some(false);
         let mut called = tools.typed;
         if let ToolChoice::Function(name) = &tools.choice {
-            // No other can be what a limit leaves of a call.
+            // If a limit cuts a call short, it can only be a call of this tool.
             called.retain(|tool| tool.name == *name);
         }
         Ok(Self { options, generate, format, is_either, rendered, prompt, tools: called, check, one_call, unenforced })
     }
 
-    /// The prompt, control tokens written out.
+    /// The prompt with control tokens written out.
     pub(super) fn into_prompt(self) -> String {
         self.rendered
     }
 
-    /// How an answer is read.
+    /// How to parse an answer.
     pub(super) fn reading(&self) -> Reading {
         let parser = ReplyParser::new(&self.format).after_prompt(&self.rendered).with_tools(&self.tools);
         Reading::Chat {

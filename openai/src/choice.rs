@@ -1,4 +1,4 @@
-//! One answer of a request, as it is generated.
+//! One answer of a request while it is generated.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,38 +9,38 @@ use super::timings::Totals;
 use autoplace::chat::{ReplyFormat, ReplyParser, ReplyPart};
 use autoplace::generate::{Error, FinishReason, Statistics, TokenStream};
 
-/// How the text is read.
+/// How to parse the text.
 pub(super) enum Reading {
-    /// As an answer in a conversation.
+    /// An answer in a conversation.
     Chat {
         parser: Box<ReplyParser>,
-        /// It ends with its first call of a tool.
+        /// Whether the answer ends with its first tool call.
         one_call: bool,
-        /// It is calls or a text of a form, and nothing has come yet that says which.
+        /// Whether the answer is either calls or a text of a form, and its first text has not arrived yet.
         is_open: bool,
-        /// It is calls: what a limit leaves of one is no content.
+        /// Whether the answer consists of calls. The rest of a call that a limit cut short is then not content.
         is_calls: bool,
         check: CallCheck,
     },
-    /// As it is.
+    /// Plain text.
     Text,
 }
 
 /// One of a request's answers.
 pub(super) struct Choice {
-    /// `None` when it has ended.
+    /// `None` after the end.
     answer: Option<TokenStream>,
     reading: Reading,
-    /// Which of the request's prompts it answers.
+    /// The index of the prompt in the request.
     pub(super) prompt: usize,
     pub(super) statistics: Statistics,
-    /// Tokens of what was thought.
+    /// Tokens of reasoning.
     pub(super) reasoning_tokens: usize,
-    /// Tokens whose text has not come yet.
+    /// Tokens whose text has not arrived yet.
     pending_tokens: usize,
-    /// What tokens stand for, where log-probabilities are reported.
+    /// The texts of tokens, if log-probabilities are requested.
     tokens: Option<Arc<TokenTable>>,
-    /// Log-probabilities of tokens whose text is held back still.
+    /// Log-probabilities of tokens whose text is still held back.
     logprobs: Vec<TokenInfo>,
     has_called: bool,
     totals: Arc<Totals>,
@@ -52,29 +52,29 @@ impl Drop for Choice {
     }
 }
 
-/// What came.
+/// The results of a step.
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) parts: Vec<ReplyPart>,
     pub(super) logprobs: Vec<TokenInfo>,
-    /// Why it ended, in the API's words.
+    /// The finish reason in the API's terms.
     pub(super) finish: Option<&'static str>,
-    /// Why the engine ended it. `None` where it was ended here.
+    /// The engine's finish reason. `None` if the answer was ended here.
     pub(super) end: Option<FinishReason>,
-    /// Which of the request's stop strings ended it.
+    /// The index of the request's stop string that ended it.
     pub(super) stop_string: Option<usize>,
-    /// Why a call of a `strict` tool is not what its schema allows.
+    /// How a call of a `strict` tool violates its schema.
     pub(super) violation: Option<String>,
 }
 
-/// Tokens of an answer.
+/// Token counts of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Tokens {
     pub(super) prompt: usize,
-    /// Tokens of the prompt that the cache held.
+    /// Prompt tokens from the cache.
     pub(super) cached: usize,
     pub(super) generated: usize,
-    /// Generated tokens that were thoughts.
+    /// Generated tokens of reasoning.
     pub(super) reasoning: usize,
 }
 
@@ -113,7 +113,7 @@ impl Choice {
         self.answer.is_none()
     }
 
-    /// The next step that has something to say; `None` after the end.
+    /// The next step with results; `None` after the end.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Step, Error>>> {
         loop {
             let Some(answer) = &mut self.answer else {
@@ -145,7 +145,7 @@ impl Choice {
         }
     }
 
-    /// Counts tokens as thoughts if that is what their text turned out to be.
+    /// Counts tokens as reasoning if their text turned out to be reasoning.
     fn count(&mut self, tokens: usize, parts: &[ReplyPart]) {
         self.pending_tokens += tokens;
         let Some(last) = parts.last() else { return };
@@ -163,7 +163,7 @@ impl Choice {
                     *is_open = false;
                     *is_calls = first == '<';
                     if !*is_calls {
-                        // Marks within it are its text.
+                        // Marks within it are part of the text.
                         **parser = ReplyParser::new(&ReplyFormat::plain());
                     }
                 }
@@ -187,7 +187,7 @@ impl Choice {
             step.end = Some(reason);
         }
         if let (Some(call), Reading::Chat { one_call: true, .. }) = (first_call, &self.reading) {
-            // Whatever else would come: dropping the answer ends it.
+            // Dropping the stream ends it, so no further text follows.
             step.parts.truncate(call + 1);
             self.answer = None;
             step.finish = Some("tool_calls");

@@ -1,44 +1,44 @@
-//! What is wrong, as OpenAI's API says it.
+//! Errors in the form of OpenAI's API.
 
 use serde_json::{Value, json};
 
 use super::messages;
 use autoplace::{chat, embed, generate};
 
-/// An error in the API's own shape: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
+/// An error in the API's form: an HTTP status, and `{"error": {"message", "type", "param", "code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ApiError {
-    /// HTTP status: 400 for what the request has wrong, 404 for another model's name, 503 while the queue is full, 500
-    /// for what is not the client's fault.
+    /// HTTP status: 400 for an invalid request, 404 for another model's name, 503 for a full queue, 500 for errors that
+    /// are not the client's fault.
     pub status: u16,
-    /// What is wrong, for a person.
+    /// The message for people.
     pub message: String,
-    /// The parameter that it is about: `messages[2].content`.
+    /// The parameter concerned: `messages[2].content`.
     pub param: Option<String>,
-    /// A name for programs: `context_length_exceeded`.
+    /// The code for programs: `context_length_exceeded`.
     pub code: Option<&'static str>,
 }
 
 impl ApiError {
-    /// An error of this status.
+    /// An error with this status.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), param: None, code: None }
     }
 
-    /// With a name for programs.
+    /// Sets the code for programs.
     #[must_use]
     pub fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }
 
-    /// A parameter is wrong.
+    /// An error for an invalid parameter.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::new(400, message) }
     }
 
-    /// A parameter asks for what there is not.
+    /// An error for a parameter or value that is not supported.
     pub(super) fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::invalid(param, message).with_code("unsupported_parameter")
     }
@@ -55,17 +55,17 @@ impl ApiError {
         }})
     }
 
-    /// The status that Anthropic's API has for it: an overloaded server answers 529.
+    /// The status in Anthropic's API: an overloaded server answers 529.
     pub fn anthropic_status(&self) -> u16 {
         messages::status(self)
     }
 
-    /// The body of the response in the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`.
+    /// The body of the response in the form of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`.
     pub fn to_anthropic_json(&self) -> Value {
         messages::error_json(self)
     }
 
-    /// What a generation failed with, whose prompt is this parameter.
+    /// The error of a failed generation. `prompt` is the name of its prompt parameter.
     pub(super) fn of_generation(error: &generate::Error, prompt: &str) -> Self {
         use generate::Error;
         let message = error.to_string();
@@ -88,7 +88,7 @@ impl ApiError {
         }
     }
 
-    /// What a chat template made of the conversation instead of a prompt.
+    /// The error of a chat template that gave no prompt.
     pub(super) fn of_template(error: &chat::Error, prompt: &str) -> Self {
         match error {
             chat::Error::NoTemplate { .. } => {
@@ -96,7 +96,7 @@ impl ApiError {
                     "the model has no chat template: use /v1/completions, or start the server with a template";
                 Self::new(400, message).with_code("no_chat_template")
             }
-            // The model's own template is wrong, whatever is asked.
+            // The model's own template is invalid for every request.
             chat::Error::Syntax { .. } | chat::Error::Header(_) => Self::new(500, error.to_string()),
             chat::Error::ToolsNotShown { .. } => Self::invalid("tools", error.to_string()),
             error => Self::invalid(prompt, error.to_string()),
@@ -104,11 +104,11 @@ impl ApiError {
     }
 }
 
-/// Bytes of a text for each token of context at most; of most texts, a token has three or four.
+/// Maximum bytes of text for each token of context. In most texts, a token has three or four bytes.
 const BYTES_PER_TOKEN: usize = 32;
 
-/// Refuses so many bytes of text where they are far too long for a context of so many tokens. How many they are is not
-/// found out: a tokenizer takes some forty times the size of its text.
+/// Refuses a text that is far too long for the context, without tokenizing it: a tokenizer needs some forty times the
+/// size of its text.
 pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<(), ApiError> {
     let most = context.saturating_mul(BYTES_PER_TOKEN);
     if bytes <= most {
@@ -118,15 +118,15 @@ pub(super) fn check_length(bytes: usize, context: usize, param: &str) -> Result<
     Err(ApiError::invalid(param, message).with_code("context_length_exceeded"))
 }
 
-/// As much of a text as may have so many tokens.
+/// The beginning of a text that can have at most this many tokens.
 pub(super) fn beginning(text: &str, tokens: usize) -> &str {
     let most = tokens.saturating_mul(BYTES_PER_TOKEN).min(text.len());
-    // `str::floor_char_boundary` is newer than the oldest Rust that this compiles with.
+    // `str::floor_char_boundary` is newer than the oldest supported Rust.
     let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     &text[..end]
 }
 
-/// What a request calls llama.cpp's parameter of this name; `None` where it is one of several.
+/// The request's name for llama.cpp's parameter; `None` if the parameter is one of several.
 fn name_of(native: &'static str) -> Option<&'static str> {
     Some(match native {
         "token" => return None,

@@ -1,9 +1,9 @@
-//! OpenAI's HTTP API without the HTTP: the JSON of a request in, the JSON of an answer out, so that any web framework
-//! can serve a model to the programs that speak it; `Server` (feature `server`) does.
+//! OpenAI's HTTP API without the HTTP: JSON of a request in, JSON of an answer out, for use in any web framework.
+//! `Server` (feature `server`) is a complete server.
 //!
-//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, and of
-//! Anthropic's `/v1/messages`. Out: a [`Completion`], which is asked
-//! for its chunks or for the whole answer; whatever is wrong is an [`ApiError`] in the API's own shape.
+//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, and of Anthropic's
+//! `/v1/messages`. Out: a [`Completion`], which gives chunks or the whole answer. Every error is an [`ApiError`] in the
+//! API's form.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -18,7 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What a request can say
+//! # Parameters of a request
 //!
 //! | | |
 //! |---|---|
@@ -33,9 +33,9 @@
 //! | vLLM's additions | `structured_outputs`, `guided_json`, `guided_regex`, `guided_choice`, `guided_grammar`,
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
-//! What would change the meaning of a request and cannot be done is refused (images and sound, `suffix`, `echo`,
-//! `best_of`; docs/openai.md has the list for vLLM's and llama-server's parameters); names that neither knows are
-//! passed over, since clients send new ones every year.
+//! A parameter that would change the meaning of a request but is not supported is refused (images and sound, `suffix`,
+//! `echo`, `best_of`; docs/openai.md has the list for vLLM's and llama-server's parameters). Names unknown to all three
+//! are ignored, because clients send new ones every year.
 
 #![forbid(unsafe_code)]
 

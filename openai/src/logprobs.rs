@@ -1,12 +1,11 @@
-//! How likely tokens were, in the shapes of both endpoints.
+//! Log-probabilities of tokens, in the form of both endpoints.
 
 use autoplace::llama_sys::{Token, Vocab};
 use serde_json::{Map, Value, json};
 
 use autoplace::generate::TokenLogprobs;
 
-/// What each token of a vocabulary stands for, so that the model underneath need not be asked while it
-/// may be on the move.
+/// The text of each token in a vocabulary. A copy, because the model may be in re-placement when it is needed.
 #[derive(Debug)]
 pub(super) struct TokenTable {
     bytes: Vec<u8>,
@@ -18,7 +17,7 @@ impl TokenTable {
         let n_tokens = vocab.n_tokens();
         let mut table = Self { bytes: Vec::new(), ends: Vec::with_capacity(n_tokens as usize) };
         for token in 0..n_tokens {
-            // A token that has no text has none here.
+            // A token without a text stays empty here.
             let _ = vocab.append_piece(token as Token, true, &mut table.bytes);
             table.ends.push(table.bytes.len());
         }
@@ -35,7 +34,7 @@ impl TokenTable {
     }
 }
 
-/// A token of an answer with its log-probability, and the likeliest ones in its place.
+/// A token of an answer with its log-probability, and the likeliest alternatives.
 #[derive(Debug, Clone)]
 pub(super) struct TokenInfo {
     bytes: Vec<u8>,
@@ -55,12 +54,12 @@ impl TokenInfo {
     }
 }
 
-/// Of a chat.
+/// The form of a chat.
 pub(super) fn chat(tokens: &[TokenInfo]) -> Value {
     json!({"content": entries(tokens), "refusal": null})
 }
 
-/// The tokens of a text, an object each.
+/// The tokens of a text, one object each.
 pub(super) fn entries(tokens: &[TokenInfo]) -> Vec<Value> {
     let entry = |bytes: &[u8], logprob: f32| json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes});
     let content = tokens.iter().map(|token| {
@@ -73,7 +72,7 @@ pub(super) fn entries(tokens: &[TokenInfo]) -> Vec<Value> {
     content.collect()
 }
 
-/// Of a completion; `offset` is where its text has got to, in characters, and goes on.
+/// The form of a completion. `offset` is the length of the text so far in characters, and is advanced.
 pub(super) fn completion(tokens: &[TokenInfo], offset: &mut usize) -> Value {
     let mut texts = Vec::with_capacity(tokens.len());
     let mut logprobs = Vec::with_capacity(tokens.len());
@@ -87,7 +86,7 @@ pub(super) fn completion(tokens: &[TokenInfo], offset: &mut usize) -> Value {
         logprobs.push(token.logprob);
         let mut top = Map::new();
         for (bytes, logprob) in &token.top {
-            // Of two tokens with the same text, the likelier.
+            // Of two tokens with the same text, the likelier counts.
             let text = String::from_utf8_lossy(bytes).into_owned();
             top.entry(text).or_insert_with(|| json!(logprob));
         }

@@ -1,4 +1,4 @@
-//! What requests for chats and for completions have in common: how a text is generated, and how it is sent.
+//! Options common to chats and completions: generating a text, and sending it.
 
 use super::adapters::{Entry, MOST_ADAPTERS};
 use super::error::ApiError;
@@ -7,14 +7,14 @@ use super::reading::{self, Body, Entries, List};
 use autoplace::generate::{Constraint, Error, GenerateRequest, Mirostat, Sampling, WhenFull};
 use serde::Deserialize;
 
-/// Answers of one request at most, over all its prompts.
+/// Maximum answers of one request, over all its prompts.
 pub(super) const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 32;
-/// Bytes of all stop strings: each answer has them.
+/// Maximum bytes of all stop strings. Each answer holds a copy.
 const LARGEST_STOPS: usize = 64 << 10;
-/// Tokens whose logits a request may change.
+/// Maximum number of tokens with a changed logit.
 const MOST_BIASES: usize = 4096;
-/// Entries of a list of sampling parameters at most.
+/// Maximum entries of a list of sampling parameters.
 const MOST_ENTRIES: usize = 64;
 
 /// Parameters of both endpoints.
@@ -43,13 +43,13 @@ pub(super) struct Options {
     n_keep: Option<i64>,
     #[serde(skip)]
     stop_tokens: Vec<i32>,
-    /// The adapters that it names; an empty list names none of its own.
+    /// The requested adapters; empty if the request names none.
     #[serde(skip)]
     pub(super) lora: Vec<Entry>,
-    /// What the text is held to.
+    /// The constraint of the text.
     #[serde(skip)]
     pub(super) constraint: Option<Constraint>,
-    /// The parameter that says so.
+    /// The parameter that set the constraint.
     #[serde(skip)]
     form: &'static str,
     #[serde(skip)]
@@ -119,7 +119,7 @@ impl Options {
         &self.stops
     }
 
-    /// What a generation failed with, in the words of the request.
+    /// The error of a failed generation, with the request's parameter names.
     pub(super) fn error(&self, error: &Error, prompt: &str) -> ApiError {
         let mut said = ApiError::of_generation(error, prompt);
         if let (Error::Constraint { place, .. }, false) = (error, self.form.is_empty())
@@ -129,17 +129,17 @@ impl Options {
         }
         reading::in_its_words(said, &self.aliases)
     }
-    /// The seed of one of the answers, each of which has its own. Any integer is a seed, but for -1, which is
-    /// `u32::MAX` to llama.cpp: then a random one is drawn.
+    /// The seed of one of the answers; each answer has its own. Any integer is a seed, except -1: llama.cpp reads it as
+    /// `u32::MAX` and draws a random seed.
     fn seed(&self, index: usize) -> Option<u32> {
         let seed = self.seed.map(|seed| seed as u32).filter(|seed| *seed != u32::MAX)?;
         Some(((u64::from(seed) + index as u64) % u64::from(u32::MAX)) as u32)
     }
 
-    /// The server's way with a full context, with the tokens that the request keeps.
+    /// The server's behaviour with a full context, with the request's number of tokens to keep.
     pub(super) fn when_full(&self, of_server: WhenFull) -> WhenFull {
         match (of_server, self.n_keep) {
-            // -1 is the whole prompt.
+            // -1 means the whole prompt.
             (WhenFull::Shift { .. }, Some(keep)) => {
                 WhenFull::Shift { keep: usize::try_from(keep).unwrap_or(usize::MAX) }
             }
@@ -147,8 +147,8 @@ impl Options {
         }
     }
 
-    /// Sets all of it on the generation of one of the answers.
-    pub(super) fn apply(&self, mut generate: GenerateRequest, index: usize) -> GenerateRequest {
+    /// Applies all options to the generation of one of the answers.
+    pub(super) fn apply(&self, mut generate: Generate, index: usize) -> Generate {
         if let Some(Ok(tokens)) = self.max_completion_tokens.or(self.max_tokens).map(usize::try_from) {
             generate = generate.max_tokens(tokens);
         }
@@ -175,9 +175,9 @@ impl Options {
     }
 }
 
-/// The model's own sampling parameters, and over them those of the request, by their names. `context`: tokens of it.
+/// The model's own sampling parameters, overridden by the request's. `context` is the number of tokens in the context.
 pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<Sampling, ApiError> {
-    // Integers of any size, and a map: see `Options`.
+    // `seed` may be any integer, and `logit_bias` is a map: see `Options`.
     let mut read_elsewhere = vec!["seed", "logit_bias"];
     let mut own = own.clone();
     for name in ["top_k", "repeat_last_n", "dry_penalty_last_n", "mirostat"] {
@@ -186,13 +186,13 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
         }
     }
     if body.get("repetition_penalty").is_some() && body.get("repeat_last_n").is_none() {
-        // vLLM's looks at all tokens.
+        // vLLM's penalty looks at all tokens.
         own.repeat_last_n = context;
     }
     let own =
         serde_json::to_vec(&own).map_err(|_| ApiError::new(500, "the model's sampling parameters are no JSON"))?;
     let sampling: Sampling = body.over(reading::object(&own)?, &read_elsewhere)?.part()?;
-    // Each entry costs its part of every token, or of the vocabulary.
+    // Each entry costs time for every token or for the whole vocabulary.
     for (name, entries) in [
         ("samplers", sampling.samplers.len()),
         ("dry_sequence_breakers", sampling.dry_sequence_breakers.len()),
@@ -206,7 +206,7 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
     Ok(sampling)
 }
 
-/// Sets what llama-server and vLLM have a number of their own for. Returns whether it is one.
+/// Applies special numbers of llama-server and vLLM. Returns whether the number is one of them.
 fn set_by_number(sampling: &mut Sampling, name: &str, number: &str, context: u32) -> bool {
     match (name, number) {
         ("top_k", "-1") => sampling.top_k = 0,

@@ -1,5 +1,5 @@
-//! JSON from anybody, read so that what is wrong is named, and so that a request takes a small multiple of its body:
-//! each parameter stays the text that it is until a type takes it, and what becomes a tree is counted before.
+//! Parses untrusted JSON with errors that name the fault, in memory of a small multiple of the body: each parameter
+//! stays text until a type reads it, and values that become trees are counted first.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,21 +14,21 @@ use serde_json::value::RawValue;
 use super::error::ApiError;
 use super::parameters::ALIASES;
 
-/// Parameters of a request at most, the unknown ones among them.
+/// Maximum parameters of a request, unknown ones included.
 const MOST_NAMES: usize = 256;
-/// JSON values in a request at most that become trees: a tree takes up to 500 bytes for each.
+/// Maximum JSON values of a request that become trees. A tree takes up to 500 bytes for each value.
 const MOST_VALUES: usize = 1 << 16;
 
-/// The body of a request: an object, the values of which nobody has read yet. `null` is as if it were not there.
+/// The body of a request: an object with unparsed values. `null` counts as absent.
 pub(super) struct Body<'a> {
     parameters: BTreeMap<String, &'a RawValue>,
-    /// Names that the request has for parameters of other names, which come second.
+    /// Aliases that the request uses, and the names that they stand for.
     aliases: Vec<(&'static str, &'static str)>,
-    /// What may still become trees.
+    /// Number of values that may still become trees.
     values_left: Cell<usize>,
 }
 
-/// Reads which parameters a request has.
+/// Splits a request into its parameters. Aliases count as the names that they stand for.
 pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let mut body = object_as_given(body)?;
     for (alias, name) in ALIASES {
@@ -40,7 +40,7 @@ pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
     Ok(body)
 }
 
-/// Reads which parameters a request has, each under the name that the request has for it.
+/// Splits a request into its parameters, under the names in the request.
 pub(super) fn object_as_given(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let read: Result<Entries<&RawValue, MOST_NAMES>, _> = serde_json::from_slice(body);
     let Entries(mut parameters) = read.map_err(|error| match error.is_data() {
@@ -51,8 +51,8 @@ pub(super) fn object_as_given(body: &[u8]) -> Result<Body<'_>, ApiError> {
     Ok(Body { parameters, aliases: Vec::new(), values_left: Cell::new(MOST_VALUES) })
 }
 
-/// A body with the numbers of its parameters as integers, where they are written with a fraction of zeros: `16.0` is
-/// 16. Numbers within lists and objects stay as they are.
+/// Converts top-level numbers with a zero fraction to integers: `16.0` is 16. Numbers inside lists and objects stay as
+/// they are.
 pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
     let mut cut: Vec<std::ops::Range<usize>> = Vec::new();
     let (mut depth, mut in_text, mut is_escaped, mut at) = (0_usize, false, false, 0);
@@ -89,7 +89,7 @@ pub(super) fn with_integers(body: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(whole)
 }
 
-/// An error with the name that the request has for a parameter.
+/// Replaces the parameter's name in an error by the name that the request used.
 pub(super) fn in_its_words(mut error: ApiError, aliases: &[(&str, &str)]) -> ApiError {
     if let Some((alias, name)) = aliases.iter().find(|(_, name)| error.param.as_deref() == Some(*name)) {
         error.message = error.message.replacen(name, alias, 1);
@@ -111,24 +111,24 @@ impl<'a> Body<'a> {
         self.parameters.get(name).copied()
     }
 
-    /// A type's part of the parameters, the rest of which is another's.
+    /// Parses the parameters that a type has. Others are ignored.
     pub(super) fn part<T: Deserialize<'a>>(&self) -> Result<T, ApiError> {
         let given = self.parameters.iter().map(|(name, value)| (name.as_str(), *value));
         located(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
     }
 
-    /// A parameter that becomes a tree.
+    /// Parses a parameter that becomes a tree.
     pub(super) fn tree<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, ApiError> {
         self.get(name).map(|given| self.counted(given, name)).transpose()
     }
 
-    /// A value that becomes a tree, at `place` of the request.
+    /// Parses a value that becomes a tree, at `place` of the request.
     pub(super) fn counted<T: Deserialize<'a>>(&self, given: &'a RawValue, place: &str) -> Result<T, ApiError> {
         self.count(given.get(), place)?;
         value(given, place)
     }
 
-    /// Refuses a text of JSON with which the request has too many values.
+    /// Counts the values of a JSON text, and refuses it if the request then has too many.
     pub(super) fn count(&self, json: &str, place: &str) -> Result<(), ApiError> {
         let left = self.values_left.get().checked_sub(values(json)).ok_or_else(|| {
             let message =
@@ -139,7 +139,7 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    /// These parameters, and in the place of each the request's own, where it has one.
+    /// These parameters, replaced by the request's own where present.
     pub(super) fn over<'b>(&self, mut below: Body<'b>, but: &[&str]) -> Result<Body<'b>, ApiError>
     where
         'a: 'b,
@@ -154,7 +154,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// How many values a text of JSON has at most: one, and one more for each comma and each list or object that begins.
+/// Upper bound for the number of values in a JSON text: one, plus one for each comma, list and object.
 fn values(json: &str) -> usize {
     let (mut count, mut in_text, mut is_escaped) = (1, false, false);
     for byte in json.bytes() {
@@ -169,17 +169,17 @@ fn values(json: &str) -> usize {
     count
 }
 
-/// A value that is in the request at `place`.
+/// Parses a value at `place` of the request.
 pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str) -> Result<T, ApiError> {
     located(serde_path_to_error::deserialize(value), place)
 }
 
-/// A text of JSON that was a part of an earlier request or answer.
+/// Parses a JSON text that was part of an earlier request or answer.
 pub(super) fn json(text: &str) -> Result<&RawValue, ApiError> {
     serde_json::from_str(text).map_err(|error| ApiError::new(500, format!("what was kept is no JSON: {error}")))
 }
 
-/// A text, or a list of so many texts at most.
+/// A text, or a list of at most `MOST` texts.
 pub(super) fn texts<const MOST: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
     if is_text(given) {
         return Ok(vec![value(given, place)?]);
@@ -191,13 +191,13 @@ pub(super) fn is_text(value: &RawValue) -> bool {
     value.get().starts_with('"')
 }
 
-/// The beginning of a list's first entry; `None` for an empty list, and for what is no list.
+/// The first byte of a list's first entry; `None` for an empty list and for other values.
 pub(super) fn first_of_list(value: &RawValue) -> Option<u8> {
     let entries = value.get().strip_prefix('[')?;
     entries.trim_start().bytes().next().filter(|byte| *byte != b']')
 }
 
-/// What is wrong, named from the request on.
+/// Adds the place in the request to an error.
 fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, place: &str) -> Result<T, ApiError> {
     read.map_err(|error| {
         let inner = error.path().to_string();
@@ -207,7 +207,7 @@ fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, pl
             (place, inner) if inner.starts_with('[') => format!("{place}{inner}"),
             (place, inner) => format!("{place}.{inner}"),
         };
-        // Where it is in the parameter says nothing of where it is in the request.
+        // The position inside the parameter is not the position in the request.
         let error = error.inner();
         let position = format!(" at line {} column {}", error.line(), error.column());
         let reason = error.to_string();
@@ -219,11 +219,11 @@ fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, pl
     })
 }
 
-/// A list of so many entries at most: reading ends with the first beyond.
+/// A list of at most `MOST` entries. Reading stops at the first entry beyond.
 #[derive(Debug)]
 pub(super) struct List<T, const MOST: usize>(pub(super) Vec<T>);
 
-/// The entries of an object, so many at most, each of which is named once.
+/// The entries of an object, at most `MOST`, without duplicate names.
 #[derive(Debug)]
 pub(super) struct Entries<T, const MOST: usize>(pub(super) BTreeMap<String, T>);
 

@@ -1,4 +1,4 @@
-//! A request for the order of documents by how well they answer a query.
+//! Requests to rank documents by how well they answer a query.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,16 +9,16 @@ use super::error::{ApiError, check_length};
 use super::reading::{self, List};
 use autoplace::embed::{self, Embedder, Embedding};
 
-/// Documents of one request at most.
+/// Maximum documents of one request.
 const MOST_DOCUMENTS: usize = 2048;
 
-/// The body of `POST /v1/rerank`, read and checked, in Jina's and Cohere's shape (`query`, `documents`, `top_n`,
-/// `return_documents`) or in that of Hugging Face's TEI (`query`, `texts`, `return_text`).
+/// The parsed and checked body of `POST /v1/rerank`, in Jina's and Cohere's form (`query`, `documents`, `top_n`,
+/// `return_documents`) or in Hugging Face's TEI form (`query`, `texts`, `return_text`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RerankRequest {
     query: String,
     documents: Vec<String>,
-    /// The parameter that has them.
+    /// The parameter that contains the documents.
     name: &'static str,
     top_n: usize,
     returns_documents: bool,
@@ -34,7 +34,7 @@ struct Body {
     return_text: Option<bool>,
 }
 
-/// A document: a text, or an object that has one.
+/// A document: a text, or an object with a text.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Document {
@@ -43,11 +43,11 @@ enum Document {
 }
 
 impl RerankRequest {
-    /// Reads a request to the model of this name.
+    /// Parses a request to the model with this name.
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, 404 for another model.
+    /// Status 400 for an invalid request, 404 for another model.
     pub fn read(body: &[u8], name: &str) -> Result<Self, ApiError> {
         let body = reading::with_integers(body);
         let object = reading::object(&body)?;
@@ -84,12 +84,12 @@ impl RerankRequest {
         })
     }
 
-    /// Computes the scores, on this thread, and returns the body of the response: the best document first.
+    /// Computes the scores on this thread and returns the response's body, the best document first.
     ///
     /// # Errors
     ///
-    /// Of status 400 for a document that is too long with its query, or empty; 500 where a computation fails, and for
-    /// a model that is no reranker.
+    /// Status 400 for a document that is empty or too long with its query; 500 for a failed computation, and for a
+    /// model that is not a reranker.
     pub fn answer(&self, embedder: &mut Embedder) -> Result<Value, ApiError> {
         let longest = embedder.longest_text()?;
         check_length(self.query.len(), longest, "query")?;

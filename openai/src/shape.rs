@@ -8,7 +8,7 @@ use super::choice::{Step, Tokens};
 use super::logprobs::{self, TokenInfo};
 use autoplace::chat::{ReplyPart, ToolCall};
 
-/// Which endpoint answers.
+/// The endpoint of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Chat,
@@ -20,7 +20,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// What the endpoint calls a prompt.
+    /// The endpoint's name for a prompt.
     pub(super) fn prompt(self) -> &'static str {
         match self {
             Self::Chat | Self::Messages | Self::Responses => "messages",
@@ -28,7 +28,7 @@ impl Endpoint {
         }
     }
 
-    /// `offset`: where the text has got to, in characters.
+    /// `offset` is the length of the text so far, in characters.
     fn logprobs(self, tokens: &[TokenInfo], offset: &mut usize) -> Value {
         match self {
             _ if tokens.is_empty() => Value::Null,
@@ -38,7 +38,7 @@ impl Endpoint {
     }
 }
 
-/// What every body of an answer begins with.
+/// The fields at the beginning of every answer's body.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub(super) endpoint: Endpoint,
@@ -48,13 +48,13 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// A name for one of its answers that no other answer has.
+    /// A name for one of its answers, different from all other answers' names.
     pub(super) fn name_of(&self, choice: usize) -> String {
         let id = self.id.split_once('-').map_or(&*self.id, |(_, id)| id);
         format!("{id}_{choice}")
     }
 
-    /// A chunk of a stream with this choice. `has_usage`: the last chunk says what was used, and others say `null`.
+    /// A stream's chunk with this choice. With `has_usage`, `usage` is null here and set in the last chunk.
     pub(super) fn chunk(&self, choice: Value, has_usage: bool) -> Value {
         let mut body = self.body(true, vec![choice]);
         if has_usage {
@@ -63,7 +63,7 @@ impl Frame {
         body
     }
 
-    /// A body with these choices. `chunk`: of a stream.
+    /// A body with these choices. `chunk` means a stream's chunk.
     pub(super) fn body(&self, chunk: bool, choices: Vec<Value>) -> Value {
         let object = match (self.endpoint, chunk) {
             (Endpoint::Chat, false) => "chat.completion",
@@ -78,7 +78,7 @@ impl Frame {
     }
 }
 
-/// Tokens of a whole request: each prompt counts once, however often it is answered.
+/// Token counts of a whole request. Each prompt counts once, whatever its number of answers.
 pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
     let (mut prompt, mut cached, mut completion, mut reasoning) = (0, 0, 0, 0);
     let mut counted = None;
@@ -98,7 +98,7 @@ pub(super) fn usage(choices: impl Iterator<Item = (usize, Tokens)>) -> Value {
     })
 }
 
-/// Nine letters and digits, as Mistral's templates want them and others do not mind.
+/// Nine letters and digits: Mistral's templates require this, and others accept it.
 fn call_id(answer: &str, index: usize) -> String {
     let mut hasher = DefaultHasher::new();
     (answer, index).hash(&mut hasher);
@@ -106,10 +106,10 @@ fn call_id(answer: &str, index: usize) -> String {
     (0..9).filter_map(|place| char::from_digit((hash / 36_u64.pow(place) % 36) as u32, 36)).collect()
 }
 
-/// The id and the arguments of a call, as texts. `answer`: a name that no other answer has.
+/// The id and the arguments of a call, as text. `answer` is a name that no other answer has.
 pub(super) fn called(call: &ToolCall, answer: &str, index: usize) -> (String, String) {
     let id = call.id.clone().unwrap_or_else(|| call_id(answer, index));
-    // What there is of arguments that a limit cut is a text.
+    // Arguments that a limit cut short are text.
     let arguments = call.arguments.as_str().map_or_else(|| call.arguments.to_string(), str::to_owned);
     (id, arguments)
 }
@@ -122,11 +122,11 @@ fn call(call: &ToolCall, answer: &str, index: usize) -> Value {
     })
 }
 
-/// The chunks of one answer of a stream.
+/// Writes the chunks of one answer of a stream.
 #[derive(Debug)]
 pub(super) struct Chunks {
     endpoint: Endpoint,
-    /// What no other answer is called.
+    /// A name that no other answer has.
     name: String,
     index: usize,
     calls: usize,
@@ -138,7 +138,7 @@ impl Chunks {
         Self { endpoint: frame.endpoint, name: frame.name_of(index), index, calls: 0, offset: 0 }
     }
 
-    /// What comes before all of a chat: who speaks.
+    /// The first chunk of a chat, with the role.
     pub(super) fn first(&self) -> Option<Value> {
         match self.endpoint {
             Endpoint::Chat => Some(self.chunk(json!({"role": "assistant", "content": ""}), Value::Null, None)),
@@ -146,7 +146,7 @@ impl Chunks {
         }
     }
 
-    /// The choices that a step is sent as: one for each part, and one for the end.
+    /// The choices for a step: one for each part, and one for the end.
     pub(super) fn of(&mut self, step: &Step) -> Vec<Value> {
         let mut logprobs = self.endpoint.logprobs(&step.logprobs, &mut self.offset);
         let mut chunks = Vec::with_capacity(step.parts.len() + 1);

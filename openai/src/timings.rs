@@ -1,4 +1,4 @@
-//! What answers took: of one answer, as llama-server says it, and of all.
+//! Durations of answers: of one answer in llama-server's form, and totals.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use autoplace::generate::Statistics;
 pub(super) fn of(statistics: &Statistics) -> Value {
     let prompt = statistics.prompt_tokens.saturating_sub(statistics.cached_tokens);
     let generated = statistics.generated_tokens;
-    // The first token is a result of the prompt's computation.
+    // The computation of the prompt also gives the first token.
     let computed = generated.saturating_sub(1);
     let mut timings = json!({
         "cache_n": statistics.cached_tokens,
@@ -37,7 +37,7 @@ fn ratio(of: f64, to: f64) -> f64 {
     if to > 0.0 { of / to } else { 0.0 }
 }
 
-/// What all answers of an [`Api`](super::Api) took that have ended.
+/// Totals of all finished answers of an [`Api`](super::Api).
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     answers: AtomicU64,
@@ -47,7 +47,7 @@ pub(super) struct Totals {
     accepted: AtomicU64,
 }
 
-/// The same as numbers.
+/// The totals as numbers.
 #[cfg(feature = "server")]
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Took {

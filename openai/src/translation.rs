@@ -1,8 +1,8 @@
-//! Requests of other APIs as requests of chat completions: a writer of the chat request, which remembers where each
-//! part stood in the original.
+//! Translates requests of other APIs to chat completions: a writer of the chat request, which remembers the original
+//! place of each part.
 //!
-//! In: messages, tools and parameters, as the other API's reader finds them. Out: the body of a chat request, which is
-//! read and checked as a client's own, and [`Places`], by which errors name the place in the original request.
+//! In: messages, tools and parameters from the other API's parser. Out: the body of a chat request, which is parsed and
+//! checked like a client's own, and [`Places`], which lets errors name the place in the original request.
 
 use std::borrow::Cow;
 
@@ -13,21 +13,21 @@ use serde_json::{Map, Value};
 use super::error::ApiError;
 use super::reading::{self, Entries};
 
-/// Template variables of a request at most.
+/// Maximum template variables of a request.
 const MOST_VARIABLES: usize = 256;
 
-/// A chat request that is being written.
+/// A chat request under construction.
 #[derive(Default)]
 pub(super) struct ChatWriter<'a> {
     messages: Vec<ChatMessage<'a>>,
     tools: Vec<ChatTool<'a>>,
-    /// Values as JSON, by the names of chat completions.
+    /// JSON values by the parameters' names in chat completions.
     parameters: Map<String, Value>,
     given: Vec<(String, &'a RawValue)>,
     variables: Vec<(String, Cow<'a, RawValue>)>,
     places: Places,
     left_out: Vec<String>,
-    /// Bytes that the chat request will have, about.
+    /// Approximate bytes of the chat request.
     bytes: usize,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Translation {
     pub(super) left_out: Vec<String>,
 }
 
-/// A message, as chat completions have it.
+/// A message in the form of chat completions.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct ChatMessage<'a> {
     pub(super) role: &'static str,
@@ -53,7 +53,7 @@ pub(super) struct ChatMessage<'a> {
     pub(super) tool_call_id: Option<Cow<'a, str>>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Serialize)]
 pub(super) struct ChatCall<'a> {
     id: Cow<'a, str>,
@@ -87,7 +87,7 @@ pub(super) struct ChatFunction<'a> {
 }
 
 impl<'a> ChatCall<'a> {
-    /// `arguments`: an object, or a text of JSON.
+    /// `arguments` is an object, or a JSON text.
     pub(super) fn new(id: Cow<'a, str>, name: Cow<'a, str>, arguments: &'a RawValue) -> Self {
         Self { id, r#type: "function", function: CalledFunction { name, arguments } }
     }
@@ -98,7 +98,7 @@ impl<'a> ChatMessage<'a> {
         Self { role, content: content.into(), ..Self::default() }
     }
 
-    /// Appends a text as a paragraph of its own.
+    /// Appends a text as a separate paragraph.
     pub(super) fn append(&mut self, text: &str) {
         if !self.content.is_empty() && !text.is_empty() {
             self.content.to_mut().push('\n');
@@ -108,18 +108,18 @@ impl<'a> ChatMessage<'a> {
 }
 
 impl<'a> ChatWriter<'a> {
-    /// For a request of so many bytes.
+    /// A writer for a request of this many bytes.
     pub(super) fn new(bytes: usize) -> Self {
         Self { bytes, ..Self::default() }
     }
 
-    /// Errors about the conversation as a whole name this parameter.
+    /// Sets the parameter that errors about the whole conversation name.
     pub(super) fn conversation_is(&mut self, name: &'static str) {
         self.places.conversation = Some(name);
     }
 
-    /// Adds a message that stands at `place` of the original request. Consecutive messages of a user or of the
-    /// assistant become one, as both other APIs have it: many templates want the roles to alternate.
+    /// Adds a message from `place` of the original request. Consecutive messages of the user or the assistant are
+    /// merged, as in both other APIs, because many templates require alternating roles.
     pub(super) fn message(&mut self, message: ChatMessage<'a>, place: impl FnOnce() -> String) {
         if let Some(last) = self.messages.last_mut()
             && last.role == message.role
@@ -145,7 +145,7 @@ impl<'a> ChatWriter<'a> {
         self.messages.last_mut()
     }
 
-    /// Adds a tool that stands at `place` of the original request, which calls its schema `schema`.
+    /// Adds a tool from `place` of the original request, where its schema's name is `schema`.
     pub(super) fn tool(&mut self, function: ChatFunction<'a>, place: String, schema: &'static str) {
         self.tools.push(ChatTool { r#type: "function", function });
         self.places.tools.push((place, schema));
@@ -169,30 +169,30 @@ impl<'a> ChatWriter<'a> {
         self.parameters.insert(name.to_owned(), value.into());
     }
 
-    /// Sets a parameter of chat completions to a value of the original request, where it is called `own`.
+    /// Sets a parameter of chat completions to a value of the original request, where its name is `own`.
     pub(super) fn give(&mut self, name: &str, own: &'static str, value: &'a RawValue) {
         self.given.push((name.to_owned(), value));
         self.rename(name, own);
     }
 
-    /// Passes on a parameter under the same name.
+    /// Passes a parameter on under the same name.
     pub(super) fn pass(&mut self, name: &str, value: &'a RawValue) {
         self.given.push((name.to_owned(), value));
     }
 
-    /// Errors that name `chat` name `own` instead.
+    /// Makes errors name `own` instead of `chat`.
     pub(super) fn rename(&mut self, chat: &str, own: &'static str) {
         self.places.renamed.push((chat.to_owned(), own));
     }
 
-    /// Reads the template variables of the request. A later [`variable`](Self::variable) does not replace them.
+    /// Reads the request's template variables. A later [`variable`](Self::variable) does not replace them.
     pub(super) fn variables(&mut self, given: &'a RawValue) -> Result<(), ApiError> {
         let Entries::<&'a RawValue, MOST_VARIABLES>(given) = reading::value(given, "chat_template_kwargs")?;
         self.variables.extend(given.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))));
         Ok(())
     }
 
-    /// Sets a variable of the template, unless the request has it.
+    /// Sets a variable of the template, unless the request has set it.
     pub(super) fn variable(&mut self, name: &str, value: bool) {
         if self.variables.iter().all(|(it, _)| it != name)
             && let Ok(value) = serde_json::value::to_raw_value(&value)
@@ -205,7 +205,7 @@ impl<'a> ChatWriter<'a> {
     pub(super) fn finish(self) -> Result<Translation, ApiError> {
         let Self { messages, tools, parameters, given, variables, places, left_out, bytes } = self;
         let body = Body { messages, tools, parameters, given, variables };
-        // The texts of the request become the texts of the chat, which have about the same size.
+        // The texts of the chat request have about the size of the original ones.
         let mut written = Vec::with_capacity(bytes + bytes / 8);
         serde_json::to_writer(&mut written, &body)
             .map_err(|error| ApiError::new(500, format!("the translation: {error}")))?;
@@ -213,7 +213,7 @@ impl<'a> ChatWriter<'a> {
     }
 }
 
-/// The whole body. The order of the fields does not matter, but no name may come twice.
+/// The whole body. The order of the fields does not matter, but no name may occur twice.
 #[derive(Serialize)]
 struct Body<'a> {
     messages: Vec<ChatMessage<'a>>,
@@ -231,21 +231,21 @@ fn as_map<V: Serialize, S: serde::Serializer>(entries: &[(String, V)], serialize
     serializer.collect_map(entries.iter().map(|(name, value)| (name, value)))
 }
 
-/// Where the parts of a translated request stood in the original one.
+/// The original places of a translated request's parts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places {
-    /// Of each message.
+    /// The place of each message.
     messages: Vec<String>,
-    /// Of each tool, with the name of its schema.
+    /// The place of each tool, with the name of its schema.
     tools: Vec<(String, &'static str)>,
     /// Other parameters: the name in chat completions, and the original one.
     renamed: Vec<(String, &'static str)>,
-    /// What the original request calls `messages` as a whole.
+    /// The original request's name for `messages` as a whole.
     conversation: Option<&'static str>,
 }
 
 impl Places {
-    /// An error that names a place of the original request.
+    /// Replaces the place in an error by the original place.
     pub(super) fn restore(&self, mut error: ApiError) -> ApiError {
         if let Some(param) = error.param.take() {
             let original = self.original(&param).unwrap_or_else(|| param.clone());
@@ -255,16 +255,17 @@ impl Places {
         error
     }
 
-    /// A text that begins with a place, as those of [`Completion::unenforced`](super::Completion::unenforced).
+    /// Replaces the place at the beginning of a text, such as one of
+    /// [`Completion::unenforced`](super::Completion::unenforced).
     pub(super) fn restore_beginning(&self, text: &str) -> String {
         let (place, rest) = text.split_once(": ").unwrap_or((text, ""));
         self.original(place).map_or_else(|| text.to_owned(), |place| format!("{place}: {rest}"))
     }
 
-    /// The original place. `None` where it is the same.
+    /// The original place; `None` if it is the same.
     fn original(&self, place: &str) -> Option<String> {
         if let Some((index, rest)) = indexed(place, "messages") {
-            // In the other APIs a call is an item or a block, whose place this is already.
+            // In the other APIs, a call is an item or a block, and the message's place is already its place.
             let rest = if rest.starts_with(".tool_calls") { "" } else { rest };
             let rest = rest.strip_prefix(".content").unwrap_or(rest);
             return self.messages.get(index).map(|own| format!("{own}{rest}"));

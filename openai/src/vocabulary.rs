@@ -1,4 +1,4 @@
-//! What clients of llama-server ask beside answers: tokens, the prompt that a template makes, and what the server is.
+//! Requests of llama-server's clients besides answers: tokens, rendered prompts, and facts about the server.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,14 +10,14 @@ use super::reading::{self, List};
 use autoplace::generate::Error;
 use autoplace::llama_sys::{Token, Vocab};
 
-/// Tokens of a list, and texts and tokens of a mixed one, at most.
+/// Maximum tokens of a list, and maximum texts and tokens of a mixed list.
 const MOST_TOKENS: usize = 1 << 20;
 const MOST_PIECES: usize = 4096;
-/// A text may be as long as the context takes, and as these contexts take at least and at most: programs count tokens to
-/// cut texts. A tokenizer takes some eighty times the size of its text.
+/// Bounds of the context that limits a text's length: programs count tokens in order to cut texts, so a small context
+/// permits longer ones. A tokenizer needs some eighty times the size of its text.
 const LEAST_CONTEXT: usize = 1 << 13;
 const LARGEST_CONTEXT: usize = 1 << 15;
-/// Tokens whose texts are said at most: each is an object.
+/// Maximum number of tokens listed with their texts. Each is an object.
 const MOST_SHOWN: usize = 1 << 16;
 
 #[derive(Debug, Deserialize)]
@@ -44,12 +44,12 @@ enum Piece {
 
 impl Api {
     /// Answers `POST /tokenize`: the tokens of `content`, a text or a list of texts and tokens. `add_special` (default
-    /// `false`) puts the vocabulary's own tokens around the text, `parse_special` (default `true`) reads control tokens
-    /// in it, `with_pieces` says the text of each token.
+    /// `false`) adds the vocabulary's own tokens around the text, `parse_special` (default `true`) parses control
+    /// tokens in the text, `with_pieces` adds the text of each token.
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong.
+    /// Status 400 for an invalid request.
     pub fn tokenize(&self, body: &[u8]) -> Result<Value, ApiError> {
         let body = reading::object(body)?;
         let TokenizeBody { add_special, parse_special, with_pieces } = body.part()?;
@@ -82,7 +82,7 @@ impl Api {
             }
             let piece = |(index, token): (usize, &Token)| {
                 let bytes = bytes_of(vocab, *token, &format!("content[{index}]"))?;
-                // A part of a character is no text.
+                // A part of a character is not text.
                 let piece = String::from_utf8(bytes).map_or_else(|error| json!(error.as_bytes()), Value::from);
                 Ok(json!({"id": token, "piece": piece}))
             };
@@ -91,11 +91,11 @@ impl Api {
         })
     }
 
-    /// Answers `POST /detokenize`: the text of `tokens`, control tokens written out.
+    /// Answers `POST /detokenize`: the text of `tokens`, with control tokens written out.
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, and for a token that the vocabulary does not have.
+    /// Status 400 for an invalid request, and for a token that the vocabulary does not have.
     pub fn detokenize(&self, body: &[u8]) -> Result<Value, ApiError> {
         let body = reading::object(body)?;
         let read = |tokens: &RawValue| reading::value::<List<Token, MOST_TOKENS>>(tokens, "tokens");
@@ -109,29 +109,29 @@ impl Api {
         })
     }
 
-    /// Answers `POST /apply-template`: the prompt that the template makes of a chat request.
+    /// Answers `POST /apply-template`: the rendered prompt of a chat request.
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong.
+    /// Status 400 for an invalid request.
     pub fn apply_template(&self, body: &[u8]) -> Result<Value, ApiError> {
         Ok(json!({"prompt": self.read_chat(body)?.into_prompt()}))
     }
 
-    /// Answers `POST /v1/chat/completions/input_tokens`: the tokens of the prompt of a chat request.
+    /// Answers `POST /v1/chat/completions/input_tokens`: the number of tokens in a chat request's prompt.
     ///
     /// # Errors
     ///
-    /// Of status 400 for what the request has wrong, 404 for another model.
+    /// Status 400 for an invalid request, 404 for another model.
     pub fn count_chat_tokens(&self, body: &[u8]) -> Result<Value, ApiError> {
         Ok(json!({"object": "response.input_tokens", "input_tokens": self.count_tokens(body)?}))
     }
 
-    /// Answers `GET /props`: what clients of llama-server read of a server. No path of this machine is in it.
+    /// Answers `GET /props`: the facts that clients of llama-server read. It contains no path of this machine.
     ///
     /// # Errors
     ///
-    /// Of status 500 if the vocabulary cannot be read.
+    /// Status 500 if the vocabulary cannot be read.
     pub fn props(&self) -> Result<Value, ApiError> {
         let special = |vocab: &Vocab, token: Option<Token>| {
             let piece = token.and_then(|token| vocab.piece(token, true).ok()).unwrap_or_default();
@@ -153,8 +153,8 @@ impl Api {
         Ok(props)
     }
 
-    /// Answers `GET /slots`: the sequences of the engine, and how many of them are at work. What they compute is not in
-    /// it.
+    /// Answers `GET /slots`: the engine's sequences, and how many of them are running. It does not show what they
+    /// compute.
     pub fn slots(&self) -> Value {
         let running = self.engine.metrics().running;
         let slot =

@@ -14,13 +14,12 @@ use crate::workspace::{Workspace, run, succeeds};
 
 /// Packages of OpenAI's own client and of the hub's test.
 pub(crate) const OPENAI: &str = "xtask/clients/requirements.txt";
-/// What the clients of the step `clients` need beside it, and their programs, by what stands behind `use_` in their
-/// names.
+/// Packages for the clients of the step `clients`, and the clients' programs, named without the prefix `use_`.
 const FEW: [(&str, &[&str]); 2] = [
     ("xtask/clients/few/requirements.txt", &["openai", "responses", "langchain", "litellm", "instructor"]),
     ("xtask/clients/messages/requirements.txt", &["anthropic"]),
 ];
-/// The others in Python. Not all of them go with one version of OpenAI's client.
+/// The other clients in Python. Some of them need different versions of OpenAI's client.
 const OTHERS: [(&str, &[&str]); 3] = [
     (
         "xtask/clients/agents/requirements.txt",
@@ -61,7 +60,7 @@ pub(crate) fn of_few(workspace: &Workspace) -> Result<Vec<(PathBuf, PathBuf)>> {
     programs_in_python(workspace, &FEW)
 }
 
-/// The programs of these lists of packages, each with the interpreter that has them.
+/// The programs of these package lists, each with the interpreter that has the packages.
 fn programs_in_python(workspace: &Workspace, lists: &[(&str, &[&str])]) -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut programs = Vec::new();
     for (requirements, names) in lists {

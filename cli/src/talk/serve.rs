@@ -1,5 +1,5 @@
-//! The verb `serve`: a model for the programs that speak OpenAI's or Anthropic's API. It listens on this machine alone, unless
-//! `--host` says otherwise: then it wants a key. Each request is a line of JSON on stderr.
+//! The verb `serve`: serves a model to programs that use OpenAI's or Anthropic's API. It listens on this machine only,
+//! unless `--host` sets another address, which requires a key. It logs a line of JSON to stderr for each request.
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -46,14 +46,14 @@ pub(crate) struct ServeArgs {
     /// The model's name for clients [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
-    /// GGUF file of a model for embeddings, which goes by its file's name
+    /// GGUF file of a model for embeddings; its name is the file's
     #[arg(long, value_name = "FILE")]
     embed: Option<PathBuf>,
-    /// GGUF file of a reranker, which goes by its file's name
+    /// GGUF file of a reranker; its name is the file's
     #[arg(long, value_name = "FILE")]
     reranker: Option<PathBuf>,
-    /// With --embed: how vectors are scaled, where a request does not say: -1 not, 0 to 32760 as the largest,
-    /// 1 taxicab, 2 Euclidean, N by the N-norm [default: 2]
+    /// With --embed: the default scaling of vectors: -1 none, 0 the largest element to 32760, 1 taxicab, 2 Euclidean, N
+    /// the N-norm [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = normalization)]
     embd_normalize: Option<Normalization>,
     /// Family of the chat template, or a file with one [default: the model's own]
@@ -68,8 +68,8 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// File of the key that requests have to show (`Authorization: Bearer KEY`, or `x-api-key: KEY`) [default: the variable
-    /// AUTOPLACE_API_KEY, if it is set]
+    /// File of the key that requests must contain (`Authorization: Bearer KEY`, or `x-api-key: KEY`) [default: the
+    /// variable AUTOPLACE_API_KEY, if set]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// The key itself, visible in the list of processes

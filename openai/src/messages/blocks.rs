@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::reading::{self, List};
 use crate::translation::{ChatCall, ChatMessage, ChatWriter};
 
-/// Blocks of a message, and of a block within it, at most.
+/// Maximum blocks of a message, and of a block inside it.
 pub(super) const MOST_BLOCKS: usize = 1024;
 
 /// A block of any type: each type has some of the fields.
@@ -44,7 +44,7 @@ pub(super) struct Block<'a> {
     tool_name: Option<Cow<'a, str>>,
 }
 
-/// Where the text of a document is.
+/// The source of a document's text.
 #[derive(Debug, Deserialize)]
 struct Source<'a> {
     #[serde(borrow)]
@@ -55,7 +55,7 @@ struct Source<'a> {
     content: Option<&'a RawValue>,
 }
 
-/// The texts of a content that may have nothing else: of `system`, of a tool's result, of a document.
+/// The texts of a content that may contain only text: of `system`, of a tool's result, of a document.
 pub(super) fn texts<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Cow<'a, str>>, ApiError> {
     if reading::is_text(content) {
         return Ok(vec![text_of(content, place)?]);
@@ -83,7 +83,7 @@ pub(super) fn message<'a>(
         let place = format!("{place}[{index}]");
         match (&*block.r#type, role) {
             ("tool_result", "user") => {
-                // The user's text before the result is a message of its own.
+                // The user's text before the result becomes a separate message.
                 let before = std::mem::replace(&mut said, ChatMessage::new(role, ""));
                 if !before.content.is_empty() {
                     writer.message(before, || place.clone());
@@ -99,13 +99,13 @@ pub(super) fn message<'a>(
                     None => thought,
                 });
             }
-            // Only Anthropic can decrypt it.
+            // Only Anthropic can decrypt this block.
             ("redacted_thinking", "assistant") => {}
             _ => said.append(&block.into_text(&place)?),
         }
     }
     let is_empty = said.content.is_empty() && said.tool_calls.is_empty() && said.reasoning_content.is_none();
-    // A message of results alone has no text.
+    // A message with results only has no text.
     if !is_empty || writer.last().is_none_or(|last| last.role != "tool") {
         writer.message(said, || place);
     }
@@ -119,7 +119,7 @@ fn list<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Block<'a>>, ApiErr
     reading::value(content, place).map(|List::<Block<'a>, MOST_BLOCKS>(blocks)| blocks)
 }
 
-/// A text that stays in the body of the request where it has no escapes.
+/// A text, borrowed from the request's body if it has no escapes.
 pub(super) fn text_of<'a>(text: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
     #[derive(Deserialize)]
     #[serde(transparent)]
@@ -139,7 +139,7 @@ impl<'a> Block<'a> {
         match &*self.r#type {
             "text" => self.text.ok_or_else(|| missing(place, "text")),
             "search_result" => Ok(titled(self.title, texts(self.content, format!("{place}.content"))?)),
-            // The result of a search among tools, all of which the model sees.
+            // A result of a search among tools. The model sees all tools anyway.
             "tool_reference" => self.tool_name.ok_or_else(|| missing(place, "tool_name")),
             "document" => {
                 let place = format!("{place}.source");
@@ -165,7 +165,7 @@ impl<'a> Block<'a> {
             Ok([text]) => text,
             Err(texts) => texts.join("\n").into(),
         };
-        // Chat completions have no field for a call that failed.
+        // Chat completions have no field for a failed call.
         if self.is_error == Some(true) && !said.get(..5).is_some_and(|it| it.eq_ignore_ascii_case("error")) {
             said = format!("Error: {said}").into();
         }
@@ -186,7 +186,7 @@ impl<'a> Block<'a> {
     fn into_thought(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
         let thought = self.thinking.ok_or_else(|| missing(place, "thinking"))?;
         match self.signature.as_deref().and_then(signed_thought) {
-            // The client was shown the signature alone.
+            // The client saw only the signature.
             Some(signed) if thought.is_empty() => Ok(signed.into()),
             _ => Ok(thought),
         }

@@ -1,4 +1,4 @@
-//! An answer as the events of a message; a whole message is put together of the same events.
+//! An answer as the events of a message. A whole message is assembled from the same events.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,16 +10,16 @@ use crate::shape::{Frame, called};
 use autoplace::chat::ReplyPart;
 use autoplace::generate::FinishReason;
 
-/// The beginning of a signature that holds a thought.
+/// The prefix of a signature that contains a thought.
 const SIGNED: &str = "autoplace:";
 
-/// The thought that one of our signatures holds. It is not encrypted: the client may read it.
+/// The thought in one of our signatures. It is not encrypted: the client may read it.
 pub(super) fn signed_thought(signature: &str) -> Option<String> {
     let thought = BASE64_STANDARD.decode(signature.strip_prefix(SIGNED)?).ok()?;
     String::from_utf8(thought).ok()
 }
 
-/// The block that is being written.
+/// The current block.
 #[derive(Debug, PartialEq, Eq)]
 enum Open {
     Nothing,
@@ -35,10 +35,10 @@ pub(crate) struct MessageEvents {
     stops: Vec<String>,
     shown: Shown,
     open: Open,
-    /// Blocks that are whole.
+    /// Number of finished blocks.
     blocks: usize,
     calls: usize,
-    /// White space that would begin a text: alone it is no text.
+    /// White space at the beginning of a text. A text of white space alone is left out.
     held: String,
     has_begun: bool,
     has_ended: bool,
@@ -59,7 +59,7 @@ impl MessageEvents {
         }
     }
 
-    /// The events of a step. The first comes with the first step, when the tokens of the prompt are known.
+    /// The events of a step. The first event comes with the first step, when the number of prompt tokens is known.
     pub(crate) fn step(&mut self, step: &Step, tokens: &Tokens) -> Vec<Value> {
         let mut events = Vec::with_capacity(step.parts.len() + 2);
         self.begin(tokens, &mut events);
@@ -129,7 +129,7 @@ impl MessageEvents {
         }
     }
 
-    /// Ends the block that is open, and begins another one.
+    /// Ends the current block and begins another.
     fn start(&mut self, open: Open, block: &Value, events: &mut Vec<Value>) {
         self.stop(events);
         self.open = open;
@@ -173,7 +173,7 @@ impl MessageEvents {
     }
 }
 
-/// Tokens of the prompt that the cache held are counted apart, as Anthropic does.
+/// The usage. Cached prompt tokens are counted separately, as in Anthropic's API.
 fn usage(tokens: &Tokens) -> Value {
     json!({
         "input_tokens": tokens.prompt.saturating_sub(tokens.cached), "cache_creation_input_tokens": 0,
@@ -182,12 +182,12 @@ fn usage(tokens: &Tokens) -> Value {
     })
 }
 
-/// Puts a message together of its events, as Anthropic's clients do.
+/// Assembles a message from its events, like Anthropic's clients.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
     message: Value,
     blocks: Vec<Value>,
-    /// The arguments of the call that is being read.
+    /// The arguments of the current call.
     arguments: String,
 }
 
@@ -211,7 +211,7 @@ impl Message {
             Some("content_block_stop") => {
                 let arguments = std::mem::take(&mut self.arguments);
                 if let Some(block) = self.blocks.last_mut().filter(|block| block["type"] == "tool_use") {
-                    // Arguments that a limit has cut are no object.
+                    // Arguments that a limit cut short are not an object.
                     let input = serde_json::from_str::<Value>(&arguments).ok().filter(Value::is_object);
                     block["input"] = input.unwrap_or_else(|| json!({}));
                 }

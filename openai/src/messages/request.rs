@@ -1,4 +1,4 @@
-//! A request for a message, as one for a chat.
+//! Translates a request for a message to a chat request.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::error::ApiError;
 use crate::reading::{self, Body, List};
 use crate::translation::{ChatFunction, ChatMessage, ChatWriter, Translation};
 
-/// Messages and tools of a request at most.
+/// Maximum messages and tools of a request.
 const MOST_MESSAGES: usize = 8192;
 const MOST_TOOLS: usize = 4096;
 
@@ -27,7 +27,7 @@ const READ: [&str; 9] = [
     "output_config",
     "output_format",
 ];
-/// Parameters that change no answer here; docs/messages.md has the reasons.
+/// Parameters without effect here; docs/messages.md has the reasons.
 const IGNORED: [&str; 10] = [
     "metadata",
     "cache_control",
@@ -40,8 +40,7 @@ const IGNORED: [&str; 10] = [
     "context_management",
     "betas",
 ];
-/// Parameters that are refused: Anthropic's own services, and those of chat completions that have no place in a
-/// message.
+/// Refused parameters: Anthropic's own services, and parameters of chat completions without a counterpart in a message.
 const REFUSED: [&str; 12] = [
     "container",
     "mcp_servers",
@@ -57,12 +56,12 @@ const REFUSED: [&str; 12] = [
     "reasoning_effort",
 ];
 
-/// Whether an answer shows its thoughts.
+/// How an answer shows its thoughts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Shown {
     #[default]
     Thoughts,
-    /// Thoughts come as signatures (`display: "omitted"`).
+    /// As signatures (`display: "omitted"`).
     Signatures,
 }
 
@@ -182,7 +181,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         };
         blocks::message(writer, role, message.content, &place)?;
     }
-    // The answer continues the text that it is given.
+    // The answer continues the given text.
     let is_begun = |last: &ChatMessage<'_>| last.role == "assistant" && last.tool_calls.is_empty();
     let is_begun = writer.last().is_some_and(|last| is_begun(last) && !last.content.is_empty());
     if is_begun {
@@ -194,7 +193,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
     Ok(())
 }
 
-/// Returns whether a tool has to be called.
+/// Translates the tools. Returns whether the model must call one.
 fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiError> {
     let choice =
         body.get("tool_choice").map(|choice| reading::value::<ToolChoice>(choice, "tool_choice")).transpose()?;
@@ -246,7 +245,7 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
     Ok(is_forced)
 }
 
-/// Reads the form of the answer and the effort. Returns whether there is a form.
+/// Translates the form of the answer and the effort. Returns whether there is a form.
 fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiError> {
     const FORMS: [(&str, &str); 2] =
         [("output_config.format", "output_config.format.schema"), ("output_format", "output_format.schema")];
@@ -254,7 +253,7 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiErr
         body.get("output_config").map(|config| reading::value(config, "output_config")).transpose()?;
     let (effort, format) = config.map_or((None, None), |config| (config.effort, config.format));
     if let Some(effort) = effort {
-        // Templates know three.
+        // Templates support three levels.
         let effort = if matches!(&*effort, "xhigh" | "max") { "high" } else { &*effort };
         writer.set("reasoning_effort", effort);
     }
@@ -271,10 +270,10 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiErr
     Ok(true)
 }
 
-/// `is_held`: the answer is held to a form, or to a call, in which no thought has a place.
+/// `is_held` means that the answer is constrained to a form or a call, which has no room for thoughts.
 fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Result<Shown, ApiError> {
     let thinking = body.get("thinking").map(|it| reading::value::<Thinking>(it, "thinking")).transpose()?;
-    // Without the parameter nothing is thought, as with Anthropic's own models.
+    // Without the parameter there are no thoughts, as with Anthropic's own models.
     let kind = thinking.as_ref().map_or("disabled", |thinking| &*thinking.r#type);
     match kind {
         "disabled" => writer.variable("enable_thinking", false),

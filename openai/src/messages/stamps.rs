@@ -1,21 +1,21 @@
-//! Lines of a system prompt that change with each request and would make the cached prompt useless.
+//! Lines of a system prompt that change with each request and would invalidate the cached prompt.
 //!
-//! A prompt is reused up to its first token that differs. Coding agents begin the system prompt with such lines: Claude
-//! Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, whose `cch` is
-//! another one each time. In: the texts of the system prompt. Out: the texts without such lines, and the lines that the
-//! model has to see, which the translation puts behind the conversation.
+//! A prompt is reused up to its first different token. Coding agents begin the system prompt with such lines: Claude
+//! Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, with a new `cch`
+//! each time. In: the texts of the system prompt. Out: the texts without such lines, and the lines that the model must
+//! see. The translation puts these lines behind the conversation.
 
 use std::borrow::Cow;
 
-/// A header of the client for its own server. It has no meaning for a model.
+/// A client's header for its own server, without meaning for a model.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
-/// Characters of the name in front of a stamp's colon, and of a whole stamp, at most.
+/// Maximum characters of the name before a stamp's colon, and of a whole stamp.
 const LONGEST_NAME: usize = 40;
 const LONGEST_STAMP: usize = 200;
-/// Lines in front of a text that are looked at, at most.
+/// Maximum number of lines to examine at the beginning of a text.
 const MOST_LINES: usize = 32;
 
-/// Takes the lines that change out of the beginning of a system prompt. Returns those that the model has to see.
+/// Removes the changing lines from the beginning of a system prompt. Returns the lines that the model must see.
 pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
     let mut taken = Vec::new();
     let mut is_beginning = true;
@@ -26,7 +26,7 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
         let first = text.lines().take(MOST_LINES);
         let count = first.take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
         let is_whole = text.lines().nth(count).is_none();
-        // Stamps count at the beginning of the prompt, and in blocks of stamps alone.
+        // Stamps count at the beginning of the prompt, and in blocks that contain only stamps.
         if is_beginning || is_whole {
             let stamps = text.lines().take(count).filter(|line| is_stamp(line));
             let stamps: Vec<String> = stamps.map(|line| line.trim().to_owned()).collect();
@@ -41,8 +41,8 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
     taken
 }
 
-/// A text without Claude Code's header at its beginning: `name=value;` any number of times. The text can go on behind
-/// the last semicolon on the same line. `None` where there is none.
+/// A text without Claude Code's header at its beginning: `name=value;` any number of times. The text can continue
+/// behind the last semicolon on the same line. `None` without a header.
 fn without_billing_header(text: &str) -> Option<&str> {
     let mut rest = text.trim_start().strip_prefix(BILLING_HEADER)?;
     loop {
@@ -60,13 +60,13 @@ fn without_billing_header(text: &str) -> Option<&str> {
     }
 }
 
-/// A text without its first lines.
+/// A text without its first `lines` lines.
 fn behind(text: &str, lines: usize) -> &str {
     (0..lines).fold(text, |rest, _| rest.split_once('\n').map_or("", |(_, rest)| rest))
 }
 
-/// Whether a line is `Name: value` with a value that is a date, a time, or an identifier: "Current time: 2026-11-28
-/// 22:14", "x-request-id: 5f3c2a10-...".
+/// Whether a line is `Name: value` with a date, a time or an identifier as the value: "Current time: 2026-11-28 22:14",
+/// "x-request-id: 5f3c2a10-...".
 fn is_stamp(line: &str) -> bool {
     let line = line.trim();
     let Some((name, value)) = line.split_once(':') else { return false };
@@ -76,12 +76,11 @@ fn is_stamp(line: &str) -> bool {
     }
     let words = || value.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
     let is_header = name.get(..2).is_some_and(|it| it.eq_ignore_ascii_case("x-"));
-    // A sentence that mentions a date is no stamp.
+    // A sentence that mentions a date is not a stamp.
     words().filter(|word| !word.is_empty()).count() <= 8 && (is_header || words().any(changes))
 }
 
-/// Whether a word is a date (2026-11-28, 28.11.2026, 11/28/2026), a time (22:14), a year, or an identifier of
-/// hexadecimal digits.
+/// Whether a word is a date (2026-11-28, 28.11.2026, 11/28/2026), a time (22:14), a year, or a hexadecimal identifier.
 fn changes(word: &str) -> bool {
     let word = word.trim_matches(|c: char| matches!(c, '(' | ')' | '.' | '"' | '\''));
     let digits = word.bytes().filter(u8::is_ascii_digit).count();
@@ -137,7 +136,7 @@ mod tests {
             let expected = (vec!["You are an agent.".to_owned()], vec![stamp.to_owned()]);
             assert_eq!(taken(&[stamp, "You are an agent."]), expected);
             assert_eq!(taken(&[&format!("{stamp}\n\nYou are an agent.")]), expected);
-            // Within a text it stays where it is.
+            // A stamp inside a text stays in place.
             let within = format!("You are an agent.\n{stamp}\nBe brief.");
             assert_eq!(taken(&[&within]), (vec![within.clone()], vec![]));
         }

@@ -1,4 +1,4 @@
-//! An answer as the events of a response; the last event has the whole response.
+//! An answer as the events of a response. The last event contains the whole response.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use crate::logprobs;
 use crate::shape::{Frame, called};
 use autoplace::chat::ReplyPart;
 
-/// The item that is being written.
+/// The current item.
 #[derive(Debug)]
 struct Open {
     kind: Kind,
@@ -30,7 +30,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The type of the item's one part, and the beginning of the names of its events.
+    /// The type of the item's only part, and the prefix of its events' names.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Thought => ("reasoning_text", "response.reasoning_text"),
@@ -46,10 +46,10 @@ pub(crate) struct ResponseEvents {
     asked: Asked,
     store: Arc<Store>,
     open: Option<Open>,
-    /// Items that are whole.
+    /// Finished items.
     output: Vec<Value>,
     calls: usize,
-    /// White space that would begin a text: alone it is no text.
+    /// White space at the beginning of a text. A text of white space alone is left out.
     held: String,
     sequence: usize,
     has_ended: bool,
@@ -70,7 +70,7 @@ impl ResponseEvents {
         }
     }
 
-    /// The events in front of the first step.
+    /// The events before the first step.
     pub(crate) fn begin(&mut self) -> Vec<Value> {
         ["response.created", "response.in_progress"]
             .map(|kind| {
@@ -103,7 +103,7 @@ impl ResponseEvents {
                     self.held.clear();
                     let (call_id, arguments) = called(call, &self.frame.name_of(0), self.calls);
                     self.calls += 1;
-                    // Arguments that a limit has cut are no object.
+                    // Arguments that a limit cut short are not an object.
                     let status = if call.arguments.is_object() { "completed" } else { "incomplete" };
                     self.call(&call_id, &call.name, &arguments, status, &mut events);
                 }
@@ -124,7 +124,7 @@ impl ResponseEvents {
         events
     }
 
-    /// The event of an answer that has failed.
+    /// The event of a failed answer.
     pub(crate) fn error(&self, error: &ApiError) -> Value {
         let mut response = self.response("failed", &Value::Null);
         let code = if error.status < 500 { "invalid_prompt" } else { "server_error" };
@@ -132,7 +132,7 @@ impl ResponseEvents {
         json!({"type": "response.failed", "sequence_number": self.sequence, "response": response})
     }
 
-    /// Adds to the text or the thought that is open, or opens one.
+    /// Adds to the current text or thought, or begins one.
     fn piece(&mut self, kind: Kind, text: &str, logprobs: Vec<Value>, events: &mut Vec<Value>) {
         let (part, name) = kind.names();
         if self.open.as_ref().is_none_or(|open| open.kind != kind) {
@@ -159,7 +159,7 @@ impl ResponseEvents {
         events.push(self.part_event(&format!("{name}.delta"), &id, fields));
     }
 
-    /// Ends the text or the thought that is open.
+    /// Ends the current text or thought.
     fn close(&mut self, status: &str, events: &mut Vec<Value>) {
         let Some(open) = self.open.take() else { return };
         let (part, name) = open.kind.names();
@@ -262,7 +262,7 @@ impl ResponseEvents {
         format!("{kind}_{response}_{}", self.output.len())
     }
 
-    /// An event of the open item's one part.
+    /// An event of the current item's only part.
     fn part_event(&mut self, kind: &str, id: &str, mut fields: Value) -> Value {
         (fields["item_id"], fields["output_index"], fields["content_index"]) =
             (id.into(), self.output.len().into(), 0.into());

@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::reading::{self, List};
 use crate::translation::{ChatCall, ChatMessage, ChatWriter};
 
-/// Items of an input, and parts of an item, at most.
+/// Maximum items of an input, and maximum parts of an item.
 pub(super) const MOST_ITEMS: usize = 8192;
 const MOST_PARTS: usize = 1024;
 
@@ -52,7 +52,7 @@ struct Part<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// The id of the item that this one stands for.
+    /// The id of the item that this one refers to.
     pub(super) fn reference(&self) -> Option<&str> {
         let is_reference = match self.r#type.as_deref() {
             Some(kind) => kind == "item_reference",
@@ -61,7 +61,7 @@ impl<'a> Item<'a> {
         self.id.as_deref().filter(|_| is_reference)
     }
 
-    /// Adds it to the chat.
+    /// Adds the item to the chat.
     pub(super) fn write(self, writer: &mut ChatWriter<'a>, place: &str) -> Result<(), ApiError> {
         let message = match self.r#type.as_deref() {
             None | Some("message") => self.into_message(place)?,
@@ -107,7 +107,7 @@ impl<'a> Item<'a> {
         Ok(ChatMessage::new(role, content(given, &format!("{place}.content"))?))
     }
 
-    /// A thought: its text, else what the client has kept of it, else its summary.
+    /// A thought: its text, or else the text that the client stored, or else its summary.
     fn into_thought(self, place: &str) -> Result<Option<Cow<'a, str>>, ApiError> {
         let said = |given: Option<&'a RawValue>, name: &str| match given {
             Some(given) => content(given, &format!("{place}.{name}")),
@@ -119,7 +119,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// A text, or a list of parts that are texts.
+/// A text, or a list of text parts.
 fn content<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
     if reading::is_text(given) {
         return reading::value::<Text<'a>>(given, place).map(|Text(text)| text);

@@ -1,4 +1,4 @@
-//! Responses that are kept for later requests: the newest, up to a number and a size.
+//! Stored responses for later requests: the newest, limited by number and size.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
@@ -6,15 +6,15 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Responses that are kept at most, and bytes of all of them with their requests.
+/// Maximum number of stored responses, and maximum bytes of them and their requests.
 const MOST_RESPONSES: usize = 1024;
 const LARGEST_STORE: usize = 32 << 20;
 
-/// A response with what the next request needs of it.
+/// A stored response with the data for the next request.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub(super) id: String,
-    /// The response that it followed.
+    /// The response that it continued.
     pub(super) previous: Option<String>,
     /// `input` of its request: JSON.
     pub(super) input: Arc<str>,
@@ -31,7 +31,7 @@ impl Stored {
     }
 }
 
-/// The responses of a server. Whoever knows an id may read the response, so ids cannot be guessed.
+/// The responses of a server. A response is readable by everybody who knows its id, so ids must not be guessable.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     kept: Mutex<Kept>,
@@ -46,15 +46,14 @@ struct Kept {
 }
 
 impl Store {
-    /// An id that was not used before: 128 bits of a keyed hash.
+    /// A new id: 128 bits of a keyed hash.
     pub(crate) fn new_id(&self) -> String {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let [high, low] = self.secrets.each_ref().map(|secret| secret.hash_one(number));
         format!("resp_{high:016x}{low:016x}")
     }
 
-    /// Keeps a response, in the place of the oldest where there is no room. A response that is larger than the whole
-    /// store is not kept.
+    /// Stores a response, and drops the oldest ones to make room. A response larger than the whole store is not stored.
     pub(super) fn keep(&self, stored: Stored) {
         let bytes = stored.bytes();
         if bytes > LARGEST_STORE {
@@ -69,8 +68,8 @@ impl Store {
         }
     }
 
-    /// Inputs and outputs that lead to a response, the oldest first: lists of items, texts, or single items. `None`
-    /// where one of the responses is not kept.
+    /// The inputs and outputs that led to a response, the oldest first: lists of items, texts, or single items. `None`
+    /// if one of the responses is not stored.
     pub(super) fn conversation(&self, id: &str) -> Option<Vec<Arc<str>>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts = Vec::new();
@@ -79,14 +78,14 @@ impl Store {
             let stored = kept.responses.iter().find(|stored| stored.id == id)?;
             parts.extend(stored.items.iter().rev().map(|(_, item)| Arc::clone(item)));
             parts.push(Arc::clone(&stored.input));
-            // A response follows an older one, so that this comes to an end.
+            // A response follows an older one, so the loop ends.
             next = stored.previous.as_deref();
         }
         parts.reverse();
         Some(parts)
     }
 
-    /// An item of some output.
+    /// An item of any stored output.
     pub(super) fn item(&self, id: &str) -> Option<Arc<str>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let items = kept.responses.iter().rev().flat_map(|stored| &stored.items);
@@ -99,7 +98,7 @@ impl Store {
         kept.responses.iter().find(|stored| stored.id == id).map(|stored| Arc::clone(&stored.response))
     }
 
-    /// Forgets a response. Returns whether it was kept.
+    /// Deletes a response. Returns whether it was stored.
     pub(crate) fn delete(&self, id: &str) -> bool {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.responses.iter().position(|stored| stored.id == id);

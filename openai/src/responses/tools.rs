@@ -1,4 +1,4 @@
-//! Tools of a request, and which of them may or must be called.
+//! Tools of a request, and the permitted or required calls.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::reading::{self, Body, List};
 use crate::translation::{ChatFunction, ChatWriter};
 
-/// Tools of a request at most.
+/// Maximum tools of a request.
 const MOST_TOOLS: usize = 4096;
 
 #[derive(Debug, Deserialize)]
@@ -26,7 +26,7 @@ struct ToolBody<'a> {
     strict: Option<bool>,
 }
 
-/// `tool_choice` that is an object.
+/// `tool_choice` as an object.
 #[derive(Debug, Deserialize)]
 struct ChoiceBody {
     r#type: String,
@@ -42,11 +42,11 @@ struct AllowedTool {
     name: Option<String>,
 }
 
-/// What the request says of calls.
+/// The request's choice of tools.
 enum Choice {
     Mode(String),
     Function(String),
-    /// Some of the tools, with a mode.
+    /// Some of the tools, and a mode.
     Allowed(Vec<String>, String),
 }
 

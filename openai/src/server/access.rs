@@ -1,4 +1,4 @@
-//! Who may use the server: those who have its key, call it by a name that it has, and are no page of another site.
+//! Access to the server: clients need its key, must use one of its names, and must not be another site's page.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use tower_http::cors::{AllowHeaders, CorsLayer};
 
 use super::http::{failed, header, shape_errors};
 
-/// What a client has to have.
+/// The requirements for clients.
 #[derive(Debug, Default)]
 pub(super) struct Access {
     pub(super) key: Option<Key>,
@@ -21,7 +21,7 @@ pub(super) struct Access {
     pub(super) origins: Vec<HeaderValue>,
 }
 
-/// It is printed nowhere.
+/// A key, which is never printed.
 pub(super) struct Key(pub(super) String);
 
 impl std::fmt::Debug for Key {
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Access {
-    /// The routes for those who may use them. `/health` needs no key.
+    /// Guards the routes. `/health` needs no key.
     pub(super) fn guard(self, mut routes: Router) -> Router {
         let Self { key, hosts, origins } = self;
         if let Some(Key(key)) = key {
@@ -41,8 +41,8 @@ impl Access {
             }));
         }
         if !origins.is_empty() {
-            // For the allowed ones: what lets a browser send a key and read an answer.
-            // OpenAI's own client for browsers sends headers of its own.
+            // Lets browsers send a key and read an answer for the permitted sites.
+            // OpenAI's own client for browsers sends additional headers.
             let cors = CorsLayer::new().allow_headers(AllowHeaders::mirror_request());
             let cors = cors.allow_methods([Method::GET, Method::POST, Method::DELETE]);
             routes = routes.layer(cors.allow_origin(origins.clone()));
@@ -69,15 +69,16 @@ fn unauthorized() -> Response {
     ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response()
 }
 
-/// Takes as long for any wrong key of the right length.
+/// Compares in constant time for all wrong keys of the right length.
 fn shows(request: &Request, key: &str) -> bool {
     let bearer = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Bearer ");
     let shown = [bearer, Some(header(request.headers(), "x-api-key"))];
     shown.into_iter().flatten().any(|shown| shown.as_bytes().ct_eq(key.as_bytes()).into())
 }
 
-/// A page in a browser must not talk to this server unasked: neither one of another site, nor one that has its own name
-/// lead here (DNS rebinding). A browser names both; other clients, which may leave them out, can say what they like.
+/// The reason to refuse a browser's request. A page must not use this server unasked: neither another site's page, nor
+/// a page whose own name resolves to this server (DNS rebinding). A browser sends both headers. Other clients may leave
+/// them out or send anything.
 fn refusal(request: &Request, hosts: &[String], origins: &[HeaderValue]) -> Option<String> {
     let origin = request.headers().get(ORIGIN);
     if let Some(origin) = origin.filter(|it| !origins.contains(it)) {

@@ -1,5 +1,4 @@
-//! What a server of OpenAI's API takes around its answers: bodies that are JSON and not too large, errors in the API's
-//! own shape, and events.
+//! The HTTP parts of a server: JSON bodies of limited size, errors in the API's form, and events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,14 +19,14 @@ use tokio::time::timeout;
 use super::connections::Connection;
 use crate::{ApiError, Completion};
 
-/// Bytes of a request at most: some millions of tokens.
+/// Maximum bytes of a request: some millions of tokens.
 const LARGEST_BODY: usize = 16 << 20;
-/// Bytes of all requests that have come so far and are not answered.
+/// Maximum bytes of all unanswered requests.
 static BODIES: Semaphore = Semaphore::const_new(64 << 20);
-/// Requests that are taken apart at once, each of which takes several times its size meanwhile.
+/// Maximum number of requests parsed at once. Parsing takes several times a request's size.
 static READERS: Semaphore = Semaphore::const_new(4);
 
-/// What is answered instead.
+/// An error as a response.
 pub(super) struct Failed(ApiError);
 
 impl From<ApiError> for Failed {
@@ -54,7 +53,7 @@ pub(super) fn failed(status: StatusCode, message: impl Into<String>) -> Failed {
     ApiError::new(status.as_u16(), message).into()
 }
 
-/// Gives errors of Anthropic's paths Anthropic's shape, whichever part of the server they come from.
+/// Writes errors of Anthropic's paths in Anthropic's form, wherever in the server they arise.
 pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
     let is_anthropic = request.uri().path().starts_with("/v1/messages");
     let mut response = next.run(request).await;
@@ -70,20 +69,21 @@ pub(super) async fn shape_errors(request: Request, next: Next) -> Response {
     shaped
 }
 
-/// The body of a request that says that it is JSON: what a page in a browser cannot send to another site unasked.
+/// The body of a request that is declared as JSON. A page in a browser cannot send such a request to another site
+/// unasked.
 pub(super) struct Body {
     bytes: Vec<u8>,
     pub(super) under_way: UnderWay,
 }
 
-/// What a request holds until it is answered.
+/// The resources that a request holds until it is answered.
 pub(super) struct UnderWay {
     connection: Arc<Connection>,
     _room: SemaphorePermit<'static>,
 }
 
 impl UnderWay {
-    /// From now on its connection is not closed for others.
+    /// From now on the connection is not closed to make room for others.
     pub(super) fn is_answered(&self) {
         self.connection.is_answered.store(true, Ordering::Relaxed);
     }
@@ -110,7 +110,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     }
 }
 
-/// A body as it comes, and the room that it takes: what is only promised takes none.
+/// Collects a body and reserves memory for it as it arrives, not for its announced length.
 async fn collect(body: axum::body::Body) -> Result<(Vec<u8>, SemaphorePermit<'static>), Failed> {
     let full = || {
         let message = "other requests take all the room for their bodies: ask again later";
@@ -136,10 +136,11 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     value.unwrap_or_default()
 }
 
-/// Characters of a header that says what was not enforced.
+/// Maximum characters of a header that lists unenforced keywords.
 const LONGEST_LIST: usize = 2000;
 
-/// A list as a header, with semicolons between; other characters than a header has become `?`. `None` for an empty one.
+/// A list as a header, separated by semicolons. Characters that a header cannot contain become `?`. `None` for an empty
+/// list.
 pub(super) fn list_header(list: &[String]) -> Option<HeaderValue> {
     if list.is_empty() {
         return None;
@@ -149,7 +150,7 @@ pub(super) fn list_header(list: &[String]) -> Option<HeaderValue> {
     HeaderValue::from_str(&shown.collect::<String>()).ok()
 }
 
-/// Does what takes its time on a thread for such things.
+/// Runs blocking work on a thread for such work.
 ///
 /// # Errors
 ///
@@ -163,11 +164,11 @@ pub(super) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Takes a body apart.
+/// Parses a body.
 ///
 /// # Errors
 ///
-/// As [`blocking`].
+/// Those of [`blocking`].
 pub(super) async fn read<T: Send + 'static>(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
@@ -175,14 +176,14 @@ pub(super) async fn read<T: Send + 'static>(
     let Body { bytes, under_way } = body;
     let reader = READERS.acquire().await;
     let read = blocking(move || {
-        // Also where nobody waits for it any more.
+        // Held even if the client no longer waits.
         let _reader = reader;
         read(&bytes)
     });
     Ok((read.await?, under_way))
 }
 
-/// The chunks of an answer as server-sent events, with a comment now and then while a prompt is long.
+/// The chunks of an answer as server-sent events, with a comment from time to time during a long prompt.
 pub(super) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let has_names = completion.has_named_events();
     let done = (!has_names).then(|| Event::default().data("[DONE]"));

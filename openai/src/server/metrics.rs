@@ -1,4 +1,4 @@
-//! `/metrics` for Prometheus: the engine's counts, by llama-server's names where they mean the same.
+//! `/metrics` for Prometheus: the engine's counts, under llama-server's names if the meaning is the same.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -10,10 +10,10 @@ use prometheus_client::registry::Registry;
 
 use crate::Api;
 
-/// The type of the text: OpenMetrics, which Prometheus reads.
+/// The content type: OpenMetrics, which Prometheus reads.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The metrics as they are now. The names of counters end with `_total` in the text.
+/// The current metrics. The names of counters end with `_total` in the text.
 pub(super) fn text(api: &Api) -> Result<String, fmt::Error> {
     let engine = api.engine.metrics();
     let took = api.totals.took();

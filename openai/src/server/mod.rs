@@ -1,6 +1,6 @@
 //! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`;
-//! Anthropic's `/v1/messages`; `/v1/rerank`; llama-server's `/tokenize`, `/props`, `/metrics` and their like; and
-//! `/health`. docs/openai.md, docs/responses.md and docs/messages.md have all of them.
+//! Anthropic's `/v1/messages`; `/v1/rerank`; llama-server's `/tokenize`, `/props`, `/metrics` and others; and
+//! `/health`. docs/openai.md, docs/responses.md and docs/messages.md describe all of them.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -38,18 +38,18 @@ use self::access::{Access, Key};
 use self::http::{Body, Failed, failed};
 use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
-/// Connections beyond those that are being answered or wait for it: clients that are about to ask, and `/health`.
-/// Beside eight answers at once and 64 that wait, all fit a limit of 256 open files.
+/// Connections in addition to running and queued requests: clients that are about to send one, and `/health`. With
+/// eight simultaneous and 64 queued answers, all fit in a limit of 256 open files.
 const MORE_CONNECTIONS: usize = 64;
 
-/// A model for embeddings, and what it is called.
+/// A model for embeddings, and its name.
 type Embedding = (String, Arc<Mutex<Embedder>>);
 
-/// A server of OpenAI's API: what `autoplace serve` runs. It writes a line of JSON to stderr for each request.
+/// A server of OpenAI's API, as run by `autoplace serve`. It writes a line of JSON to stderr for each request.
 ///
-/// It answers to `localhost`, to addresses and to [other names](Self::allow_host) that it is given, takes no body that
-/// is not declared as JSON, and refuses what a page of another site sends: no page in a browser uses it unasked.
-/// Bodies, heads and connections are limited; docs/openai.md has the numbers. It speaks HTTP without TLS.
+/// It answers to `localhost`, to addresses and to [additional names](Self::allow_host), accepts only bodies declared as
+/// JSON, and refuses requests from other sites' pages, so no page in a browser can use it unasked. Bodies, heads and
+/// connections are limited; docs/openai.md has the numbers. It uses HTTP without TLS.
 #[derive(Debug)]
 #[must_use]
 pub struct Server {
@@ -61,29 +61,29 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that everybody may use who reaches it, and gives clients 30 seconds.
+    /// A server without a key, with a timeout of 30 seconds for clients.
     pub fn new(api: Api) -> Self {
         Self { api, embedding: None, reranking: None, access: Access::default(), timeout: Duration::from_secs(30) }
     }
 
-    /// Answers `/v1/embeddings` by this model under this name.
+    /// Adds this model under this name for `/v1/embeddings`.
     pub fn embedder(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
         self.embedding = Some((name.into(), Arc::new(Mutex::new(embedder))));
         self
     }
 
-    /// Answers `/v1/rerank` by this model under this name. It was loaded with
+    /// Adds this model under this name for `/v1/rerank`. It must be loaded with
     /// [`Pooling::Rank`](autoplace::memory::Pooling::Rank).
     pub fn reranker(mut self, name: impl Into<String>, embedder: Embedder) -> Self {
         self.reranking = Some((name.into(), Arc::new(Mutex::new(embedder))));
         self
     }
 
-    /// Wants this key of every request but `/health` (`Authorization: Bearer KEY`, or `x-api-key: KEY`).
+    /// Requires this key in every request except `/health` (`Authorization: Bearer KEY`, or `x-api-key: KEY`).
     ///
     /// # Errors
     ///
-    /// Where no header can have it.
+    /// If a header cannot contain the key.
     pub fn key(mut self, key: impl Into<String>) -> io::Result<Self> {
         let key = key.into();
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -94,25 +94,25 @@ impl Server {
         Ok(self)
     }
 
-    /// Answers to this name too.
+    /// Adds a name that the server answers to.
     pub fn allow_host(mut self, name: impl Into<String>) -> Self {
         self.access.hosts.push(name.into());
         self
     }
 
-    /// Lets pages of this site use it, such as `https://chat.example`.
+    /// Permits pages of this site, such as `https://chat.example`.
     pub fn allow_origin(mut self, origin: HeaderValue) -> Self {
         self.access.origins.push(origin);
         self
     }
 
-    /// What a client has to send the head of a request, and then its body; and answers to end after the stop.
+    /// Sets the time for a client to send a request's head, then its body, and for answers to end after the stop.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Takes requests until `stop`, then lets answers finish.
+    /// Accepts requests until `stop`, then lets answers finish.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
         let Self { api, embedding, reranking, access, timeout } = self;
         let most = api.engine.capacity() + MORE_CONNECTIONS;
@@ -225,7 +225,7 @@ async fn answer(
     Ok(response)
 }
 
-/// Answers what is computed while it is read.
+/// Answers a request whose result is computed while it is parsed.
 async fn reply(
     body: Body,
     read: impl FnOnce(&[u8]) -> Result<Value, ApiError> + Send + 'static,
@@ -235,7 +235,7 @@ async fn reply(
     Ok(Json(answer))
 }
 
-/// The paths that the server answers, for whoever asks for another.
+/// The server's paths, for the error of an unknown path.
 const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, \
     POST /v1/responses/input_tokens, GET /v1/responses/ID, DELETE /v1/responses/ID, POST /v1/messages, \
     POST /v1/messages/count_tokens, POST /v1/embeddings, POST /v1/rerank, GET /v1/models, \
@@ -247,7 +247,7 @@ async fn rerank(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Fa
     let (name, reranker) = loaded.ok_or_else(none)?;
     let read = move |body: &[u8]| RerankRequest::read(body, &name);
     let (request, under_way) = http::read(body, read).await?;
-    // In the order of their coming; who leaves meanwhile is not computed.
+    // In the order of arrival. A request whose client disconnects meanwhile is not computed.
     let mut reranker = reranker.lock_owned().await;
     under_way.is_answered();
     Ok(Json(http::blocking(move || request.answer(&mut reranker)).await?))
@@ -258,7 +258,7 @@ async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Fai
     let (name, embedder) = loaded.ok_or_else(none)?;
     let read = move |body: &[u8]| EmbeddingRequest::read(body, &name);
     let (request, under_way) = http::read(body, read).await?;
-    // In the order of their coming; who leaves meanwhile is not computed.
+    // In the order of arrival. A request whose client disconnects meanwhile is not computed.
     let mut embedder = embedder.lock_owned().await;
     under_way.is_answered();
     Ok(Json(http::blocking(move || request.answer(&mut embedder)).await?))

@@ -1,4 +1,4 @@
-//! OpenAI's API as data: requests in, answers and errors out, on the demo model.
+//! OpenAI's API as data on the demo model: requests in, answers and errors out.
 
 use std::sync::OnceLock;
 
@@ -65,7 +65,7 @@ fn said(more: &Value) -> Value {
 fn a_stream_says_what_the_whole_answer_says() {
     for n in [1, 3] {
         let asked = said(&json!({"n": n, "cache_prompt": false}));
-        // The texts of one request and of the other run beside as many.
+        // Both requests run the same number of texts at once.
         let whole = chat(&asked).unwrap().wait().unwrap();
         let streamed = with(asked, &json!({"stream": true, "stream_options": {"include_usage": true}}));
         let stream = chat(&streamed).unwrap();
@@ -96,7 +96,7 @@ fn a_stream_says_what_the_whole_answer_says() {
 fn an_answer_is_what_the_library_generates() {
     let (model, engine, api) = shared();
     let asked = json!({"prompt": "And it came", "max_tokens": 16, "temperature": 0, "cache_prompt": false});
-    // What asks for nothing is not refused.
+    // Values without effect are not refused.
     let asked = with(asked, &json!({"suffix": "", "echo": false, "best_of": 1, "audio": null}));
     let answer = complete(&asked).unwrap().wait().unwrap();
     let generate = model.generate("And it came").temp(0.0);
@@ -236,7 +236,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
         let call = |arguments| json!({"function": {"name": "f", "arguments": arguments}});
         json!([{"role": "assistant", "tool_calls": arguments.iter().map(call).collect::<Value>()}])
     };
-    // Half of the values that may become trees, and the others in a text.
+    // Half of the permitted tree values; the other half is inside a text.
     let half = json!(vec![0; 1 << 15]);
     for (messages, param) in [
         (Value::Null, "messages"),
@@ -273,7 +273,7 @@ fn what_cannot_be_is_refused_before_anything_is_computed() {
     refused(text(json!({"echo": true})), "echo");
     assert_eq!(text(json!({"prompt": [-1]})).unwrap_err().status, 400);
     assert_eq!(text(json!({"model": "other"})).unwrap_err().status, 404);
-    // More than the engine takes at once, even if nothing else ran.
+    // More texts than the engine takes at once, even when idle.
     refused(text(json!({"n": 100})), "n");
     refused(text(json!({"prompt": vec!["a"; 100]})), "prompt");
     assert_eq!(engine.metrics().prompt_tokens, 0);
@@ -301,7 +301,7 @@ fn what_a_template_refuses_is_the_request_s_fault_and_one_that_is_none_the_model
     let error = refused(Api::new(model, engine, NAME).template(template));
     assert_eq!((error.status, error.param.as_deref()), (400, Some("messages")));
     assert!(error.message.contains("no alien"), "{error}");
-    // The demo ships none.
+    // The demo model ships no template.
     let error = refused(Api::new(model, engine, NAME));
     assert_eq!((error.status, error.code), (400, Some("no_chat_template")));
 
@@ -323,10 +323,10 @@ fn a_dropped_answer_is_cancelled_and_an_ended_engine_says_so() {
     let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     drop(chunks);
-    // The sequence is free: the next one gets it, though there is only one.
+    // The only sequence is free again, so the next request gets it.
     let short = json!({"prompt": "a", "max_tokens": 1}).to_string();
     api.complete(short.as_bytes()).unwrap().wait().unwrap();
-    // What fails on the way is the last of a stream.
+    // A later failure is the last item of a stream.
     let mut chunks = api.complete(body.as_bytes()).unwrap().chunks();
     chunks.next().unwrap().unwrap();
     engine.close(autoplace::generate::Shutdown::Cancel);
@@ -353,7 +353,7 @@ fn vectors_come_as_numbers_and_packed() {
     }
     assert_eq!(plain["usage"]["prompt_tokens"], plain["usage"]["total_tokens"]);
     let width = plain["data"][0]["embedding"].as_array().unwrap().len();
-    // llama-server's kinds of scaling: the largest element is 32760, or nothing is scaled.
+    // llama-server's kinds of scaling: a largest element of 32760, or no scaling.
     let mut largest = |kind: i64| {
         let scaled = answer(json!({"input": "tide", "embd_normalize": kind})).unwrap();
         let values = scaled["data"][0]["embedding"].as_array().unwrap();
@@ -365,7 +365,7 @@ fn vectors_come_as_numbers_and_packed() {
     assert!(answer(json!({"input": "a", "dimensions": width})).is_ok());
     let error = answer(json!({"input": "a", "dimensions": 7})).unwrap_err();
     assert_eq!(error.param.as_deref(), Some("dimensions"));
-    // A text that is too long is cut where that is asked for, and the refusal says how.
+    // A text that is too long is cut on request, and the refusal says how.
     let long = "tide ".repeat(5000);
     let error = answer(json!({"input": ["a", long]})).unwrap_err();
     assert_eq!((error.param.as_deref(), error.code), (Some("input[1]"), Some("context_length_exceeded")));
@@ -408,7 +408,7 @@ pub(crate) fn one_of(words: &'static str) -> impl Strategy<Value = &'static str>
     prop::sample::select(words.split_whitespace().collect::<Vec<_>>())
 }
 
-/// Any JSON, not too large.
+/// Any JSON value of limited size.
 pub(crate) fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -445,7 +445,7 @@ proptest! {
         for (name, value) in fields {
             body[name] = value;
         }
-        // A length that the other draw has made large is not waited for.
+        // A draw may request a long text, so its end is not awaited.
         let outcome = if is_chat { chat(&body) } else { complete(&body) };
         match outcome {
             Ok(completion) => drop(completion),

@@ -1,4 +1,4 @@
-//! OpenAI's API: as data, and to a model behind an endpoint.
+//! OpenAI's API: as data, and through an endpoint.
 
 #[path = "../../../autoplace/tests/support/embedding_models/mod.rs"]
 mod embedding_models;

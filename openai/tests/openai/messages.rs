@@ -65,7 +65,7 @@ fn streamed(server: &Server, more: &Value) -> Vec<(String, Value)> {
     events
 }
 
-/// What a client makes of the events.
+/// Assembles a message from the events, like a client.
 fn together(events: &[(String, Value)]) -> Value {
     let mut message = Value::Null;
     let mut arguments = String::new();
@@ -134,7 +134,7 @@ fn a_stream_of_events_says_what_the_whole_message_says() {
         more["cache_prompt"] = false.into();
         let mut whole = message(&server, &more);
         let mut streamed = together(&streamed(&server, &more));
-        // Ids of messages, and of calls that are made of them, are new ones.
+        // Messages and calls get new ids each time.
         for message in [&mut whole, &mut streamed] {
             assert!(message["id"].take().as_str().unwrap().starts_with("msg"));
             for block in message["content"].as_array_mut().unwrap().iter_mut().filter(|it| it["type"] == "tool_use") {
@@ -178,7 +178,7 @@ fn thoughts_are_blocks_that_are_counted_and_come_back_to_the_model() {
             .as_u64()
             .unwrap()
     };
-    // The signature has the thought.
+    // The signature contains the thought.
     assert_eq!(count(hidden), count(block));
     assert!(count(block) > count(&json!({"type": "thinking", "thinking": "", "signature": ""})));
 }
@@ -304,11 +304,11 @@ fn what_is_wrong_is_said_in_anthropics_shape_by_its_place() {
         );
         assert!(said.contains(words), "{said}: {words}");
     }
-    // Errors of the server itself too.
+    // Errors of the server itself have the same form.
     let mut response = ureq::get(server.url(PATH)).config().http_status_as_error(false).build().call().unwrap();
     let answer: Value = response.body_mut().read_json().unwrap();
     assert_eq!((response.status().as_u16(), &answer["type"]), (405, &json!("error")), "{answer}");
-    // A tool that is left out is said.
+    // A header names a tool that was left out.
     let response = ureq::post(server.url(PATH)).send_json(asked(&json!({"tools": [searching]}))).unwrap();
     let left_out = response.headers()["x-autoplace-left-out"].to_str().unwrap();
     assert!(left_out.starts_with("tools[0]: tools of type `web_search_20250305`"), "{left_out}");
@@ -337,7 +337,7 @@ fn each_field_of_the_table_is_done_or_ignored_or_refused_by_its_name() {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         for name in cells[1].split(", ").map(|name| name.trim_matches('`')) {
             seen += 1;
-            // No field takes such a list.
+            // No field accepts such a list.
             let (status, answer) = post(&server, &json!({"max_tokens": 1, name: [{"a": 3}]}));
             let said = answer["error"]["message"].as_str().unwrap_or_default();
             match cells[2].split(':').next().unwrap() {

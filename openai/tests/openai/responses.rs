@@ -50,7 +50,7 @@ fn respond(server: &Server, more: &Value) -> Value {
     response
 }
 
-/// The data of a stream's events, whose names are their types and whose numbers go up by one.
+/// The data of a stream's events. Checks that names equal types and that numbers count up.
 fn streamed(server: &Server, more: &Value) -> Vec<Value> {
     let mut body = asked(more);
     body["stream"] = true.into();
@@ -76,7 +76,7 @@ fn walk() -> Value {
         "properties": {"days": {"type": "integer", "minimum": 3, "maximum": 7}}, "required": ["days"]}})
 }
 
-/// Without ids and times, of which each response has its own.
+/// The response without its own ids and times.
 fn comparable(mut response: Value) -> Value {
     for name in ["id", "created_at", "completed_at"] {
         response[name].take();
@@ -195,7 +195,7 @@ fn items_are_shown_to_the_model_as_it_knows_them() {
     ]));
     assert!(said.contains("system,user,assistant,tool,assistant,tool,user S/A/B/C//D/E"), "{said}");
     assert!(said.contains("/hm/"), "{said}");
-    // What a client has kept of a thought is the thought.
+    // A client's stored thought is read as the thought.
     let kept = shown(json!([{"role": "user", "content": "A"}, thought(json!({"encrypted_content": "aG0="}))]));
     assert!(kept.contains("/hm"), "{kept}");
     let summed =
@@ -318,7 +318,7 @@ fn each_field_of_the_table_is_done_or_ignored_or_refused_by_its_name() {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         for name in cells[1].split(", ").map(|name| name.trim_matches('`')) {
             seen += 1;
-            // No field takes such a list, but for those that are repeated only.
+            // No field accepts such a list, except those that are only repeated.
             let (status, answer) = post(&server, &json!({"max_output_tokens": 1, name: [{"a": 3}]}));
             let param = answer["error"]["param"].as_str().unwrap_or_default();
             match cells[2].split(':').next().unwrap() {

@@ -1,18 +1,18 @@
-//! Requests of other APIs as data: whatever is in them, they are answered or refused.
+//! Requests of other APIs as data: each is answered or refused, whatever its content.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::api::{any_json, api, one_of};
 
-/// Names of fields, and words that they may have, of all surfaces.
+/// Names of fields in all APIs, and words that they may contain.
 const NAMES: &str = "type role content text input output id name call_id arguments tool_use_id signature thinking source \
     data format schema summary function encrypted_content refusal";
 const FIELDS: &str = "messages system tools tool_choice thinking output_config stop_sequences metadata max_tokens stream \
     temperature chat_template_kwargs container model input instructions text reasoning include previous_response_id \
     store top_logprobs";
 
-/// A value in which the names of the APIs occur.
+/// A value with names of the APIs.
 fn any_field() -> impl Strategy<Value = Value> {
     let words = one_of(
         "text user assistant system message tool_use tool_result thinking document function auto any tool \

@@ -1,4 +1,4 @@
-//! What clients of llama-server ask beside answers: tokens, prompts, what the server is, and its metrics.
+//! Requests of llama-server's clients besides answers: tokens, prompts, facts about the server, and its metrics.
 
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
