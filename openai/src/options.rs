@@ -148,7 +148,7 @@ impl Options {
     }
 
     /// Applies all options to the generation of one of the answers.
-    pub(super) fn apply(&self, mut generate: Generate, index: usize) -> Generate {
+    pub(super) fn apply(&self, mut generate: GenerateRequest, index: usize) -> GenerateRequest {
         if let Some(Ok(tokens)) = self.max_completion_tokens.or(self.max_tokens).map(usize::try_from) {
             generate = generate.max_tokens(tokens);
         }
