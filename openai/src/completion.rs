@@ -92,7 +92,8 @@ impl Completion {
     /// The answer of a translated request, which errors and notes name the places of.
     pub(super) fn translated(self, mut writer: Writer, places: Places, left_out: Vec<String>) -> Self {
         let ready = match &mut writer {
-            Writer::Response(events) => events.begin().into(),
+            // A whole response is the last event alone.
+            Writer::Response(events) if self.is_stream => events.begin().into(),
             _ => VecDeque::new(),
         };
         let unenforced = self.unenforced.iter().map(|text| places.restore_beginning(text)).collect();

@@ -256,8 +256,15 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError
     Ok(())
 }
 
+/// Bytes of `metadata` at most: each event of a response that has begun or ended repeats it.
+const LARGEST_METADATA: usize = 64 << 10;
+
 /// The fields that the response repeats.
 fn fields(body: &Body<'_>, is_kept: bool) -> Result<Map<String, Value>, ApiError> {
+    if let Some(metadata) = body.get("metadata").filter(|it| it.get().len() > LARGEST_METADATA) {
+        let message = format!("metadata: {} bytes, and {LARGEST_METADATA} are the most", metadata.get().len());
+        return Err(ApiError::invalid("metadata", message));
+    }
     let mut fields = Map::new();
     for (name, otherwise) in [
         ("instructions", Value::Null),
