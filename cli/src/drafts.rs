@@ -8,18 +8,18 @@ use autoplace::memory::companion::DraftOptions;
 #[command(next_help_heading = "Draft tokens")]
 pub(crate) struct DraftOptionArgs {
     /// Type of the keys of the draft model [default: f16]
-    #[arg(long, value_name = "TYPE", requires = "draft_file")]
+    #[arg(long, value_name = "TYPE")]
     draft_cache_type_k: Option<KvType>,
     /// Type of the values of the draft model [default: f16]
-    #[arg(long, value_name = "TYPE", requires = "draft_file")]
+    #[arg(long, value_name = "TYPE")]
     draft_cache_type_v: Option<KvType>,
     /// Layers of the draft model on a GPU, the output layer counted; 0 is the host [default: auto, all of them, or none
     /// where no GPU has room for all]
-    #[arg(long, value_name = "N|all|auto", value_parser = layers, allow_hyphen_values = true, requires = "draft_file")]
+    #[arg(long, value_name = "N|all|auto", value_parser = layers, allow_hyphen_values = true)]
     draft_ngl: Option<Layers>,
     /// The device of the draft model, as `devices` lists it, or `none` for the host [default: where it costs the model
     /// least]
-    #[arg(long, value_name = "NAME|none", requires = "draft_file")]
+    #[arg(long, value_name = "NAME|none")]
     draft_device: Option<String>,
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use autoplace::ModelBuilder;
 use autoplace::generate::{GenerateRequest, Speculation};
+use autoplace::memory::companion::DraftOptions;
 use clap::value_parser;
 
 use crate::drafts::DraftOptionArgs;
@@ -33,6 +34,14 @@ pub(super) struct DraftArgs {
 }
 
 impl DraftArgs {
+    /// Fails if options of a draft model are stated without one.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        match self.draft_model.is_none() && self.options.options() != DraftOptions::default() {
+            true => Err("options of a draft model need a draft model: --draft-model FILE"),
+            false => Ok(()),
+        }
+    }
+
     pub(super) fn load(&self, mut builder: ModelBuilder) -> ModelBuilder {
         if let Some(file) = &self.draft_model {
             builder = builder.draft(file).draft_options(self.options.options());

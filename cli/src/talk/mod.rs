@@ -100,6 +100,7 @@ fn prompt(said: Option<&str>) -> Result<Option<String>, Box<dyn Error>> {
 
 /// Answers the prompt. Without one, chats with a person, or answers every line of a pipe, after the first message.
 fn talk(args: &TalkArgs, prompt: Option<String>, first: Option<String>) -> Result<ExitCode, Box<dyn Error>> {
+    args.drafts.check()?;
     let stop = Stop::listen()?;
     let request = args.load.request();
     let Some(path) = args.load.source.path(&request, &stop)? else { return Ok(ExitCode::from(130)) };

@@ -61,7 +61,8 @@ fn a_plan_is_drawn_as_a_picture_or_as_a_page_and_into_no_other_file() {
     let user = User::new();
     let [svg, html] = ["plan.svg", "plan.html"].map(|name| user.path(name).display().to_string());
     for drawn in [&svg, &html] {
-        let printed = user.says(&["plan", &model, "--gpu", "RTX 3060=6GiB", "--no-probe", "--picture", drawn]);
+        let printed =
+            user.says(&["plan", &model, "--gpu", "RTX 3060=6GiB", "--ram", "64GiB", "--no-probe", "--picture", drawn]);
         assert!(printed.contains("RTX 3060"), "{printed}");
     }
     let [svg, html] = [svg, html].map(|drawn| std::fs::read_to_string(drawn).unwrap());
