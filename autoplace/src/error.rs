@@ -108,8 +108,8 @@ macro_rules! questions {
                 self.underneath().is_bad_file()
             }
 
-            /// Whether the caller aborted: with an [`AbortHandle`](crate::AbortHandle), or with a progress callback of a
-            /// load or a fetch.
+            /// Whether the caller aborted: with an [`AbortHandle`](crate::AbortHandle), or with a progress callback of
+            /// a load or a fetch.
             #[must_use]
             pub fn is_aborted(&self) -> bool {
                 self.underneath().is_aborted()
@@ -133,9 +133,9 @@ macro_rules! questions {
                 self.underneath().lack()?.2
             }
 
-            /// The changes with which a model would fit that fits nowhere. Each change was planned; the message ends with
-            /// the cheapest. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice on a model that fits in
-            /// part.
+            /// The changes with which a model would fit that fits nowhere. Each change was planned; the message ends
+            /// with the cheapest. [`ModelBuilder::advice`](crate::ModelBuilder::advice) gives advice on a model that
+            /// fits in part.
             #[must_use]
             pub fn advice(&self) -> Option<&Advice> {
                 self.underneath().advice()

@@ -3,8 +3,8 @@
 //! # Where things are
 //!
 //! The names of a first program are at the root: [`Model`], [`Chat`], [`Engine`], [`TokenStream`], [`ReplyPart`],
-//! [`Message`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`. The rest is in
-//! rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts, chats, sessions, sampling),
+//! [`Message`], [`Tool`], [`Plan`], [`KvType`], [`Error`], and `Constraint` with the feature `constraints`. The rest is
+//! in rooms: [`load`] (how a model is loaded, what the load reports), [`generate`] (texts, chats, sessions, sampling),
 //! [`embed`], [`watch`] (the sentinel) and [`worker`] (a model in a process of its own); and, of crates of their own,
 //! [`gguf`], [`profile`], [`machine`], [`memory`], [`plan`] and [`chat`].
 //!
@@ -12,9 +12,9 @@
 //!
 //! Events go to `tracing`; nothing is printed. `autoplace::load` logs a line for each load (`info`) and attempts that
 //! failed (`warn`), `autoplace::generate` chats that outgrow their context, `autoplace::watch` the sentinel's events,
-//! `autoplace::worker` what workers log. llama.cpp's own lines have the targets `llama`, `ggml`, `ggml::cuda` and so on,
-//! its `INFO` at `debug`. Events have fields; there are no spans. The filter `autoplace=info` shows what an application
-//! wants to know.
+//! `autoplace::worker` what workers log. llama.cpp's own lines have the targets `llama`, `ggml`, `ggml::cuda` and so
+//! on, its `INFO` at `debug`. Events have fields; there are no spans. The filter `autoplace=info` shows what an
+//! application wants to know.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

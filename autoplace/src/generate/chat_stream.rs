@@ -98,8 +98,8 @@ impl<C: DerefMut<Target = Chat>> ChatStream<C> {
         }
     }
 
-    /// Runs to the end and returns the whole answer, which is in the history then. [`Reply::finish_reason`] says whether
-    /// a limit has cut it.
+    /// Runs to the end and returns the whole answer, which is in the history then. [`Reply::finish_reason`] says
+    /// whether a limit has cut it.
     ///
     /// # Errors
     ///

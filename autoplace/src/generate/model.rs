@@ -58,7 +58,8 @@ impl Model {
         self.with_vocab(|vocab| prompt.tokenize(vocab))?
     }
 
-    /// The text of these tokens, without the control tokens among them. Bytes that are no whole character become U+FFFD.
+    /// The text of these tokens, without the control tokens among them. Bytes that are no whole character become
+    /// U+FFFD.
     ///
     /// The tokens of a whole text, as [`tokenize`](Self::tokenize) gives them, are that text again: the space that some
     /// vocabularies put before a text is left out.

@@ -119,8 +119,8 @@ impl Prompt {
     }
 }
 
-/// The text of these tokens, without control tokens. Of a whole text, the space that SentencePiece put before it is left
-/// out; a continuation keeps its first space.
+/// The text of these tokens, without control tokens. Of a whole text, the space that SentencePiece put before it is
+/// left out; a continuation keeps its first space.
 pub(super) fn detokenize(vocab: &Vocab, tokens: &[Token]) -> Result<String, Error> {
     let bytes = pieces(vocab, tokens)?;
     let is_whole_text = vocab.added_tokens().bos.is_none_or(|bos| tokens.first() == Some(&bos));

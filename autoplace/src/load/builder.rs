@@ -284,8 +284,8 @@ impl ModelBuilder {
         }
     }
 
-    /// What to change so that more of the model is on GPUs, or so that it fits at all: other types of keys and values, a
-    /// shorter context, programs to close, another quantisation, another card. Each change was planned. An error of
+    /// What to change so that more of the model is on GPUs, or so that it fits at all: other types of keys and values,
+    /// a shorter context, programs to close, another quantisation, another card. Each change was planned. An error of
     /// [`plan`](Self::plan) and [`load`](Self::load) has the same [advice](Error::advice) where nothing fits.
     ///
     /// ```no_run
@@ -295,8 +295,8 @@ impl ModelBuilder {
     ///
     /// # Errors
     ///
-    /// As [`plan`](Self::plan), but for a model that does not fit; [`Error::Worker`] with [`rpc`](Self::rpc), whose plans
-    /// are made in a worker.
+    /// As [`plan`](Self::plan), but for a model that does not fit; [`Error::Worker`] with [`rpc`](Self::rpc), whose
+    /// plans are made in a worker.
     pub fn advice(&self) -> Result<Advice, Error> {
         self.options()?.advice()
     }

@@ -1,4 +1,5 @@
-//! docs/flags.md and docs/if-you-know.md, held against our own methods; the program's tests hold it against llama.cpp's flags.
+//! docs/flags.md and docs/if-you-know.md, held against our own methods; the program's tests hold it against llama.cpp's
+//! flags.
 
 use std::collections::BTreeSet;
 use std::fs;

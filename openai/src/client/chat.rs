@@ -194,8 +194,8 @@ impl<'a> ChatStream<'a> {
         Ok(self.finish()?.0.content)
     }
 
-    /// Runs to the end and returns the whole answer, which is then in the history. [`Reply::finish_reason`] says whether
-    /// a limit has cut it.
+    /// Runs to the end and returns the whole answer, which is then in the history. [`Reply::finish_reason`] says
+    /// whether a limit has cut it.
     ///
     /// # Errors
     ///

@@ -35,8 +35,8 @@ pub struct Shortfall {
 #[allow(missing_docs)] // The fields are named for what the message says of them.
 pub enum Error {
     /// The model does not fit. The devices are those of the requested placement, or else of the candidate that lacks
-    /// the least. `layers` includes the output layer. A load adds [advice](Error::advice), whose cheapest change ends the
-    /// message.
+    /// the least. `layers` includes the output layer. A load adds [advice](Error::advice), whose cheapest change ends
+    /// the message.
     #[error(
         "{model} does not fit with {n_gpu_layers} of {layers} layers on a GPU and a context of {n_ctx}: {}{}",
         list(devices), cheapest(advice.as_deref())
@@ -53,8 +53,8 @@ pub enum Error {
     /// The request states two different context lengths.
     #[error("`context` is {context:?} and `params.n_ctx` is {n_ctx}: which of them is meant?")]
     TwoContexts { context: super::Context, n_ctx: u32 },
-    /// The request wants layers on a GPU, and no GPU is usable. `why` names the backends of the build and the cards that
-    /// were seen.
+    /// The request wants layers on a GPU, and no GPU is usable. `why` names the backends of the build and the cards
+    /// that were seen.
     #[error("{n_gpu_layers} layers on a GPU were asked for, but {why}")]
     NoGpu { n_gpu_layers: u32, why: String },
     /// The planner has no memory model of this architecture or context, and no probe was given.

@@ -16,9 +16,9 @@ use super::{Error, KvCache, Workload};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Context {
-    /// 4096 tokens for each sequence ([`Request::n_seq_max`]), and up to 32,768 for all together if the extra tokens cost
-    /// no layer and take at most half of each device's remaining budget. No sequence has more than the model's training
-    /// context.
+    /// 4096 tokens for each sequence ([`Request::n_seq_max`]), and up to 32,768 for all together if the extra tokens
+    /// cost no layer and take at most half of each device's remaining budget. No sequence has more than the model's
+    /// training context.
     ///
     /// llama.cpp's own default is the training context, or as much of it as fits: for an 8B model with 131,072 tokens
     /// that is a cache of 16 GiB.
@@ -270,7 +270,8 @@ impl Request {
         /// Sets the largest ubatch that the planner may choose, in tokens. The default is 2048;
         /// [`n_ubatch`](Self::n_ubatch) fixes the ubatch instead.
         max_ubatch(tokens: u32) max_ubatch = Some(tokens);
-        /// Sets the smallest ubatch that the planner may choose if fewer tokens make the plan faster or let the model fit.
+        /// Sets the smallest ubatch that the planner may choose if fewer tokens make the plan faster or let the model
+        /// fit.
         min_ubatch(tokens: u32) min_ubatch = Some(tokens);
         /// Sets the prompt and reply whose time is minimised.
         workload(workload: Workload) workload = Some(workload);

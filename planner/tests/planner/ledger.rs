@@ -20,8 +20,8 @@ use row::{Row, rows};
 
 /// The highest median error. The bar is 12 %.
 const MEDIAN_ERROR: f64 = 0.12;
-/// The smallest share of rows within 30 %. The bar is 90 %, which the model does not reach yet: docs/speed-model.md says
-/// where it is wrong.
+/// The smallest share of rows within 30 %. The bar is 90 %, which the model does not reach yet: docs/speed-model.md
+/// says where it is wrong.
 const SHARE_WITHIN_30: f64 = 0.80;
 /// The smallest share of pairs of placements in the right order. The bar is 19 of 20.
 const PAIRS_IN_ORDER: f64 = 0.95;

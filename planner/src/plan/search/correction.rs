@@ -1,5 +1,5 @@
-//! What probes have shown beyond the estimate. Probed footprints flow in; the bytes by which the estimate of another path
-//! is off flow out, with how sure that is.
+//! What probes have shown beyond the estimate. Probed footprints flow in; the bytes by which the estimate of another
+//! path is off flow out, with how sure that is.
 
 use std::collections::BTreeMap;
 

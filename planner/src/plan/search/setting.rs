@@ -42,8 +42,8 @@ pub(super) fn settings(request: &Request, profile: &ModelProfile, params: &Conte
     all
 }
 
-/// The requested ubatch, its doubles up to `most` and its halves down to `least`, each with how often it was doubled and
-/// halved. 0 means a whole batch.
+/// The requested ubatch, its doubles up to `most` and its halves down to `least`, each with how often it was doubled
+/// and halved. 0 means a whole batch.
 fn ubatches(wanted: u32, least: Option<u32>, most: u32) -> Vec<(u32, u32, u32)> {
     let double = |&n: &u32| n.checked_mul(2).filter(|double| (1..=most).contains(double));
     let doubles = std::iter::successors(Some(wanted), double);
