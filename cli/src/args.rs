@@ -492,7 +492,7 @@ fn variable(text: &str) -> Result<(String, Value), String> {
 /// Parses seconds, with or without a fraction.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.ok_or_else(|| "SECONDS is a number such as 2 or 0.5".to_owned())
+    seconds.ok_or_else(|| "a time is a number of seconds, such as 2 or 0.5".to_owned())
 }
 
 /// Parses `4096+512`: a prompt and its reply.

@@ -21,8 +21,7 @@ fn ask(state: &Arc<State>, prompt: String, events: Sender<String>) {
     let state = Arc::clone(state);
     thread::spawn(move || -> Result<()> {
         let model = state.model.lock().unwrap().clone(); // a handle: the lock is free while it generates
-        let generate = model.unwrap().generate(prompt).max_tokens(16);
-        let stream = generate.stream()?;
+        let stream = model.unwrap().generate(prompt).max_tokens(16).stream()?;
         *state.stop.lock().unwrap() = Some(stream.abort_handle());
         for piece in stream {
             events.send(piece?)?;

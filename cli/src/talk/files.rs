@@ -57,7 +57,7 @@ fn read(name: &str, most: u64) -> Result<String, String> {
     let found = fs::metadata(&path).map_err(|error| in_file(Path::new(name), error))?;
     // A pipe or a device may be endless.
     let wrong = match (found.is_file(), found.len() > most) {
-        (false, _) => "is not a text file".to_owned(),
+        (false, _) => "is not a file".to_owned(),
         (true, true) => format!("{} are more than the context holds", Bytes(found.len())),
         (true, false) => match fs::read(&path).map(String::from_utf8) {
             Ok(Ok(text)) if !text.contains('\0') => return Ok(text),
@@ -104,7 +104,7 @@ mod tests {
             ("/nowhere/at/all", 100, "/nowhere/at/all: "),
             (&plain, 6, "7 B are more than the context holds"),
             (&binary, 100, "binary"),
-            (folder, 100, "no file"),
+            (folder, 100, "is not a file"),
         ] {
             let error = with_files(&format!("hi @{name}"), most).unwrap_err();
             assert!(error.contains(word), "{name}: {error}");

@@ -277,7 +277,9 @@ fn the_cheapest_card_that_holds_everything_is_named_and_a_second_one_like_the_fi
         assert!(!crate::plan(profile, &smaller, request).unwrap().full_offload, "{least}");
     }
     // Without a card, advice comes only where the host is slower than people read.
-    let fast = (LLAMA_8B.profile(), Machine::new(Host::new(gib(64)).bandwidth(600_000_000_000)), Request::new());
+    let mut host = Host::new(gib(64)).bandwidth(600_000_000_000);
+    host.usable_cores = Some(32);
+    let fast = (LLAMA_8B.profile(), Machine::new(host), Request::new().n_ctx(4096));
     assert!(cards(&fast).is_empty());
     let dense = cards(&case(["8B", "", "64 known", ""]));
     assert!(dense.len() == 1 && dense[0].starts_with("a card such as "), "{dense:?}");
