@@ -33,7 +33,7 @@ fn rates(row: &Row) -> Rates {
     if row.count("cores") > 0 {
         host.physical_cores = Some(row.count("cores"));
     }
-    if row.text("memory") != "" {
+    if !row.text("memory").is_empty() {
         host.bandwidth = Some(Host::memory(row.text("memory")).unwrap());
     } else if row.number("memory_bytes_per_second") > 0.0 {
         host = host.bandwidth(row.number("memory_bytes_per_second") as u64);
@@ -65,7 +65,7 @@ impl<'r> Placed<'r> {
         let profile = profiles.get(name).unwrap_or_else(|| panic!("no model is called {name}"));
         assert_eq!(profile.full_offload(), row.count("layers"), "{name}");
         let mut params = ContextParams::default();
-        if row.text("type_k") != "" {
+        if !row.text("type_k").is_empty() {
             params.type_k = row.text("type_k").to_lowercase().parse().unwrap();
             params.type_v = row.text("type_v").to_lowercase().parse().unwrap();
         }
@@ -124,7 +124,7 @@ fn calibrated(of_machine: &[&Placed<'_>]) -> Rates {
     /// A marked row may depend on two rates: after so many rounds both fit.
     const ROUNDS: u32 = 30;
     let machine = of_machine[0].row.text("machine");
-    let marked: Vec<_> = of_machine.iter().filter(|it| it.row.text("calibrates") != "").collect();
+    let marked: Vec<_> = of_machine.iter().filter(|it| !it.row.text("calibrates").is_empty()).collect();
     let kinds: BTreeSet<&str> = marked.iter().map(|it| it.row.text("calibrates")).collect();
     assert_eq!(kinds.len(), marked.len(), "{machine}: a rate is calibrated by one row");
     let mut known = rates(of_machine[0].row);
@@ -168,7 +168,7 @@ impl Judged<'_> {
 
     /// Whether the row set a rate, so that its own prediction says nothing.
     fn calibrates(&self) -> bool {
-        self.row.text("calibrates") != ""
+        !self.row.text("calibrates").is_empty()
     }
 
     /// Whether both are placements of one machine and workload that differ by more than a tenth.

@@ -105,7 +105,7 @@ fn fewer_threads_are_reported_at_once_and_their_end_after_calm() {
     assert_eq!(rig.step(&with(2)), []);
     let fewer = Event::FewerThreads { threads: 1, most: 2, before: 33.0, observed: 1065.0 };
     assert_eq!(fewer.to_string(), "1 of 2 threads generate: 1065.0 tokens per second instead of 33.0");
-    assert_eq!(rig.step(&with(1)), [fewer.clone()]);
+    assert_eq!(rig.step(&with(1)), *std::slice::from_ref(&fewer));
     assert_eq!(rig.steps(10, &with(1)), []);
     // Where it is not known, as of a model in a worker, nothing ends.
     assert_eq!(rig.steps(10, &roomy()), []);
@@ -127,8 +127,8 @@ fn patience_and_calm_are_as_long_as_is_asked_for() {
     for (patience, calm, samples) in [(None, None, [3, 6]), (Some(0), Some(1), [1, 2]), (Some(7), Some(12), [8, 13])] {
         let [patience, calm] = [patience, calm].map(|seconds| seconds.map(Duration::from_secs));
         let mut rig = Rig::with(DepthCost::default(), Settings { patience, calm, ..Settings::default() });
-        let mut until_event = |sample| (1..).find(|_| !rig.step(sample).is_empty());
-        assert_eq!([&hot, &cool].map(|sample| until_event(sample)), samples.map(Some), "{patience:?}, {calm:?}");
+        let until_event = |sample| (1..).find(|_| !rig.step(sample).is_empty());
+        assert_eq!([&hot, &cool].map(until_event), samples.map(Some), "{patience:?}, {calm:?}");
     }
 }
 

@@ -31,7 +31,9 @@ impl Row {
 
     /// Whether weights or layers are on the host.
     pub(super) fn uses_host(&self) -> bool {
-        self.count("n_gpu_layers") < self.count("layers") || self.count("n_cpu_moe") > 0 || self.text("elsewhere") != ""
+        self.count("n_gpu_layers") < self.count("layers")
+            || self.count("n_cpu_moe") > 0
+            || !self.text("elsewhere").is_empty()
     }
 
     /// The machine and what it computed, without the placement.
@@ -43,8 +45,8 @@ impl Row {
     pub(super) fn placement(&self) -> String {
         let mut words = vec![format!("ngl {}/{}", self.text("n_gpu_layers"), self.text("layers"))];
         words.extend((self.count("n_cpu_moe") > 0).then(|| format!("ncmoe {}", self.text("n_cpu_moe"))));
-        words.extend((self.text("elsewhere") != "").then(|| "ffn on host".to_owned()));
-        words.extend((self.text("options") != "").then(|| self.text("options").to_owned()));
+        words.extend((!self.text("elsewhere").is_empty()).then(|| "ffn on host".to_owned()));
+        words.extend((!self.text("options").is_empty()).then(|| self.text("options").to_owned()));
         words.join(", ")
     }
 }
@@ -68,5 +70,5 @@ pub(super) fn rows() -> Vec<Row> {
     let mut lines = text.lines();
     let columns = cells(lines.next().unwrap());
     let row = |line| Row(columns.iter().cloned().zip(cells(line)).collect());
-    lines.map(row).filter(|row| row.text("profile") != "").collect()
+    lines.map(row).filter(|row| !row.text("profile").is_empty()).collect()
 }
