@@ -162,7 +162,9 @@ impl Measurement {
     /// The format version that this crate writes.
     pub const VERSION: u64 = 1;
 
-    pub(super) fn new(model: MeasuredModel, machine: Machine, protocol: Protocol) -> Self {
+    pub(super) fn new(model: MeasuredModel, mut machine: Machine, protocol: Protocol) -> Self {
+        // `made_by` names the backends of the build; a machine in a file has none.
+        machine.backends.clear();
         let (version, made_by) = (Self::VERSION, build_name());
         Self { version, made_by, model, machine, protocol, points: Vec::new(), notes: Vec::new() }
     }
