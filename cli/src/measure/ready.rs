@@ -64,7 +64,7 @@ impl ReadyArgs {
 /// A percentage, not negative.
 fn percent(text: &str) -> Result<f64, String> {
     let percent = text.parse().ok().filter(|percent: &f64| *percent >= 0.0);
-    percent.ok_or_else(|| "PERCENT is a number such as 5 or 2.5".to_owned())
+    percent.ok_or_else(|| "a drift is a number of percent, such as 5 or 2.5".to_owned())
 }
 
 /// Prints the judgements. The exit code is 0 if a placement passed, 3 if none did, 130 after Ctrl-C.

@@ -106,10 +106,10 @@ fn what_cannot_be_measured_is_refused_before_anything_is() {
     let json = user.path("other.json");
     fs::write(&json, "{\"version\": 7}").unwrap();
     user.fails(&["measure", json.to_str().unwrap()], 1, &["other.json"]);
-    user.fails(&["measure", json.to_str().unwrap(), "--full"], 1, &["not measured"]);
+    user.fails(&["measure", json.to_str().unwrap(), "--full"], 1, &["only shown again"]);
     user.fails(&["measure", &demo, "--steps", "1"], 2, &["--steps"]);
     user.fails(&["measure", &demo, "--ready", "--format", "markdown"], 1, &["--ready"]);
-    user.fails(&["measure", json.to_str().unwrap(), "--ready"], 1, &["not measured"]);
+    user.fails(&["measure", json.to_str().unwrap(), "--ready"], 1, &["only shown again"]);
     for (wrong, word) in [
         (["--quick", "--at=0"], "--at"),
         (["--quick", "--json"], "--ready"),
