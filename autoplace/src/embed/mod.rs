@@ -47,8 +47,8 @@ pub enum Error {
     #[error("this model is embedding already: drop its other embedder first")]
     Busy,
     /// A text is longer than one computation, or than the model's learned positions
-    /// ([`Embedder::longest_text`](Embedder::longest_text)). The length includes the tokens that the model adds, and
-    /// with a document those of the query. Texts are numbered from 0.
+    /// ([`Embedder::longest_text`](Embedder::longest_text)). The length includes the tokens that the model adds. The
+    /// length of a document includes the tokens of the query. Texts are numbered from 0.
     #[error(
         "text {index} has {tokens} tokens, and at most {limit} can be embedded: load with a longer context, shorten the text, or set `truncate`"
     )]

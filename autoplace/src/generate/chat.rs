@@ -220,7 +220,7 @@ impl Chat {
     /// use autoplace::ReplyPart;
     /// use futures_core::Stream;
     ///
-    /// /// What an HTTP handler returns as server-sent events.
+    /// /// The events of a response: an HTTP handler sends each part as a server-sent event.
     /// fn answer(engine: &Engine, question: String) -> Result<impl Stream<Item = Result<ReplyPart, Error>> + use<>, Error> {
     ///     engine.chat()?.say_async(question)
     /// }
@@ -230,7 +230,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say), and [`Error::Thread`]. The chat is dropped then; a clone of it is not.
+    /// As [`say`](Self::say), and [`Error::Thread`]. On an error the chat is dropped; keep a clone to go on
+    /// with it.
     #[cfg(feature = "async")]
     pub fn say_async(self, content: impl Into<String>) -> Result<super::AsyncStream<ChatStream<Box<Self>>>, Error> {
         ChatStream::say(Box::new(self), content)?.into_async()

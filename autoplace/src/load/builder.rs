@@ -114,7 +114,7 @@ impl ModelBuilder {
         /// host where that is faster. Default: as [`offload_kqv`](Self::offload_kqv) says.
         kv_place(place: plan::KvPlace) options.request.kv_place = place;
         /// Sets the minimum number of tokens per computation, for plans where fewer than 512 (or
-        /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: no fewer.
+        /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: 512, or `n_ubatch`.
         min_ubatch(tokens: u32) options.request.min_ubatch = Some(tokens);
         /// Sets whether attention is fused. Default: fused if every device with a layer supports it.
         #[doc(alias = "flash_attention")]

@@ -178,7 +178,7 @@ fn a_server_is_asked_with_its_own_key_and_one_that_sleeps_is_not_woken() {
     }
     assert!(!server.was_asked("/slots"));
 
-    // A router for several models places none itself.
+    // A router for several models has no placement of its own.
     let router = Recorded::new(json!({"/props": {
         "role": "router", "model_path": "none", "default_generation_settings": {"n_ctx": 0}}}));
     let process = Process::new("llama-server", &["--port", &router.port], &[]);

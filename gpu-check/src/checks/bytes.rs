@@ -230,7 +230,7 @@ fn row(model: &Written, shape: &Shape, unopened: &[Free], outcome: &Outcome) -> 
                         stages: Vec::new(),
                     })
                     .collect();
-                // Only if both lists have the same cards.
+                // The readings can be compared only if both lists have the same cards.
                 if unopened.len() == opened.len() {
                     read(&mut row, UNOPENED, 0, unopened);
                 }

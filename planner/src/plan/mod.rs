@@ -121,8 +121,8 @@ pub enum Confidence {
     Probed,
     /// Weights and cache are exact. A formula gives the compute buffers, and its largest error stays free.
     Estimated,
-    /// As `Estimated`, for an architecture that the formula was not fitted on. The plan keeps the estimate of the
-    /// compute buffers free once more.
+    /// As `Estimated`, for an architecture that the formula was not fitted on. The plan reserves twice the estimated
+    /// bytes of the compute buffers.
     Modelled,
 }
 

@@ -1,4 +1,4 @@
-//! The meaning of headers, and the rejected ones.
+//! Profiles of headers, and headers that are refused.
 
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 

@@ -18,7 +18,7 @@ const ALTERNATIVE: usize = 1024;
 /// Maximum length of a chain of terminals that name each other.
 const MAX_DEPTH: usize = 100;
 
-/// Refuses what weighs too much.
+/// Fails if the compiled grammar would weigh too many bytes.
 pub(super) fn check_weight(weight: usize) -> Result<(), String> {
     if weight > MAX_BYTES {
         let (kib, parts) = (MAX_BYTES >> 10, MAX_BYTES / REPETITION);

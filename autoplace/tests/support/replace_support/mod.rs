@@ -31,7 +31,7 @@ pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
     builder(path, &exactly).plan().unwrap()
 }
 
-/// Loads by a plan of [`plan`].
+/// Loads the model as [`plan`] plans it.
 pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
     let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
     builder(path, &exactly).load().unwrap()
