@@ -43,6 +43,17 @@ impl ApiError {
         Self::invalid(param, message).with_code("unsupported_parameter")
     }
 
+    /// An error for a missing field of the object at `place`.
+    pub(super) fn missing(place: &str, field: &str) -> Self {
+        Self::invalid(place, format!("{place}: the field `{field}` is missing"))
+    }
+
+    /// An error for a parameter that has a value under each of two names.
+    pub(super) fn given_twice(second: &str, first: &str) -> Self {
+        let message = format!("`{second}` is given beside `{first}`: both name one parameter, which has one value");
+        Self::invalid(second, message)
+    }
+
     /// The body of the response.
     pub fn to_json(&self) -> Value {
         let kind = match self.status {

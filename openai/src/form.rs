@@ -52,8 +52,13 @@ pub(super) fn read(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>
 /// whole request or in `structured_outputs`.
 pub(super) fn is_open(body: &Body<'_>) -> Result<bool, ApiError> {
     const NAME: &str = "disable_additional_properties";
-    let of_all: Option<bool> = body.get(NAME).map(|it| reading::value(it, NAME)).transpose()?;
+    let of_all: Option<bool> = body.read(NAME)?;
     let within = read_structured(body)?.and_then(|it| it.disable_additional_properties);
+    if let (Some(of_all), Some(within)) = (of_all, within)
+        && of_all != within
+    {
+        return Err(ApiError::given_twice("structured_outputs.disable_additional_properties", NAME));
+    }
     Ok(of_all.or(within) == Some(false))
 }
 
@@ -61,10 +66,15 @@ fn response_format(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
     let mut form: Value = body.tree::<Map<_, _>>("response_format")?.unwrap_or_default().into();
     // llama-cpp-python's clients use the second place, with the type `json_object`.
     let places = [("/json_schema/schema", "response_format.json_schema.schema"), ("/schema", "response_format.schema")];
-    let schema = places.into_iter().find_map(|(at, place)| {
-        let schema = form.pointer_mut(at).map(Value::take).filter(|it| !it.is_null())?;
-        Some(Constraint::json_schema(schema).at(place))
-    });
+    let [first, second] = places.map(|(at, _)| form.pointer_mut(at).map(Value::take).filter(|it| !it.is_null()));
+    let [(_, first_place), (_, second_place)] = places;
+    let schema = match (first, second) {
+        (Some(first), Some(second)) if first != second => {
+            return Err(ApiError::given_twice(second_place, first_place));
+        }
+        (Some(schema), _) => Some(Constraint::json_schema(schema).at(first_place)),
+        (None, second) => second.map(|schema| Constraint::json_schema(schema).at(second_place)),
+    };
     Ok(match (form["type"].as_str(), schema) {
         (Some("text"), _) => None,
         (None, None) if form["type"].is_null() => None,
@@ -79,7 +89,7 @@ fn response_format(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
 }
 
 fn read_structured<'a>(body: &Body<'a>) -> Result<Option<StructuredOutputs<'a>>, ApiError> {
-    body.get("structured_outputs").map(|given| reading::value(given, "structured_outputs")).transpose()
+    body.read("structured_outputs")
 }
 
 fn structured_outputs(body: &Body<'_>) -> Result<Option<Constraint>, ApiError> {
@@ -120,22 +130,21 @@ fn guided(body: &Body<'_>) -> Result<Vec<(&'static str, Constraint)>, ApiError> 
     if let Some(json) = body.get("guided_json") {
         forms.push(("guided_json", schema(body, json, "guided_json")?));
     }
-    if let Some(regex) = body.get("guided_regex") {
-        forms.push(("guided_regex", Constraint::regex(reading::value::<String>(regex, "guided_regex")?)));
+    if let Some(regex) = body.read::<String>("guided_regex")? {
+        forms.push(("guided_regex", Constraint::regex(regex)));
     }
     if let Some(choice) = body.get("guided_choice") {
         forms.push(("guided_choice", choices(choice, "guided_choice")?));
     }
-    if let Some(text) = body.get("guided_grammar") {
-        forms.push(("guided_grammar", Constraint::grammar(reading::value::<String>(text, "guided_grammar")?)));
+    if let Some(text) = body.read::<String>("guided_grammar")? {
+        forms.push(("guided_grammar", Constraint::grammar(text)));
     }
     Ok(forms)
 }
 
 /// llama-server's parameters.
 fn own(body: &Body<'_>) -> Result<Option<(&'static str, Constraint)>, ApiError> {
-    let text = body.get("grammar").map(|text| reading::value::<String>(text, "grammar")).transpose()?;
-    if let Some(text) = text.filter(|text| !text.is_empty()) {
+    if let Some(text) = body.read::<String>("grammar")?.filter(|text| !text.is_empty()) {
         return Ok(Some(("grammar", Constraint::grammar(text))));
     }
     let Some(given) = body.get("json_schema") else { return Ok(None) };

@@ -84,6 +84,11 @@ impl Options {
         if let Some((name, _)) = limits.iter().find(|(_, limit)| limit.is_some_and(|it| it < -1)) {
             return Err(ApiError::invalid(*name, format!("`{name}` is negative: only -1 can be, which is no limit")));
         }
+        if let (Some(limit), Some(other)) = (options.max_completion_tokens, options.max_tokens)
+            && limit != other
+        {
+            return Err(ApiError::given_twice("max_tokens", "max_completion_tokens"));
+        }
         options.biases = match body.get("logit_bias") {
             None => Vec::new(),
             // llama-server's form.
@@ -98,14 +103,9 @@ impl Options {
                 read.collect::<Result<_, ApiError>>()?
             }
         };
-        if let Some(tokens) = body.get("stop_token_ids") {
-            let List::<i32, MOST_STOPS>(tokens) = reading::value(tokens, "stop_token_ids")?;
-            options.stop_tokens = tokens;
-        }
-        if let Some(lora) = body.get("lora") {
-            let List::<Entry, MOST_ADAPTERS>(lora) = reading::value(lora, "lora")?;
-            options.lora = lora;
-        }
+        let List::<i32, MOST_STOPS>(stop_tokens) = body.read("stop_token_ids")?.unwrap_or_default();
+        let List::<Entry, MOST_ADAPTERS>(lora) = body.read("lora")?.unwrap_or_default();
+        (options.stop_tokens, options.lora) = (stop_tokens, lora);
         options.aliases = body.aliases().to_vec();
         if let Some((form, constraint)) = form::read(body)? {
             options.form = form;
@@ -267,6 +267,15 @@ mod tests {
         let given = options(given).unwrap();
         assert_eq!((given.n, [0, 1, 2].map(|index| given.seed(index))), (1, [Some(u32::MAX - 1), Some(0), Some(1)]));
         assert_eq!(options(json!({"seed": -1})).unwrap().seed(2), None);
+    }
+
+    #[test]
+    fn one_limit_under_two_names_has_one_value() {
+        let limits = |one: i64, other: i64| options(json!({"max_tokens": one, "max_completion_tokens": other}));
+        assert!(limits(5, 5).is_ok());
+        let error = limits(5, 6).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("max_tokens"));
+        assert!(error.message.contains("`max_completion_tokens`"), "{error}");
     }
 
     #[test]

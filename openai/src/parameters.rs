@@ -87,17 +87,29 @@ const REFUSED_IN_CHATS: [(&str, &str); 2] = [("echo", "false"), ("add_special_to
 const REFUSED_IN_TEXTS: [(&str, &str); 4] =
     [("suffix", "\"\""), ("echo", "false"), ("best_of", "1"), ("add_special_tokens", "true")];
 
-/// Refuses unsupported parameters that would change the answer.
+/// The name that a parameter's alias stands for. Other names stand for themselves.
+pub(super) fn without_alias(name: &str) -> &str {
+    ALIASES.into_iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| name)
+}
+
+/// Refuses unsupported parameters of chats or completions that would change the answer.
 pub(super) fn check(body: &Body<'_>, is_chat: bool) -> Result<(), ApiError> {
     let own: &[(&str, &str)] = if is_chat { &REFUSED_IN_CHATS } else { &REFUSED_IN_TEXTS };
-    match REFUSED.iter().chain(own).find(|(name, nothing)| asks(body, name, nothing)) {
-        Some((name, _)) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported"))),
+    refuse(body, &REFUSED, "")?;
+    refuse(body, own, "")
+}
+
+/// Refuses these parameters unless their values have no effect: each is listed with those values as JSON, separated by
+/// spaces. `false` has no effect either, unless `true` is listed. The error's sentence ends with `why`.
+pub(super) fn refuse(body: &Body<'_>, refused: &[(&'static str, &str)], why: &str) -> Result<(), ApiError> {
+    match refused.iter().find(|(name, nothing)| has_effect(body, name, nothing)) {
+        Some((name, _)) => Err(ApiError::unsupported(*name, format!("`{name}` is not supported{why}"))),
         None => Ok(()),
     }
 }
 
 /// Whether a parameter is present with a value that has an effect.
-fn asks(body: &Body<'_>, name: &str, nothing: &str) -> bool {
+fn has_effect(body: &Body<'_>, name: &str, nothing: &str) -> bool {
     let Some(given) = body.get(name) else { return false };
     // Values without effect are short.
     if given.get().len() > 64 {

@@ -29,12 +29,24 @@ pub(super) struct Body<'a> {
 }
 
 /// Splits a request into its parameters. Aliases count as the names that they stand for.
+///
+/// # Errors
+///
+/// Status 400 if the body is no object, or if a parameter has different values under two of its names.
 pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let mut body = object_as_given(body)?;
     for (alias, name) in ALIASES {
-        if let (Some(value), false) = (body.get(alias), body.parameters.contains_key(name)) {
-            body.parameters.insert(name.to_owned(), value);
-            body.aliases.push((alias, name));
+        let Some(value) = body.get(alias) else { continue };
+        match body.get(name) {
+            None => {
+                body.parameters.insert(name.to_owned(), value);
+                body.aliases.push((alias, name));
+            }
+            Some(other) if other.get() == value.get() => {}
+            Some(_) => {
+                let earlier = body.aliases.iter().find(|(_, of)| *of == name);
+                return Err(ApiError::given_twice(alias, earlier.map_or(name, |(alias, _)| *alias)));
+            }
         }
     }
     Ok(body)
@@ -117,6 +129,11 @@ impl<'a> Body<'a> {
         located(serde_path_to_error::deserialize(MapDeserializer::new(given)), "")
     }
 
+    /// Parses a parameter, if the request has it.
+    pub(super) fn read<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, ApiError> {
+        self.get(name).map(|given| value(given, name)).transpose()
+    }
+
     /// Parses a parameter that becomes a tree.
     pub(super) fn tree<T: Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, ApiError> {
         self.get(name).map(|given| self.counted(given, name)).transpose()
@@ -177,6 +194,15 @@ pub(super) fn value<'de, T: Deserialize<'de>>(value: &'de RawValue, place: &str)
 /// Parses a JSON text that was part of an earlier request or answer.
 pub(super) fn json(text: &str) -> Result<&RawValue, ApiError> {
     serde_json::from_str(text).map_err(|error| ApiError::new(500, format!("what was kept is no JSON: {error}")))
+}
+
+/// A text, borrowed from the request's body if it has no escapes.
+pub(super) fn text<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
+    /// Serde copies the text of a `Cow` unless it is a field.
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    value(given, place).map(|Text(text)| text)
 }
 
 /// A text, or a list of at most `MOST` texts.
@@ -327,6 +353,21 @@ mod tests {
         let names: String = (0..257).map(|name| format!("\"{name}\": 0,")).collect();
         let many = read(&format!("{{{names} \"a\": 0}}")).unwrap_err();
         assert!(many.message.contains("256 names are the most"), "{many}");
+    }
+
+    #[test]
+    fn a_parameter_under_two_names_has_one_value_or_the_error_names_both() {
+        let same = object(br#"{"n_predict": 3, "max_tokens": 3, "max_output_tokens": 3}"#).unwrap();
+        assert_eq!(same.read::<u8>("max_tokens").unwrap(), Some(3));
+        for (body, second, first) in [
+            (r#"{"n_predict": 3, "max_tokens": 4}"#, "n_predict", "max_tokens"),
+            (r#"{"n_predict": 3, "max_output_tokens": 4}"#, "max_output_tokens", "n_predict"),
+            (r#"{"repeat_penalty": 1.1, "repetition_penalty": 1.2}"#, "repetition_penalty", "repeat_penalty"),
+        ] {
+            let error = object(body.as_bytes()).map(|_| ()).unwrap_err();
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(second)), "{error}");
+            assert!(error.message.starts_with(&format!("`{second}` is given beside `{first}`")), "{error}");
+        }
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! Requests to rank documents by how well they answer a query.
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::api::check_name;
 use super::error::{ApiError, check_length};
+use super::parameters;
 use super::reading::{self, List};
 use autoplace::embed::{self, Embedder, Embedding};
 
 /// Maximum documents of one request.
 const MOST_DOCUMENTS: usize = 2048;
+/// Refused parameters, with their values without effect besides `false`.
+const REFUSED: [(&str, &str); 4] =
+    [("rank_fields", ""), ("max_tokens_per_doc", ""), ("max_chunks_per_doc", ""), ("truncate", "")];
 
 /// The parsed and checked body of `POST /v1/rerank`, in Jina's and Cohere's form (`query`, `documents`, `top_n`,
 /// `return_documents`) or in Hugging Face's TEI form (`query`, `texts`, `return_text`).
@@ -53,19 +56,16 @@ impl RerankRequest {
         let object = reading::object(&body)?;
         let Body { model, query, top_n, return_documents, return_text } = object.part()?;
         check_name(model.as_deref(), name)?;
-        for refused in ["rank_fields", "max_tokens_per_doc", "max_chunks_per_doc", "truncate"] {
-            let is_nothing = |value: &RawValue| value.get() == "false";
-            if object.get(refused).is_some_and(|value| !is_nothing(value)) {
-                return Err(ApiError::unsupported(
-                    refused,
-                    format!("`{refused}` is not supported: documents are whole"),
-                ));
-            }
-        }
-        let given = ["documents", "texts"].into_iter().find_map(|name| Some((name, object.get(name)?)));
-        let Some((name_of_documents, given)) = given else {
-            return Err(ApiError::invalid("documents", "`documents` is missing"));
+        parameters::refuse(&object, &REFUSED, ": documents are whole")?;
+        let (name_of_documents, given) = match (object.get("documents"), object.get("texts")) {
+            (Some(_), Some(_)) => return Err(ApiError::given_twice("texts", "documents")),
+            (Some(given), None) => ("documents", given),
+            (None, Some(given)) => ("texts", given),
+            (None, None) => return Err(ApiError::invalid("documents", "`documents` is missing")),
         };
+        if return_documents.is_some_and(|it| return_text.is_some_and(|other| it != other)) {
+            return Err(ApiError::given_twice("return_text", "return_documents"));
+        }
         let List::<Document, MOST_DOCUMENTS>(documents) = reading::value(given, name_of_documents)?;
         if documents.is_empty() {
             return Err(ApiError::invalid(name_of_documents, format!("`{name_of_documents}` is empty")));
@@ -106,9 +106,8 @@ impl RerankRequest {
             error => error.into(),
         })?;
         let tokens: usize = scored.iter().map(Embedding::tokens).sum();
-        let mut order: Vec<(usize, f32)> =
-            scored.iter().map(|it| it.as_slice().first().copied().unwrap_or(f32::NAN)).enumerate().collect();
-        order.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let scores = scored.iter().map(|it| it.as_slice().first().copied().unwrap_or(f32::NAN));
+        let mut order = best_first(scores);
         order.truncate(self.top_n);
         let is_tei = self.name == "texts";
         let results = order.into_iter().map(|(index, score)| {
@@ -128,5 +127,53 @@ impl RerankRequest {
             "object": "list", "model": self.model, "results": results,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }))
+    }
+}
+
+/// Scores with their indices, the largest first. Scores that are no numbers come last.
+fn best_first(scores: impl Iterator<Item = f32>) -> Vec<(usize, f32)> {
+    let mut order: Vec<(usize, f32)> = scores.enumerate().collect();
+    order.sort_by(|(_, one), (_, other)| one.is_nan().cmp(&other.is_nan()).then(other.total_cmp(one)));
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_without_a_score_comes_last() {
+        let scores = [-1.5, f32::NAN, 2.0, -f32::NAN, f32::NEG_INFINITY];
+        let order: Vec<usize> = best_first(scores.into_iter()).into_iter().map(|(index, _)| index).collect();
+        assert_eq!((&order[..3], order.len()), (&[2, 0, 4][..], 5));
+    }
+
+    #[test]
+    fn a_parameter_that_would_cut_documents_is_refused() {
+        let read =
+            |more: &str| RerankRequest::read(format!(r#"{{"query": "a", "texts": ["b"], {more}}}"#).as_bytes(), "");
+        for (name, value) in [("max_tokens_per_doc", "1"), ("truncate", "true"), ("rank_fields", r#"["a"]"#)] {
+            let error = read(&format!(r#""{name}": {value}"#)).unwrap_err();
+            assert_eq!((error.param.as_deref(), error.code), (Some(name), Some("unsupported_parameter")));
+            assert!(read(&format!(r#""{name}": null"#)).is_ok());
+        }
+    }
+
+    #[test]
+    fn documents_and_texts_are_one_parameter() {
+        let read = |body: &str| RerankRequest::read(body.as_bytes(), "ranker");
+        for (body, second, first) in [
+            (r#"{"query": "a", "documents": ["b"], "texts": ["c"]}"#, "texts", "documents"),
+            (
+                r#"{"query": "a", "texts": ["c"], "return_text": true, "return_documents": false}"#,
+                "return_text",
+                "return_documents",
+            ),
+        ] {
+            let error = read(body).unwrap_err();
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(second)), "{error}");
+            assert!(error.message.contains(&format!("`{first}`")), "{error}");
+        }
+        assert!(read(r#"{"query": "a", "texts": ["c"], "return_text": true, "truncate": false}"#).is_ok());
     }
 }

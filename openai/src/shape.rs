@@ -1,6 +1,7 @@
 //! The JSON of answers, whole and in chunks.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
@@ -76,6 +77,11 @@ impl Frame {
             "id": self.id, "object": object, "created": self.created, "model": self.model, "choices": choices,
         })
     }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Token counts of a whole request. Each prompt counts once, whatever its number of answers.

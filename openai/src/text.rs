@@ -27,7 +27,7 @@ impl TextRequest {
     fn of(body: &Body<'_>, (model, own): (&Model, &Sampling)) -> Result<Self, ApiError> {
         parameters::check(body, false)?;
         let options = Options::read(body)?;
-        let logprobs = body.get("logprobs").map(|most| reading::value(most, "logprobs")).transpose()?;
+        let logprobs = body.read("logprobs")?;
         let context = model.placement().context.n_ctx_seq();
         let prompts = prompts(body, context as usize)?;
         let asked = prompts.len().saturating_mul(options.n);

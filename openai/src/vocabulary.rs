@@ -1,7 +1,6 @@
 //! Requests of llama-server's clients besides answers: tokens, rendered prompts, and facts about the server.
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::api::Api;
@@ -63,9 +62,10 @@ impl Api {
         self.with_vocab(|vocab| {
             let mut tokens = Vec::new();
             let mut is_first = true;
-            for piece in pieces {
+            for (index, piece) in pieces.into_iter().enumerate() {
                 match piece {
-                    Piece::Token(token) => tokens.push(token),
+                    Piece::Token(token) if vocab.contains(token) => tokens.push(token),
+                    Piece::Token(token) => return Err(unknown(vocab, token, &format!("content[{index}]"))),
                     Piece::Text(text) => {
                         let more = vocab.tokenize(&text, add_special && is_first, parse_special);
                         tokens.extend(more.map_err(|error| ApiError::of_generation(&error.into(), "content"))?);
@@ -80,13 +80,13 @@ impl Api {
                 let message = format!("the text has {} tokens: `with_pieces` shows {MOST_SHOWN} at most", tokens.len());
                 return Err(ApiError::invalid("with_pieces", message));
             }
-            let piece = |(index, token): (usize, &Token)| {
-                let bytes = bytes_of(vocab, *token, &format!("content[{index}]"))?;
+            let piece = |token: &Token| {
+                let bytes = bytes_of(vocab, *token, || "content".to_owned())?;
                 // A part of a character is not text.
                 let piece = String::from_utf8(bytes).map_or_else(|error| json!(error.as_bytes()), Value::from);
                 Ok(json!({"id": token, "piece": piece}))
             };
-            let pieces: Vec<Value> = tokens.iter().enumerate().map(piece).collect::<Result<_, ApiError>>()?;
+            let pieces: Vec<Value> = tokens.iter().map(piece).collect::<Result<_, ApiError>>()?;
             Ok(json!({"tokens": pieces}))
         })
     }
@@ -98,12 +98,11 @@ impl Api {
     /// Status 400 for an invalid request, and for a token that the vocabulary does not have.
     pub fn detokenize(&self, body: &[u8]) -> Result<Value, ApiError> {
         let body = reading::object(body)?;
-        let read = |tokens: &RawValue| reading::value::<List<Token, MOST_TOKENS>>(tokens, "tokens");
-        let List(tokens) = body.get("tokens").map(read).transpose()?.unwrap_or_default();
+        let List::<Token, MOST_TOKENS>(tokens) = body.read("tokens")?.unwrap_or_default();
         self.with_vocab(|vocab| {
             let mut bytes = Vec::new();
             for (index, token) in tokens.iter().enumerate() {
-                bytes.extend(bytes_of(vocab, *token, &format!("tokens[{index}]"))?);
+                bytes.extend(bytes_of(vocab, *token, || format!("tokens[{index}]"))?);
             }
             Ok(json!({"content": String::from_utf8_lossy(&bytes)}))
         })
@@ -168,11 +167,14 @@ impl Api {
     }
 }
 
-fn bytes_of(vocab: &Vocab, token: Token, place: &str) -> Result<Vec<u8>, ApiError> {
-    let unknown =
-        || ApiError::invalid(place, format!("{place} is {token}: the vocabulary has {} tokens", vocab.n_tokens()));
+/// The text of a token at `place` of the request.
+fn bytes_of(vocab: &Vocab, token: Token, place: impl Fn() -> String) -> Result<Vec<u8>, ApiError> {
     if !vocab.contains(token) {
-        return Err(unknown());
+        return Err(unknown(vocab, token, &place()));
     }
-    vocab.piece(token, true).map_err(|_| unknown())
+    vocab.piece(token, true).map_err(|_| unknown(vocab, token, &place()))
+}
+
+fn unknown(vocab: &Vocab, token: Token, place: &str) -> ApiError {
+    ApiError::invalid(place, format!("{place} is {token}: the vocabulary has {} tokens", vocab.n_tokens()))
 }

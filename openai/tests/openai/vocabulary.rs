@@ -54,6 +54,8 @@ fn a_text_becomes_tokens_and_tokens_become_the_text() {
         ("/tokenize", json!({"content": "a b ".repeat(60_000), "with_pieces": true}), "with_pieces"),
         ("/tokenize", json!({"content": 3}), "content"),
         ("/tokenize", json!({"content": [1_000_000], "with_pieces": true}), "content[0]"),
+        ("/tokenize", json!({"content": ["a b", 1_000_000]}), "content[1]"),
+        ("/tokenize", json!({"content": ["a b", -1], "with_pieces": true}), "content[1]"),
         ("/tokenize", json!({"content": vec!["a"; 4097]}), "content"),
         ("/detokenize", json!({"tokens": [1, -1]}), "tokens[1]"),
         ("/detokenize", json!({"tokens": "a"}), "tokens"),
