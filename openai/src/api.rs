@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -17,7 +16,7 @@ use super::messages::{self, MessageEvents};
 use super::options::Options;
 use super::reading::{self, List};
 use super::responses::{self, ResponseEvents, Store};
-use super::shape::{Endpoint, Frame};
+use super::shape::{Endpoint, Frame, now};
 use super::text::TextRequest;
 use super::timings::Totals;
 use super::translation::Translation;
@@ -100,10 +99,15 @@ impl Api {
     /// Status 400 for an invalid request, 404 for another model, 503 if the engine's queue is full or the engine has
     /// ended.
     pub fn chat(&self, body: &[u8]) -> Result<Completion, ApiError> {
+        self.answer(Endpoint::Chat, body).map(|(completion, _)| completion)
+    }
+
+    /// Answers a chat request for the API of this endpoint. Returns the request's stop texts too.
+    fn answer(&self, endpoint: Endpoint, body: &[u8]) -> Result<(Completion, Vec<String>), ApiError> {
         let request = self.read_chat(body)?;
         let choices = vec![request.generate.clone()];
-        let completion = self.submit(Endpoint::Chat, &request.options, choices, || request.reading())?;
-        Ok(completion.with_unenforced(request.unenforced))
+        let completion = self.submit(endpoint, &request.options, choices, || request.reading())?;
+        Ok((completion.with_unenforced(request.unenforced), request.options.stops().to_vec()))
     }
 
     pub(super) fn read_chat(&self, body: &[u8]) -> Result<ChatRequest, ApiError> {
@@ -118,14 +122,9 @@ impl Api {
     /// Those of [`chat`](Self::chat).
     pub fn message(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, shown) = messages::translate(body)?;
-        let answer = || {
-            let request = self.read_chat(&body)?;
-            let choices = vec![request.generate.clone()];
-            let completion = self.submit(Endpoint::Messages, &request.options, choices, || request.reading())?;
-            let events = MessageEvents::new(completion.frame().clone(), request.options.stops().to_vec(), shown);
-            Ok((completion.with_unenforced(request.unenforced), events))
-        };
-        let (completion, events) = answer().map_err(|error| places.restore(error))?;
+        let answer = self.answer(Endpoint::Messages, &body);
+        let (completion, stops) = answer.map_err(|error| places.restore(error))?;
+        let events = MessageEvents::new(completion.frame().clone(), stops, shown);
         Ok(completion.translated(Writer::Message(Box::new(events)), places, left_out))
     }
 
@@ -135,9 +134,8 @@ impl Api {
     ///
     /// Status 400 for an invalid request, 404 for another model.
     pub fn count_message_tokens(&self, body: &[u8]) -> Result<Value, ApiError> {
-        let (Translation { body, places, .. }, _) = messages::translate(body)?;
-        let count = self.count_tokens(&body).map_err(|error| places.restore(error))?;
-        Ok(json!({"input_tokens": count}))
+        let (translation, _) = messages::translate(body)?;
+        Ok(json!({"input_tokens": self.count_translated(&translation)?}))
     }
 
     /// Answers `POST /v1/responses`, OpenAI's other API. Responses are stored for `previous_response_id`, unless the
@@ -148,13 +146,8 @@ impl Api {
     /// Those of [`chat`](Self::chat), and status 404 if the request names a response that is not stored.
     pub fn respond(&self, body: &[u8]) -> Result<Completion, ApiError> {
         let (Translation { body, places, left_out }, asked) = responses::translate(body, &self.responses)?;
-        let answer = || {
-            let request = self.read_chat(&body)?;
-            let choices = vec![request.generate.clone()];
-            let completion = self.submit(Endpoint::Responses, &request.options, choices, || request.reading())?;
-            Ok(completion.with_unenforced(request.unenforced))
-        };
-        let completion = answer().map_err(|error| places.restore(error))?;
+        let answer = self.answer(Endpoint::Responses, &body);
+        let (completion, _) = answer.map_err(|error| places.restore(error))?;
         let events = ResponseEvents::new(completion.frame().clone(), asked, Arc::clone(&self.responses));
         Ok(completion.translated(Writer::Response(Box::new(events)), places, left_out))
     }
@@ -165,9 +158,8 @@ impl Api {
     ///
     /// Status 400 for an invalid request, 404 for another model.
     pub fn count_response_tokens(&self, body: &[u8]) -> Result<Value, ApiError> {
-        let (Translation { body, places, .. }, _) = responses::translate(body, &self.responses)?;
-        let count = self.count_tokens(&body).map_err(|error| places.restore(error))?;
-        Ok(json!({"object": "response.input_tokens", "input_tokens": count}))
+        let (translation, _) = responses::translate(body, &self.responses)?;
+        Ok(json!({"object": "response.input_tokens", "input_tokens": self.count_translated(&translation)?}))
     }
 
     /// Answers `GET /v1/responses/ID` with a stored response as JSON.
@@ -197,6 +189,10 @@ impl Api {
         check_name(request.options.model.as_deref(), &self.name)?;
         let tokens = self.engine.with_vocab(|vocab| request.prompt.tokenize(vocab)).and_then(|tokens| tokens);
         Ok(tokens.map_err(|error| ApiError::of_generation(&error, "messages"))?.len())
+    }
+
+    fn count_translated(&self, translation: &Translation) -> Result<usize, ApiError> {
+        self.count_tokens(&translation.body).map_err(|error| translation.places.restore(error))
     }
 
     /// Answers `POST /v1/completions`.
@@ -335,7 +331,7 @@ impl Api {
 }
 
 fn no_response(id: &str) -> ApiError {
-    ApiError::new(404, format!("there is no response `{id}`: it was not stored, or has made room for newer ones"))
+    ApiError::new(404, responses::not_stored(id))
 }
 
 /// Checks the model's name in a request, if there is one.
@@ -348,10 +344,4 @@ pub(super) fn check_name(asked: Option<&str>, name: &str) -> Result<(), ApiError
         }
         _ => Ok(()),
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |since| since.as_secs())
 }

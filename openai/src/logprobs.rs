@@ -43,6 +43,11 @@ pub(super) struct TokenInfo {
 }
 
 impl TokenInfo {
+    #[cfg(test)]
+    pub(super) fn of(text: &str, logprob: f32) -> Self {
+        Self { bytes: text.as_bytes().to_vec(), logprob, top: Vec::new() }
+    }
+
     pub(super) fn new(logprobs: &TokenLogprobs, tokens: &TokenTable) -> Self {
         let bytes = |token| tokens.bytes(token).to_vec();
         let top = logprobs.top.iter();

@@ -5,12 +5,16 @@
 //! checked like a client's own, and [`Places`], which lets errors name the place in the original request.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use super::parameters;
 use super::reading::{self, Entries};
 
 /// Maximum template variables of a request.
@@ -24,6 +28,10 @@ pub(super) struct ChatWriter<'a> {
     /// JSON values by the parameters' names in chat completions.
     parameters: Map<String, Value>,
     given: Vec<(String, &'a RawValue)>,
+    /// The original names of the parameters, by their names in chat completions without aliases.
+    names: BTreeMap<String, String>,
+    /// A parameter that the original request gives under two names.
+    given_twice: Option<ApiError>,
     variables: Vec<(String, Cow<'a, RawValue>)>,
     places: Places,
     left_out: Vec<String>,
@@ -105,6 +113,36 @@ impl<'a> ChatMessage<'a> {
         }
         self.content.to_mut().push_str(text);
     }
+
+    /// Appends a thought as a separate line.
+    pub(super) fn think(&mut self, thought: Cow<'a, str>) {
+        match &mut self.reasoning_content {
+            Some(before) => {
+                let before = before.to_mut();
+                before.push('\n');
+                before.push_str(&thought);
+            }
+            None => self.reasoning_content = Some(thought),
+        }
+    }
+}
+
+/// Texts as one text with a line for each. A single text stays borrowed.
+pub(super) fn joined(texts: Vec<Cow<'_, str>>) -> Cow<'_, str> {
+    match <[_; 1]>::try_from(texts) {
+        Ok([text]) => text,
+        Err(texts) => texts.join("\n").into(),
+    }
+}
+
+/// A thought as a client keeps it for the next request. It is not encrypted: the client may read it.
+pub(super) fn encoded_thought(thought: &str) -> String {
+    BASE64_STANDARD.encode(thought)
+}
+
+/// The thought that [`encoded_thought`] encoded; `None` for other texts.
+pub(super) fn decoded_thought(encoded: &str) -> Option<String> {
+    String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()
 }
 
 impl<'a> ChatWriter<'a> {
@@ -127,10 +165,9 @@ impl<'a> ChatWriter<'a> {
         {
             last.append(&message.content);
             last.tool_calls.extend(message.tool_calls);
-            last.reasoning_content = match (last.reasoning_content.take(), message.reasoning_content) {
-                (Some(before), Some(more)) => Some(format!("{before}\n{more}").into()),
-                (before, more) => before.or(more),
-            };
+            if let Some(thought) = message.reasoning_content {
+                last.think(thought);
+            }
             return;
         }
         self.messages.push(message);
@@ -164,29 +201,75 @@ impl<'a> ChatWriter<'a> {
         self.left_out.push(what);
     }
 
-    /// Sets a parameter of chat completions.
-    pub(super) fn set(&mut self, name: &str, value: impl Into<Value>) {
+    /// Sets a parameter of chat completions for the original request's parameter `own`.
+    pub(super) fn set(&mut self, name: &str, own: &'static str, value: impl Into<Value>) {
+        self.rename(name, own);
         self.parameters.insert(name.to_owned(), value.into());
     }
 
     /// Sets a parameter of chat completions to a value of the original request, where its name is `own`.
     pub(super) fn give(&mut self, name: &str, own: &'static str, value: &'a RawValue) {
-        self.given.push((name.to_owned(), value));
         self.rename(name, own);
-    }
-
-    /// Passes a parameter on under the same name.
-    pub(super) fn pass(&mut self, name: &str, value: &'a RawValue) {
         self.given.push((name.to_owned(), value));
     }
 
-    /// Makes errors name `own` instead of `chat`.
-    pub(super) fn rename(&mut self, chat: &str, own: &'static str) {
-        self.places.renamed.push((chat.to_owned(), own));
+    /// Passes parameters on under the same names, except those that the translation reads, ignores or has refused.
+    pub(super) fn pass_others(
+        &mut self,
+        body: &reading::Body<'a>,
+        is_own: impl Fn(&str) -> bool,
+    ) -> Result<(), ApiError> {
+        for (name, value) in body.entries() {
+            match name {
+                "chat_template_kwargs" => self.variables(value)?,
+                _ if is_own(name) => {}
+                _ => {
+                    self.name(name, name);
+                    self.given.push((name.to_owned(), value));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets how long the model thinks, for the original request's parameter `own`. Templates know three levels, and
+    /// `none`.
+    pub(super) fn effort(&mut self, own: &'static str, effort: &str) {
+        let level = match effort {
+            "minimal" => "low",
+            "xhigh" | "max" => "high",
+            level => level,
+        };
+        self.set("reasoning_effort", own, level);
+    }
+
+    /// Holds the answer to a schema at `own` of the original request. Chat completions would prefer a `grammar`, so
+    /// one that was passed on is an error.
+    pub(super) fn schema(&mut self, own: &'static str, schema: &'a RawValue) -> Result<(), ApiError> {
+        if self.given.iter().any(|(name, value)| name == "grammar" && value.get() != "\"\"") {
+            let message = format!("`{own}` is given beside `grammar`: a text is held to one of them");
+            return Err(ApiError::invalid(own, message));
+        }
+        self.give("json_schema", own, schema);
+        Ok(())
+    }
+
+    /// Notes the original name of a parameter, and makes errors name it.
+    fn rename(&mut self, chat: &str, own: &'static str) {
+        self.name(chat, own);
+        if chat != own {
+            self.places.renamed.push((chat.to_owned(), own));
+        }
+    }
+
+    fn name(&mut self, chat: &str, own: &str) {
+        if let Some(first) = self.names.insert(parameters::without_alias(chat).to_owned(), own.to_owned()) {
+            self.given_twice.get_or_insert_with(|| ApiError::given_twice(own, &first));
+        }
     }
 
     /// Reads the request's template variables. A later [`variable`](Self::variable) does not replace them.
-    pub(super) fn variables(&mut self, given: &'a RawValue) -> Result<(), ApiError> {
+    fn variables(&mut self, given: &'a RawValue) -> Result<(), ApiError> {
         let Entries::<&'a RawValue, MOST_VARIABLES>(given) = reading::value(given, "chat_template_kwargs")?;
         self.variables.extend(given.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))));
         Ok(())
@@ -202,8 +285,15 @@ impl<'a> ChatWriter<'a> {
     }
 
     /// Writes the request.
+    ///
+    /// # Errors
+    ///
+    /// Status 400 for a parameter that the original request gives under two names.
     pub(super) fn finish(self) -> Result<Translation, ApiError> {
-        let Self { messages, tools, parameters, given, variables, places, left_out, bytes } = self;
+        let Self { messages, tools, parameters, given, variables, places, left_out, bytes, given_twice, .. } = self;
+        if let Some(error) = given_twice {
+            return Err(error);
+        }
         let body = Body { messages, tools, parameters, given, variables };
         // The texts of the chat request have about the size of the original ones.
         let mut written = Vec::with_capacity(bytes + bytes / 8);
@@ -250,6 +340,10 @@ impl Places {
         if let Some(param) = error.param.take() {
             let original = self.original(&param).unwrap_or_else(|| param.clone());
             error.message = error.message.replacen(&param, &original, 1);
+            // An error about two parameters names the other one too.
+            for (chat, own) in &self.renamed {
+                error.message = error.message.replace(&format!("beside `{chat}`"), &format!("beside `{own}`"));
+            }
             error.param = Some(original);
         }
         error
@@ -322,6 +416,9 @@ mod tests {
         ] {
             assert_eq!(original(place), expected);
         }
+        let beside = ApiError::invalid("tools", "`x` is given beside `response_format.json_schema.schema`");
+        let said = places.restore(beside).message;
+        assert_eq!(said, "`x` is given beside `text.format.schema`");
         let said = places.restore_beginning("tools[0].function.parameters: left");
         assert_eq!(said, "tools[2].input_schema: left");
     }

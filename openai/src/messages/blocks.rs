@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::events::signed_thought;
 use crate::error::ApiError;
 use crate::reading::{self, List};
-use crate::translation::{ChatCall, ChatMessage, ChatWriter};
+use crate::translation::{ChatCall, ChatMessage, ChatWriter, joined};
 
 /// Maximum blocks of a message, and of a block inside it.
 pub(super) const MOST_BLOCKS: usize = 1024;
@@ -39,6 +39,8 @@ pub(super) struct Block<'a> {
     #[serde(borrow)]
     title: Option<Cow<'a, str>>,
     #[serde(borrow)]
+    context: Option<Cow<'a, str>>,
+    #[serde(borrow)]
     source: Option<&'a RawValue>,
     #[serde(borrow)]
     tool_name: Option<Cow<'a, str>>,
@@ -58,7 +60,7 @@ struct Source<'a> {
 /// The texts of a content that may contain only text: of `system`, of a tool's result, of a document.
 pub(super) fn texts<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Cow<'a, str>>, ApiError> {
     if reading::is_text(content) {
-        return Ok(vec![text_of(content, place)?]);
+        return Ok(vec![reading::text(content, place)?]);
     }
     let blocks = list(content, place)?;
     let texts = blocks.into_iter().enumerate();
@@ -74,7 +76,7 @@ pub(super) fn message<'a>(
 ) -> Result<(), ApiError> {
     let place = format!("{place}.content");
     if reading::is_text(content) {
-        writer.message(ChatMessage::new(role, text_of(content, &place)?), || place);
+        writer.message(ChatMessage::new(role, reading::text(content, &place)?), || place);
         return Ok(());
     }
     let blocks = list(content, &place)?;
@@ -91,14 +93,7 @@ pub(super) fn message<'a>(
                 writer.message(block.into_result(&place)?, || place);
             }
             ("tool_use", "assistant") => said.tool_calls.push(block.into_call(&place)?),
-            ("thinking", "assistant") => {
-                let thought = block.into_thought(&place)?;
-                let before = said.reasoning_content.take();
-                said.reasoning_content = Some(match before {
-                    Some(before) => format!("{before}\n{thought}").into(),
-                    None => thought,
-                });
-            }
+            ("thinking", "assistant") => said.think(block.into_thought(&place)?),
             // Only Anthropic can decrypt this block.
             ("redacted_thinking", "assistant") => {}
             _ => said.append(&block.into_text(&place)?),
@@ -119,38 +114,29 @@ fn list<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Block<'a>>, ApiErr
     reading::value(content, place).map(|List::<Block<'a>, MOST_BLOCKS>(blocks)| blocks)
 }
 
-/// A text, borrowed from the request's body if it has no escapes.
-pub(super) fn text_of<'a>(text: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
-    #[derive(Deserialize)]
-    #[serde(transparent)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    reading::value(text, place).map(|Text(text)| text)
-}
-
 impl<'a> Block<'a> {
     fn into_text(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
         let texts = |content: Option<&'a RawValue>, place: String| {
             content.map_or_else(|| Ok(Vec::new()), |content| texts(content, &place))
         };
-        let titled = |title: Option<Cow<'a, str>>, texts: Vec<Cow<'a, str>>| -> Cow<'a, str> {
-            let all: Vec<_> = title.into_iter().chain(texts).collect();
-            all.join("\n").into()
-        };
         match &*self.r#type {
-            "text" => self.text.ok_or_else(|| missing(place, "text")),
-            "search_result" => Ok(titled(self.title, texts(self.content, format!("{place}.content"))?)),
+            "text" => self.text.ok_or_else(|| ApiError::missing(place, "text")),
+            "search_result" => {
+                let said = texts(self.content, format!("{place}.content"))?;
+                Ok(joined(self.title.into_iter().chain(said).collect()))
+            }
             // A result of a search among tools. The model sees all tools anyway.
-            "tool_reference" => self.tool_name.ok_or_else(|| missing(place, "tool_name")),
+            "tool_reference" => self.tool_name.ok_or_else(|| ApiError::missing(place, "tool_name")),
             "document" => {
                 let place = format!("{place}.source");
-                let source = self.source.ok_or_else(|| missing(&place, "source"))?;
+                let source = self.source.ok_or_else(|| ApiError::missing(&place, "source"))?;
                 let source: Source<'a> = reading::value(source, &place)?;
                 let said = match &*source.r#type {
-                    "text" => vec![source.data.ok_or_else(|| missing(&place, "data"))?],
+                    "text" => vec![source.data.ok_or_else(|| ApiError::missing(&place, "data"))?],
                     "content" => texts(source.content, format!("{place}.content"))?,
                     kind => return Err(unsupported(&place, &format!("documents of type `{kind}`"))),
                 };
-                Ok(titled(self.title, said))
+                Ok(joined(self.title.into_iter().chain(self.context).chain(said).collect()))
             }
             kind => Err(unsupported(place, &format!("blocks of type `{kind}`"))),
         }
@@ -161,40 +147,33 @@ impl<'a> Block<'a> {
             Some(content) if content.get() != "null" => texts(content, &format!("{place}.content"))?,
             _ => Vec::new(),
         };
-        let mut said: Cow<'a, str> = match <[_; 1]>::try_from(texts) {
-            Ok([text]) => text,
-            Err(texts) => texts.join("\n").into(),
-        };
+        let mut said = joined(texts);
         // Chat completions have no field for a failed call.
         if self.is_error == Some(true) && !said.get(..5).is_some_and(|it| it.eq_ignore_ascii_case("error")) {
             said = format!("Error: {said}").into();
         }
-        let id = self.tool_use_id.ok_or_else(|| missing(place, "tool_use_id"))?;
+        let id = self.tool_use_id.ok_or_else(|| ApiError::missing(place, "tool_use_id"))?;
         Ok(ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", said) })
     }
 
     fn into_call(self, place: &str) -> Result<ChatCall<'a>, ApiError> {
-        let input = self.input.ok_or_else(|| missing(place, "input"))?;
+        let input = self.input.ok_or_else(|| ApiError::missing(place, "input"))?;
         if !input.get().starts_with('{') {
             let place = format!("{place}.input");
             return Err(ApiError::invalid(&place, format!("{place}: expected an object")));
         }
-        let id = self.id.ok_or_else(|| missing(place, "id"))?;
-        Ok(ChatCall::new(id, self.name.ok_or_else(|| missing(place, "name"))?, input))
+        let id = self.id.ok_or_else(|| ApiError::missing(place, "id"))?;
+        Ok(ChatCall::new(id, self.name.ok_or_else(|| ApiError::missing(place, "name"))?, input))
     }
 
     fn into_thought(self, place: &str) -> Result<Cow<'a, str>, ApiError> {
-        let thought = self.thinking.ok_or_else(|| missing(place, "thinking"))?;
+        let thought = self.thinking.ok_or_else(|| ApiError::missing(place, "thinking"))?;
         match self.signature.as_deref().and_then(signed_thought) {
             // The client saw only the signature.
             Some(signed) if thought.is_empty() => Ok(signed.into()),
             _ => Ok(thought),
         }
     }
-}
-
-fn missing(place: &str, field: &str) -> ApiError {
-    ApiError::invalid(place, format!("{place}: the field `{field}` is missing"))
 }
 
 fn unsupported(place: &str, what: &str) -> ApiError {

@@ -1,22 +1,20 @@
 //! An answer as the events of a message. A whole message is assembled from the same events.
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::request::Shown;
 use crate::choice::{Step, Tokens};
 use crate::shape::{Frame, called};
+use crate::translation::{decoded_thought, encoded_thought};
 use autoplace::chat::ReplyPart;
 use autoplace::generate::FinishReason;
 
 /// The prefix of a signature that contains a thought.
 const SIGNED: &str = "autoplace:";
 
-/// The thought in one of our signatures. It is not encrypted: the client may read it.
+/// The thought in one of our signatures.
 pub(super) fn signed_thought(signature: &str) -> Option<String> {
-    let thought = BASE64_STANDARD.decode(signature.strip_prefix(SIGNED)?).ok()?;
-    String::from_utf8(thought).ok()
+    decoded_thought(signature.strip_prefix(SIGNED)?)
 }
 
 /// The current block.
@@ -147,7 +145,7 @@ impl MessageEvents {
             Open::Thinking(thought) => {
                 let signature = match self.shown {
                     Shown::Thoughts => String::new(),
-                    Shown::Signatures => format!("{SIGNED}{}", BASE64_STANDARD.encode(thought)),
+                    Shown::Signatures => format!("{SIGNED}{}", encoded_thought(&thought)),
                 };
                 events.push(self.delta(&json!({"type": "signature_delta", "signature": signature})));
             }

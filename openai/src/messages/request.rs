@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 
 use super::{blocks, stamps};
 use crate::error::ApiError;
+use crate::parameters;
 use crate::reading::{self, Body, List};
-use crate::translation::{ChatFunction, ChatMessage, ChatWriter, Translation};
+use crate::translation::{ChatFunction, ChatMessage, ChatWriter, Translation, joined};
 
 /// Maximum messages and tools of a request.
 const MOST_MESSAGES: usize = 8192;
@@ -40,20 +41,21 @@ const IGNORED: [&str; 10] = [
     "context_management",
     "betas",
 ];
-/// Refused parameters: Anthropic's own services, and parameters of chat completions without a counterpart in a message.
-const REFUSED: [&str; 12] = [
-    "container",
-    "mcp_servers",
-    "fallbacks",
-    "n",
-    "n_cmpl",
-    "logprobs",
-    "top_logprobs",
-    "stream_options",
-    "max_completion_tokens",
-    "continue_final_message",
-    "add_generation_prompt",
-    "reasoning_effort",
+/// Refused parameters, with their values without effect besides `false`: Anthropic's own services, and parameters of
+/// chat completions without a counterpart in a message.
+const REFUSED: [(&str, &str); 12] = [
+    ("container", "{}"),
+    ("mcp_servers", "[]"),
+    ("fallbacks", "[]"),
+    ("n", "1"),
+    ("n_cmpl", "1"),
+    ("logprobs", ""),
+    ("top_logprobs", "0"),
+    ("stream_options", "{}"),
+    ("max_completion_tokens", ""),
+    ("continue_final_message", ""),
+    ("add_generation_prompt", "true"),
+    ("reasoning_effort", ""),
 ];
 
 /// How an answer shows its thoughts.
@@ -119,21 +121,12 @@ pub(crate) fn translate(body: &[u8]) -> Result<(Translation, Shown), ApiError> {
     let bytes = body.len();
     let body = reading::with_integers(body);
     let body = reading::object_as_given(&body)?;
-    if let Some(name) = REFUSED.into_iter().find(|name| body.get(name).is_some_and(|it| !is_nothing(it))) {
-        return Err(ApiError::unsupported(name, format!("`{name}` is not supported by /v1/messages")));
-    }
+    parameters::refuse(&body, &REFUSED, " by /v1/messages")?;
     let mut writer = ChatWriter::new(bytes);
-    for (name, value) in body.entries() {
-        let is_own = READ.contains(&name) || IGNORED.contains(&name) || REFUSED.contains(&name);
-        match name {
-            "chat_template_kwargs" => writer.variables(value)?,
-            _ if is_own => {}
-            _ => writer.pass(name, value),
-        }
-    }
-    if let Some(limit) = body.get("max_tokens") {
-        let limit: u64 = reading::value(limit, "max_tokens")?;
-        writer.set("max_tokens", limit);
+    let is_refused = |name: &str| REFUSED.iter().any(|(it, _)| *it == name);
+    writer.pass_others(&body, |name| READ.contains(&name) || IGNORED.contains(&name) || is_refused(name))?;
+    if let Some(limit) = body.read::<u64>("max_tokens")? {
+        writer.set("max_tokens", "max_tokens", limit);
     }
     if let Some(stop) = body.get("stop_sequences") {
         writer.give("stop", "stop_sequences", stop);
@@ -145,27 +138,21 @@ pub(crate) fn translate(body: &[u8]) -> Result<(Translation, Shown), ApiError> {
     Ok((writer.finish()?, shown))
 }
 
-fn is_nothing(value: &RawValue) -> bool {
-    matches!(value.get(), "null" | "false" | "[]" | "{}" | "1" | "0")
-}
-
 fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError> {
     let given = body.get("messages").ok_or_else(|| ApiError::invalid("messages", "`messages` is missing"))?;
     let mut system = match body.get("system") {
         Some(system) => blocks::texts(system, "system")?,
         None => Vec::new(),
     };
-    let stamps = stamps::take(&mut system);
-    if !system.is_empty() {
-        let system: Cow<'a, str> = match <[_; 1]>::try_from(system) {
-            Ok([text]) => text,
-            Err(texts) => texts.join("\n").into(),
-        };
-        writer.message(ChatMessage::new("system", system), || "system".to_owned());
-    }
     let List::<MessageBody<'a>, MOST_MESSAGES>(messages) = reading::value(given, "messages")?;
-    if messages.is_empty() {
+    let Some(last) = messages.last() else {
         return Err(ApiError::invalid("messages", "`messages` is empty"));
+    };
+    stamps::leave_out_headers(&mut system);
+    // Behind a message of the assistant's, the lines would be its own words.
+    let stamps = if last.role == "user" { stamps::take(&mut system) } else { Vec::new() };
+    if !system.is_empty() {
+        writer.message(ChatMessage::new("system", joined(system)), || "system".to_owned());
     }
     for (index, message) in messages.into_iter().enumerate() {
         let place = format!("messages[{index}]");
@@ -185,8 +172,9 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
     let is_begun = |last: &ChatMessage<'_>| last.role == "assistant" && last.tool_calls.is_empty();
     let is_begun = writer.last().is_some_and(|last| is_begun(last) && !last.content.is_empty());
     if is_begun {
-        writer.set("continue_final_message", true);
-    } else if let (Some(last), false) = (writer.last_mut(), stamps.is_empty()) {
+        writer.set("continue_final_message", "messages", true);
+    }
+    if let (Some(last), false) = (writer.last_mut(), stamps.is_empty()) {
         // The next request repeats everything before this place.
         last.append(&format!("\n{}", stamps.join("\n")));
     }
@@ -195,8 +183,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
 
 /// Translates the tools. Returns whether the model must call one.
 fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiError> {
-    let choice =
-        body.get("tool_choice").map(|choice| reading::value::<ToolChoice>(choice, "tool_choice")).transpose()?;
+    let choice: Option<ToolChoice> = body.read("tool_choice")?;
     let named = choice.as_ref().and_then(|choice| choice.name.as_deref());
     if let Some(given) = body.get("tools") {
         let List::<ToolBody<'a>, MOST_TOOLS>(tools) = reading::value(given, "tools")?;
@@ -216,7 +203,6 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
         }
     }
     let Some(choice) = choice else { return Ok(false) };
-    writer.rename("tool_choice", "tool_choice");
     let (chosen, is_forced) = match (&*choice.r#type, choice.name) {
         ("auto", _) => (json!("auto"), false),
         ("none", _) => (json!("none"), false),
@@ -238,41 +224,38 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
             return Err(ApiError::invalid("tool_choice.type", message));
         }
     };
-    writer.set("tool_choice", chosen);
+    writer.set("tool_choice", "tool_choice", chosen);
     if choice.disable_parallel_tool_use {
-        writer.set("parallel_tool_calls", false);
+        writer.set("parallel_tool_calls", "tool_choice.disable_parallel_tool_use", false);
     }
     Ok(is_forced)
 }
 
 /// Translates the form of the answer and the effort. Returns whether there is a form.
 fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiError> {
-    const FORMS: [(&str, &str); 2] =
-        [("output_config.format", "output_config.format.schema"), ("output_format", "output_format.schema")];
-    let config: Option<OutputConfig<'a>> =
-        body.get("output_config").map(|config| reading::value(config, "output_config")).transpose()?;
+    let config: Option<OutputConfig<'a>> = body.read("output_config")?;
     let (effort, format) = config.map_or((None, None), |config| (config.effort, config.format));
     if let Some(effort) = effort {
-        // Templates support three levels.
-        let effort = if matches!(&*effort, "xhigh" | "max") { "high" } else { &*effort };
-        writer.set("reasoning_effort", effort);
+        writer.effort("output_config.effort", &effort);
     }
-    let given = [format, body.get("output_format")];
-    let Some(((place, schema_place), given)) = FORMS.into_iter().zip(given).find_map(|(at, it)| Some((at, it?))) else {
-        return Ok(false);
+    let (place, schema_place, given) = match (format, body.get("output_format")) {
+        (Some(_), Some(_)) => return Err(ApiError::given_twice("output_format", "output_config.format")),
+        (Some(format), None) => ("output_config.format", "output_config.format.schema", format),
+        (None, Some(format)) => ("output_format", "output_format.schema", format),
+        (None, None) => return Ok(false),
     };
     let OutputFormat { r#type, schema } = reading::value(given, place)?;
     let (true, Some(schema)) = (r#type == "json_schema", schema) else {
         let message = format!("{place}: `json_schema` with its `schema` can be, and this is `{type}`", r#type = r#type);
         return Err(ApiError::invalid(place, message));
     };
-    writer.give("json_schema", schema_place, schema);
+    writer.schema(schema_place, schema)?;
     Ok(true)
 }
 
 /// `is_held` means that the answer is constrained to a form or a call, which has no room for thoughts.
 fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Result<Shown, ApiError> {
-    let thinking = body.get("thinking").map(|it| reading::value::<Thinking>(it, "thinking")).transpose()?;
+    let thinking: Option<Thinking> = body.read("thinking")?;
     // Without the parameter there are no thoughts, as with Anthropic's own models.
     let kind = thinking.as_ref().map_or("disabled", |thinking| &*thinking.r#type);
     match kind {
@@ -292,5 +275,108 @@ fn thinking(body: &Body<'_>, writer: &mut ChatWriter<'_>, is_held: bool) -> Resu
             let message = format!("thinking.display is `{display}`: `summarized` and `omitted` can be");
             Err(ApiError::invalid("thinking.display", message))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn translated(more: &Value) -> Result<Value, ApiError> {
+        let mut body = json!({"messages": [{"role": "user", "content": "Hello"}]});
+        for (name, value) in more.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        translate(body.to_string().as_bytes()).map(|(it, _)| serde_json::from_slice(&it.body).unwrap())
+    }
+
+    #[test]
+    fn lines_that_change_are_never_lost_and_never_the_assistants_words() {
+        let stamp = "Current time: 2026-11-28T22:14:03Z";
+        let system = format!("{stamp}\nBe brief.");
+        let user = json!({"role": "user", "content": "Hello"});
+        let call = json!({"type": "tool_use", "id": "1", "name": "walk", "input": {}});
+        let called = json!({"role": "assistant", "content": [call]});
+        let result =
+            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "far"}]});
+        for (messages, holder) in [
+            (json!([user]), 1),
+            (json!([user, called, result]), 3),
+            (json!([user, {"role": "assistant", "content": "It is"}]), 0),
+            (json!([user, called]), 0),
+            (json!([user, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}]), 0),
+            (json!([user, {"role": "system", "content": "Be kind."}]), 0),
+        ] {
+            let body = translated(&json!({"system": system, "messages": messages})).unwrap();
+            for (index, message) in body["messages"].as_array().unwrap().iter().enumerate() {
+                let has_stamp = message["content"].as_str().unwrap().contains(stamp);
+                assert_eq!(has_stamp, index == holder, "{messages}: {body}");
+            }
+        }
+        // A header for Anthropic's servers is left out in any case.
+        let header = json!([{"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1;"}]);
+        let begun = json!([user, {"role": "assistant", "content": "It is"}]);
+        let body = translated(&json!({"system": header, "messages": begun})).unwrap();
+        assert_eq!(body["messages"].as_array().unwrap().len(), 2, "{body}");
+    }
+
+    #[test]
+    fn a_value_that_would_have_an_effect_is_refused_and_others_are_not() {
+        for (name, value) in [
+            ("max_completion_tokens", json!(1)),
+            ("logprobs", json!(1)),
+            ("top_logprobs", json!(1)),
+            ("n", json!(0)),
+            ("add_generation_prompt", json!(false)),
+            ("container", json!("c")),
+        ] {
+            let error = translated(&json!({name: value})).unwrap_err();
+            assert_eq!((error.param.as_deref(), error.code), (Some(name), Some("unsupported_parameter")), "{value}");
+        }
+        for (name, value) in
+            [("n", json!(1)), ("top_logprobs", json!(0)), ("logprobs", json!(false)), ("mcp_servers", json!([]))]
+        {
+            assert!(translated(&json!({name: value})).is_ok(), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_under_two_names_is_refused_by_both() {
+        let format = json!({"type": "json_schema", "schema": {}});
+        let config = json!({"format": format});
+        let one_call = json!({"type": "auto", "disable_parallel_tool_use": true});
+        for (more, names) in [
+            (json!({"stop_sequences": ["a"], "stop": ["b"]}), ["stop_sequences", "stop"]),
+            (json!({"max_tokens": 3, "max_output_tokens": 4}), ["max_tokens", "max_output_tokens"]),
+            (
+                json!({"tool_choice": one_call, "parallel_tool_calls": true}),
+                ["tool_choice.disable_parallel_tool_use", "parallel_tool_calls"],
+            ),
+            (json!({"output_config": config, "output_format": format}), ["output_format", "output_config.format"]),
+            (json!({"output_config": config, "json_schema": {}}), ["output_config.format.schema", "json_schema"]),
+            (json!({"output_format": format, "grammar": "root ::= \"a\""}), ["output_format.schema", "grammar"]),
+        ] {
+            let error = translated(&more).unwrap_err();
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(names[0])), "{more}: {error}");
+            assert!(names.iter().all(|name| error.message.contains(&format!("`{name}`"))), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_of_a_document_that_can_be_read_is_read() {
+        let document = json!({"type": "document", "title": "A", "context": "B",
+            "source": {"type": "text", "media_type": "text/plain", "data": "C"}});
+        let body = translated(&json!({"messages": [{"role": "user", "content": [document]}]})).unwrap();
+        assert_eq!(body["messages"][0]["content"], "A\nB\nC");
+    }
+
+    #[test]
+    fn thoughts_that_follow_one_another_are_lines_of_one() {
+        let thought = json!({"type": "thinking", "thinking": "hm"});
+        let thoughts = json!({"role": "assistant", "content": vec![thought; 1024]});
+        let messages = json!([{"role": "user", "content": "Hello"}, thoughts, thoughts]);
+        let body = translated(&json!({"messages": messages})).unwrap();
+        assert_eq!(body["messages"][1]["reasoning_content"], vec!["hm"; 2048].join("\n"));
     }
 }

@@ -3,7 +3,7 @@
 //! A prompt is reused up to its first different token. Coding agents begin the system prompt with such lines: Claude
 //! Code's first block is `x-anthropic-billing-header: cc_version=..; cc_entrypoint=cli; cch=a5145;`, with a new `cch`
 //! each time. In: the texts of the system prompt. Out: the texts without such lines, and the lines that the model must
-//! see. The translation puts these lines behind the conversation.
+//! see. The translation puts these lines behind the conversation, if it ends with words of the user's or of a tool.
 
 use std::borrow::Cow;
 
@@ -15,14 +15,21 @@ const LONGEST_STAMP: usize = 200;
 /// Maximum number of lines to examine at the beginning of a text.
 const MOST_LINES: usize = 32;
 
-/// Removes the changing lines from the beginning of a system prompt. Returns the lines that the model must see.
-pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
-    let mut taken = Vec::new();
-    let mut is_beginning = true;
+/// Removes Claude Code's headers from a system prompt.
+pub(super) fn leave_out_headers(texts: &mut Vec<Cow<'_, str>>) {
     for text in texts.iter_mut() {
         if let Some(rest) = without_billing_header(text) {
             *text = rest.to_owned().into();
         }
+    }
+    texts.retain(|text| !text.trim().is_empty());
+}
+
+/// Removes the changing lines from the beginning of a system prompt, and returns them.
+pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
+    let mut taken = Vec::new();
+    let mut is_beginning = true;
+    for text in texts.iter_mut() {
         let first = text.lines().take(MOST_LINES);
         let count = first.take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
         let is_whole = text.lines().nth(count).is_none();
@@ -101,6 +108,7 @@ mod tests {
 
     fn taken(texts: &[&str]) -> (Vec<String>, Vec<String>) {
         let mut texts: Vec<Cow<'_, str>> = texts.iter().map(|text| Cow::Borrowed(*text)).collect();
+        leave_out_headers(&mut texts);
         let taken = take(&mut texts);
         (texts.into_iter().map(Cow::into_owned).collect(), taken)
     }

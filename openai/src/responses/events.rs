@@ -1,17 +1,16 @@
 //! An answer as the events of a response. The last event contains the whole response.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::encoded_thought;
 use super::request::Asked;
 use super::store::{Store, Stored};
 use crate::choice::{Step, Tokens};
 use crate::error::ApiError;
 use crate::logprobs;
-use crate::shape::{Frame, called};
+use crate::shape::{Frame, called, now};
+use crate::translation::encoded_thought;
 use autoplace::chat::ReplyPart;
 
 /// The current item.
@@ -51,6 +50,8 @@ pub(crate) struct ResponseEvents {
     calls: usize,
     /// White space at the beginning of a text. A text of white space alone is left out.
     held: String,
+    /// Log-probabilities of the held white space.
+    held_logprobs: Vec<Value>,
     sequence: usize,
     has_ended: bool,
 }
@@ -65,6 +66,7 @@ impl ResponseEvents {
             output: Vec::new(),
             calls: 0,
             held: String::new(),
+            held_logprobs: Vec::new(),
             sequence: 0,
             has_ended: false,
         }
@@ -92,15 +94,18 @@ impl ResponseEvents {
                 ReplyPart::Reasoning(text) => self.piece(Kind::Thought, text, Vec::new(), &mut events),
                 ReplyPart::Content(text) => {
                     self.held.push_str(text);
+                    self.held_logprobs.append(&mut logprobs);
                     let is_open = self.open.as_ref().is_some_and(|open| open.kind == Kind::Text);
                     if is_open || !text.trim().is_empty() {
                         let text = std::mem::take(&mut self.held);
-                        self.piece(Kind::Text, &text, std::mem::take(&mut logprobs), &mut events);
+                        let logprobs = std::mem::take(&mut self.held_logprobs);
+                        self.piece(Kind::Text, &text, logprobs, &mut events);
                     }
                 }
                 ReplyPart::ToolCall(call) => {
                     self.close("completed", &mut events);
                     self.held.clear();
+                    self.held_logprobs.clear();
                     let (call_id, arguments) = called(call, &self.frame.name_of(0), self.calls);
                     self.calls += 1;
                     // Arguments that a limit cut short are not an object.
@@ -219,13 +224,14 @@ impl ResponseEvents {
                 let id = item["id"].as_str().unwrap_or_default().to_owned();
                 (id, Arc::from(item.to_string()))
             });
-            self.store.keep(Stored {
+            let is_stored = self.store.keep(Stored {
                 id: self.frame.id.clone(),
                 previous: self.asked.previous.take(),
                 input,
                 items: items.collect(),
                 response: Arc::from(response.to_string()),
             });
+            response["store"] = is_stored.into();
         }
         events.push(self.event(kind, json!({"response": response})));
     }
@@ -283,7 +289,46 @@ fn part_of(kind: &str, text: &str, logprobs: &[Value]) -> Value {
     }
 }
 
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logprobs::TokenInfo;
+    use crate::shape::Endpoint;
+
+    fn events(asked: Asked) -> ResponseEvents {
+        let frame = Frame { endpoint: Endpoint::Responses, id: "resp_1".into(), created: 0, model: String::new() };
+        ResponseEvents::new(frame, asked, Arc::default())
+    }
+
+    fn said(text: &str) -> Step {
+        let logprobs = vec![TokenInfo::of(text, -0.5)];
+        Step { parts: vec![ReplyPart::Content(text.to_owned())], logprobs, ..Step::default() }
+    }
+
+    #[test]
+    fn white_space_that_is_held_keeps_its_log_probabilities() {
+        let mut events = events(Asked { has_logprobs: true, ..Asked::default() });
+        let tokens = Tokens::default();
+        assert_eq!(events.step(&said("\n"), &tokens), Vec::<Value>::new());
+        let first = events.step(&said("a"), &tokens);
+        let delta = first.last().unwrap();
+        let texts = |logprobs: &Value| -> Vec<String> {
+            logprobs.as_array().unwrap().iter().map(|it| it["token"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!((&delta["delta"], texts(&delta["logprobs"])), (&json!("\na"), vec!["\n".into(), "a".into()]));
+        let last = events.end(&tokens);
+        let part = &last.last().unwrap()["response"]["output"][0]["content"][0];
+        assert_eq!((&part["text"], texts(&part["logprobs"])), (&json!("\na"), vec!["\n".into(), "a".into()]));
+    }
+
+    #[test]
+    fn a_response_says_that_it_is_stored_only_if_it_is() {
+        for (bytes, is_stored) in [(1, true), (33 << 20, false)] {
+            let fields = json!({"store": true}).as_object().unwrap().clone();
+            let mut events = events(Asked { fields, input: Some("i".repeat(bytes).into()), ..Asked::default() });
+            let last = events.end(&Tokens::default());
+            assert_eq!(last.last().unwrap()["response"]["store"], is_stored);
+            assert_eq!(events.store.response("resp_1").is_some(), is_stored);
+        }
+    }
 }

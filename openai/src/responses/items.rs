@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::decoded_thought;
 use crate::error::ApiError;
 use crate::reading::{self, List};
-use crate::translation::{ChatCall, ChatMessage, ChatWriter};
+use crate::translation::{ChatCall, ChatMessage, ChatWriter, decoded_thought, joined};
 
 /// Maximum items of an input, and maximum parts of an item.
 pub(super) const MOST_ITEMS: usize = 8192;
@@ -66,15 +65,15 @@ impl<'a> Item<'a> {
         let message = match self.r#type.as_deref() {
             None | Some("message") => self.into_message(place)?,
             Some("function_call") => {
-                let arguments = self.arguments.ok_or_else(|| missing(place, "arguments"))?;
-                let id = self.call_id.ok_or_else(|| missing(place, "call_id"))?;
-                let call = ChatCall::new(id, self.name.ok_or_else(|| missing(place, "name"))?, arguments);
+                let arguments = self.arguments.ok_or_else(|| ApiError::missing(place, "arguments"))?;
+                let id = self.call_id.ok_or_else(|| ApiError::missing(place, "call_id"))?;
+                let call = ChatCall::new(id, self.name.ok_or_else(|| ApiError::missing(place, "name"))?, arguments);
                 ChatMessage { tool_calls: vec![call], ..ChatMessage::new("assistant", "") }
             }
             Some("function_call_output") => {
-                let output = self.output.ok_or_else(|| missing(place, "output"))?;
+                let output = self.output.ok_or_else(|| ApiError::missing(place, "output"))?;
                 let output = content(output, &format!("{place}.output"))?;
-                let id = self.call_id.ok_or_else(|| missing(place, "call_id"))?;
+                let id = self.call_id.ok_or_else(|| ApiError::missing(place, "call_id"))?;
                 ChatMessage { tool_call_id: Some(id), ..ChatMessage::new("tool", output) }
             }
             Some("reasoning") => match self.into_thought(place)? {
@@ -103,7 +102,7 @@ impl<'a> Item<'a> {
                 return Err(ApiError::invalid(place, message));
             }
         };
-        let given = self.content.ok_or_else(|| missing(place, "content"))?;
+        let given = self.content.ok_or_else(|| ApiError::missing(place, "content"))?;
         Ok(ChatMessage::new(role, content(given, &format!("{place}.content"))?))
     }
 
@@ -122,7 +121,7 @@ impl<'a> Item<'a> {
 /// A text, or a list of text parts.
 fn content<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiError> {
     if reading::is_text(given) {
-        return reading::value::<Text<'a>>(given, place).map(|Text(text)| text);
+        return reading::text(given, place);
     }
     if !given.get().starts_with('[') {
         return Err(ApiError::invalid(place, format!("{place}: expected a text or a list of parts")));
@@ -131,26 +130,15 @@ fn content<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiErro
     let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.into_iter().enumerate() {
         let place = format!("{place}[{index}]");
-        let text = match &*part.r#type {
-            "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => part.text,
-            "refusal" => part.refusal,
+        let (text, field) = match &*part.r#type {
+            "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => (part.text, "text"),
+            "refusal" => (part.refusal, "refusal"),
             kind => {
                 let message = format!("{place}: parts of type `{kind}` are not supported");
                 return Err(ApiError::unsupported(place, message));
             }
         };
-        texts.push(text.ok_or_else(|| missing(&place, "text"))?);
+        texts.push(text.ok_or_else(|| ApiError::missing(&place, field))?);
     }
-    Ok(match <[_; 1]>::try_from(texts) {
-        Ok([text]) => text,
-        Err(texts) => texts.join("\n").into(),
-    })
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
-pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
-
-fn missing(place: &str, field: &str) -> ApiError {
-    ApiError::invalid(place, format!("{place}: the field `{field}` is missing"))
+    Ok(joined(texts))
 }

@@ -11,16 +11,4 @@ mod tools;
 
 pub(super) use events::ResponseEvents;
 pub(super) use request::translate;
-pub(super) use store::Store;
-
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-
-/// A thought as a client keeps it for the next request. It is not encrypted: the client may read it.
-fn encoded_thought(thought: &str) -> String {
-    BASE64_STANDARD.encode(thought)
-}
-
-fn decoded_thought(encoded: &str) -> Option<String> {
-    String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()
-}
+pub(super) use store::{Store, not_stored};

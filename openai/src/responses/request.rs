@@ -6,9 +6,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::items::{Item, MOST_ITEMS, Text};
-use super::{Store, tools};
+use super::items::{Item, MOST_ITEMS};
+use super::{Store, not_stored, tools};
 use crate::error::ApiError;
+use crate::parameters;
 use crate::reading::{self, Body, List};
 use crate::translation::{ChatMessage, ChatWriter, Translation};
 
@@ -43,23 +44,27 @@ const IGNORED: [&str; 11] = [
     "user",
     "background_options",
 ];
-/// Parameters that are refused: OpenAI's own services, and those of chat completions that have no place in a response.
-const REFUSED: [&str; 14] = [
-    "background",
-    "conversation",
-    "prompt",
-    "image",
-    "moderation",
-    "messages",
-    "n",
-    "n_cmpl",
-    "logprobs",
-    "response_format",
-    "reasoning_effort",
-    "max_completion_tokens",
-    "continue_final_message",
-    "add_generation_prompt",
+/// Refused parameters, with their values without effect besides `false`: OpenAI's own services, and parameters of chat
+/// completions that have another name or no place in a response.
+const REFUSED: [(&str, &str); 14] = [
+    ("background", ""),
+    ("conversation", "{}"),
+    ("prompt", "{}"),
+    ("image", "{}"),
+    ("moderation", "{}"),
+    ("messages", "[]"),
+    ("n", "1"),
+    ("n_cmpl", "1"),
+    ("logprobs", ""),
+    ("response_format", "{}"),
+    ("reasoning_effort", ""),
+    ("max_completion_tokens", ""),
+    ("continue_final_message", ""),
+    ("add_generation_prompt", "true"),
 ];
+/// Maximum bytes of earlier responses and of items that a request brings in by their ids: the size of a request over
+/// HTTP.
+const LARGEST_EARLIER: usize = 16 << 20;
 
 /// The fields that a response repeats of its request, and how its events are written.
 #[derive(Debug, Default)]
@@ -97,32 +102,28 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
     let bytes = body.len();
     let body = reading::with_integers(body);
     let body = reading::object_as_given(&body)?;
-    if let Some(name) = REFUSED.into_iter().find(|name| body.get(name).is_some_and(|it| !is_nothing(it))) {
-        return Err(ApiError::unsupported(name, format!("`{name}` is not supported by /v1/responses")));
-    }
+    parameters::refuse(&body, &REFUSED, " by /v1/responses")?;
     // The writer borrows the earlier items, so they are read before it.
-    let previous: Option<String> = read(&body, "previous_response_id")?;
+    let previous: Option<String> = body.read("previous_response_id")?;
     let before = match &previous {
         Some(id) => store.conversation(id).ok_or_else(|| gone(id))?,
         None => Vec::new(),
     };
-    let referenced = referenced(&body, store)?;
-
-    let mut writer = ChatWriter::new(bytes);
-    writer.conversation_is("input");
-    for (name, value) in body.entries() {
-        let is_own = READ.contains(&name) || IGNORED.contains(&name) || REFUSED.contains(&name);
-        match name {
-            "chat_template_kwargs" => writer.variables(value)?,
-            _ if is_own => {}
-            _ => writer.pass(name, value),
-        }
+    let mut earlier = Earlier::default();
+    for part in &before {
+        earlier.add(part, "previous_response_id")?;
     }
+    let referenced = referenced(&body, store, &mut earlier)?;
+
+    let mut writer = ChatWriter::new(bytes + earlier.bytes);
+    writer.conversation_is("input");
+    let is_refused = |name: &str| REFUSED.iter().any(|(it, _)| *it == name);
+    writer.pass_others(&body, |name| READ.contains(&name) || IGNORED.contains(&name) || is_refused(name))?;
     if let Some(limit) = body.get("max_output_tokens") {
         writer.give("max_tokens", "max_output_tokens", limit);
     }
     if let Some(instructions) = body.get("instructions") {
-        let Text(text) = reading::value(instructions, "instructions")?;
+        let text = reading::text(instructions, "instructions")?;
         writer.message(ChatMessage::new("system", text), || "instructions".to_owned());
     }
     for part in &before {
@@ -132,24 +133,18 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
     input(given, &referenced, &mut writer, "input")?;
     tools::write(&body, &mut writer)?;
     form(&body, &mut writer)?;
-    let reasoning: Reasoning = read(&body, "reasoning")?.unwrap_or_default();
+    let reasoning: Reasoning = body.read("reasoning")?.unwrap_or_default();
     if let Some(effort) = &reasoning.effort {
-        // Templates know three, and none.
-        let effort = match &**effort {
-            "minimal" => "low",
-            "xhigh" | "max" => "high",
-            other => other,
-        };
-        writer.set("reasoning_effort", effort);
+        writer.effort("reasoning.effort", effort);
     }
-    let List::<String, 64>(include) = read(&body, "include")?.unwrap_or_default();
-    let top_logprobs: Option<usize> = read(&body, "top_logprobs")?;
+    let List::<String, 64>(include) = body.read("include")?.unwrap_or_default();
+    let top_logprobs: Option<usize> = body.read("top_logprobs")?;
     let has_logprobs = top_logprobs.is_some_and(|most| most > 0) || includes(&include, "message.output_text.logprobs");
     if has_logprobs {
-        writer.set("logprobs", true);
-        writer.set("top_logprobs", top_logprobs.unwrap_or_default());
+        writer.set("logprobs", "top_logprobs", true);
+        writer.set("top_logprobs", "top_logprobs", top_logprobs.unwrap_or_default());
     }
-    let is_kept = read(&body, "store")?.unwrap_or(true);
+    let is_kept = body.read("store")?.unwrap_or(true);
     let asked = Asked {
         fields: fields(&body, is_kept)?,
         keeps_thoughts: includes(&include, "reasoning.encrypted_content"),
@@ -160,31 +155,42 @@ pub(crate) fn translate(body: &[u8], store: &Store) -> Result<(Translation, Aske
     Ok((writer.finish()?, asked))
 }
 
-fn read<'a, T: Deserialize<'a>>(body: &Body<'a>, name: &str) -> Result<Option<T>, ApiError> {
-    body.get(name).map(|value| reading::value(value, name)).transpose()
-}
-
 fn includes(include: &[String], what: &str) -> bool {
     include.iter().any(|it| it == what)
 }
 
-fn is_nothing(value: &RawValue) -> bool {
-    matches!(value.get(), "null" | "false" | "[]" | "{}" | "1" | "0")
+/// What a request brings in by ids.
+#[derive(Debug, Default)]
+struct Earlier {
+    bytes: usize,
+}
+
+impl Earlier {
+    /// Counts a part that is named at `place` of the request.
+    fn add(&mut self, part: &str, place: &str) -> Result<(), ApiError> {
+        self.bytes += part.len();
+        if self.bytes <= LARGEST_EARLIER {
+            return Ok(());
+        }
+        let message = format!(
+            "{place}: earlier responses and items have more than {LARGEST_EARLIER} bytes together, which are the most \
+             of one request"
+        );
+        Err(ApiError::invalid(place, message).with_code("context_length_exceeded"))
+    }
 }
 
 fn gone(id: &str) -> ApiError {
-    let message = format!(
-        "previous_response_id: there is no response `{id}`: it was not stored, or has made room for newer ones; send \
-         the whole conversation as `input`"
-    );
+    let missing = not_stored(id);
+    let message = format!("previous_response_id: {missing}; send the whole conversation as `input`");
     ApiError {
         status: 404,
         ..ApiError::invalid("previous_response_id", message).with_code("previous_response_not_found")
     }
 }
 
-/// The items that references of the input stand for, by the number of the item.
-fn referenced(body: &Body<'_>, store: &Store) -> Result<Vec<(usize, Arc<str>)>, ApiError> {
+/// The items that references of the input stand for, in ascending order of the references' indices.
+fn referenced(body: &Body<'_>, store: &Store, earlier: &mut Earlier) -> Result<Vec<(usize, Arc<str>)>, ApiError> {
     let Some(given) = body.get("input").filter(|given| given.get().starts_with('[')) else { return Ok(Vec::new()) };
     let List::<Item<'_>, MOST_ITEMS>(items) = reading::value(given, "input")?;
     let references = items.iter().enumerate().filter_map(|(index, item)| Some((index, item.reference()?)));
@@ -194,9 +200,17 @@ fn referenced(body: &Body<'_>, store: &Store) -> Result<Vec<(usize, Arc<str>)>, 
                 let message = format!("input[{index}]: there is no item `{id}`: send the item itself");
                 ApiError { status: 404, ..ApiError::invalid(format!("input[{index}]"), message) }
             };
-            Ok((index, store.item(id).ok_or_else(unknown)?))
+            let item = store.item(id).ok_or_else(unknown)?;
+            earlier.add(&item, &format!("input[{index}]"))?;
+            Ok((index, item))
         })
         .collect()
+}
+
+/// The item that the reference at this index stands for.
+fn found(referenced: &[(usize, Arc<str>)], index: usize) -> Option<&Arc<str>> {
+    let at = referenced.binary_search_by_key(&index, |(at, _)| *at).ok()?;
+    referenced.get(at).map(|(_, item)| item)
 }
 
 /// An input with the items themselves in the places of references.
@@ -206,8 +220,7 @@ fn with_references(given: &RawValue, referenced: &[(usize, Arc<str>)]) -> String
     }
     let items: Vec<&RawValue> = serde_json::from_str(given.get()).unwrap_or_default();
     let item = |(index, item): (usize, &RawValue)| {
-        let found = referenced.iter().find(|(at, _)| *at == index);
-        found.map_or_else(|| item.get().to_owned(), |(_, item)| item.to_string())
+        found(referenced, index).map_or_else(|| item.get().to_owned(), ToString::to_string)
     };
     format!("[{}]", items.into_iter().enumerate().map(item).collect::<Vec<_>>().join(","))
 }
@@ -220,8 +233,7 @@ fn input<'a>(
     place: &str,
 ) -> Result<(), ApiError> {
     if reading::is_text(given) {
-        let Text(text) = reading::value(given, place)?;
-        writer.message(ChatMessage::new("user", text), || place.to_owned());
+        writer.message(ChatMessage::new("user", reading::text(given, place)?), || place.to_owned());
         return Ok(());
     }
     if given.get().starts_with('{') && place != "input" {
@@ -230,8 +242,8 @@ fn input<'a>(
     let List::<Item<'a>, MOST_ITEMS>(items) = reading::value(given, place)?;
     for (index, item) in items.into_iter().enumerate() {
         let place = format!("{place}[{index}]");
-        match referenced.iter().find(|(at, _)| *at == index) {
-            Some((_, json)) => reading::value::<Item<'a>>(reading::json(json)?, &place)?.write(writer, &place)?,
+        match found(referenced, index) {
+            Some(json) => reading::value::<Item<'a>>(reading::json(json)?, &place)?.write(writer, &place)?,
             None => item.write(writer, &place)?,
         }
     }
@@ -239,15 +251,14 @@ fn input<'a>(
 }
 
 fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError> {
-    let Some(format) = read::<TextConfig<'a>>(body, "text")?.and_then(|text| text.format) else { return Ok(()) };
+    let Some(format) = body.read::<TextConfig<'a>>("text")?.and_then(|text| text.format) else { return Ok(()) };
     let Format { r#type: kind, schema } = reading::value(format, "text.format")?;
     match (&*kind, schema) {
         ("text", _) => {}
         ("json_object", _) => {
-            writer.set("response_format", json!({"type": "json_object"}));
-            writer.rename("response_format", "text.format");
+            writer.set("response_format", "text.format", json!({"type": "json_object"}));
         }
-        ("json_schema", Some(schema)) => writer.give("json_schema", "text.format.schema", schema),
+        ("json_schema", Some(schema)) => writer.schema("text.format.schema", schema)?,
         _ => {
             let can_be = "`text`, `json_object`, or `json_schema` with its `schema` can be";
             return Err(ApiError::invalid("text.format", format!("text.format is of type `{kind}`: {can_be}")));
@@ -256,14 +267,22 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError
     Ok(())
 }
 
-/// Bytes of `metadata` at most: each event of a response that has begun or ended repeats it.
-const LARGEST_METADATA: usize = 64 << 10;
+/// Parameters of the client's own, which a response repeats unread.
+const LABELS: [&str; 4] = ["metadata", "user", "safety_identifier", "prompt_cache_key"];
+/// Maximum bytes of all labels: the events at a response's beginning and end repeat them.
+const LARGEST_LABELS: usize = 64 << 10;
 
 /// The fields that the response repeats.
 fn fields(body: &Body<'_>, is_kept: bool) -> Result<Map<String, Value>, ApiError> {
-    if let Some(metadata) = body.get("metadata").filter(|it| it.get().len() > LARGEST_METADATA) {
-        let message = format!("metadata: {} bytes, and {LARGEST_METADATA} are the most", metadata.get().len());
-        return Err(ApiError::invalid("metadata", message));
+    let mut bytes = 0;
+    for (name, label) in LABELS.into_iter().filter_map(|name| Some((name, body.get(name)?))) {
+        bytes += label.get().len();
+        if bytes > LARGEST_LABELS {
+            let others = if name == LABELS[0] { "" } else { " with those before it" };
+            let message =
+                format!("{name}: {bytes} bytes{others}; {} may have {LARGEST_LABELS} together", LABELS.join(", "));
+            return Err(ApiError::invalid(name, message));
+        }
     }
     let mut fields = Map::new();
     for (name, otherwise) in [
@@ -297,4 +316,126 @@ fn fields(body: &Body<'_>, is_kept: bool) -> Result<Map<String, Value>, ApiError
     ];
     fields.extend(fixed.map(|(name, value)| (name.to_owned(), value)));
     Ok(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::store::Stored;
+    use super::*;
+
+    fn translated(body: &Value, store: &Store) -> Result<Translation, ApiError> {
+        translate(body.to_string().as_bytes(), store).map(|(translation, _)| translation)
+    }
+
+    /// A store with the response `r` to an input of this many bytes, with the message `m`, whose text has as many.
+    fn store(bytes: usize) -> Store {
+        let store = Store::default();
+        let item = json!({"type": "message", "role": "assistant", "content": "m".repeat(bytes)});
+        assert!(store.keep(Stored {
+            id: "r".to_owned(),
+            previous: None,
+            input: json!("i".repeat(bytes)).to_string().into(),
+            items: vec![("m".to_owned(), item.to_string().into())],
+            response: "{}".into(),
+        }));
+        store
+    }
+
+    #[test]
+    fn what_a_request_brings_in_by_ids_is_counted_and_limited() {
+        let reference = json!({"type": "item_reference", "id": "m"});
+        let asked = |count: usize| json!({"input": vec![reference.clone(); count]});
+        let item = 64 << 10;
+        // Each item is the text and some words more.
+        let most = LARGEST_EARLIER / item - 1;
+        let kept = store(item);
+        let fits = translated(&asked(most), &kept).unwrap();
+        assert!(fits.body.len() > most * item);
+        let error = translated(&asked(8192), &kept).map(|_| ()).unwrap_err();
+        let expected = (400, Some("context_length_exceeded"), Some(format!("input[{most}]")));
+        assert_eq!((error.status, error.code, error.param.clone()), expected, "{error}");
+
+        let follows = json!({"input": "a", "previous_response_id": "r"});
+        assert!(translated(&follows, &store(LARGEST_EARLIER / 2 - 128)).is_ok());
+        let error = translated(&follows, &store(LARGEST_EARLIER / 2)).map(|_| ()).unwrap_err();
+        let expected = (400, Some("context_length_exceeded"), Some("previous_response_id"));
+        assert_eq!((error.status, error.code, error.param.as_deref()), expected, "{error}");
+        // Both count together.
+        let both = json!({"input": [reference], "previous_response_id": "r"});
+        let error = translated(&both, &store(LARGEST_EARLIER / 2 - 128)).map(|_| ()).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("input[0]"), "{error}");
+    }
+
+    #[test]
+    fn a_value_that_would_have_an_effect_is_refused_and_others_are_not() {
+        let refused = |name: &str, value: Value| {
+            let error = translated(&json!({"input": "a", name: value}), &Store::default()).map(|_| ()).err()?;
+            error.param
+        };
+        for (name, value) in [
+            ("max_completion_tokens", json!(1)),
+            ("logprobs", json!(1)),
+            ("logprobs", json!(0)),
+            ("n", json!(0)),
+            ("add_generation_prompt", json!(false)),
+            ("reasoning_effort", json!("low")),
+        ] {
+            assert_eq!(refused(name, value.clone()).as_deref(), Some(name), "{value}");
+        }
+        for (name, value) in [
+            ("n", json!(1)),
+            ("logprobs", json!(false)),
+            ("add_generation_prompt", json!(true)),
+            ("background", json!(false)),
+            ("messages", json!([])),
+            ("conversation", Value::Null),
+        ] {
+            assert_eq!(refused(name, value.clone()), None, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_parameter_under_two_names_is_refused_by_both() {
+        let form = json!({"format": {"type": "json_schema", "name": "f", "schema": {}}});
+        for (more, names) in [
+            (json!({"max_output_tokens": 3, "max_tokens": 3}), ["max_output_tokens", "max_tokens"]),
+            (json!({"max_output_tokens": 3, "n_predict": 4}), ["max_output_tokens", "n_predict"]),
+            (json!({"text": form, "json_schema": {}}), ["text.format.schema", "json_schema"]),
+            (json!({"text": form, "grammar": "root ::= \"a\""}), ["text.format.schema", "grammar"]),
+        ] {
+            let mut body = more.clone();
+            body["input"] = "a".into();
+            let error = translated(&body, &Store::default()).map(|_| ()).unwrap_err();
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(names[0])), "{more}: {error}");
+            assert!(names.iter().all(|name| error.message.contains(&format!("`{name}`"))), "{error}");
+        }
+        let empty = json!({"input": "a", "text": form, "grammar": ""});
+        assert!(translated(&empty, &Store::default()).is_ok());
+    }
+
+    #[test]
+    fn the_labels_of_a_client_are_limited_together() {
+        let label = |bytes: usize| json!("l".repeat(bytes));
+        let fits = json!({"input": "a", "metadata": label(30 << 10), "user": label(30 << 10)});
+        assert!(translated(&fits, &Store::default()).is_ok());
+        for (more, name) in [
+            (json!({"metadata": label(64 << 10)}), "metadata"),
+            (json!({"user": label(64 << 10)}), "user"),
+            (json!({"safety_identifier": label(40 << 10), "prompt_cache_key": label(40 << 10)}), "prompt_cache_key"),
+        ] {
+            let mut body = more;
+            body["input"] = "a".into();
+            let error = translated(&body, &Store::default()).map(|_| ()).unwrap_err();
+            assert_eq!((error.status, error.param.as_deref()), (400, Some(name)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_part_without_its_text_names_the_field_that_it_needs() {
+        for (kind, field) in [("refusal", "refusal"), ("output_text", "text")] {
+            let body = json!({"input": [{"role": "assistant", "content": [{"type": kind}]}]});
+            let error = translated(&body, &Store::default()).map(|_| ()).unwrap_err();
+            assert_eq!(error.message, format!("input[0].content[0]: the field `{field}` is missing"));
+        }
+    }
 }

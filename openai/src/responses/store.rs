@@ -53,19 +53,21 @@ impl Store {
         format!("resp_{high:016x}{low:016x}")
     }
 
-    /// Stores a response, and drops the oldest ones to make room. A response larger than the whole store is not stored.
-    pub(super) fn keep(&self, stored: Stored) {
+    /// Stores a response, and drops the oldest ones to make room. Returns whether it is stored: a response larger than
+    /// the whole store is not.
+    pub(super) fn keep(&self, stored: Stored) -> bool {
         let bytes = stored.bytes();
         if bytes > LARGEST_STORE {
-            return;
+            return false;
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes += bytes;
         kept.responses.push_back(stored);
         while kept.responses.len() > MOST_RESPONSES || kept.bytes > LARGEST_STORE {
-            let Some(oldest) = kept.responses.pop_front() else { return };
+            let Some(oldest) = kept.responses.pop_front() else { break };
             kept.bytes -= oldest.bytes();
         }
+        true
     }
 
     /// The inputs and outputs that led to a response, the oldest first: lists of items, texts, or single items. `None`
@@ -108,6 +110,11 @@ impl Store {
     }
 }
 
+/// The sentence about a response that is asked for and not stored.
+pub(crate) fn not_stored(id: &str) -> String {
+    format!("there is no response `{id}`: it was not stored, or has made room for newer ones")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,9 +149,9 @@ mod tests {
             store.keep(stored(&number.to_string(), None, 10));
         }
         assert!(store.response("4").is_none() && store.response("5").is_some());
-        store.keep(stored("large", None, LARGEST_STORE - 100));
+        assert!(store.keep(stored("large", None, LARGEST_STORE - 100)));
         assert!(store.response("large").is_some() && store.response("1000").is_none());
-        store.keep(stored("too large", None, LARGEST_STORE));
+        assert!(!store.keep(stored("too large", None, LARGEST_STORE)));
         assert!(store.response("too large").is_none() && store.response("large").is_some());
         assert!(store.kept.lock().unwrap().bytes <= LARGEST_STORE);
     }

@@ -66,8 +66,7 @@ pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<
                 writer.leave_out(format!("{place}: tools of type `{kind}` are not supported"));
                 continue;
             }
-            let missing = || ApiError::invalid(&place, format!("{place}: the field `name` is missing"));
-            let name = name.ok_or_else(missing)?;
+            let name = name.ok_or_else(|| ApiError::missing(&place, "name"))?;
             if is_allowed(&name) {
                 writer.tool(ChatFunction { name, description, parameters, strict }, place, "parameters");
             }
@@ -80,7 +79,7 @@ pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<
         }
         Choice::Mode(mode) | Choice::Allowed(_, mode) => {
             if writer.has_tools() {
-                writer.set("tool_choice", mode);
+                writer.set("tool_choice", "tool_choice", mode);
             }
             Ok(())
         }
@@ -88,7 +87,7 @@ pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<
             no_tool("tool_choice.name", format!("there is no function `{name}`"))
         }
         Choice::Function(name) => {
-            writer.set("tool_choice", json!({"type": "function", "function": {"name": name}}));
+            writer.set("tool_choice", "tool_choice", json!({"type": "function", "function": {"name": name}}));
             Ok(())
         }
     }

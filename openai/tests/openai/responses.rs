@@ -299,6 +299,8 @@ fn what_is_wrong_is_named_by_its_place_in_the_request() {
         ),
         (json!({"text": {"format": {"type": "xml"}}}), "text.format"),
         (json!({"background": true}), "background"),
+        (json!({"top_logprobs": 1000}), "top_logprobs"),
+        (json!({"text": {"format": {"type": "json_object"}}, "grammar": "root ::= \"a\""}), "grammar"),
         (json!({"temperature": -1}), "temperature"),
         (json!({"store": "no"}), "store"),
     ] {
