@@ -114,8 +114,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let template = args.template.as_deref();
     let template = template.map(|name| template::named(name, &Header::open(&path)?)).transpose()?;
     // The smaller model is loaded first; the other one takes the remaining memory.
-    let embedding = args.embed.as_deref().map(|it| args.embedder(it)).transpose()?;
-    let reranking = args.reranker.as_deref().map(|it| args.reranking(it)).transpose()?;
+    let embedding = args.embed.as_deref().map(|it| Ok::<_, Box<dyn Error>>((name_of(it), args.embedder(it)?)));
+    let embedding = embedding.transpose()?;
+    let reranking = args.reranker.as_deref().map(|it| Ok::<_, Box<dyn Error>>((name_of(it), args.reranking(it)?)));
+    let reranking = reranking.transpose()?;
     let isolated = |builder: ModelBuilder| builder.isolation(args.isolation());
     let Some(model) = args.load.load(&path, request, &stop, isolated)? else { return Ok(ExitCode::from(130)) };
     // Bounds the buffers of slow clients.
@@ -148,11 +150,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(key) = key {
         server = server.key(key)?;
     }
-    if let Some(embedder) = embedding {
-        server = server.embedder(name_of(args.embed.as_deref().unwrap_or(&path)), embedder);
+    if let Some((name, embedder)) = embedding {
+        server = server.embedder(name, embedder);
     }
-    if let Some(reranker) = reranking {
-        server = server.reranker(name_of(args.reranker.as_deref().unwrap_or(&path)), reranker);
+    if let Some((name, reranker)) = reranking {
+        server = server.reranker(name, reranker);
     }
     server = args.allow_host.iter().cloned().fold(server, Server::allow_host);
     server = args.allow_origin.iter().cloned().fold(server, Server::allow_origin);

@@ -165,7 +165,10 @@ fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) 
         }
     };
     let [tokenize, detokenize, template, counted_chat] = [(); 4].map(|()| api.clone());
-    let rerank = move |body| rerank(reranking, body);
+    let reranking = (reranking, "no model for reranking: `autoplace serve --reranker FILE` has one");
+    let rerank = move |body| embed(reranking, body, RerankRequest::read, RerankRequest::answer);
+    let embedding = (embedding, "no model for embeddings: `autoplace serve --embed FILE` has one");
+    let embed = move |body| embed(embedding, body, EmbeddingRequest::read, EmbeddingRequest::answer);
     let health = async move || Json(json!({"status": "ok", "engine": health.engine.metrics()}));
     Router::new()
         .route("/v1/chat/completions", post(chat))
@@ -175,7 +178,7 @@ fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) 
         .route("/v1/responses/{id}", get(kept_response).delete(delete_response))
         .route("/v1/messages", post(message))
         .route("/v1/messages/count_tokens", post(count))
-        .route("/v1/embeddings", post(move |body| embed(embedding, body)))
+        .route("/v1/embeddings", post(embed))
         .route("/v1/rerank", post(rerank.clone()))
         .route("/v2/rerank", post(rerank.clone()))
         .route("/rerank", post(rerank))
@@ -242,24 +245,17 @@ const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/r
     GET /v1/models/NAME, POST /v1/chat/completions/input_tokens, POST /tokenize, POST /detokenize, \
     POST /apply-template, GET /metrics, GET /props, GET /slots, GET /lora-adapters, POST /lora-adapters, GET /health";
 
-async fn rerank(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
-    let none = || ApiError::new(404, "no model for reranking: `autoplace serve --reranker FILE` has one");
-    let (name, reranker) = loaded.ok_or_else(none)?;
-    let read = move |body: &[u8]| RerankRequest::read(body, &name);
-    let (request, under_way) = http::read(body, read).await?;
-    // In the order of arrival. A request whose client disconnects meanwhile is not computed.
-    let mut reranker = reranker.lock_owned().await;
-    under_way.is_answered();
-    Ok(Json(http::blocking(move || request.answer(&mut reranker)).await?))
-}
-
-async fn embed(loaded: Option<Embedding>, body: Body) -> Result<Json<Value>, Failed> {
-    let none = || ApiError::new(404, "no model for embeddings: `autoplace serve --embed FILE` has one");
-    let (name, embedder) = loaded.ok_or_else(none)?;
-    let read = move |body: &[u8]| EmbeddingRequest::read(body, &name);
-    let (request, under_way) = http::read(body, read).await?;
+/// Computes a request with the model that it needs. Without that model the response is 404, with this message.
+async fn embed<R: Send + 'static>(
+    (loaded, missing): (Option<Embedding>, &str),
+    body: Body,
+    read: fn(&[u8], &str) -> Result<R, ApiError>,
+    answer: fn(&R, &mut Embedder) -> Result<Value, ApiError>,
+) -> Result<Json<Value>, Failed> {
+    let (name, embedder) = loaded.ok_or_else(|| ApiError::new(404, missing))?;
+    let (request, under_way) = http::read(body, move |body: &[u8]| read(body, &name)).await?;
     // In the order of arrival. A request whose client disconnects meanwhile is not computed.
     let mut embedder = embedder.lock_owned().await;
     under_way.is_answered();
-    Ok(Json(http::blocking(move || request.answer(&mut embedder)).await?))
+    Ok(Json(http::blocking(move || answer(&request, &mut embedder)).await?))
 }
