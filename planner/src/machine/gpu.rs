@@ -73,7 +73,7 @@ pub struct Gpu {
     /// The unaltered reading of ggml's backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ggml: Option<Reading>,
-    /// The unaltered reading of NVIDIA's driver (NVML).
+    /// The unaltered reading of NVIDIA's driver: NVML's, or that of `nvidia-smi` with a driver before 510.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvml: Option<Reading>,
 }

@@ -179,7 +179,8 @@ impl Merge<'_> {
         if let Some(id) = device.pci_id() {
             return self.cards.iter().position(|card| card.gpu.pci_id == Some(id));
         }
-        // Some Vulkan drivers report no PCI address. If exactly one card has the device's name, it is that card.
+        // Some Vulkan drivers report no PCI address. If exactly one card has the device's name, it is that
+        // card; of two such cards, neither is taken.
         // Devices of other backends, for example simulated ones, may have the name of a card that they do not use.
         if device.backend != "CUDA" && device.backend != "Vulkan" {
             return None;

@@ -140,20 +140,24 @@ impl Machine {
 const NOT_OF_GPUS: [&str; 3] = ["CPU", "BLAS", "RPC"];
 
 impl Machine {
-    /// The place of the GPU of this name: ggml's (`CUDA0`), its own (`RTX 4090`), or its backend with its place among
-    /// that's. Upper and lower case are the same.
+    /// The index of the GPU with this name: ggml's name of the device (`CUDA0`), or else the GPU's own name
+    /// (`RTX 4090`), or else, for a GPU without ggml's name, its backend with its number among the GPUs of that
+    /// backend. Upper and lower case are the same.
     ///
     /// # Errors
     ///
-    /// Where there is none, which GPUs there are, for people.
+    /// A message that lists the GPUs, if none has this name.
     pub fn gpu_named(&self, name: &str) -> Result<usize, String> {
-        let is_named = |(index, gpu): &(usize, &Gpu)| {
-            let before = self.gpus[..*index].iter().filter(|other| other.backend == gpu.backend).count();
-            let place = format!("{}{before}", gpu.backend);
-            let names = [gpu.device.as_deref(), Some(&*gpu.name), Some(&*place)];
-            names.into_iter().flatten().any(|known| known.eq_ignore_ascii_case(name))
+        let is_name = |known: &str| known.eq_ignore_ascii_case(name);
+        let numbered = |index: usize| {
+            let gpu = &self.gpus[index];
+            let before = self.gpus[..index].iter().filter(|other| other.backend == gpu.backend).count();
+            gpu.device.is_none() && is_name(&format!("{}{before}", gpu.backend))
         };
-        if let Some((index, _)) = self.gpus.iter().enumerate().find(is_named) {
+        let by_device = self.gpus.iter().position(|gpu| gpu.device.as_deref().is_some_and(is_name));
+        let by_name = || self.gpus.iter().position(|gpu| is_name(&gpu.name));
+        if let Some(index) = by_device.or_else(by_name).or_else(|| (0..self.gpus.len()).find(|&index| numbered(index)))
+        {
             return Ok(index);
         }
         let known: Vec<&str> = self.gpus.iter().map(|gpu| gpu.device.as_deref().unwrap_or(&gpu.name)).collect();

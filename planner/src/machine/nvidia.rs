@@ -40,7 +40,8 @@ const MAX_NAME_BYTES: usize = 1024;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaGpu {
-    /// The card without ggml: its memory by NVML, its peak bandwidth by clock and bus width, and the link of card and
+    /// The card without ggml: its memory by NVML, or by `nvidia-smi` with a driver before 510 (without either figure,
+    /// ggml's holds); its peak bandwidth by clock and bus width, and the link of card and
     /// system together. It is integrated if the driver says that it cannot count its memory (instead of failing), as
     /// for chips such as GB10.
     pub gpu: Gpu,
@@ -69,7 +70,7 @@ pub fn detect(library: Option<&Path>) -> (Vec<NvidiaGpu>, Vec<Note>) {
                 0
             });
             gpus.extend((0..count).filter_map(|index| card(&nvml, index, &driver, &mut notes)));
-            if gpus.iter().any(|it: &NvidiaGpu| it.gpu.nvml.is_none()) && lacks_memory_query(&nvml) {
+            if !gpus.is_empty() && lacks_memory_query(&nvml) {
                 ask_program(&mut gpus, library, &mut notes);
             }
         }
@@ -84,13 +85,12 @@ fn lacks_memory_query(nvml: &Nvml) -> bool {
     nvml.lib().nvmlDeviceGetMemoryInfo_v2.is_err()
 }
 
-/// Has `nvidia-smi` report the memory of cards that have no figure: the one beside a library that was named, else the
-/// system's.
+/// Has `nvidia-smi` report the memory of the cards: the one beside a library that was named, else the system's.
 fn ask_program(gpus: &mut [NvidiaGpu], library: Option<&Path>, notes: &mut Notes) {
     let folder = library.and_then(Path::parent).map(Path::to_owned).or_else(system_folder);
     let memory = smi::memory(folder.as_deref());
     let (mut answers, mut missing) = (Vec::new(), Vec::new());
-    for NvidiaGpu { gpu, .. } in gpus.iter_mut().filter(|it| it.gpu.nvml.is_none()) {
+    for NvidiaGpu { gpu, .. } in gpus {
         let reading = gpu.pci_id.and_then(|id| memory.get(&id));
         gpu.nvml = reading.copied();
         match reading {

@@ -142,7 +142,8 @@ pub(super) fn by_name(
     Ok(listed)
 }
 
-/// The characters of llama.cpp's tensor names (llama-arch.cpp, `LLM_TENSOR_NAMES`).
+/// The characters of llama.cpp's tensor names (llama-arch.cpp, `LLM_TENSOR_NAMES`). llama.cpp looks for no tensor with
+/// other characters.
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.')
 }

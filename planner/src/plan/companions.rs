@@ -42,6 +42,7 @@ struct Arrangement {
     placed: Vec<PlannedCompanion>,
     /// Bytes that the companions take of each GPU, memory pools included.
     taken: Vec<u64>,
+    /// Bytes that the companions take of the host.
     taken_of_host: u64,
 }
 

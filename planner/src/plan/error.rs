@@ -92,13 +92,22 @@ impl Error {
             _ => None,
         }
     }
+
+    /// The place of the advice, in an error that can have some.
+    fn advice_mut(&mut self) -> Option<&mut Option<Box<Advice>>> {
+        match self {
+            Self::DoesNotFit { advice, .. } => Some(advice),
+            Self::Beside { source: Some(source), .. } => source.advice_mut(),
+            _ => None,
+        }
+    }
 }
 
 impl Planner<'_> {
     /// The error with [advice](Error::advice), where a change may help: some dozens of plans are made, by the estimate.
     #[must_use]
     pub fn advised(&self, mut error: Error) -> Error {
-        if let Error::DoesNotFit { advice: advice @ None, .. } = &mut error {
+        if let Some(advice @ None) = error.advice_mut() {
             *advice = self.advice().ok().map(Box::new);
         }
         error

@@ -52,7 +52,8 @@ pub use workload::Workload;
 pub struct Plan {
     /// The model.
     pub model: ModelSummary,
-    /// Layers on GPUs, the output layer included: the value for `llama_model_params.n_gpu_layers`.
+    /// Layers on GPUs, counted from the output layer on (1 is the output layer alone): the value for
+    /// `llama_model_params.n_gpu_layers`.
     pub n_gpu_layers: u32,
     /// The layers of each GPU as proportions, for `llama_model_params.tensor_split`; empty if one GPU takes them all.
     #[serde(default)]

@@ -30,7 +30,8 @@ pub enum Context {
     Tokens(u32),
     /// At least this many tokens, and up to the training context if the extra tokens cost no layer.
     AtLeast(u32),
-    /// At least 4096 tokens for each sequence, and up to the training context if the extra tokens cost no layer.
+    /// At least 4096 tokens for each sequence, and up to the training context for each if the extra tokens cost no
+    /// layer.
     Auto,
 }
 
@@ -74,10 +75,11 @@ pub enum GpuLayers {
     /// The number of layers that fits with the headroom kept and gives the fastest plan.
     #[default]
     Auto,
-    /// As `Auto`, with at most this many layers, the output layer included. A plain number converts to this variant.
+    /// As `Auto`, with at most this many layers. They are counted from the output layer on: 1 is the output layer alone.
+    /// A plain number converts to this variant.
     AtMost(u32),
-    /// Exactly this many layers, the output layer included; a larger number than the model has means all of them. A
-    /// request that does not fit fails instead of shrinking.
+    /// Exactly this many layers, counted likewise; a larger number than the model has means all of them. A request that
+    /// does not fit fails instead of shrinking.
     Exactly(u32),
     /// All layers. A request that does not fit fails.
     All,
@@ -460,10 +462,9 @@ impl Request {
             Context::Default | Context::Auto if self.embeds() => tokens.min(MAX_TEXT_TOKENS),
             // The context must hold the workload and the depths that are asked about.
             _ if context.may_grow() => {
-                let tokens = tokens.saturating_mul(self.default_sequences());
                 let work = self.workload.iter().map(Workload::tokens);
                 let asked = work.chain(self.at.iter().copied()).max().unwrap_or(0);
-                tokens.max(asked.min(profile.hparams.n_ctx_train))
+                tokens.max(asked.min(profile.hparams.n_ctx_train)).saturating_mul(self.default_sequences())
             }
             _ => tokens,
         }

@@ -80,7 +80,7 @@ impl<'r> Placed<'r> {
         let mut overrides = Vec::new();
         if row.count("n_cpu_moe") > 0 {
             let blocks: Vec<String> = (0..row.count("n_cpu_moe")).map(|block| block.to_string()).collect();
-            overrides.push(format!(r"^blk\.({})\.ffn_(up|down|gate)_exps", blocks.join("|")));
+            overrides.push(format!(r"^blk\.({})\.ffn_(up|down|gate|gate_up)_(ch|)exps", blocks.join("|")));
         }
         let elsewhere = row.text("elsewhere").split(' ').filter(|rule| !rule.is_empty());
         overrides.extend(elsewhere.map(|rule| rule.strip_suffix("=CPU").expect(rule).to_owned()));
@@ -121,14 +121,15 @@ fn scaled(rates: &Rates, which: &str, factor: f64) -> Rates {
 
 /// The rates of a machine: those of the data sheets, corrected until its marked rows are predicted as measured.
 fn calibrated(of_machine: &[&Placed<'_>]) -> Rates {
-    /// A marked row may depend on two rates: after so many rounds both fit.
+    /// With several marked rows, a row may depend on two rates: after this many rounds all rows fit.
     const ROUNDS: u32 = 30;
     let machine = of_machine[0].row.text("machine");
     let marked: Vec<_> = of_machine.iter().filter(|it| !it.row.text("calibrates").is_empty()).collect();
     let kinds: BTreeSet<&str> = marked.iter().map(|it| it.row.text("calibrates")).collect();
     assert_eq!(kinds.len(), marked.len(), "{machine}: a rate is calibrated by one row");
     let mut known = rates(of_machine[0].row);
-    for _ in 0..ROUNDS {
+    let rounds = if marked.len() == 1 { 1 } else { ROUNDS };
+    for _ in 0..rounds {
         for row in &marked {
             let which = row.row.text("calibrates");
             // A higher rate makes no placement slower.

@@ -185,3 +185,20 @@ fn no_gpu_has_more_free_than_it_has_or_than_its_card() {
         prop_assert_eq!(listed.filter(|gpu| gpu.device.is_some()).count(), gpus, "no device is lost");
     });
 }
+
+#[test]
+fn a_gpu_is_found_by_its_device_then_by_its_name_then_by_its_number() {
+    let gpu = |name: &str, device: Option<&str>| {
+        let mut gpu = Gpu::new(name);
+        (gpu.backend, gpu.device) = ("CUDA".to_owned(), device.map(str::to_owned));
+        gpu
+    };
+    let machine = |gpus: [Gpu; 2]| gpus.into_iter().fold(Machine::new(Host::new(0)), Machine::with_gpu);
+    // CUDA0 is not usable, so no other card is meant by its name.
+    let listed = machine([gpu("RTX 4090", Some("CUDA1")), gpu("RTX 3060", Some("CUDA2"))]);
+    assert_eq!(listed.gpu_named("cuda1"), Ok(0));
+    assert_eq!(listed.gpu_named("rtx 3060"), Ok(1));
+    assert_eq!(listed.gpu_named("CUDA0"), Err("there are CUDA1, CUDA2".to_owned()));
+    let described = machine([gpu("RTX 4090", None), gpu("CUDA0", None)]);
+    assert_eq!((described.gpu_named("CUDA0"), described.gpu_named("CUDA1")), (Ok(1), Ok(1)));
+}

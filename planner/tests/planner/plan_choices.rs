@@ -2,7 +2,9 @@
 
 use autoplace_planner::machine::{DiskRateSource, Gpu, GpuKind, Host, Machine, gib, mib};
 use autoplace_planner::memory::Headroom;
-use autoplace_planner::plan::{ChangeKind, Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request};
+use autoplace_planner::plan::{
+    ChangeKind, Context, Error, GpuLayers, HostParts, Plan, Planner, Policy, Request, Workload,
+};
 use autoplace_planner::profile::ModelProfile;
 
 use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
@@ -76,6 +78,9 @@ fn the_context_is_32768_tokens_unless_asked_for() {
         assert_eq!(plan(&LLAMA_1B.profile(), &machine, &stated).unwrap().context.n_ctx, 131_072, "{sequences}");
     }
     assert!(of(Request::new().n_seq_max(8)).unwrap().context.n_ctx >= 8 * 2049);
+    // A stated workload is one of each sequence.
+    let work = Request::new().workload(Workload::new(8000, 192)).n_seq_max(8);
+    assert_eq!(plan(&LLAMA_1B.profile(), &machine, &work).unwrap().context.n_ctx, 8 * 8192);
     // The trained length is compared with the tokens of each sequence.
     for (n_ctx, sequences, said) in [(2049, 1, None), (2050, 1, Some(2049)), (8196, 4, None), (8192, 2, Some(2049))] {
         let plan = of(Request::new().n_ctx(n_ctx).n_seq_max(sequences)).unwrap();

@@ -133,4 +133,9 @@ fn where_nothing_has_room_for_both_the_error_says_so() {
     let error = plan(&machine, Request::new()).unwrap_err();
     assert!(matches!(error, Error::Beside { .. }), "{error}");
     assert!(error.to_string().contains("beside it"), "{error}");
+    // Advice is found inside the error too.
+    assert!(error.advice().is_none());
+    let planner = Planner::new(&LLAMA_8B_PROFILE, &machine).beside(draft());
+    let advised = planner.advised(error);
+    assert!(advised.advice().is_some(), "{advised}");
 }

@@ -82,7 +82,7 @@ pub(in crate::machine) fn host(text: &str, total: u64) -> Result<Host, Catalogue
     Ok(host)
 }
 
-/// The names that share a model number with the request.
+/// Similar names: with the same model number up to its last character, or else with the request in the whole name.
 fn near(asked: &[String]) -> Vec<String> {
     let is_model = |word: &&String| word.len() >= 2 && word.chars().any(|c| c.is_ascii_digit());
     let begins = |name: &[String], word: &str| {

@@ -3,22 +3,48 @@
 //! asks it.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::machine::bytes::mib;
 use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
 
-/// The memory of each card by its address, to the MiB; none where the program does not run.
+/// A program that has not answered by then is ended: a driver that hangs must not hold up a load.
+const MAX_TIME: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The memory of each card by its address, to the MiB; none where the program does not run, or does not end in time.
 ///
 /// `folder`: where the program is, instead of where the system finds it.
 pub(super) fn memory(folder: Option<&Path>) -> BTreeMap<PciId, Reading> {
     let mut command = Command::new(program(folder));
     command.args(["--query-gpu=pci.bus_id,memory.total,memory.free", "--format=csv,noheader,nounits"]);
-    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let output = output.inspect_err(|error| tracing::debug!(%error, "nvidia-smi does not run")).ok();
-    output.map_or_else(BTreeMap::new, |output| read(&String::from_utf8_lossy(&output.stdout)))
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let answer =
+        answer(&mut command, MAX_TIME).inspect_err(|error| tracing::debug!(%error, "nvidia-smi does not answer"));
+    read(&answer.unwrap_or_default())
+}
+
+/// What the program writes, which is a line for each card and fits into a pipe.
+fn answer(command: &mut Command, most: Duration) -> std::io::Result<String> {
+    let mut program = command.spawn()?;
+    let begin = Instant::now();
+    while program.try_wait()?.is_none() {
+        if begin.elapsed() > most {
+            program.kill()?;
+            program.wait()?;
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let mut written = Vec::new();
+    if let Some(mut stdout) = program.stdout.take() {
+        stdout.read_to_end(&mut written)?;
+    }
+    Ok(String::from_utf8_lossy(&written).into_owned())
 }
 
 fn program(folder: Option<&Path>) -> PathBuf {
@@ -40,7 +66,10 @@ fn read(text: &str) -> BTreeMap<PciId, Reading> {
 
 #[cfg(test)]
 mod tests {
-    use super::read;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    use super::{answer, read};
     use crate::machine::gpu::Reading;
     use crate::machine::{PciId, mib};
 
@@ -55,5 +84,17 @@ mod tests {
                     NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n";
         let expected = (PciId::new(0, 1, 0, 0), Reading::new(mib(11_441), mib(11_000)));
         assert_eq!(read(text).into_iter().collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_program_that_hangs_is_ended() {
+        let mut command = Command::new("sleep");
+        command.arg("3600").stdout(Stdio::piped());
+        let error = answer(&mut command, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        let mut command = Command::new("echo");
+        command.arg("a line").stdout(Stdio::piped());
+        assert_eq!(answer(&mut command, Duration::from_secs(3600)).unwrap(), "a line\n");
     }
 }

@@ -23,7 +23,7 @@ pub struct PeakSizes {
 }
 
 impl PeakSizes {
-    /// The workload of this model at these sizes.
+    /// The peak sizes of this model in a context of these sizes.
     pub fn new(profile: &ModelProfile, sizes: &ContextSizes) -> Self {
         let hparams = &profile.hparams;
         let per_token = hparams.widest().saturating_mul(sizes.n_tokens);
@@ -98,7 +98,7 @@ const ROUNDING: u64 = mib(16);
 pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
-    /// The bytes to leave free on this GPU for this workload. `uncertainty` is the estimate's possible error in bytes.
+    /// The bytes to leave free on this GPU for computations of these peak sizes. `uncertainty` is the estimate's possible error in bytes.
     /// `wsl` says whether the machine is Linux under WSL ([`Machine::wsl`](crate::machine::Machine::wsl)).
     ///
     /// **Driver and growth** come from a table until a load's warm-up has measured them on the device

@@ -1,14 +1,15 @@
 //! The search for the best placement that fits: the one with the most predicted tokens per second, or with the most
 //! layers on GPUs.
 //!
-//! A placement is a [setting](settings) (cache type and ubatch), an [`Order`] of GPUs, a run of layers on each GPU, and
+//! A placement is a [setting](settings) (type and place of the cache, and the ubatch), an [`Order`] of GPUs, a run of layers on each GPU, and
 //! the [`Parts`] of blocks that stay on the host. Its cost is the workload's time in seconds by [`speed`](super::speed)
 //! ([`Policy::Fastest`]), or the number of layers on the host ([`Policy::MostLayers`]).
 //!
 //! Small surcharges decide between placements of equal cost. One *tie* is a thousandth of the least cost. Each GPU
-//! costs one tie, or up to two if it is full; a single copy of the graph costs half a tie; each doubling of the ubatch
-//! costs ten. A smaller cache type multiplies the seconds by a factor ([`kv_cache`](super::kv_cache)); if layers are
-//! counted instead, it costs half a layer.
+//! costs one tie, or up to two if it is full; a single copy of the graph costs half a tie; each doubling or halving of
+//! the ubatch costs ten, and so does a cache that is moved to the host. A smaller cache type multiplies the seconds by
+//! a factor ([`kv_cache`](super::kv_cache)). If layers are counted instead, each of these steps costs a part of a layer
+//! ([`SMALLER_KV_IN_LAYERS`]).
 //!
 //! The search tries placements in ascending cost ([`path`]) until one fits by the estimate, so no cheaper placement
 //! fits. It skips placements that do not fit even with the smallest compute buffer of their kind ([`setting_costs`]).
@@ -59,12 +60,16 @@ use self::table::Table;
 /// One tie, as a share of the least cost.
 const TIE: f64 = 1e-3;
 
-/// Cost of each doubling of the ubatch, in ties: larger compute buffers take memory that a longer context may use.
-const UBATCH_STEP_IN_TIES: f64 = 10.0;
+/// Cost of each doubling or halving of the ubatch and of a cache that is moved to the host, in ties. A step must be
+/// worth a hundredth of the time: a larger ubatch takes memory that a longer context may use, and the other steps change
+/// a setting that the request prefers.
+const SETTING_STEP_IN_TIES: f64 = 10.0;
 
 /// Under [`Policy::MostLayers`], the cost in layers of each smaller cache type, of a cache on the host, and of each
 /// halving of the ubatch: all of them together must gain a whole layer.
-const STEPS_IN_LAYERS: [f64; 3] = [0.4, 0.15, 0.005];
+const SMALLER_KV_IN_LAYERS: f64 = 0.4;
+const KV_MOVED_IN_LAYERS: f64 = 0.15;
+const HALVING_IN_LAYERS: f64 = 0.005;
 
 /// Steps of the search before it gives up: seven times the steps of the slowest of 2,000 random plans.
 const MAX_STEPS: usize = 1 << 18;
@@ -201,14 +206,15 @@ impl<'a> Placements<'a> {
 
     /// The cheapest path that fits by the corrected estimate.
     fn search(&self, constraints: &SearchConstraints) -> Result<Option<Found>, Error> {
-        let setting_costs = self.setting_costs.iter().enumerate();
-        let tables: Vec<Table<'_>> =
-            setting_costs.map(|(setting, costs)| costs.corrected(constraints.least_beyond(setting).0)).collect();
+        let beyond: Vec<(i64, i64)> =
+            (0..self.setting_costs.len()).map(|setting| constraints.least_beyond(setting)).collect();
+        let setting_costs = self.setting_costs.iter().zip(&beyond);
+        let tables: Vec<Table<'_>> = setting_costs.map(|(costs, (gpu, _))| costs.corrected(*gpu)).collect();
         // Indexed by setting, then by order.
         let (mut heap, mut contexts) = (Heap::default(), Vec::new());
         for (setting, table) in tables.iter().enumerate() {
             let (extra, mut runs) = (self.steps(setting), BTreeMap::new());
-            let (_, on_host) = constraints.least_beyond(setting);
+            let (_, on_host) = beyond[setting];
             for order in 0..self.orders.len() {
                 let is_tried =
                     self.is_fused(setting, order) && constraints.is_tried(&self.setting_costs, setting, order);
@@ -271,10 +277,11 @@ impl<'a> Placements<'a> {
         let costs = &self.setting_costs[setting];
         let kv_moved = u32::from(costs.kv_moved);
         match self.policy {
-            Policy::Fastest => UBATCH_STEP_IN_TIES * self.tie * f64::from(costs.doubled + costs.halved + kv_moved),
+            Policy::Fastest => SETTING_STEP_IN_TIES * self.tie * f64::from(costs.doubled + costs.halved + kv_moved),
             Policy::MostLayers => {
-                let steps = [costs.smaller_kv, kv_moved, costs.halved];
-                steps.into_iter().zip(STEPS_IN_LAYERS).map(|(steps, cost)| f64::from(steps) * cost).sum()
+                SMALLER_KV_IN_LAYERS * f64::from(costs.smaller_kv)
+                    + KV_MOVED_IN_LAYERS * f64::from(kv_moved)
+                    + HALVING_IN_LAYERS * f64::from(costs.halved)
             }
         }
     }

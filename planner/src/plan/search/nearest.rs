@@ -85,8 +85,8 @@ impl Placements<'_> {
     /// alone has a GPU with the output layer as its next step. No path, if the request fixes the number of layers.
     pub(super) fn better(&self, path: &Path) -> Vec<Path> {
         let layers = self.profile.full_offload();
-        let min_host_compute = *self.on_host().start();
-        if self.request.gpu_layers.is_exact() || (path.runs.is_empty() && min_host_compute == layers) {
+        let min_on_host = *self.on_host().start();
+        if self.request.gpu_layers.is_exact() || (path.runs.is_empty() && min_on_host == layers) {
             return Vec::new();
         }
         if path.runs.is_empty() {
@@ -106,7 +106,7 @@ impl Placements<'_> {
             fewer
         });
         let mut better: Vec<Path> = fewer.collect();
-        if better.is_empty() && path.first > min_host_compute {
+        if better.is_empty() && path.first > min_on_host {
             // The first GPU takes the layer; or it passes its last layer on to the next GPU, and so on.
             for n in 0..path.runs.len() {
                 let mut longer = path.clone();

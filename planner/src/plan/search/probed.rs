@@ -51,7 +51,7 @@ impl<'f, 'a> Probed<'f, 'a> {
         let n_gpus = self.placements.gpus.len();
         let each = if n_gpus < 2 { MAX_PROBES.0 } else { MAX_PROBES.1 };
         let chosen = self.placements.setting_costs.iter().filter(|costs| costs.doubled == 0).count();
-        let most = each * chosen.max(1);
+        let most = each * chosen;
         let by_layers = self.placements.policy == Policy::MostLayers;
         let mut best: Option<Found> = None;
         loop {

@@ -154,19 +154,19 @@ fn fits(placements: &Placements<'_>, request: &Request, path: &Path) -> bool {
         return placements.room(path).levels(&footprints, &Uncertainty::default()).fit();
     }
     let estimate = Estimate::new(profile, &gpus, params).unwrap();
-    let workload = PeakSizes::new(profile, estimate.sizes());
+    let peak_sizes = PeakSizes::new(profile, estimate.sizes());
     let estimate = estimate.tensor_split(&split.tensor_split).unwrap().overrides(&split.overrides).unwrap();
     let footprints = estimate.footprints(split.n_gpu_layers);
     let unsure = estimate.with_uncertainty(&estimate.assignment(split.n_gpu_layers)).1;
     let mut host_needed = footprints.host.total();
     for ((gpu, footprint), &unsure) in gpus.iter().zip(&footprints.gpus).zip(&unsure.gpus) {
-        let headroom = request.headroom.of_gpu(gpu, &workload, unsure, false);
+        let headroom = request.headroom.of_gpu(gpu, &peak_sizes, unsure, false);
         if footprint.total() + headroom.total() > gpu.free {
             return false;
         }
         host_needed += gpu.bytes_of_host(footprint.total(), headroom.total());
     }
-    let headroom = Headroom::of_host(host, &workload, !gpus.is_empty(), unsure.host);
+    let headroom = Headroom::of_host(host, &peak_sizes, !gpus.is_empty(), unsure.host);
     host_needed + headroom.total() <= host.available
 }
 

@@ -54,8 +54,10 @@ impl Row {
 /// The cells of a line, as RFC 4180 quotes them.
 fn cells(line: &str) -> Vec<String> {
     let (mut cells, mut is_quoted) = (vec![String::new()], false);
-    for letter in line.chars() {
+    let mut letters = line.chars().peekable();
+    while let Some(letter) = letters.next() {
         match letter {
+            '"' if is_quoted && letters.peek() == Some(&'"') => cells.last_mut().unwrap().extend(letters.next()),
             '"' => is_quoted = !is_quoted,
             ',' if !is_quoted => cells.push(String::new()),
             letter => cells.last_mut().unwrap().push(letter),
