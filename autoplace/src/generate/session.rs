@@ -131,7 +131,7 @@ impl Session {
 
     /// Computes one batch and returns the new pieces. Each running text gets one piece, except a text whose prompt is
     /// still being computed. A text gets one more piece for each accepted [draft token](GenerateRequest::speculate).
-    /// Long prompts share the room that the other texts leave in `n_batch`.
+    /// Long prompts share evenly the room that the other texts leave in `n_batch`.
     ///
     /// The last piece of a text carries its end, and the text has then left the session.
     ///

@@ -148,8 +148,8 @@ impl ModelBuilder {
         /// Sets the types of the draft's keys and values. Default: F16, whatever the model's types are.
         draft_kv_types(keys: KvType, values: KvType)
             options.draft_options.type_k = Some(keys), options.draft_options.type_v = Some(values);
-        /// Sets the number of the draft's layers on its GPU, including the output layer; 0 keeps the draft on the host.
-        /// A load fails if no GPU has room for them. Default: all, or the host if no GPU has room for all.
+        /// Sets the number of the draft's layers on its GPU, counted from the output layer on; 0 keeps the draft on the
+        /// host. A load fails if no GPU has room for them. Default: all, or the host if no GPU has room for all.
         draft_n_gpu_layers(layers: u32) options.draft_options.n_gpu_layers = Some(layers);
         /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or its own, or
         /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: where it costs the model
@@ -170,7 +170,7 @@ impl ModelBuilder {
         allow_paging(allow: bool) options.request.allow_paging = allow;
         /// Sets the memory that stays free on each GPU.
         headroom(headroom: Headroom) options.request.headroom = headroom;
-        /// Sets the number of layers on GPUs, including the output layer. A plain number is an upper bound.
+        /// Sets the number of layers on GPUs, counted from the output layer on. A plain number is an upper bound.
         /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] fail if they do not fit. Default: all layers that are safe.
         #[doc(alias = "ngl")]
         #[doc(alias = "num_gpu")]
@@ -252,7 +252,8 @@ impl ModelBuilder {
         /// Follows a saved plan exactly instead of making one. [`SavedPlan::read`] reads a plan that `autoplace plan
         /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's
         /// own account. The load fails with [`Error::Conflict`] beside other settings of the plan (context, layers,
-        /// headroom), and beside a [`draft`](Self::draft) or [`mtp`](Self::mtp) that the plan lacks.
+        /// headroom), beside a [`draft`](Self::draft) or [`mtp`](Self::mtp) that the plan lacks, and
+        /// beside any option of the draft.
         follow(saved: SavedPlan) options.saved = Some(Box::new(saved)), options.replan = false;
         /// Follows a saved plan where it still fits. If the machine has changed, or the plan turns out not to fit, the
         /// saved request is planned again, and the notes of the new plan list the changes. A plan that leaves room for

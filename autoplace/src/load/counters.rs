@@ -54,7 +54,7 @@ impl GenerationCounters {
     }
 
     /// The pacer that chooses the number of threads; `None` for a model in a worker. The lock is held only while a step
-    /// is recorded.
+    /// is recorded. The first window of a text begins and ends with a reading of the system's counters.
     pub(crate) fn pacer(&self) -> MutexGuard<'_, Option<Pacer>> {
         lock(&self.pacer)
     }

@@ -82,7 +82,7 @@ impl LoadOptions {
                 ..ModelParams::default()
             },
         )
-        .map_err(Failure::at(Stage::Weights))?;
+        .map_err(Failure::at(Stage::Draft))?;
         let params = computing_with(self.threads_on(machine), native::context(&context));
         let mut draft = Draft::new(&native, params).map_err(Failure::at(Stage::Context))?;
         let run =

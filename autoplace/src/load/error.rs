@@ -126,36 +126,27 @@ fn list(present: &[String]) -> String {
 }
 
 /// The stage that a load reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Stage {
     /// Planning with the free memory, and with the results of earlier attempts.
-    #[error("while planning")]
     Plan,
     /// Checking that the plan still fits, right before the load.
-    #[error("before the load")]
     Check,
     /// Reading the weights.
-    #[error("while loading")]
     Weights,
     /// Creating the context with its cache and compute buffers.
-    #[error("while creating the context")]
     Context,
     /// Reserving further buffers, and computing for the first time.
-    #[error("while warming up")]
     WarmUp,
     /// Comparing the memory taken with the plan.
-    #[error("while verifying")]
     Verify,
     /// Waiting until another load of this user has taken its memory.
-    #[error("while waiting for another load")]
     Wait,
     /// Measuring the devices for the plan: some seconds at the first load, nothing later.
-    #[error("while measuring the devices")]
     Measure,
     /// Reading the weights of a draft model.
-    #[error("while loading the draft")]
     Draft,
 }
 
@@ -167,12 +158,22 @@ impl Stage {
             Self::Plan => "planning",
             Self::Check => "checking",
             Self::Weights => "loading",
-            Self::Context => "making the context",
+            Self::Context => "creating the context",
             Self::WarmUp => "warming up",
             Self::Verify => "verifying",
             Self::Wait => "waiting for another load",
             Self::Measure => "measuring the devices",
             Self::Draft => "loading the draft",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    /// When a load failed: `while planning`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Check => f.write_str("before the load"),
+            stage => write!(f, "while {}", stage.doing()),
         }
     }
 }

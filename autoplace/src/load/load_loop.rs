@@ -128,7 +128,11 @@ impl<'a> LoadLoop<'a> {
         self.enter(Stage::Measure)?;
         let machine = self.options.measured(machine, &self.header, &self.profile);
         self.enter(Stage::Plan)?;
-        let plan = self.options.plan_or_advice(&self.header, &self.profile, &machine)?;
+        // A model that is moved goes on where it was: its texts wait, and nobody reads advice.
+        let plan = match again {
+            true => self.plan(&machine)?,
+            false => self.options.plan_or_advice(&self.header, &self.profile, &machine)?,
+        };
         Ok((plan, machine, lease))
     }
 

@@ -14,8 +14,9 @@ use crate::lock;
 pub struct LoadProgress {
     /// The stage of the load. The first one is [`Stage::Plan`], which may take seconds while a driver starts.
     pub stage: Stage,
-    /// The share of the weights that is loaded, 0.0 to 1.0. llama.cpp reports after each tensor, so the share of a
-    /// small model rises in leaps.
+    /// The share of the weights that is loaded, 0.0 to 1.0; of the draft's weights in [`Stage::Draft`]. llama.cpp
+    /// reports after each tensor, so the share of a small model rises in leaps. While the load waits for another load,
+    /// the share is 0.0 and the callback is called again and again; during the warm-up it is 1.0.
     pub done: f32,
 }
 

@@ -81,7 +81,7 @@ impl Model {
         (gain > 0.0).then_some(BetterPlan { plan, gain })
     }
 
-    /// Reads the header and the profile again. Refuses a file that was replaced by another.
+    /// Reads the header and the profile again. Refuses a file whose length has changed.
     fn read_again(&self) -> Result<(Header, ModelProfile), Error> {
         let (header, profile) = self.options().read()?;
         let (was, is) = (self.placement().model.file_bytes, profile.file_bytes);

@@ -72,7 +72,7 @@ pub enum Cause {
     #[error("the host is short of memory, threads wait for it {pressure:.0} % of the time")]
     HostMemory { pressure: f32 },
     /// The text is deeper than at first, and the cost of depth is unknown.
-    #[error("the text has {depth} tokens, and had {before} before")]
+    #[error("each token has about {depth} others before it, and had {before} at first")]
     DeeperContext { depth: u64, before: u64 },
     /// None of the watched conditions explains the slowdown.
     #[error("no watched condition explains it")]

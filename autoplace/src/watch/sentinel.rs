@@ -98,8 +98,8 @@ impl SentinelBuilder {
         /// Sets the interval between samples, at least a millisecond. Default: a second. The rest is longer if samples
         /// take more than 1 % of the interval.
         ///
-        /// A condition is reported after two intervals (memory pressure at once), and its end after five, unless
-        /// [`patience`](Self::patience) and [`calm`](Self::calm) are set.
+        /// [`patience`](Self::patience) and [`calm`](Self::calm) say how long a condition, and its absence, must last
+        /// before it is reported.
         interval(interval: Duration) settings.interval = interval.max(MIN_INTERVAL);
         /// Sets how long a throttled clock, a gain of room or a slowdown must last before it is reported. Default: two
         /// intervals. Memory pressure, other programs and fewer threads are reported at once.

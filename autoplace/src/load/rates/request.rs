@@ -156,14 +156,15 @@ fn weight_types(header: &Header) -> Vec<WeightKind> {
     let in_blocks = types.values().fold(0, |all: u64, sum| all.saturating_add(sum.in_blocks));
     let mut types: Vec<_> = types.into_iter().filter(|(_, sum)| sum.bytes >= all / 20).collect();
     types.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
-    let kinds = types.into_iter().map(|((tensor_type, experts), sum)| {
+    let kinds = types.into_iter().filter_map(|((tensor_type, experts), sum)| {
         let mut by_shape: Vec<(MatrixShape, u64)> = sum.by_shape.into_iter().collect();
         by_shape.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let shape = by_shape.first().map_or_else(MatrixShape::default, |(shape, _)| *shape);
-        let others = by_shape.into_iter().skip(1).filter(|(_, bytes)| *bytes >= sum.bytes / 20);
+        let mut by_shape = by_shape.into_iter();
+        let (shape, _) = by_shape.next()?;
+        let others = by_shape.filter(|(_, bytes)| *bytes >= sum.bytes / 20);
         let other_shapes = others.map(|(shape, _)| shape).collect();
         let of_blocks = sum.in_blocks > 0 && sum.in_blocks >= in_blocks / 20;
-        WeightKind { tensor_type, experts, shape, other_shapes, of_blocks }
+        Some(WeightKind { tensor_type, experts, shape, other_shapes, of_blocks })
     });
     kinds.collect()
 }
