@@ -233,7 +233,7 @@ pub(crate) struct PlanArgs {
     pub(crate) machine: Option<PathBuf>,
     /// Also uses the devices of another machine, whose rpc-server listens at this address; repeat for several. A
     /// separate process measures them and makes the plan
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "cpu", "memory", "draft_file", "no_probe", "emit", "save"])]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["gpu", "machine", "ram", "cpu", "memory", "draft_file", "draft_cache_type_k", "draft_cache_type_v", "draft_ngl", "draft_device", "no_probe", "emit", "save"])]
     pub(crate) rpc: Vec<String>,
     /// Lets --rpc connect to other machines than this one: there is no authentication
     #[arg(long, requires = "rpc")]
@@ -431,7 +431,7 @@ fn flash_attn(text: &str) -> Result<FlashAttention, String> {
 }
 
 /// Parses `--n-gpu-layers` like common/arg.cpp: -1 is `auto`, and a smaller number is `all`.
-fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
+pub(crate) fn gpu_layers(text: &str) -> Result<GpuLayers, String> {
     match (text, text.parse::<i64>()) {
         ("auto", _) | (_, Ok(-1)) => Ok(GpuLayers::Auto),
         ("all", _) | (_, Ok(..-1)) => Ok(GpuLayers::All),

@@ -1,9 +1,12 @@
-//! How a draft model is loaded, where that is not left to the plan.
+//! Options of a draft model that are otherwise left to the plan.
 
 use autoplace::memory::KvType;
 use autoplace::memory::companion::DraftOptions;
+use autoplace::plan::GpuLayers;
 
-/// What is said of a draft model: its cache, its layers, its device.
+use crate::args::gpu_layers;
+
+/// Options of a draft model: its cache, its layers, its device.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Draft tokens")]
 pub(crate) struct DraftOptionArgs {
@@ -15,23 +18,19 @@ pub(crate) struct DraftOptionArgs {
     draft_cache_type_v: Option<KvType>,
     /// Layers of the draft model on a GPU, the output layer counted; 0 is the host [default: auto, all of them, or none
     /// where no GPU has room for all]
-    #[arg(long, value_name = "N|all|auto", value_parser = layers, allow_hyphen_values = true)]
-    draft_ngl: Option<Layers>,
+    #[arg(long, value_name = "N|all|auto", value_parser = gpu_layers, allow_hyphen_values = true)]
+    draft_ngl: Option<GpuLayers>,
     /// The device of the draft model, as `devices` lists it, or `none` for the host [default: where it costs the model
     /// least]
     #[arg(long, value_name = "NAME|none")]
     draft_device: Option<String>,
 }
 
-/// What `--draft-ngl` says; `None` is left to the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Layers(Option<u32>);
-
 impl DraftOptionArgs {
     pub(crate) fn options(&self) -> DraftOptions {
         let mut options = DraftOptions::default();
         (options.type_k, options.type_v) = (self.draft_cache_type_k, self.draft_cache_type_v);
-        options.n_gpu_layers = self.draft_ngl.and_then(|layers| layers.0);
+        options.n_gpu_layers = self.draft_ngl.and_then(number);
         options.device = self.draft_device.clone();
         options
     }
@@ -55,21 +54,18 @@ impl DraftOptionArgs {
     }
 }
 
-/// As common/arg.cpp reads `--spec-draft-ngl`: -1 is `auto`, and less is `all`.
-fn layers(text: &str) -> Result<Layers, String> {
-    match (text, text.parse::<i64>()) {
-        ("auto", _) | (_, Ok(-1)) => Ok(Layers(None)),
-        ("all", _) | (_, Ok(..-1)) => Ok(Layers(Some(u32::MAX))),
-        (_, Ok(layers)) => u32::try_from(layers)
-            .map(|layers| Layers(Some(layers)))
-            .map_err(|_| "so many layers has no model".to_owned()),
-        _ => Err("a number of layers, `all` or `auto` can be".to_owned()),
+/// The number of layers; `None` leaves it to the plan.
+const fn number(layers: GpuLayers) -> Option<u32> {
+    match layers {
+        GpuLayers::Exactly(layers) | GpuLayers::AtMost(layers) => Some(layers),
+        GpuLayers::All => Some(u32::MAX),
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{DraftOptionArgs, KvType, Layers, layers};
+    use super::{DraftOptionArgs, GpuLayers, KvType, gpu_layers, number};
 
     #[test]
     fn what_is_said_of_a_draft_is_said_to_llama_cpp_in_its_words() {
@@ -77,20 +73,17 @@ mod tests {
         let args = DraftOptionArgs {
             draft_cache_type_k: Some(KvType::Q8_0),
             draft_cache_type_v: None,
-            draft_ngl: Some(Layers(Some(5))),
+            draft_ngl: Some(GpuLayers::Exactly(5)),
             draft_device: Some("CUDA1".to_owned()),
         };
         assert_eq!(args.words(), ["-ctkd", "q8_0", "-ngld", "5", "-devd", "CUDA1"]);
-        assert_eq!(
-            DraftOptionArgs { draft_ngl: Some(Layers(Some(u32::MAX))), ..Default::default() }.words(),
-            ["-ngld", "all"]
-        );
+        assert_eq!(DraftOptionArgs { draft_ngl: Some(GpuLayers::All), ..Default::default() }.words(), ["-ngld", "all"]);
     }
 
     #[test]
     fn layers_are_read_as_llama_cpp_reads_them() {
-        let read = ["auto", "-1", "all", "-2", "0", "7"].map(|text| layers(text).unwrap().0);
+        let read = ["auto", "-1", "all", "-2", "0", "7"].map(|text| number(gpu_layers(text).unwrap()));
         assert_eq!(read, [None, None, Some(u32::MAX), Some(u32::MAX), Some(0), Some(7)]);
-        assert!(["", "many", "99999999999"].iter().all(|text| layers(text).is_err()));
+        assert!(["", "many", "99999999999"].iter().all(|text| gpu_layers(text).is_err()));
     }
 }
