@@ -43,10 +43,13 @@ macro_rules! debug_with {
     };
 }
 
+mod conversation;
+mod decode;
 pub mod embed;
 mod error;
 pub mod generate;
 pub mod load;
+mod run;
 mod serve;
 pub mod watch;
 pub mod worker;

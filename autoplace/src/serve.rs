@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::embed::LocalEmbedder;
 use crate::embed::remote::{self, Call as EmbedderCall};
-use crate::generate::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
 use crate::load::ipc_error::Failed;
 use crate::load::remote::Loading;
 use crate::load::{self, AbortHandle, GenerationCounters, LoadOptions, LoadProgress, Model, Progress, worker_build};
+use crate::run::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
 use crate::{embed, generate, lock};
 

@@ -2,7 +2,7 @@
 //! vocabulary.
 //!
 //! In: a GGUF file for its vocabulary, and a Python package whose source contains the suite. Out: the ignored test of
-//! `autoplace/src/generate/constraint/suite.rs`, and its table in docs/constrained-output.md.
+//! `autoplace/src/decode/constraint/suite.rs`, and its table in docs/constrained-output.md.
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,453 @@
+//! A conversation with a model: its history, and the prompts that the chat template renders from it.
+
+use llama_sys::{Token, Vocab};
+use serde_json::{Map, Value};
+
+use super::stream::ChatStream;
+use super::window::{ChatFull, Window};
+use crate::chat::{ChatTemplate, Conversation, Message, Rendered, ReplyFormat, ReplyParser, Role, Tool, ToolCall};
+use crate::decode::constraint::{Constraint, ToolChoice};
+use crate::decode::context::Room;
+use crate::decode::error::Error;
+use crate::decode::prompt::Prompt;
+use crate::decode::request::GenerateRequest;
+use crate::load::{self, Model};
+#[cfg(feature = "async")]
+use crate::run::async_stream::AsyncStream;
+use crate::run::engine::Engine;
+use crate::run::token_stream::TokenStream;
+
+/// A conversation with a model: the messages so far, and the settings of its answers.
+///
+/// Each answer renders the history with the model's own template. The tokens that the context still holds are not
+/// computed again. The tokens of an answer stay as they were generated, even where its text would tokenize differently.
+///
+/// ```no_run
+/// use autoplace::{Model, ReplyPart};
+/// let mut chat = Model::load("model.gguf")?.chat()?.system("Be brief.").temp(0.2);
+/// let text = chat.say("Why is the sky blue?")?.text()?; // the whole answer
+/// for part in chat.say("And at night?")? {
+///     // ... or piece by piece
+///     if let ReplyPart::Content(text) = part? {
+///         print!("{text}");
+///     }
+/// }
+/// # Ok::<(), autoplace::Error>(())
+/// ```
+///
+/// A clone is an independent conversation. Both share the cells of their common history.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Chat {
+    /// Settings of the answers. Each answer replaces the prompt.
+    generate: GenerateRequest,
+    /// The engine that generates the answers; `None`: a stream of the chat's own.
+    engine: Option<Engine>,
+    template: ChatTemplate,
+    /// Overrides the reply format of the template.
+    format: Option<ReplyFormat>,
+    pub(crate) messages: Vec<Message>,
+    window: Window,
+    tools: Vec<Tool>,
+    tool_choice: ToolChoice,
+    variables: Map<String, Value>,
+    known: Option<Known>,
+}
+
+/// A text and the tokens that were computed for it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known {
+    text: String,
+    tokens: Vec<Token>,
+}
+
+impl Model {
+    /// Begins a conversation with the chat template of the model.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`] for a model without a template or with an invalid one ([`chat_with`](Self::chat_with) takes
+    /// another); [`Error::Load`] when the file cannot be read.
+    pub fn chat(&self) -> Result<Chat, Error> {
+        Ok(self.chat_with(ChatTemplate::from_header(self.header().map_err(load::Error::from)?)?))
+    }
+
+    /// Begins a conversation with another template.
+    pub fn chat_with(&self, template: ChatTemplate) -> Chat {
+        Chat::new(self.generate(""), template)
+    }
+}
+
+impl Engine {
+    /// Begins a conversation with the chat template of the model. Many conversations can run at once: each answer is a
+    /// text of this engine, and a request for one waits while the queue is full.
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let engine = autoplace::generate::Engine::new(&model)?;
+    /// let (mut one, mut other) = (engine.chat()?, engine.chat()?);
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(move || one.say("Why is the sky blue?")?.finish());
+    ///     scope.spawn(move || other.say("Why is grass green?")?.finish());
+    /// });
+    /// # Ok::<(), autoplace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::chat`].
+    pub fn chat(&self) -> Result<Chat, Error> {
+        Ok(self.model().chat()?.on(self.clone()))
+    }
+
+    /// Begins a conversation with another template.
+    pub fn chat_with(&self, template: ChatTemplate) -> Chat {
+        self.model().chat_with(template).on(self.clone())
+    }
+}
+
+impl Chat {
+    pub(crate) fn new(generate: GenerateRequest, template: ChatTemplate) -> Self {
+        Self {
+            // The marks of reasoning and of calls are control tokens in many vocabularies.
+            generate: generate.special(true).cache_prompt(true),
+            engine: None,
+            template,
+            format: None,
+            messages: Vec::new(),
+            window: Window::default(),
+            tools: Vec::new(),
+            tool_choice: ToolChoice::default(),
+            variables: Map::new(),
+            known: None,
+        }
+    }
+
+    pub(crate) fn on(self, engine: Engine) -> Self {
+        Self { engine: Some(engine), ..self }
+    }
+
+    /// Sets the system message at the beginning of the history.
+    pub fn system(mut self, content: impl Into<String>) -> Self {
+        let message = Message::system(content);
+        match self.messages.first_mut() {
+            Some(first) if first.role == message.role => *first = message,
+            _ => self.messages_mut().insert(0, message),
+        }
+        self
+    }
+
+    /// Changes how answers are generated: everything that [`GenerateRequest`] can set.
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let chat = model.chat()?.with(|generate| generate.repeat_penalty(1.1).logprobs(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// An answer under a constraint consists of content alone; the chat turns reasoning off (`enable_thinking`). A
+    /// [`variable`](Self::variable) or a [`reply_format`](Self::reply_format) overrides this.
+    pub fn with(mut self, settings: impl FnOnce(GenerateRequest) -> GenerateRequest) -> Self {
+        self.generate = settings(self.generate);
+        self
+    }
+
+    /// The temperature of the answers: see [`GenerateRequest::temp`].
+    #[doc(alias = "temperature")]
+    pub fn temp(self, temp: f32) -> Self {
+        self.with(|generate| generate.temp(temp))
+    }
+
+    /// Keeps the likeliest tokens whose probabilities add up to `p`: see [`GenerateRequest::top_p`].
+    pub fn top_p(self, p: f32) -> Self {
+        self.with(|generate| generate.top_p(p))
+    }
+
+    /// Keeps the `k` likeliest tokens: see [`GenerateRequest::top_k`].
+    pub fn top_k(self, k: u32) -> Self {
+        self.with(|generate| generate.top_k(k))
+    }
+
+    /// Keeps tokens at least `p` times as likely as the likeliest: see [`GenerateRequest::min_p`].
+    pub fn min_p(self, p: f32) -> Self {
+        self.with(|generate| generate.min_p(p))
+    }
+
+    /// The seed of the random choices: see [`GenerateRequest::seed`].
+    pub fn seed(self, seed: u32) -> Self {
+        self.with(|generate| generate.seed(seed))
+    }
+
+    /// Ends each answer after `n` tokens: see [`GenerateRequest::max_tokens`].
+    #[doc(alias = "n_predict")]
+    #[doc(alias = "num_predict")]
+    #[doc(alias = "max_new_tokens")]
+    pub fn max_tokens(self, n: usize) -> Self {
+        self.with(|generate| generate.max_tokens(n))
+    }
+
+    /// Ends each answer before `text` would appear: see [`GenerateRequest::stop`].
+    #[doc(alias = "stop_sequence")]
+    #[doc(alias = "antiprompt")]
+    #[doc(alias = "reverse_prompt")]
+    pub fn stop(self, text: impl Into<String>) -> Self {
+        self.with(|generate| generate.stop(text))
+    }
+
+    setters! {
+        /// Tools that the model may call. A call arrives as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall);
+        /// [`tool_result`](Self::tool_result) adds its result.
+        tools(tools: impl Into<Vec<Tool>>) tools = tools.into();
+        /// Decides whether the model answers a user message with a tool call. After the result of a call the model
+        /// chooses freely again. Default: the model chooses.
+        ///
+        /// A forced call is generated as JSON of the tool's schema, without reasoning (`enable_thinking`), and is
+        /// parsed as a call.
+        #[cfg(feature = "constraints")]
+        tool_choice(choice: ToolChoice) tool_choice = choice;
+        /// Sets a variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
+        variable(name: impl Into<String>, value: impl Into<Value>) variables.insert(name.into(), value.into());
+        /// Parses answers by this format instead of the template's.
+        reply_format(format: ReplyFormat) format = Some(format);
+        /// Decides which messages are shown when the context has no room for all. Default: the oldest turns are left
+        /// out, and the system message stays.
+        when_full(when_full: ChatFull) window.when_full = when_full;
+    }
+
+    /// Messages that the model is no longer shown because the context has no room for them.
+    pub fn forgotten(&self) -> &[Message] {
+        self.window.forgotten(&self.messages)
+    }
+
+    /// Number of tokens in the prompt of the next answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`], and [`Error::Load`] for a model that is not loaded.
+    pub fn prompt_tokens(&self) -> Result<usize, Error> {
+        self.generate.model.count_tokens(&self.rendered()?)
+    }
+
+    /// The messages so far.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// The messages so far, for editing. After an edit, the chat decides again which messages a full context shows. The
+    /// context keeps the tokens before the first edit, except those of the last answer there if its text tokenizes
+    /// differently.
+    pub fn messages_mut(&mut self) -> &mut Vec<Message> {
+        self.window.from = 0;
+        &mut self.messages
+    }
+
+    /// Adds a message without requesting an answer.
+    pub fn push(&mut self, message: Message) {
+        self.messages.push(message);
+    }
+
+    /// Adds the result of a tool call without requesting an answer, because one answer may contain several calls.
+    pub fn tool_result(&mut self, call: &ToolCall, content: impl Into<String>) {
+        self.push(Message::tool(call, content));
+    }
+
+    /// Adds a user message and requests an answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
+    pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<&mut Self>, Error> {
+        ChatStream::say(self, content)
+    }
+
+    /// As [`say`](Self::say), for a task that keeps the answer longer than the function that asked for it: the stream
+    /// owns the chat. [`into_chat`](crate::generate::AsyncStream::into_chat) gives the chat back.
+    ///
+    /// ```no_run
+    /// use autoplace::generate::{Engine, Error};
+    /// use autoplace::ReplyPart;
+    /// use futures_core::Stream;
+    ///
+    /// /// The events of a response: an HTTP handler sends each part as a server-sent event.
+    /// fn answer(engine: &Engine, question: String) -> Result<impl Stream<Item = Result<ReplyPart, Error>> + use<>, Error> {
+    ///     engine.chat()?.say_async(question)
+    /// }
+    /// ```
+    ///
+    /// For a chat behind a lock there is [`ChatStream::say`], whose stream holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`say`](Self::say), and [`Error::Thread`]. On an error the chat is dropped; keep a clone to go on
+    /// with it.
+    #[cfg(feature = "async")]
+    pub fn say_async(self, content: impl Into<String>) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
+        ChatStream::say(Box::new(self), content)?.into_async()
+    }
+
+    /// As [`answer`](Self::answer), with a stream that owns the chat: see [`say_async`](Self::say_async).
+    ///
+    /// # Errors
+    ///
+    /// As [`say_async`](Self::say_async).
+    #[cfg(feature = "async")]
+    pub fn answer_async(self) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
+        ChatStream::answer(Box::new(self))?.into_async()
+    }
+
+    /// Adds a user message and requests an answer as a value of a type: see [`GenerateRequest::parse`]. The history
+    /// keeps the answer as JSON. Reasoning is turned off in templates that support it (`enable_thinking`).
+    ///
+    /// # Errors
+    ///
+    /// As [`say`](Self::say) and [`GenerateRequest::parse`]. On an error, the message is removed again.
+    #[cfg(feature = "schemars")]
+    pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
+    where
+        T: serde::de::DeserializeOwned + schemars::JsonSchema,
+    {
+        let before = self.messages.len();
+        let mut asked = Self { format: Some(ReplyFormat::plain()), tool_choice: ToolChoice::Auto, ..self.clone() };
+        asked.generate = asked.generate.special(false).constraint(Constraint::of_type::<T>());
+        let (reply, _) = asked.say(content)?.finish()?;
+        let value = Constraint::value(reply.raw)?;
+        self.messages.extend(asked.messages.drain(before..));
+        self.window = asked.window;
+        self.known = asked.known;
+        Ok(value)
+    }
+
+    /// Requests an answer to the messages so far. The answer joins the history when it ends; a dropped answer joins the
+    /// history as far as it came.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`] when the template refuses the history, and the errors of [`GenerateRequest::stream`].
+    pub fn answer(&mut self) -> Result<ChatStream<&mut Self>, Error> {
+        ChatStream::answer(self)
+    }
+
+    pub(crate) fn begin(&mut self) -> Result<(TokenStream, Asked), Error> {
+        let before = self.window;
+        self.begin_within().inspect_err(|_| self.window = before)
+    }
+
+    /// Leaves out the oldest turns until the prompt fits, and requests the answer.
+    fn begin_within(&mut self) -> Result<(TokenStream, Asked), Error> {
+        let drops = self.window.when_full == ChatFull::DropOldest;
+        let all = self.forgotten().len();
+        let n_ctx = Room::new(&self.generate.model.placement().context).each;
+        // Reserves `max_tokens` for the answer, and at most a quarter of the context.
+        let mut most = n_ctx - self.generate.spec.limits.max_tokens.min(n_ctx / 4);
+        let (asked, text) = loop {
+            let asked = self.ask()?;
+            let is_long = drops && asked.known.tokens.len() > most;
+            let text = (!is_long).then(|| asked.text(self));
+            let is_too_long = matches!(text, None | Some(Err(Error::PromptTooLong { .. })));
+            if !(drops && is_too_long && self.window.narrow(&self.messages)) {
+                let text = text.unwrap_or_else(|| asked.text(self));
+                break (asked, text);
+            }
+            most = n_ctx / 2;
+        };
+        let forgotten = self.forgotten().len();
+        if text.is_ok() && forgotten > all {
+            tracing::warn!(
+                target: "autoplace::generate",
+                forgotten,
+                messages = self.messages.len(),
+                n_ctx,
+                "the context is full: the model is no longer shown the oldest messages of the chat"
+            );
+        }
+        Ok((text?, asked))
+    }
+
+    fn ask(&self) -> Result<Asked, Error> {
+        if !self.tools.is_empty() && !self.template.supports_tools() {
+            tracing::info!(
+                target: "autoplace::generate",
+                "the chat template has no place for tools: the system message describes them"
+            );
+        }
+        let rendered = self.rendered()?;
+        let (constraint, format) = match (self.forced()?, &self.format) {
+            (Some((constraint, format)), _) => (Some(constraint), format),
+            (None, Some(format)) => (None, format.clone()),
+            (None, None) if self.generate.spec.constraint.is_some() => (None, ReplyFormat::plain()),
+            (None, None) => (None, self.template.reply_format(!self.tools.is_empty())),
+        };
+        let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
+        let tokens = self.tokens(&rendered)?;
+        let known = Known { text: rendered.into_string(), tokens };
+        Ok(Asked { known, parser, constraint })
+    }
+
+    /// The constraint and the reply format that force a tool call, if the next answer must be a call.
+    fn forced(&self) -> Result<Option<(Constraint, ReplyFormat)>, Error> {
+        match self.messages.last() {
+            Some(last) if last.role == Role::TOOL => Ok(None),
+            _ => self.tool_choice.forced(&self.tools, self.generate.spec.constraint.as_ref()),
+        }
+    }
+
+    /// The prompt of the next answer, as the template renders it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`]; [`Error::Constraint`] when the tool choice names an unknown tool.
+    pub fn rendered(&self) -> Result<Rendered, Error> {
+        let shown = self.window.shown(&self.messages);
+        let mut conversation = Conversation::new(&shown).tools(&self.tools);
+        if self.forced()?.is_some() || self.generate.spec.constraint.is_some() {
+            conversation = conversation.variable("enable_thinking", false);
+        }
+        for (name, value) in &self.variables {
+            conversation = conversation.variable(name, value.clone());
+        }
+        Ok(self.template.render(&conversation)?)
+    }
+
+    /// The tokens of the prompt: the known tokens of the beginning, and the tokenized rest.
+    fn tokens(&self, rendered: &Rendered) -> Result<Vec<Token>, Error> {
+        let known = self.known.as_ref().filter(|known| rendered.as_str().starts_with(&known.text));
+        let prompt = match known {
+            Some(known) => Prompt::tokens(&*known.tokens).then_rendered(rendered, known.text.len()),
+            None => Prompt::from(rendered),
+        };
+        self.generate.model.tokenize(prompt)
+    }
+
+    /// Keeps the prompt and the tokens that were generated after it. Keeps the prompt alone when those tokens do not
+    /// spell the text, for example because a stop string was cut off.
+    pub(crate) fn remember(&mut self, mut said: Known, text: &str, tokens: &[Token]) {
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut spell = |vocab: &Vocab| tokens.iter().all(|it| vocab.append_piece(*it, true, &mut bytes).is_ok());
+        if matches!(self.generate.model.with_vocab(&mut spell), Ok(true)) && bytes == text.as_bytes() {
+            said.text.push_str(text);
+            said.tokens.extend_from_slice(tokens);
+        }
+        self.known = Some(said);
+    }
+}
+
+/// A prompt for an answer.
+pub(crate) struct Asked {
+    pub(crate) known: Known,
+    pub(crate) parser: ReplyParser,
+    constraint: Option<Constraint>,
+}
+
+impl Asked {
+    fn text(&self, chat: &Chat) -> Result<TokenStream, Error> {
+        let mut generate = chat.generate.clone().prompt(Prompt::tokens(&*self.known.tokens));
+        if self.constraint.is_some() {
+            generate = generate.special(false);
+            generate.spec.constraint.clone_from(&self.constraint);
+        }
+        match &chat.engine {
+            Some(engine) => engine.submit(generate),
+            None => generate.stream(),
+        }
+    }
+}

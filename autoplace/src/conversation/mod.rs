@@ -1,0 +1,10 @@
+//! Conversations: messages in, the parts of an answer out.
+//!
+//! A [`Chat`](crate::generate::Chat) keeps the messages, renders them with the model's template, and reads the answer's
+//! text as reasoning, content and tool calls. It forgets the oldest turns when the context is full (`window`).
+
+#[cfg(feature = "async")]
+mod async_stream;
+pub(crate) mod chat;
+pub(crate) mod stream;
+pub(crate) mod window;

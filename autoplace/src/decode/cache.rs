@@ -1,0 +1,322 @@
+//! The cache of finished texts: a new prompt reuses the beginning that it shares with one of them.
+
+use llama_sys::{Context, Position, SeqId, Token};
+
+use super::checkpoints::{Checkpoints, Stops};
+use super::context::Lent;
+use super::error::Error;
+use crate::load::{Contents, Remembered, Scales};
+
+/// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
+/// of one.
+pub(crate) const WORTH_A_COPY: usize = 64;
+
+/// The idle sequences of a context: those without a running text.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    /// Least recently used first. Empty sequences are absent.
+    idle: Vec<Remembered>,
+    /// Earlier states of sequences whose memory cannot go back by itself.
+    pub(crate) checkpoints: Checkpoints,
+    /// Whether the content of the context is unknown.
+    stale: bool,
+}
+
+/// The first tokens of a text and its adapters. The same tokens under other adapters have other keys and values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prefix<'a> {
+    pub(crate) tokens: &'a [Token],
+    pub(crate) scales: &'a Scales,
+}
+
+impl Prefix<'_> {
+    /// The first `tokens` tokens of the prefix.
+    fn first(self, tokens: usize) -> Self {
+        Self { tokens: &self.tokens[..tokens], ..self }
+    }
+}
+
+impl Remembered {
+    fn prefix(&self) -> Prefix<'_> {
+        Prefix { tokens: &self.tokens, scales: &self.scales }
+    }
+}
+
+/// The sequences with running texts, and their reusable prefixes.
+pub(crate) type Running<'a> = [(SeqId, Prefix<'a>)];
+
+/// The sequence that a text gets.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) seq: SeqId,
+    /// Tokens at the beginning of the prompt that the sequence already holds.
+    pub(crate) cached: usize,
+    /// The sequence of a running text that holds these tokens in the same cells.
+    pub(crate) shares: Option<SeqId>,
+    /// Where the prompt is interrupted for checkpoints.
+    pub(crate) stops: Stops,
+}
+
+impl Place {
+    fn of_its_own(seq: SeqId, cached: usize) -> Self {
+        Self { seq, cached, shares: None, stops: Stops::default() }
+    }
+}
+
+/// A sequence that holds the beginning of a prompt.
+#[derive(Debug, Clone, Copy)]
+struct Donor {
+    seq: SeqId,
+    /// Shared tokens that the sequence's memory can go back to.
+    shared: usize,
+    /// Whether no text runs on the sequence.
+    is_idle: bool,
+    /// Whether the new text takes this sequence over, instead of a copy of it. It does when few tokens follow
+    /// the shared ones, or when a copy would have no room.
+    yields: bool,
+}
+
+impl Cache {
+    /// `checkpoints` is the limit of their bytes.
+    pub(crate) fn new(contents: Contents, checkpoints: u64) -> Self {
+        let (idle, kept, stale) = match contents {
+            Contents::Unknown => (Vec::new(), Vec::new(), true),
+            Contents::Idle(idle, kept) => (idle, kept, false),
+        };
+        Self { idle, checkpoints: Checkpoints { limit: checkpoints, kept }, stale }
+    }
+
+    pub(crate) fn into_contents(self) -> Contents {
+        if self.stale { Contents::Unknown } else { Contents::Idle(self.idle, self.checkpoints.kept) }
+    }
+
+    /// Discards everything after a failed computation, because the content of the context is unknown.
+    pub(crate) fn spoil(&mut self) {
+        self.idle.clear();
+        self.checkpoints.kept.clear();
+        self.stale = true;
+    }
+
+    /// Records that the context holds running texts alone. The checkpoints stay valid: they lie in host memory, and a
+    /// context refuses a checkpoint that does not fit it.
+    pub(crate) fn emptied(&mut self) {
+        self.idle.clear();
+        self.stale = false;
+    }
+
+    /// Keeps the first `computed` tokens of an ended text as an idle sequence.
+    pub(crate) fn remember(&mut self, seq: SeqId, scales: Scales, mut tokens: Vec<Token>, computed: usize) {
+        tokens.truncate(computed);
+        if !tokens.is_empty() {
+            self.idle.push(Remembered { seq, scales, tokens });
+        }
+    }
+
+    /// Finds a sequence for a prompt. On return, the sequence holds the beginning of the prompt, or nothing.
+    ///
+    /// Sequences under other adapters are not reused. Without `reuse`, the sequence is empty, and the text is computed
+    /// as the first one was.
+    pub(crate) fn place(
+        &mut self,
+        lent: &mut Lent,
+        running: &Running<'_>,
+        prompt: Prefix<'_>,
+        reuse: bool,
+    ) -> Result<Place, Error> {
+        let free = self.free(lent, running)?;
+        let Lent { context, room, .. } = lent;
+        let (donor, common) = if reuse {
+            let taken = running.iter().map(|it| it.1.tokens.len()).sum::<usize>() + self.len() + prompt.tokens.len();
+            let has_room = !self.is_idle(free) && (!context.kv_unified() || taken <= room.all);
+            self.donor(context, running, prompt, free, has_room)?
+        } else {
+            if running.is_empty() && context.kv_unified() {
+                // Gives the text the same cells as the first text had.
+                self.make_room(context, 0)?;
+            }
+            (None, 0)
+        };
+        let mut place = match donor {
+            Some(donor) => self.take_over(context, free, donor, prompt)?,
+            None => {
+                self.forget(context, free)?;
+                Place::of_its_own(free, 0)
+            }
+        };
+        if self.checkpoints.limit > 0 && context.has_partial_state() {
+            place.stops = Stops::new(prompt.tokens.len(), place.cached, common);
+        }
+        Ok(place)
+    }
+
+    /// Copies the prompt's beginning from the donor into the free sequence, or takes over the donor itself.
+    fn take_over(
+        &mut self,
+        context: &mut Context,
+        free: SeqId,
+        donor: Donor,
+        prompt: Prefix<'_>,
+    ) -> Result<Place, Error> {
+        let Donor { seq, shared, is_idle, yields } = donor;
+        let known = prompt.first(shared);
+        if yields {
+            self.idle.retain(|idle| idle.seq != seq);
+            return Ok(Place::of_its_own(seq, self.go_back(context, seq, known)?));
+        }
+        self.forget(context, free)?;
+        let mut cached = 0;
+        if context.kv_unified() || shared >= WORTH_A_COPY {
+            context.kv_seq_copy(seq, free, 0..Position::MAX)?;
+            cached = self.go_back(context, free, known)?;
+        }
+        let mut place = Place::of_its_own(free, cached);
+        place.shares = (context.kv_unified() && !is_idle).then_some(seq);
+        Ok(place)
+    }
+
+    /// An empty sequence without a text, or the least recently used idle one. A context of unknown content is cleared
+    /// first.
+    fn free(&mut self, Lent { context, room, .. }: &mut Lent, running: &Running<'_>) -> Result<SeqId, Error> {
+        if self.stale {
+            context.kv_clear()?;
+            self.emptied();
+        }
+        let mut free = (0..room.sequences as SeqId).filter(|seq| !running.iter().any(|(running, _)| running == seq));
+        let empty = free.find(|seq| !self.is_idle(*seq));
+        let free = empty.or_else(|| self.idle.first().map(|idle| idle.seq));
+        free.ok_or(Error::SequencesBusy { n_seq_max: room.sequences })
+    }
+
+    fn is_idle(&self, seq: SeqId) -> bool {
+        self.idle.iter().any(|idle| idle.seq == seq)
+    }
+
+    /// Finds the sequence that can reuse the most tokens of a prompt. Also returns the longest common prefix with any
+    /// sequence. `free` is the sequence for a copy. `has_room` says that a copy needs no cell of another text.
+    fn donor(
+        &self,
+        context: &Context,
+        running: &Running<'_>,
+        prompt: Prefix<'_>,
+        free: SeqId,
+        has_room: bool,
+    ) -> Result<(Option<Donor>, usize), Error> {
+        let idle = self.idle.iter().map(|it| (it.seq, it.prefix(), true));
+        let others = running.iter().map(|&(seq, held)| (seq, held, false));
+        let of_set = idle.chain(others).filter(|(_, held, _)| held.scales == prompt.scales);
+        let mut best: Option<Donor> = None;
+        let mut common = 0;
+        for (seq, Prefix { tokens: held, .. }, is_idle) in of_set {
+            // The last token is always computed, because its logits choose the next one.
+            let shared = common_prefix(held, prompt.tokens).min(prompt.tokens.len().saturating_sub(1));
+            common = common.max(shared);
+            let shared = self.reach(context, seq, prompt.first(shared))?;
+            if shared == 0 {
+                continue;
+            }
+            // Of two equal donors, the more recently used one wins.
+            if best.is_none_or(|best| shared >= best.shared) {
+                // A sequence that shares less than half of its tokens is probably another conversation with the same
+                // beginning.
+                let is_other = has_room || shared * 2 < held.len();
+                let yields = is_idle && (seq == free || held.len() - shared < WORTH_A_COPY || !is_other);
+                best = Some(Donor { seq, shared, is_idle, yields });
+            }
+        }
+        Ok((best, common))
+    }
+
+    /// The number of tokens that the sequence can keep of `known`: all of them, or those before the last checkpoint.
+    pub(crate) fn reach(&self, context: &Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
+        let tokens = known.tokens.len();
+        Ok(if can_go_back(context, seq, tokens)? { tokens } else { self.checkpoints.last_among(known).unwrap_or(0) })
+    }
+
+    /// Cuts a sequence back to the tokens of `known`, as far as it [can](Self::reach). Returns the number of tokens
+    /// that it then holds.
+    pub(crate) fn go_back(&mut self, context: &mut Context, seq: SeqId, known: Prefix<'_>) -> Result<usize, Error> {
+        let tokens = known.tokens.len();
+        let held = if !can_go_back(context, seq, tokens)? {
+            self.checkpoints.restore(context, seq, known)
+        } else if context.kv_seq_remove(seq, position(tokens)..Position::MAX)? {
+            tokens
+        } else {
+            0
+        };
+        if held == 0 {
+            context.kv_seq_remove(seq, 0..Position::MAX)?;
+        }
+        Ok(held)
+    }
+
+    /// Forgets idle sequences that share more than `keep` of these tokens, because a shift is about to move cells that
+    /// they may share.
+    pub(crate) fn part_from(&mut self, context: &mut Context, tokens: &[Token], keep: usize) -> Result<(), Error> {
+        let shares = |idle: &mut Remembered| common_prefix(&idle.tokens, tokens) > keep;
+        for idle in self.idle.extract_if(.., shares) {
+            context.kv_seq_remove(idle.seq, 0..Position::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a checkpoint of a running text whose sequence holds exactly these tokens.
+    pub(crate) fn checkpoint(&mut self, context: &mut Context, seq: SeqId, held: Prefix<'_>, running: &Running<'_>) {
+        let Self { idle, checkpoints, .. } = self;
+        // Drops checkpoints that match the beginning of no sequence.
+        checkpoints.kept.retain(|kept| {
+            let begins = |held: Prefix<'_>| *held.scales == kept.scales && held.tokens.starts_with(&kept.tokens);
+            running.iter().any(|(_, held)| begins(*held)) || idle.iter().any(|it| begins(it.prefix()))
+        });
+        checkpoints.take(context, seq, held);
+    }
+
+    /// Forgets idle sequences, least recently used first, until they hold at most `tokens` tokens.
+    pub(crate) fn make_room(&mut self, context: &mut Context, tokens: usize) -> Result<(), Error> {
+        while self.len() > tokens {
+            context.kv_seq_remove(self.idle.remove(0).seq, 0..Position::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Number of tokens in idle sequences.
+    pub(crate) fn len(&self) -> usize {
+        self.idle.iter().map(|idle| idle.tokens.len()).sum()
+    }
+
+    fn forget(&mut self, context: &mut Context, seq: SeqId) -> Result<(), Error> {
+        self.idle.retain(|idle| idle.seq != seq);
+        context.kv_seq_remove(seq, 0..Position::MAX)?;
+        Ok(())
+    }
+}
+
+/// The position after `tokens` tokens.
+pub(crate) fn position(tokens: usize) -> Position {
+    Position::try_from(tokens).unwrap_or(Position::MAX)
+}
+
+/// Whether the memory of a sequence can drop all tokens after the first `keep`.
+///
+/// A recurrent state holds only its last token. A sliding window must still hold the tokens that the first one after
+/// `keep` attends to.
+pub(crate) fn can_go_back(context: &Context, seq: SeqId, keep: usize) -> Result<bool, Error> {
+    let Some(end) = context.kv_seq_end(seq)? else {
+        return Ok(keep == 0);
+    };
+    if usize::try_from(end).is_ok_and(|end| end == keep) {
+        return Ok(true);
+    }
+    let model = context.model();
+    if model.is_recurrent() || model.is_hybrid() {
+        return Ok(false);
+    }
+    let Some(first) = context.kv_seq_start(seq)? else {
+        return Ok(false);
+    };
+    let first = usize::try_from(first).unwrap_or(usize::MAX);
+    Ok(first == 0 || first.saturating_add(model.n_swa() as usize) <= keep)
+}
+
+pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,152 @@
+//! A model's vocabulary in llguidance's form: the bytes of every token, as a tree.
+//!
+//! The tree is built once per model, which takes tens of milliseconds for a large vocabulary. It is independent of the
+//! loaded model.
+
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+
+use llama_sys::{Token, Vocab};
+use llguidance::ParserFactory;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokRxInfo, TokTrie, TokenId};
+use toktrie::{ApproximateTokEnv, TokEnv};
+
+use super::calls::CONTROL;
+use super::compile;
+use crate::decode::error::Error;
+
+/// Longer tokens are never allowed. The tree holds none beyond 1024 bytes, and no text needs one.
+const MAX_TOKEN_BYTES: usize = 512;
+
+/// The tokens of a model, as constraints need them.
+pub(super) struct Vocabulary {
+    pub(super) factory: ParserFactory,
+    /// Tokens that are text or end it: bit t % 32 of word t / 32 stands for token t.
+    pub(super) allowed: Vec<u32>,
+    /// Tokens that end a text.
+    pub(super) ends: Vec<u32>,
+    /// Texts of the control tokens, in a vocabulary where they mark tool calls.
+    pub(super) control: Vec<String>,
+    /// Texts of the tokens that no constraint allows.
+    disallowed: HashSet<Vec<u8>>,
+    /// The same vocabulary with control tokens as marks, built on first use.
+    with_marks: OnceLock<Arc<Self>>,
+}
+
+/// The bytes of every token; empty for tokens that are not text. With `are_marks`, a control token becomes its text
+/// behind [`CONTROL`]. Also returns the texts of those control tokens.
+pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec<String>), Error> {
+    let mut words = Vec::with_capacity(vocab.n_tokens() as usize);
+    let mut control = Vec::new();
+    for token in 0..vocab.n_tokens() as Token {
+        let mut word = Vec::new();
+        if !vocab.is_eog(token) && !vocab.is_control(token) {
+            vocab.append_piece(token, false, &mut word)?;
+            if are_marks && word.contains(&(CONTROL as u8)) {
+                word.clear();
+            }
+        } else if are_marks && !vocab.is_eog(token) {
+            vocab.append_piece(token, true, &mut word)?;
+            match String::from_utf8(word) {
+                Ok(text) if !text.is_empty() => {
+                    word = format!("{CONTROL}{text}").into_bytes();
+                    control.push(text);
+                }
+                _ => word = Vec::new(),
+            }
+        }
+        // llguidance marks control tokens with 0xFF, which never occurs in UTF-8.
+        if word.len() > MAX_TOKEN_BYTES || word.contains(&TokTrie::SPECIAL_TOKEN_MARKER) {
+            word.clear();
+        }
+        words.push(word);
+    }
+    Ok((words, control))
+}
+
+/// The texts of control tokens and end tokens.
+fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, Error> {
+    let mut disallowed = HashSet::new();
+    for token in (0..vocab.n_tokens() as Token).filter(|it| vocab.is_eog(*it) || vocab.is_control(*it)) {
+        let mut text = Vec::new();
+        vocab.append_piece(token, true, &mut text)?;
+        disallowed.insert(text);
+    }
+    Ok(disallowed)
+}
+
+impl Vocabulary {
+    /// Reads all tokens of a loaded model.
+    pub(super) fn new(vocab: &Vocab) -> Result<Arc<Self>, Error> {
+        Self::read(vocab, false)
+    }
+
+    /// The same vocabulary with control tokens as marks of tool calls.
+    pub(super) fn with_marks(&self, vocab: &Vocab) -> Result<Arc<Self>, Error> {
+        if let Some(made) = self.with_marks.get() {
+            return Ok(Arc::clone(made));
+        }
+        let made = Self::read(vocab, true)?;
+        // Another thread may have built it first.
+        Ok(Arc::clone(self.with_marks.get_or_init(|| made)))
+    }
+
+    fn read(vocab: &Vocab, are_marks: bool) -> Result<Arc<Self>, Error> {
+        let (words, control) = words(vocab, are_marks)?;
+        let disallowed = disallowed(vocab)?;
+        let vocabulary = compile::on_large_stack(|| Self::from_words(vocab, &words, control, disallowed));
+        vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
+            constraint: "vocabulary".to_owned(),
+            place: String::new(),
+            reason,
+        })
+    }
+
+    pub(super) fn from_words(
+        vocab: &Vocab,
+        words: &[Vec<u8>],
+        control: Vec<String>,
+        disallowed: HashSet<Vec<u8>>,
+    ) -> Result<Self, String> {
+        let n_tokens = words.len() as u32;
+        let eog: Vec<TokenId> = (0..n_tokens).filter(|token| vocab.is_eog(*token as Token)).collect();
+        let info = TokRxInfo::new(n_tokens, eog.first().copied().unwrap_or(INVALID_TOKEN));
+        let mut tree = TokTrie::from(&info, words);
+        if !eog.is_empty() {
+            tree = tree.with_eos_tokens(&eog);
+        }
+        let mask = |is_in: &dyn Fn(u32) -> bool| {
+            let mut mask = vec![0_u32; words.len().div_ceil(32)];
+            for token in (0..n_tokens).filter(|token| is_in(*token)) {
+                mask[token as usize / 32] |= 1 << (token % 32);
+            }
+            mask
+        };
+        let is_end = |token| vocab.is_eog(token as Token);
+        // As in llama.cpp, the model chooses the tokenization of forced text, so no tokenizer is needed.
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(tree));
+        let slices = SlicedBiasComputer::general_slices();
+        let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
+        Ok(Self {
+            factory: factory.map_err(|error| error.to_string())?,
+            allowed: mask(&|token| is_end(token) || !words[token as usize].is_empty()),
+            ends: mask(&is_end),
+            control,
+            disallowed,
+            with_marks: OnceLock::new(),
+        })
+    }
+
+    /// The token that spells exactly this text.
+    pub(super) fn token(&self, text: &str) -> Result<u32, String> {
+        let tree = self.factory.tok_env().tok_trie();
+        match tree.token_id(text.as_bytes()) {
+            Some(token) => Ok(token),
+            None if self.disallowed.contains(text.as_bytes()) => {
+                Err(format!("`{text}` is a control token, which no constraint allows"))
+            }
+            None => Err(format!("`{text}` is not a token of the model's vocabulary")),
+        }
+    }
+}

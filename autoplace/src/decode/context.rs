@@ -1,0 +1,39 @@
+//! The model's one context while a session holds it, and its capacity in tokens.
+
+use llama_sys::{Context, Vocab};
+
+use crate::memory::{ContextParams, KvType};
+
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pub(crate) context: Context,
+    pub(crate) vocab: Vocab,
+    pub(crate) room: Room,
+    /// Type of the keys in the cache.
+    pub(crate) type_k: KvType,
+}
+
+/// Capacity of a context, in tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Tokens per sequence.
+    pub(crate) each: usize,
+    /// Tokens of all sequences together.
+    pub(crate) all: usize,
+    pub(crate) sequences: usize,
+}
+
+impl Room {
+    pub(crate) fn new(params: &ContextParams) -> Self {
+        let [each, all, sequences] = [params.n_ctx_seq(), params.n_ctx, params.n_seq_max.max(1)].map(|it| it as usize);
+        Self { each, all, sequences }
+    }
+}
+
+impl Lent {
+    pub(crate) fn new(context: Context, params: &ContextParams) -> Self {
+        let mut room = Room::new(params);
+        room.each = room.each.min(context.n_ctx_seq() as usize);
+        Self { vocab: context.model().vocab(), context, room, type_k: params.type_k }
+    }
+}

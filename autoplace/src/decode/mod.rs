@@ -1,0 +1,27 @@
+//! Decoding: sequences of tokens in, pieces of text out, one step at a time.
+//!
+//! A request (`request`) becomes a `Sequence`: its tokens, its sampler, its constraint and its text so far. A `Step`
+//! computes a batch of the next tokens of several sequences and chooses the tokens after them. The `Cache` and its
+//! checkpoints say which tokens of a prompt the context holds already; `speculative` drafts tokens; `text` turns tokens
+//! into whole characters. Nothing here knows who calls the steps: that is the room `run`.
+
+pub(crate) mod cache;
+pub(crate) mod checkpoints;
+pub(crate) mod choose;
+#[cfg_attr(not(feature = "constraints"), path = "unconstrained.rs")]
+pub(crate) mod constraint;
+pub(crate) mod context;
+pub(crate) mod custom;
+pub(crate) mod error;
+mod model;
+pub(crate) mod piece;
+pub(crate) mod prompt;
+pub(crate) mod request;
+pub(crate) mod sampling;
+pub(crate) mod schedule;
+pub(crate) mod sequence;
+pub(crate) mod shift;
+pub(crate) mod speculative;
+pub(crate) mod stats;
+pub(crate) mod step;
+pub(crate) mod text;

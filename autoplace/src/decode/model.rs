@@ -1,0 +1,76 @@
+//! Entry points of a loaded model: requests, tokens, and the sampling that its file asks for.
+
+use llama_sys::Token;
+
+use super::error::Error;
+use super::prompt::{Prompt, detokenize};
+use super::request::{GenerateRequest, Spec};
+use super::sampling::Sampling;
+use crate::load::Model;
+
+impl Model {
+    /// Describes a generation that continues `prompt`.
+    ///
+    /// A `&str` or `String` is plain text: control tokens written in it are not read as such. [`Prompt`] has the other
+    /// kinds.
+    pub fn generate(&self, prompt: impl Into<Prompt>) -> GenerateRequest {
+        GenerateRequest { model: self.clone(), spec: Spec::new(prompt.into(), self.sampling()) }
+    }
+
+    /// The tokens of a prompt, including the special tokens that the vocabulary adds before a text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] for a model that is not loaded; [`Error::EmptyPrompt`].
+    #[doc(alias = "llama_tokenize")]
+    #[doc(alias = "str_to_token")]
+    pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<Token>, Error> {
+        let prompt = prompt.into();
+        self.with_vocab(|vocab| prompt.tokenize(vocab))?
+    }
+
+    /// The text of these tokens, without the control tokens among them. Bytes that are no whole character become
+    /// U+FFFD.
+    ///
+    /// The tokens of a whole text, as [`tokenize`](Self::tokenize) gives them, are that text again: the space that some
+    /// vocabularies put before a text is left out.
+    ///
+    /// ```no_run
+    /// let model = autoplace::Model::load("model.gguf")?;
+    /// let tokens = model.tokenize("Once upon a time")?;
+    /// assert_eq!(model.detokenize(&tokens)?, "Once upon a time");
+    /// # Ok::<(), autoplace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Load`] for a model that is not loaded; [`Error::Native`] for a number that is no token of the
+    /// vocabulary.
+    #[doc(alias = "llama_detokenize")]
+    #[doc(alias = "token_to_piece")]
+    #[doc(alias = "decode")]
+    pub fn detokenize(&self, tokens: &[Token]) -> Result<String, Error> {
+        self.with_vocab(|vocab| detokenize(vocab, tokens))?
+    }
+
+    /// The number of tokens of a prompt: see [`tokenize`](Self::tokenize).
+    ///
+    /// # Errors
+    ///
+    /// As [`tokenize`](Self::tokenize).
+    pub fn count_tokens(&self, prompt: impl Into<Prompt>) -> Result<usize, Error> {
+        Ok(self.tokenize(prompt)?.len())
+    }
+
+    /// The sampling parameters that a generation starts with: those in the model file, and llama.cpp's defaults for the
+    /// rest.
+    pub fn sampling(&self) -> Sampling {
+        match self.header() {
+            Ok(header) => Sampling::shipped_with(header),
+            Err(error) => {
+                tracing::warn!(target: "autoplace::generate", "using llama.cpp's default sampling: {error}");
+                Sampling::default()
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The prompt of a text.
+
+use llama_sys::{Token, Vocab};
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+use crate::chat::{self, Rendered};
+
+/// A prompt: plain text, text with control tokens, tokens, or a concatenation of them.
+///
+/// ```
+/// use autoplace::generate::Prompt;
+/// let plain = Prompt::from("Once upon a time");
+/// // What a person wrote is never read as a control token.
+/// let turn = Prompt::markup("<|im_start|>user\n").then_text("What does <|im_end|> mean?").then_markup("<|im_end|>\n");
+/// # let _ = (plain, turn);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
+pub struct Prompt {
+    parts: Vec<Part>,
+    begin: Begin,
+}
+
+/// The tokens before the parts of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Begin {
+    /// No token.
+    Nothing,
+    /// The special tokens that the vocabulary adds before a text, such as BOS.
+    Special,
+    /// Exactly one BOS token if the vocabulary adds one, even when the parts begin with BOS already.
+    OneBos,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Part {
+    Text(String),
+    Markup(String),
+    Tokens(Vec<Token>),
+}
+
+impl Prompt {
+    fn from_part(part: Part, begin: Begin) -> Self {
+        Self { parts: vec![part], begin }
+    }
+
+    /// Plain text. Control tokens written in it are not read as such. The BOS token is added in front, where the model
+    /// asks for one.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::from_part(Part::Text(text.into()), Begin::Special)
+    }
+
+    /// Text in which control tokens are read as such. No token is added in front.
+    pub fn markup(text: impl Into<String>) -> Self {
+        Self::from_part(Part::Markup(text.into()), Begin::Nothing)
+    }
+
+    /// Tokens. No token is added in front.
+    pub fn tokens(tokens: impl Into<Vec<Token>>) -> Self {
+        Self::from_part(Part::Tokens(tokens.into()), Begin::Nothing)
+    }
+
+    setters! {
+        /// Appends plain text.
+        then_text(text: impl Into<String>) parts.push(Part::Text(text.into()));
+        /// Appends text in which control tokens are read as such.
+        then_markup(text: impl Into<String>) parts.push(Part::Markup(text.into()));
+        /// Appends tokens.
+        then_tokens(tokens: impl Into<Vec<Token>>) parts.push(Part::Tokens(tokens.into()));
+        /// Sets whether the special tokens of the vocabulary, such as BOS, are added in front.
+        add_special(add: bool) begin = if add { Begin::Special } else { Begin::Nothing };
+    }
+
+    /// Appends a rendered template without its first `skip` bytes. User text in it is plain text.
+    pub(crate) fn then_rendered(self, rendered: &Rendered, mut skip: usize) -> Self {
+        rendered.parts().fold(self, |prompt, part| {
+            let from = skip.min(part.as_str().len());
+            skip -= from;
+            match part {
+                chat::Part::Markup(text) => prompt.then_markup(&text[from..]),
+                chat::Part::Text(text) => prompt.then_text(&text[from..]),
+            }
+        })
+    }
+
+    /// The tokens of the prompt: at least one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EmptyPrompt`] for a prompt without tokens if the vocabulary adds no BOS token.
+    pub fn tokenize(&self, vocab: &Vocab) -> Result<Vec<Token>, Error> {
+        let mut tokens = Vec::new();
+        let mut add_special = self.begin == Begin::Special;
+        for part in &self.parts {
+            let before = tokens.last().copied();
+            match part {
+                Part::Text(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, false)?),
+                Part::Markup(text) => tokens.extend(vocab.tokenize_after(before, text, add_special, true)?),
+                Part::Tokens(list) => {
+                    if add_special {
+                        tokens.extend(vocab.tokenize("", true, false)?);
+                    }
+                    tokens.extend_from_slice(list);
+                }
+            }
+            add_special = false;
+        }
+        if let (Begin::OneBos, Some(bos)) = (self.begin, vocab.added_tokens().bos) {
+            let written = tokens.iter().take_while(|token| **token == bos).count();
+            tokens.splice(..written, [bos]);
+        }
+        if tokens.is_empty() {
+            tokens.push(vocab.bos().ok_or(Error::EmptyPrompt)?);
+        }
+        Ok(tokens)
+    }
+}
+
+/// The text of these tokens, without control tokens. Of a whole text, the space that SentencePiece put before it is
+/// left out; a continuation keeps its first space.
+pub(crate) fn detokenize(vocab: &Vocab, tokens: &[Token]) -> Result<String, Error> {
+    let bytes = pieces(vocab, tokens)?;
+    let is_whole_text = vocab.added_tokens().bos.is_none_or(|bos| tokens.first() == Some(&bos));
+    let has_added_space =
+        is_whole_text && bytes.starts_with(b" ") && pieces(vocab, &vocab.tokenize("a", false, false)?)? == b" a";
+    Ok(String::from_utf8_lossy(&bytes[usize::from(has_added_space)..]).into_owned())
+}
+
+/// The bytes of these tokens, one after the other.
+fn pieces(vocab: &Vocab, tokens: &[Token]) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    for token in tokens {
+        vocab.append_piece(*token, false, &mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+macro_rules! from {
+    ($($from:ty => $kind:ident),+) => {$(
+        impl From<$from> for Prompt {
+            fn from(given: $from) -> Self {
+                Self::$kind(given)
+            }
+        }
+    )+};
+}
+
+from!(String => text, &String => text, &str => text, Vec<Token> => tokens, &[Token] => tokens);
+
+/// Text that users wrote in a conversation is never read as control tokens. If the vocabulary adds a BOS token before a
+/// text, the prompt begins with exactly one, whether or not the template writes it (llama.cpp's rule).
+impl From<&Rendered> for Prompt {
+    fn from(rendered: &Rendered) -> Self {
+        Self { begin: Begin::OneBos, ..Self::markup("").then_rendered(rendered, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use llama_sys::{Model, ModelParams};
+
+    use super::*;
+    use crate::chat::{ChatTemplate, Conversation, Message};
+
+    #[test]
+    fn a_rendered_prompt_begins_with_one_bos_whoever_writes_it() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+        let vocab = Model::load(path, ModelParams::default()).unwrap().vocab();
+        let bos = vocab.added_tokens().bos.expect("the vocabulary puts BOS before texts");
+        let written = String::from_utf8(vocab.piece(bos, true).unwrap()).unwrap();
+        let prompt = |source: &str| {
+            let template = ChatTemplate::new(source, [("bos_token".to_owned(), written.clone())].into()).unwrap();
+            let rendered = template.render(&Conversation::new(&[Message::user("the king")])).unwrap();
+            Prompt::from(&rendered).tokenize(&vocab).unwrap()
+        };
+        let text = vocab.tokenize("the king", true, false).unwrap();
+        assert_eq!(text.iter().filter(|token| **token == bos).count(), 1);
+        for source in ["", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"] {
+            assert_eq!(prompt(&format!("{source}{{{{ messages[0].content }}}}")), text, "{source}");
+        }
+        // A prompt that the application writes itself stays unchanged.
+        assert_ne!(Prompt::markup("the king").tokenize(&vocab).unwrap()[0], bos);
+    }
+}

@@ -1,0 +1,218 @@
+//! A text while it is generated: its tokens, its part of the context, and the state of its sampler.
+
+mod batch;
+mod held;
+
+pub(crate) use held::Held;
+
+use batch::InBatch;
+use llama_sys::{SeqId, Token, Vocab};
+
+use super::cache::Prefix;
+use super::choose::Chooser;
+use super::constraint::Matcher;
+use super::error::Error;
+use super::piece::SequenceId;
+use super::prompt::Prompt;
+use super::request::{Limits, Spec};
+use super::shift::Shifting;
+use super::speculative::Speculator;
+use super::stats::Statistics;
+use super::text::TextAssembler;
+use crate::load::{self, Scales};
+
+/// A text of a session. The parts that belong to the loaded model can be released and created again.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: SequenceId,
+    /// The prompt and the generated tokens.
+    pub(crate) tokens: Vec<Token>,
+    /// Number of tokens in the prompt.
+    pub(crate) prompt: usize,
+    /// The adapters of the text.
+    pub(crate) scales: Scales,
+    pub(crate) limits: Limits,
+    /// Tokens that end the text, besides the model's own.
+    stop_tokens: Vec<Token>,
+    pub(crate) text: TextAssembler,
+    /// The constraint of the text.
+    pub(crate) matcher: Option<Matcher>,
+    pub(crate) chooser: Chooser,
+    pub(crate) held: Held,
+    batch: InBatch,
+    /// Turns of other adapter sets since the text's own.
+    pub(crate) turns_waited: u32,
+    pub(crate) speculator: Option<Speculator>,
+    pub(crate) statistics: Statistics,
+    /// Bytes of text in the pieces so far.
+    pub(crate) given: usize,
+    /// The request without its prompt, for a text that can be forked and rolled back.
+    pub(crate) asked: Option<Box<Spec>>,
+    /// How a full context discards the oldest tokens.
+    pub(crate) shifting: Option<Shifting>,
+}
+
+impl Sequence {
+    /// Checks a request and creates its text, which still needs a [place](Self::put). `so_far` holds tokens that an
+    /// earlier process generated. `capacity` is the number of tokens that the context can hold of this text.
+    pub(crate) fn new(
+        id: SequenceId,
+        spec: Spec,
+        so_far: &[Token],
+        model: &load::Model,
+        vocab: &Vocab,
+        capacity: usize,
+    ) -> Result<Self, Error> {
+        let scales = model.scales(spec.lora.as_deref())?;
+        let matcher = spec.constraint.as_ref().map(|it| it.begin(model, vocab)).transpose()?;
+        if spec.stops.iter().any(String::is_empty) {
+            return Err(Error::EmptyStop);
+        }
+        let mut tokens = spec.prompt.tokenize(vocab)?;
+        let prompt = tokens.len();
+        let shifting = Shifting::new(spec.when_full, &tokens, capacity, vocab)?;
+        // Tokens that an earlier process discarded need no cell.
+        let in_place = prompt + if shifting.is_some() { 0 } else { so_far.len() };
+        // The last token of an answer needs no cell.
+        if in_place >= capacity + usize::from(!so_far.is_empty()) {
+            return Err(Error::PromptTooLong { tokens: in_place, context: capacity });
+        }
+        let text = TextAssembler::new(spec.stops);
+        tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
+        let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, vocab.model())?;
+        if spec.limits.min_tokens > 0 {
+            chooser.know_ends(vocab, &spec.stop_tokens);
+        }
+        tokens.iter().try_for_each(|it| chooser.accept(*it))?;
+        let statistics = Statistics { prompt_tokens: prompt, seed: chooser.seed(), ..Statistics::default() };
+        let mut sequence = Self {
+            id,
+            tokens,
+            prompt,
+            scales,
+            limits: spec.limits,
+            stop_tokens: spec.stop_tokens,
+            text,
+            matcher,
+            chooser,
+            held: Held { in_batches: prompt, ..Held::default() },
+            batch: InBatch::default(),
+            turns_waited: 0,
+            speculator: Speculator::new(spec.speculation, spec.drafter),
+            statistics,
+            given: 0,
+            asked: None,
+            shifting,
+        };
+        sequence.go_on_after(so_far, vocab, capacity)?;
+        Ok(sequence)
+    }
+
+    /// Appends tokens that an earlier process generated. They are computed one by one, as before, because another batch
+    /// shape would round differently. Their text was already returned, except for the part that is still held back.
+    /// Samplers whose state depends on logits (mirostat, adaptive-p, XTC) start over. Tokens beyond `capacity` are
+    /// discarded here, as the earlier process did.
+    fn go_on_after(&mut self, so_far: &[Token], vocab: &Vocab, capacity: usize) -> Result<(), Error> {
+        for &token in so_far {
+            vocab.append_piece(token, self.limits.special, self.text.buffer())?;
+            self.given += self.text.release().0.len();
+            self.tokens.push(token);
+            if self.tokens.len() > capacity {
+                self.forget_oldest(0);
+            }
+        }
+        self.statistics.generated_tokens = so_far.len();
+        self.chooser.go_on_after(so_far)?;
+        match &mut self.matcher {
+            Some(matcher) => so_far.iter().try_for_each(|it| matcher.accept(*it)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes forks draw the same random numbers as this text, even if its seed was random.
+    pub(crate) fn keep_seed(&mut self) {
+        let seed = self.chooser.seed();
+        if let Some(asked) = &mut self.asked {
+            asked.sampling.seed = seed.or(asked.sampling.seed);
+        }
+    }
+
+    /// The request with the first `prompt` tokens as its prompt.
+    pub(crate) fn spec_after(&self, prompt: usize) -> Result<Spec, Error> {
+        if self.statistics.discarded_tokens > 0 {
+            return Err(Error::ShiftedOut { tokens: self.statistics.discarded_tokens });
+        }
+        let asked = self.asked.as_deref().ok_or(Error::NotRunning { sequence: self.id })?;
+        Ok(Spec { prompt: Prompt::tokens(&self.tokens[..prompt]), ..asked.clone() })
+    }
+
+    /// Number of tokens of the text, whether or not they are computed yet.
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Number of tokens that the context must hold for the text to continue.
+    pub(crate) fn needs(&self) -> usize {
+        // A fresh prompt needs a cell for at least one token of its answer. A generated token may be the last one.
+        self.len() + usize::from(self.statistics.generated_tokens == 0)
+    }
+}
+
+/// The sequences of the running texts, with the prefix that other texts can reuse.
+pub(crate) fn held(sequences: &[Sequence]) -> Vec<(SeqId, Prefix<'_>)> {
+    sequences.iter().map(|it| (it.held.seq, it.held())).collect()
+}
+
+/// Number of tokens at the beginning of a text that share cells with other running texts (`kv_unified`).
+pub(crate) fn shared(sequences: &[Sequence], at: usize) -> usize {
+    let this = &sequences[at];
+    let by_it = this.held.shares.map(|(_, tokens)| tokens);
+    sequences.iter().filter_map(|it| it.shared_with(this.id)).chain(by_it).max().unwrap_or(0)
+}
+
+impl Sequence {
+    /// Number of leading tokens that this text shares with the text `id`.
+    fn shared_with(&self, id: SequenceId) -> Option<usize> {
+        let (of, tokens) = self.held.shares?;
+        (of == id).then_some(tokens)
+    }
+
+    /// Number of cells of this text, without those that were already counted for the text it shares with.
+    fn cells(&self) -> usize {
+        self.len() - self.held.shares.map_or(0, |(_, tokens)| tokens)
+    }
+}
+
+/// Number of cells that all texts need together.
+pub(crate) fn cells(sequences: &[Sequence]) -> usize {
+    sequences.iter().map(Sequence::cells).sum()
+}
+
+/// Removes a text from the running ones.
+pub(crate) fn take_out(sequences: &mut Vec<Sequence>, at: usize) -> Sequence {
+    let gone = sequences.remove(at);
+    part(sequences, gone.id, 0, gone.held.shares);
+    gone
+}
+
+/// Records that a text shares at most its first `keep` tokens with others.
+pub(crate) fn part_after(sequences: &mut [Sequence], at: usize, keep: usize) {
+    let id = sequences[at].id;
+    sequences[at].held.shares = sequences[at].held.shares.map(|(of, tokens)| (of, tokens.min(keep)));
+    part(sequences, id, keep, Some((id, keep)));
+}
+
+/// Updates the sharing after the text `id` has kept only its first `keep` tokens. The text that shares the most with it
+/// becomes the heir: the others now share with the heir, and the heir shares with `left`.
+fn part(sequences: &mut [Sequence], id: SequenceId, keep: usize, left: Option<(SequenceId, usize)>) {
+    let more = |it: &Sequence| it.shared_with(id).filter(|tokens| *tokens > keep);
+    let heirs = sequences.iter().filter_map(|it| Some((more(it)?, it.id)));
+    let Some((most, heir)) = heirs.max() else { return };
+    for it in sequences {
+        if it.id == heir {
+            it.held.shares = left.map(|(of, tokens)| (of, tokens.min(most)));
+        } else if let Some(tokens) = more(it) {
+            it.held.shares = Some((heir, tokens));
+        }
+    }
+}

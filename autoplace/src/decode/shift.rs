@@ -1,0 +1,151 @@
+//! The context shift: a full context discards the oldest tokens of a text so that the text continues (llama.cpp's
+//! context shift).
+
+use llama_sys::{Position, Token, Vocab};
+
+use super::cache::position;
+use super::context::Lent;
+use super::error::Error;
+use super::request::WhenFull;
+use super::sequence::Sequence;
+use crate::memory::KvType;
+
+/// Settings of the context shift of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shifting {
+    /// Number of tokens at the beginning that stay.
+    keep: usize,
+}
+
+impl Shifting {
+    /// `capacity` is the number of tokens that the context can hold of the text. `None` for a text that ends when the
+    /// context is full.
+    pub(crate) fn new(
+        when_full: WhenFull,
+        prompt: &[Token],
+        capacity: usize,
+        vocab: &Vocab,
+    ) -> Result<Option<Self>, Error> {
+        let WhenFull::Shift { keep } = when_full else {
+            return Ok(None);
+        };
+        let begins = vocab.bos().is_some_and(|bos| prompt.first() == Some(&bos));
+        let keep = keep.max(usize::from(begins)).min(prompt.len());
+        if keep.saturating_add(2) > capacity {
+            let reason = format!("{keep} tokens are to stay, and the context can hold only {capacity} of the text");
+            return Err(Error::CannotShift { reason });
+        }
+        Ok(Some(Self { keep }))
+    }
+
+    /// Number of tokens to discard from the first `tokens`, which are computed; 0 when too few are left. The first
+    /// `shared` tokens lie in cells of other texts too, and are discarded in addition.
+    fn discard(self, tokens: usize, shared: usize) -> usize {
+        let start = self.keep.max(shared);
+        let others = tokens.saturating_sub(start);
+        // llama.cpp discards the same share (tools/server/server-context.cpp, `n_discard`).
+        match (others / 2).min(others.saturating_sub(1)) {
+            0 => 0,
+            discard => start - self.keep + discard,
+        }
+    }
+}
+
+impl Lent {
+    /// Checks that the keys can be rotated in place, without memory outside the plan and without other changes. The
+    /// error gives the reason.
+    pub(crate) fn check_shift(&self) -> Result<(), Error> {
+        let (context, model) = (&self.context, self.context.model());
+        // With a cache for each sequence, each cache has a list of moves.
+        let caches = if context.kv_unified() { 1 } else { context.n_seq_max() };
+        let reason = if model.is_recurrent() || model.is_hybrid() {
+            "the model's recurrent state cannot discard single tokens".to_owned()
+        } else if model.n_swa() > 0 && context.has_partial_state() {
+            "the model's sliding windows have a cache of their own: load with `swa_full(true)` (--swa-full)".to_owned()
+        } else if !context.kv_can_shift() {
+            "llama.cpp does not move the positions of this model (M-RoPE has several for each token)".to_owned()
+        } else if !matches!(self.type_k, KvType::F16 | KvType::F32) {
+            // llama.cpp rotates quantised keys in an F32 copy of the whole cache (llama-kv-cache.cpp,
+            // build_rope_shift), and ggml's ROPE supports only F16 and F32 (ggml-cpu/ops.cpp,
+            // ggml_compute_forward_rope).
+            format!(
+                "keys of {} cannot be rotated without memory outside the plan: load with keys of f16 or f32",
+                self.type_k
+            )
+        } else if context.n_ubatch() / 4 < caches {
+            // The shift amounts take 4 bytes per cell, in the buffer of a batch's mask: 2 bytes per cell and token of
+            // one cache.
+            format!("it needs an `n_ubatch` of at least {}, not {}", 4 * caches, context.n_ubatch())
+        } else if !context.rope_only_rotates() {
+            "with YaRN's factors each shift would scale the keys of all texts".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::CannotShift { reason })
+    }
+}
+
+impl Sequence {
+    /// Index of the first token that a shift would move; `None` for a text that does not shift.
+    pub(crate) fn shift_end(&self, shared: usize) -> Option<usize> {
+        let shifting = self.shifting?;
+        Some(shifting.keep + shifting.discard(self.len().saturating_sub(1), shared))
+    }
+
+    /// Discards the oldest tokens of the text. `shared` is the number of leading tokens in cells of other texts.
+    /// Returns the number of tokens that keep their positions, or `None` if no token can be discarded.
+    pub(crate) fn shift(&mut self, lent: &mut Lent, shared: usize) -> Result<Option<usize>, Error> {
+        let before = self.held.computed;
+        let Some((keep, discard)) = self.forget_oldest(shared) else {
+            return Ok(None);
+        };
+        let context = &mut lent.context;
+        let (from, to) = (position(keep), position(keep + discard));
+        if !context.kv_seq_remove(self.held.seq, from..to)? {
+            return Err(Error::CannotShift { reason: "llama.cpp refused to remove tokens from the cache".to_owned() });
+        }
+        context.kv_seq_shift(self.held.seq, to..Position::MAX, from - to)?;
+        // Without this call, the next decode would only log the failure.
+        context.kv_update()?;
+        self.held.computed = before - discard;
+        self.held.unshifted = self.held.unshifted.min(keep);
+        Ok(Some(keep))
+    }
+
+    /// Removes the oldest tokens after the kept ones from the token list, and returns their first index and number.
+    /// Leaves the KV cache unchanged. Returns `None` if no token can be removed.
+    pub(crate) fn forget_oldest(&mut self, shared: usize) -> Option<(usize, usize)> {
+        let shifting = self.shifting?;
+        let keep = shifting.keep;
+        let discard = shifting.discard(self.len() - 1, shared);
+        if discard == 0 {
+            return None;
+        }
+        self.tokens.drain(keep..keep + discard);
+        self.prompt = self.prompt.saturating_sub(discard).max(keep);
+        self.held.in_batches = self.held.in_batches.min(self.prompt);
+        self.statistics.discarded_tokens += discard;
+        Some((keep, discard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shifting;
+
+    #[test]
+    fn half_of_what_is_not_kept_is_shifted_out_and_one_token_after_it_stays() {
+        for (tokens, shared, discarded) in [
+            (110, 0, 50),
+            (12, 0, 1),
+            (11, 0, 0),
+            (3, 0, 0),
+            // Shared tokens are discarded in addition.
+            (110, 5, 50),
+            (110, 60, 50 + 25),
+            (110, 109, 0),
+        ] {
+            assert_eq!(Shifting { keep: 10 }.discard(tokens, shared), discarded, "{tokens}, {shared}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The model's own block for multi-token prediction (MTP). In: the tokens of a text and the hidden states that the
+//! model computed for them. Out: drafts.
+//!
+//! The block gets each token together with the hidden state of the token before it (llama.cpp, common/speculative.cpp,
+//! `draft-mtp`). The model's context holds those states only until its next batch, so the block follows a text while it
+//! is computed. The block's context lacks tokens that were computed while it did not follow, and its drafts are then
+//! worse.
+
+use llama_sys::{Batch, Context, Position, SeqId, Token};
+
+use super::model::likeliest;
+use super::{SeqTokens, computed};
+use crate::decode::cache::{common_prefix, position};
+use crate::decode::error::Error;
+use crate::load::{Followed, Heads};
+
+/// Up to this many tokens wait to be computed with the next draft. A longer run, such as a prompt, is computed at once.
+const FEW: usize = 64;
+
+impl Heads {
+    /// Size of a hidden state, in numbers.
+    fn width(&self) -> usize {
+        self.context.model().n_embd_out() as usize
+    }
+
+    /// Takes the hidden states of the tokens that the model has just computed, beginning with the token `from`. `rows`
+    /// are their rows in the model's batch.
+    pub(crate) fn follow(
+        &mut self,
+        batch: &mut Batch,
+        model: &mut Context,
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
+        from: usize,
+        rows: impl Iterator<Item = i32>,
+    ) -> Result<(), Error> {
+        // Forgets tokens that differ from the text, and tokens that were computed again.
+        let known = self.known(seq);
+        let keep = known.agrees_with(tokens).min((from + 1).saturating_sub(known.first));
+        let held = self.cut(seq, keep)?;
+        let width = self.width();
+        let known = self.known(seq);
+        if known.end() == from && known.has_next(width) {
+            known.tokens.extend(tokens.get(from));
+        }
+        if !held || known.end() != from + 1 {
+            self.forget(seq)?;
+            self.known(seq).first = from + 1;
+        }
+        for (position, row) in (from..).zip(rows) {
+            let known = self.known(seq);
+            // The state belongs to the next token, which is already known unless this is the last one.
+            if position > from {
+                known.tokens.extend(tokens.get(position));
+            }
+            known.hidden.truncate(known.waiting() * width);
+            known.hidden.extend_from_slice(model.hidden(row)?);
+            if known.waiting() >= self.context.n_batch().max(1) as usize {
+                self.catch_up(batch, seq)?;
+                if self.known(seq).end() != position + 1 {
+                    // The block's context had no room.
+                    return Ok(());
+                }
+            }
+        }
+        if self.known(seq).waiting() > FEW {
+            self.catch_up(batch, seq)?;
+            self.known(seq).hidden.shrink_to((FEW + 1) * width);
+        }
+        Ok(())
+    }
+
+    /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
+    /// Drafts none unless the block has followed up to the last token but one. `batch` and `state` are scratch buffers.
+    pub(super) fn draft(
+        &mut self,
+        (batch, state): (&mut Batch, &mut Vec<f32>),
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
+        most: usize,
+        p_min: f32,
+        drafted: &mut Vec<Token>,
+    ) -> Result<(), Error> {
+        let width = self.width();
+        let most = most.min((self.context.n_ctx_seq() as usize).saturating_sub(tokens.len()) + 1);
+        let Some(&last) = tokens.last() else {
+            return Ok(());
+        };
+        let known = self.known(seq);
+        let is_there =
+            known.end() + 1 == tokens.len() && known.has_next(width) && known.agrees_with(tokens) == known.tokens.len();
+        if most == 0 || !is_there {
+            return Ok(());
+        }
+        self.catch_up(batch, seq)?;
+        // All waiting tokens are computed now.
+        let Some(next) = self.known(seq).hidden.get(..width) else {
+            return Ok(());
+        };
+        state.clear();
+        state.extend_from_slice(next);
+        let mut token = last;
+        for index in tokens.len() - 1.. {
+            batch.clear();
+            batch.add(token, position(index), seq, true);
+            if !self.computed(seq, batch, state)? {
+                return Ok(());
+            }
+            if index + 1 == tokens.len() {
+                let known = self.known(seq);
+                // This token belongs to the text and has the model's own state; draft tokens do not.
+                known.tokens.push(token);
+                known.computed += 1;
+                known.hidden.clear();
+            }
+            let (likeliest, probability) = likeliest(self.context.logits(0)?);
+            if probability < p_min {
+                break;
+            }
+            drafted.push(likeliest);
+            if drafted.len() >= most {
+                break;
+            }
+            state.clear();
+            state.extend_from_slice(self.context.hidden(0)?);
+            token = likeliest;
+        }
+        if !self.context.kv_seq_remove(seq, position(tokens.len())..Position::MAX)? {
+            self.forget(seq)?;
+        }
+        Ok(())
+    }
+
+    fn known(&mut self, seq: SeqId) -> &mut Followed {
+        &mut self.held[seq as usize]
+    }
+
+    /// Forgets all known tokens of a sequence except the first `keep`. Returns whether the context could keep those.
+    fn cut(&mut self, seq: SeqId, keep: usize) -> Result<bool, Error> {
+        let width = self.width();
+        let known = self.known(seq);
+        if keep >= known.tokens.len() {
+            return Ok(true);
+        }
+        known.tokens.truncate(keep);
+        if keep >= known.computed {
+            known.hidden.truncate((known.waiting() + 1) * width);
+            return Ok(true);
+        }
+        known.computed = keep;
+        known.hidden.clear();
+        let end = position(known.end());
+        Ok(self.context.kv_seq_remove(seq, end..Position::MAX)?)
+    }
+
+    /// Computes the waiting tokens of a sequence without outputs.
+    fn catch_up(&mut self, batch: &mut Batch, seq: SeqId) -> Result<(), Error> {
+        let width = self.width();
+        let most = self.context.n_batch().max(1) as usize;
+        loop {
+            let known = self.known(seq);
+            let part = known.waiting().min(most);
+            if part == 0 {
+                return Ok(());
+            }
+            batch.clear();
+            let tokens = known.tokens[known.computed..].iter().take(part);
+            for (index, &token) in (known.first + known.computed..).zip(tokens) {
+                batch.add(token, position(index), seq, false);
+            }
+            let hidden = std::mem::take(&mut known.hidden);
+            if !self.computed(seq, batch, &hidden[..part * width])? {
+                return Ok(());
+            }
+            let known = self.known(seq);
+            known.hidden = hidden;
+            known.hidden.drain(..part * width);
+            known.computed += part;
+        }
+    }
+
+    fn computed(&mut self, seq: SeqId, batch: &Batch, hidden: &[f32]) -> Result<bool, Error> {
+        let decoded = self.context.decode_heads(batch, hidden);
+        computed(&mut self.context, &mut self.held, seq, decoded)
+    }
+
+    fn forget(&mut self, seq: SeqId) -> Result<(), Error> {
+        *self.known(seq) = Followed::default();
+        self.context.kv_seq_remove(seq, 0..Position::MAX)?;
+        Ok(())
+    }
+}
+
+impl Followed {
+    /// The position after the last known token.
+    fn end(&self) -> usize {
+        self.first + self.tokens.len()
+    }
+
+    /// Number of known tokens that the context does not hold yet.
+    fn waiting(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether the hidden state for the next token is present.
+    fn has_next(&self, width: usize) -> bool {
+        self.hidden.len() > self.waiting() * width
+    }
+
+    /// Number of known tokens that agree with the text.
+    fn agrees_with(&self, tokens: &[Token]) -> usize {
+        common_prefix(&self.tokens, tokens.get(self.first..).unwrap_or_default())
+    }
+}

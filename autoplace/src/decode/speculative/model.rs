@@ -1,0 +1,108 @@
+//! A draft model. In: the tokens of a text. Out: the likeliest next tokens.
+//!
+//! The draft model's context holds the tokens of each sequence as of the last draft. Before it drafts, it removes
+//! tokens that differ and computes the missing ones, so it can follow a text in both directions.
+
+use llama_sys::{Batch, Position, SeqId, Token};
+
+use super::{SeqTokens, computed};
+use crate::decode::cache::{common_prefix, position};
+use crate::decode::error::Error;
+use crate::load::Draft;
+
+/// Logits this far below the highest are ignored. Together they would have less than a hundredth of its probability.
+const NEGLIGIBLE: f32 = 16.0;
+
+impl Draft {
+    /// Drafts up to `most` tokens after `tokens`, while the likeliest token has at least the probability `p_min`.
+    pub(crate) fn draft(
+        &mut self,
+        batch: &mut Batch,
+        SeqTokens { seq, tokens }: SeqTokens<'_>,
+        most: usize,
+        p_min: f32,
+        drafted: &mut Vec<Token>,
+    ) -> Result<(), Error> {
+        // All draft tokens except the last need cells too.
+        let n_ctx = self.context.n_ctx_seq() as usize;
+        let most = most.min(n_ctx.saturating_sub(tokens.len()) + 1);
+        if most == 0 || tokens.len() > n_ctx {
+            return Ok(());
+        }
+        if !self.catch_up(batch, seq, tokens)? {
+            return Ok(());
+        }
+        loop {
+            let last = i32::try_from(batch.len()).unwrap_or(i32::MAX) - 1;
+            let (likeliest, probability) = likeliest(self.context.logits(last)?);
+            if probability < p_min {
+                return Ok(());
+            }
+            drafted.push(likeliest);
+            if drafted.len() >= most || !self.compute(batch, seq, &[likeliest])? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Brings the context to exactly these tokens, with the logits of the last one. Returns false when there is no
+    /// room.
+    fn catch_up(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
+        let held = &mut self.held[seq as usize];
+        // The last token is always computed, for its logits.
+        let mut keep = common_prefix(held, tokens).min(tokens.len().saturating_sub(1));
+        if keep < held.len() && !self.context.kv_seq_remove(seq, position(keep)..Position::MAX)? {
+            self.context.kv_seq_remove(seq, 0..Position::MAX)?;
+            keep = 0;
+        }
+        held.truncate(keep);
+        let n_batch = self.context.n_batch().max(1) as usize;
+        for part in tokens[keep..].chunks(n_batch) {
+            if !self.compute(batch, seq, part)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Computes tokens after the held ones, with the logits of the last one. Returns false when there is no room.
+    fn compute(&mut self, batch: &mut Batch, seq: SeqId, tokens: &[Token]) -> Result<bool, Error> {
+        let held = &self.held[seq as usize];
+        batch.clear();
+        for (index, &token) in tokens.iter().enumerate() {
+            batch.add(token, position(held.len() + index), seq, index + 1 == tokens.len());
+        }
+        let decoded = self.context.decode(batch);
+        let is_computed = computed(&mut self.context, &mut self.held, seq, decoded)?;
+        if is_computed {
+            self.held[seq as usize].extend_from_slice(tokens);
+        }
+        Ok(is_computed)
+    }
+}
+
+/// The token with the highest logit, and its probability.
+pub(crate) fn likeliest(logits: &[f32]) -> (Token, f32) {
+    let (mut best, mut highest) = (0, f32::NEG_INFINITY);
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit > highest {
+            (best, highest) = (token, logit);
+        }
+    }
+    let counted = logits.iter().filter(|logit| **logit > highest - NEGLIGIBLE);
+    let sum: f32 = counted.map(|logit| (logit - highest).exp()).sum();
+    (best as Token, sum.recip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::likeliest;
+
+    #[test]
+    fn the_likeliest_has_its_share_of_all() {
+        assert_eq!(likeliest(&[0.0, 0.0, -50.0, 0.0, 0.0]), (0, 0.25));
+        let (token, probability) = likeliest(&[1.0, 3.0, 2.0]);
+        assert_eq!(token, 1);
+        assert!((probability - 0.665_24).abs() < 1e-4, "{probability}");
+    }
+}

@@ -1,0 +1,132 @@
+//! The drafts of one text: their source, the draft of the present step, and how many of its tokens were accepted.
+
+use std::time::Duration;
+
+use llama_sys::{AbortHandle, Batch, Token};
+
+use super::gate::Gate;
+use super::{SeqTokens, Speculation, lookup};
+use crate::decode::custom::CustomDrafter;
+use crate::decode::error::Error;
+use crate::decode::stats::DraftingPaused;
+use crate::load::Drafts;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Speculator {
+    speculation: Speculation,
+    /// The application's own drafter, which replaces `speculation`.
+    custom: Option<CustomDrafter>,
+    gate: Gate,
+    pub(crate) draft: Vec<Token>,
+    /// Number of accepted tokens at the beginning of the draft.
+    pub(crate) accepted: usize,
+}
+
+impl Speculator {
+    /// `None` for a request without drafts.
+    pub(crate) fn new(speculation: Speculation, custom: Option<CustomDrafter>) -> Option<Self> {
+        let is_on = speculation != Speculation::Off || custom.is_some();
+        // The application's drafter replaces the others.
+        let speculation = if custom.is_some() { Speculation::Off } else { speculation };
+        is_on.then(|| Self { speculation, custom, gate: Gate::new(), draft: Vec::with_capacity(64), accepted: 0 })
+    }
+
+    /// Drafts up to `most` tokens after a text, if drafting pays. `n_vocab` is the size of the text's vocabulary.
+    pub(crate) fn draft(
+        &mut self,
+        text: SeqTokens<'_>,
+        most: usize,
+        n_vocab: u32,
+        drafters: &mut Drafters,
+    ) -> Result<&[Token], Error> {
+        self.forget();
+        let draft = &mut self.draft;
+        let most = match self.custom {
+            Some(_) => most,
+            None => most.min(self.speculation.draft_max() as usize),
+        };
+        let Drafters { drafts, batch, state } = drafters;
+        if most > 0 && self.gate.is_open() {
+            match self.speculation {
+                Speculation::Off => {
+                    if let Some(custom) = &mut self.custom {
+                        custom.draft(text.tokens, draft);
+                        draft.truncate(most);
+                    }
+                }
+                Speculation::PromptLookup { ngram_max, ngram_min, .. } => {
+                    lookup::draft(text.tokens, ngram_max, ngram_min, most, draft);
+                }
+                Speculation::DraftModel { p_min, .. } => {
+                    if let Some(model) = &mut drafts.model {
+                        model.draft(batch, text, most, p_min, draft)?;
+                    }
+                }
+                Speculation::Mtp { p_min, .. } => {
+                    if let Some(heads) = &mut drafts.heads {
+                        heads.draft((batch, state), text, most, p_min, draft)?;
+                    }
+                }
+            }
+            // A draft model's vocabulary may be larger, and an application may push any number.
+            let unknown = draft.iter().position(|token| token.cast_unsigned() >= n_vocab);
+            draft.truncate(unknown.unwrap_or(draft.len()));
+        }
+        Ok(&self.draft)
+    }
+
+    /// Discards the draft.
+    pub(crate) fn forget(&mut self) {
+        self.draft.clear();
+        self.accepted = 0;
+    }
+
+    /// Accepts the chosen token if the draft has it next, and returns whether it was accepted.
+    pub(crate) fn accepts(&mut self, token: Token) -> bool {
+        let is_next = self.draft.get(self.accepted) == Some(&token);
+        self.accepted += usize::from(is_next);
+        is_next
+    }
+
+    /// Records a step that computed only generated tokens: its time and its number of new tokens.
+    pub(crate) fn took(&mut self, took: Duration, tokens: usize) {
+        if self.draft.is_empty() {
+            self.gate.plain(took);
+        } else {
+            self.gate.drafted(took, tokens);
+        }
+    }
+
+    /// Whether the drafter needs the model's hidden states of the text.
+    pub(crate) fn is_followed(&self) -> bool {
+        matches!(self.speculation, Speculation::Mtp { .. })
+    }
+
+    /// The reason why no tokens are drafted at present.
+    pub(crate) fn off(&self, drafters: &Drafters) -> Option<DraftingPaused> {
+        match self.speculation {
+            Speculation::DraftModel { .. } if drafters.drafts.model.is_none() => Some(DraftingPaused::NoModel),
+            Speculation::Mtp { .. } if drafters.drafts.heads.is_none() => Some(DraftingPaused::NoHeads),
+            _ => self.gate.is_losing().then_some(DraftingPaused::Unprofitable),
+        }
+    }
+}
+
+/// The loaded drafters: a draft model and the model's own block.
+#[derive(Debug, Default)]
+pub(crate) struct Drafters {
+    pub(crate) drafts: Drafts,
+    pub(crate) batch: Batch,
+    /// The hidden state that the next token is drafted from.
+    state: Vec<f32>,
+}
+
+impl Drafters {
+    /// An abort of the main model also stops the draft model. The block's computations are short.
+    pub(crate) fn new(mut drafts: Drafts, abort: AbortHandle) -> Self {
+        if let Some(draft) = &mut drafts.model {
+            draft.context.follow_abort_handle(abort);
+        }
+        Self { drafts, ..Self::default() }
+    }
+}

@@ -1,0 +1,207 @@
+//! Statistics of a generation, and of the re-placement of its model.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::piece::FinishReason;
+use crate::plan::Plan;
+
+/// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation. Its
+/// `Display` is one line: tokens, speeds, the time in the queue, the threads, and a limit that cut the text.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens at the beginning of the prompt that the context held already.
+    pub cached_tokens: usize,
+    /// Tokens that a full context discarded ([`WhenFull::Shift`](crate::generate::WhenFull::Shift)).
+    pub discarded_tokens: usize,
+    /// Tokens generated so far, without an end-of-generation token.
+    pub generated_tokens: usize,
+    /// Time to compute the prompt, without the cached tokens.
+    pub prompt_time: Duration,
+    /// Time to compute and choose the generated tokens after the first, without the caller's own time between two
+    /// pieces.
+    pub generation_time: Duration,
+    /// Time from the start of the prompt to the first token.
+    pub first_token_latency: Option<Duration>,
+    /// Time in the queue of an [`Engine`](crate::generate::Engine): before the prompt was begun, and while the text was
+    /// suspended.
+    pub queue_time: Duration,
+    /// The seed in use; `None` when no sampler is random.
+    pub seed: Option<u32>,
+    /// Tokens that were [drafted](crate::generate::GenerateRequest::speculate) and computed together with known tokens.
+    pub drafted_tokens: usize,
+    /// Draft tokens that the sampler chose too.
+    pub accepted_tokens: usize,
+    /// CPU threads of the last step; 0 before the first.
+    pub threads: u32,
+    /// Why a text with speculation drafts no tokens at the moment.
+    pub drafts_off: Option<DraftingPaused>,
+    /// Why the text ended; `None` while it runs. A text that a limit [has cut](FinishReason::is_cut) may read like a
+    /// whole one.
+    pub finish_reason: Option<FinishReason>,
+    /// How often the model's worker process died during this text, which another worker continued
+    /// ([`OnDeath::Resume`](crate::OnDeath::Resume)). [`Model::worker_deaths`](crate::Model::worker_deaths) has the
+    /// causes.
+    pub worker_deaths: u32,
+}
+
+impl Statistics {
+    /// Prompt processing in tokens per second; 0.0 before the prompt is done.
+    pub fn prompt_tokens_per_second(&self) -> f64 {
+        let computed = self.prompt_tokens.saturating_sub(self.cached_tokens);
+        self.first_token_latency.map_or(0.0, |_| per_second(computed, self.prompt_time))
+    }
+
+    /// Share of the draft tokens that were accepted, 0.0 to 1.0; 0.0 before the first draft.
+    pub fn acceptance_rate(&self) -> f64 {
+        match self.drafted_tokens {
+            0 => 0.0,
+            drafted => self.accepted_tokens as f64 / drafted as f64,
+        }
+    }
+
+    /// Text generation in tokens per second; 0.0 before the second token. The first token does not count, because its
+    /// logits come with the prompt.
+    pub fn tokens_per_second(&self) -> f64 {
+        per_second(self.generated_tokens.saturating_sub(1), self.generation_time)
+    }
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cached = match self.cached_tokens {
+            0 => String::new(),
+            tokens => format!(" ({tokens} cached)"),
+        };
+        write!(
+            f,
+            "prompt {} tokens, {:.1} tok/s{cached}; generated {} tokens, {:.1} tok/s",
+            self.prompt_tokens,
+            self.prompt_tokens_per_second(),
+            self.generated_tokens,
+            self.tokens_per_second()
+        )?;
+        if let Some(latency) = self.first_token_latency {
+            write!(f, "; first token after {:.0} ms", latency.as_secs_f64() * 1e3)?;
+        }
+        if !self.queue_time.is_zero() {
+            write!(f, "; {:.0} ms in the queue", self.queue_time.as_secs_f64() * 1e3)?;
+        }
+        if self.threads > 0 {
+            write!(f, "; {} threads", self.threads)?;
+        }
+        if self.drafted_tokens > 0 {
+            write!(f, "; {} of {} draft tokens accepted", self.accepted_tokens, self.drafted_tokens)?;
+        }
+        if self.discarded_tokens > 0 {
+            write!(f, "; {} tokens shifted out of the context", self.discarded_tokens)?;
+        }
+        if self.worker_deaths > 0 {
+            let times =
+                if self.worker_deaths == 1 { "once".to_owned() } else { format!("{} times", self.worker_deaths) };
+            write!(f, "; the worker died {times}")?;
+        }
+        match self.finish_reason {
+            Some(reason) if reason.is_cut() => write!(f, "; {reason} ended the text"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn per_second(tokens: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+}
+
+/// Why a text with speculation drafts no tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DraftingPaused {
+    /// The context was planned for one token per text and step: see
+    /// [`Request::draft_max`](crate::plan::Request::draft_max).
+    NoRoom,
+    /// The model's memory cannot discard single tokens, so it could not forget a rejected draft. At least a part of it
+    /// is recurrent, and no earlier states are kept ([`ModelBuilder::mtp`](crate::ModelBuilder::mtp) keeps them).
+    Memory,
+    /// No draft model is loaded: see [`ModelBuilder::draft`](crate::ModelBuilder::draft).
+    NoModel,
+    /// No block for multi-token prediction is loaded: see [`ModelBuilder::mtp`](crate::ModelBuilder::mtp).
+    NoHeads,
+    /// Tokens took longer with drafts than without. Drafting is tried again from time to time.
+    #[serde(rename = "losing")]
+    Unprofitable,
+}
+
+/// The effect of re-placing a model in the middle of its texts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Replaced {
+    /// The plan before.
+    pub before: Arc<Plan>,
+    /// The plan after.
+    pub after: Arc<Plan>,
+    /// Bytes of state that were held in host memory during the move, over all texts.
+    pub saved: u64,
+    /// How the texts continue.
+    pub resumed: Resumed,
+    /// Time from saving the states to restoring them. The later steps that compute tokens again are not included.
+    pub time: Duration,
+}
+
+/// How texts continue after the model was re-placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Resumed {
+    /// The states were restored unchanged. In a shared cache (`kv_unified`) the texts may lie in other cells than
+    /// before, and the following tokens may differ by rounding.
+    Restored,
+    /// The new cache has other types or another layout (flash attention, sequences), so the tokens are computed again.
+    /// The following tokens may differ by rounding.
+    Recomputed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_belongs_to_the_prompt() {
+        let stats = Statistics {
+            prompt_tokens: 10,
+            prompt_time: Duration::from_millis(100),
+            first_token_latency: Some(Duration::from_millis(100)),
+            generated_tokens: 11,
+            generation_time: Duration::from_secs(1),
+            ..Statistics::default()
+        };
+        assert_eq!(stats.prompt_tokens_per_second(), 100.0);
+        assert_eq!(stats.tokens_per_second(), 10.0);
+        assert_eq!(Statistics::default().tokens_per_second(), 0.0);
+    }
+
+    #[test]
+    fn a_line_shows_queue_cache_threads_deaths_and_what_cut_the_text() {
+        let stats = Statistics {
+            prompt_tokens: 10,
+            cached_tokens: 4,
+            queue_time: Duration::from_millis(250),
+            threads: 8,
+            worker_deaths: 2,
+            finish_reason: Some(FinishReason::MaxTokens),
+            ..Statistics::default()
+        };
+        let shown = stats.to_string();
+        for part in ["(4 cached)", "250 ms in the queue", "8 threads", "died 2 times", "max_tokens ended the text"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        let whole = Statistics { finish_reason: Some(FinishReason::EndOfGeneration), ..Statistics::default() };
+        assert!(!whole.to_string().contains("ended"), "{whole}");
+    }
+}

@@ -1,0 +1,397 @@
+//! One step of a session: it computes a batch of the next tokens of its texts, and chooses the tokens after them.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use llama_sys::{Batch, Context};
+use serde::{Deserialize, Serialize};
+
+use super::cache::Cache;
+use super::context::Lent;
+use super::error::Error;
+use super::piece::{FinishReason, Piece, SequenceId};
+use super::schedule::{AdapterTurns, Asking, share};
+use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
+use super::speculative::Drafters;
+use super::stats::{DraftingPaused, Statistics};
+use crate::load::Model;
+
+/// Maximum number of prompt tokens per step, over all texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) enum PromptChunk {
+    /// The rest of a batch (`n_batch`).
+    #[default]
+    Batch,
+    /// The rest of a graph (`n_ubatch`).
+    Graph,
+    Tokens(usize),
+}
+
+impl PromptChunk {
+    /// Number of prompt tokens beside `others` tokens of other texts; at least one if the batch has room.
+    fn tokens(self, context: &Context, others: usize) -> usize {
+        let left = (context.n_batch() as usize).saturating_sub(others);
+        let wanted = match self {
+            Self::Batch => left,
+            Self::Graph => (context.n_ubatch() as usize).saturating_sub(others),
+            Self::Tokens(tokens) => tokens,
+        };
+        wanted.max(1).min(left)
+    }
+}
+
+/// Buffers and results of a step, kept so that the next step allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) prompt_chunk: PromptChunk,
+    /// Number of steps so far.
+    pub(crate) number: usize,
+    /// New pieces, each with the statistics of its text so far.
+    pub(crate) pieces: VecDeque<(Piece, Statistics)>,
+    /// Texts whose next token could not be chosen, and their errors.
+    pub(crate) failed: Vec<(SequenceId, Error)>,
+    batch: Batch,
+    asking: Vec<Asking>,
+    turns: AdapterTurns,
+}
+
+pub(crate) struct Step<'a> {
+    pub(crate) lent: &'a mut Lent,
+    pub(crate) sequences: &'a mut Vec<Sequence>,
+    pub(crate) cache: &'a mut Cache,
+    pub(crate) drafters: &'a mut Drafters,
+    pub(crate) work: &'a mut Work,
+    pub(crate) model: &'a Model,
+}
+
+#[derive(Debug, Default)]
+struct Computed {
+    /// Whether the step's time counts for the judgement of drafts.
+    is_steady: bool,
+    /// Number of tokens, if all of them are generated ones.
+    generated: Option<usize>,
+}
+
+impl Step<'_> {
+    pub(crate) fn run(mut self) -> Result<(), Error> {
+        // Ends texts that ask for no token.
+        for sequence in self.sequences.iter_mut() {
+            if let Some(piece) = sequence.end_at_once() {
+                self.work.pieces.push_back((piece, sequence.statistics));
+            }
+        }
+        self.let_ended_go();
+        if self.sequences.is_empty() {
+            return Ok(());
+        }
+        let begins = self.begins_prompt();
+        let begun = Instant::now();
+        let Computed { is_steady, generated } = self.compute()?;
+        let computed = begun.elapsed();
+        let alone = self.alone();
+        self.choose(begun, computed)?;
+        let took = begun.elapsed();
+        if is_steady {
+            self.learn(took);
+        }
+        if let Some(tokens) = generated {
+            self.pace(tokens, took);
+        }
+        if let (Some((depth, before)), [only]) = (alone, &**self.sequences) {
+            let took = only.statistics.generation_time.saturating_sub(before);
+            self.model.counters().token(took, depth);
+            let threads = only.statistics.threads;
+            let refuted = self.model.counters().meter().as_mut().and_then(|meter| meter.token(took, depth, threads));
+            if let Some(refuted) = refuted {
+                self.model.refute(refuted);
+            }
+        }
+        self.meter_prompt(begins);
+        self.let_ended_go();
+        Ok(())
+    }
+
+    /// Whether the only text is still computing its prompt.
+    fn begins_prompt(&self) -> bool {
+        let counters = self.model.counters();
+        match (&**self.sequences, &mut *counters.meter()) {
+            (_, None) => false,
+            ([only], Some(meter)) => {
+                let Statistics { first_token_latency, prompt_time, .. } = only.statistics;
+                if first_token_latency.is_none() && prompt_time.is_zero() {
+                    meter.prompt_begins();
+                }
+                first_token_latency.is_none()
+            }
+            (_, Some(meter)) => {
+                meter.has_company();
+                false
+            }
+        }
+    }
+
+    /// Measures a prompt that this step has completed.
+    fn meter_prompt(&self, began: bool) {
+        let ([only], true) = (&**self.sequences, began) else { return };
+        let Statistics { prompt_tokens, cached_tokens, prompt_time, first_token_latency, .. } = only.statistics;
+        if let (Some(_), Some(meter)) = (first_token_latency, &mut *self.model.counters().meter()) {
+            meter.prompt(cached_tokens, prompt_tokens.saturating_sub(cached_tokens), prompt_time);
+        }
+    }
+
+    /// The depth and the generation time so far, if the batch holds one generated token of the only text. Prompts and
+    /// several texts run at another speed.
+    fn alone(&self) -> Option<(usize, Duration)> {
+        match &**self.sequences {
+            [only] if self.work.batch.len() == 1 => {
+                let Statistics { first_token_latency, generation_time, .. } = only.statistics;
+                first_token_latency.map(|_| (only.len(), generation_time))
+            }
+            _ => None,
+        }
+    }
+
+    /// Fills the batch with the next tokens of the texts of one adapter set: one token of each text that generates, and
+    /// a share of each prompt.
+    fn fill(&mut self) -> Result<(), Error> {
+        let Work { batch, asking, turns, prompt_chunk, number, .. } = &mut *self.work;
+        let scales = turns.next(self.sequences);
+        self.model.slot().adapt(&mut self.lent.context, scales)?;
+        batch.clear();
+        asking.clear();
+        let wanted = |sequence: &Sequence| if sequence.scales == *scales { sequence.wanted() } else { 0 };
+        let mut others = 0;
+        for sequence in self.sequences.iter() {
+            match wanted(sequence) {
+                wanted @ 0..=1 => others += wanted,
+                wanted => asking.push(Asking::new(wanted)),
+            }
+        }
+        let context = &self.lent.context;
+        share(asking, prompt_chunk.tokens(context, others), *number);
+        let mut shares = asking.iter();
+        let mut free = context.n_batch() as usize;
+        for sequence in self.sequences.iter_mut() {
+            let tokens = match wanted(sequence) {
+                wanted @ 0..=1 => wanted.min(free),
+                _ => shares.next().map_or(0, |share| share.given),
+            };
+            free = free.saturating_sub(tokens);
+            sequence.queue(batch, tokens);
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<Computed, Error> {
+        self.fill()?;
+        if self.work.batch.is_empty() {
+            return Ok(Computed::default());
+        }
+        let queued = self.work.batch.len();
+        let is_steady = draft(self.lent, self.drafters, self.sequences, &mut self.work.batch)?;
+        let generates = self.sequences.iter().all(Sequence::is_steady);
+        self.set_threads(generates)?;
+        let context = &mut self.lent.context;
+        if context.kv_unified() {
+            // Idle texts occupy cells of the same cache.
+            let drafted = self.work.batch.len() - queued;
+            let wanted = cells(self.sequences) + drafted;
+            self.cache.make_room(context, self.lent.room.all.saturating_sub(wanted))?;
+        }
+        match context.decode(&self.work.batch) {
+            Err(llama_sys::Error::NoKvSlot { .. }) => {
+                self.cache.make_room(context, 0)?;
+                for sequence in self.sequences.iter() {
+                    context.kv_leave_window(sequence.held.seq)?;
+                }
+                context.decode(&self.work.batch)?;
+            }
+            decoded => decoded?,
+        }
+        // Separates the time of the prompt from the time of choosing.
+        if self.sequences.iter().any(Sequence::ends_prompt) {
+            context.synchronize()?;
+        }
+        Ok(Computed { is_steady, generated: (generates && self.work.batch.len() == queued).then_some(queued) })
+    }
+
+    /// Sets the threads for the batch. `generates` says that the batch holds no prompt tokens.
+    fn set_threads(&mut self, generates: bool) -> Result<(), Error> {
+        self.model.counters().follow_processors();
+        let Some(pacer) = &*self.model.counters().pacer() else {
+            return Ok(());
+        };
+        let one = pacer.threads();
+        let several = if generates { one } else { pacer.prompt() };
+        self.lent.context.set_threads(one, several)?;
+        for sequence in self.sequences.iter_mut() {
+            sequence.statistics.threads = if generates { one } else { several };
+        }
+        Ok(())
+    }
+
+    /// Records the time of a step that generated `tokens` tokens. The pacer may then change the threads.
+    fn pace(&self, tokens: usize, took: Duration) {
+        let mut pacer = self.model.counters().pacer();
+        let change = pacer.as_mut().and_then(|pacer| pacer.step(tokens, took));
+        drop(pacer);
+        if let Some(change) = change {
+            tracing::info!(target: "autoplace::generate", "{change}");
+        }
+    }
+
+    /// Chooses the next token of every text whose queued tokens are computed, and further tokens while the draft
+    /// agrees. `computed` is the time from `begun` to the end of the computation.
+    fn choose(&mut self, begun: Instant, computed: Duration) -> Result<(), Error> {
+        let mut used = cells(self.sequences);
+        for at in 0..self.sequences.len() {
+            let sequence = &mut self.sequences[at];
+            if !sequence.is_queued() {
+                continue;
+            }
+            let (from, discarded) = (sequence.held.computed, sequence.statistics.discarded_tokens);
+            sequence.computed(computed);
+            if sequence.held.stops.is_due(sequence.held.computed) {
+                self.checkpoint(at);
+            }
+            match self.choose_of(at, &mut used, begun, computed) {
+                Err(error) if error.is_of_one_text() => {
+                    self.work.failed.push((self.sequences[at].id, error));
+                }
+                chosen => chosen?,
+            }
+            let sequence = &mut self.sequences[at];
+            let context = &mut self.lent.context;
+            // A shift has moved the tokens away from their places in the batch.
+            if sequence.statistics.discarded_tokens == discarded {
+                sequence.followed(self.drafters, context, from)?;
+            }
+            sequence.forget_draft(context)?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, at: usize) {
+        let running = held(self.sequences);
+        let (seq, held) = running[at];
+        self.cache.checkpoint(&mut self.lent.context, seq, held, &running);
+    }
+
+    fn choose_of(&mut self, at: usize, used: &mut usize, begun: Instant, computed: Duration) -> Result<(), Error> {
+        let room = self.lent.room;
+        let mut previous = computed;
+        while let Some(choice) = self.sequences[at].choose(&mut self.lent.context)? {
+            let sequence = &mut self.sequences[at];
+            let token = choice.token;
+            let now = begun.elapsed();
+            let took = now.saturating_sub(previous);
+            previous = now;
+            let full = sequence.len() >= room.each || *used >= room.all;
+            let shifts = full && sequence.shifting.is_some();
+            let mut piece = sequence.take(choice, took, &self.lent.vocab, full && !shifts)?;
+            if shifts && piece.end.is_none() {
+                self.shift(at, used, &mut piece)?;
+            }
+            let sequence = &mut self.sequences[at];
+            sequence.given += piece.text.len();
+            let goes_on = piece.end.is_none();
+            *used += usize::from(goes_on);
+            self.work.pieces.push_back((piece, sequence.statistics));
+            if !goes_on || shifts || !sequence.accepts(token) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Discards the oldest tokens of a text whose token was just chosen. The text ends if no room results.
+    fn shift(&mut self, at: usize, used: &mut usize, piece: &mut Piece) -> Result<(), Error> {
+        // The draft lies behind the tokens that move, and has no room after the new token.
+        self.sequences[at].forget_draft(&mut self.lent.context)?;
+        let before = cells(self.sequences);
+        let shared = shared(self.sequences, at);
+        if self.lent.context.kv_unified()
+            && let Some(end) = self.sequences[at].shift_end(shared)
+        {
+            self.cache.part_from(&mut self.lent.context, &self.sequences[at].tokens, end)?;
+        }
+        if let Some(keep) = self.sequences[at].shift(self.lent, shared)? {
+            part_after(self.sequences, at, keep);
+        }
+        *used = (*used + cells(self.sequences)).saturating_sub(before);
+        let room = self.lent.room;
+        if self.sequences[at].len() > room.each || *used >= room.all {
+            self.sequences[at].finish(piece, FinishReason::ContextFull);
+        }
+        Ok(())
+    }
+
+    /// Reports the step's time and tokens to the speculator of every text.
+    fn learn(&mut self, took: Duration) {
+        for sequence in self.sequences.iter_mut() {
+            let tokens = self.work.pieces.iter().filter(|(piece, _)| piece.sequence == sequence.id).count();
+            // A text without tokens did not take part in the step.
+            if tokens > 0
+                && let Some(speculator) = &mut sequence.speculator
+            {
+                speculator.took(took, tokens);
+            }
+        }
+    }
+
+    /// Removes ended texts from the session. Their tokens stay cached.
+    fn let_ended_go(&mut self) {
+        let ended = self.work.pieces.iter().filter(|(piece, _)| piece.end.is_some()).map(|(piece, _)| piece.sequence);
+        let ended = ended.chain(self.work.failed.iter().map(|failed| failed.0));
+        if ended.clone().next().is_none() {
+            return;
+        }
+        let has_ended = |sequence: &Sequence| ended.clone().any(|id| id == sequence.id);
+        while let Some(at) = self.sequences.iter().position(has_ended) {
+            take_out(self.sequences, at).leave(self.cache);
+        }
+    }
+}
+
+/// Adds drafts to a batch that holds the next tokens of every text. Returns whether the step's time counts for the
+/// judgement of drafts. A step that computes a prompt does not count and gets no drafts.
+fn draft(lent: &Lent, drafters: &mut Drafters, sequences: &mut [Sequence], batch: &mut Batch) -> Result<bool, Error> {
+    let Lent { context, vocab, room, .. } = lent;
+    if sequences.iter().all(|sequence| sequence.speculator.is_none()) {
+        return Ok(false);
+    }
+    let is_steady = sequences.iter().all(Sequence::is_steady);
+    let off = drafts_off(context);
+    let used: usize = sequences.iter().map(Sequence::len).sum();
+    // Within one graph, a sliding window keeps the cells that a rejected draft needs again.
+    let of_graph = context.n_ubatch().min(context.n_batch()) as usize;
+    let outputs = (context.n_outputs_max() as usize).saturating_sub(sequences.len());
+    // A recurrent state can go back by at most `n_rs_seq` tokens.
+    let back = match context.n_rs_seq() {
+        0 => usize::MAX,
+        tokens => tokens as usize,
+    };
+    // Each text also needs a cell for its own token.
+    let places = room.all.saturating_sub(used + sequences.len());
+    let mut left = of_graph.saturating_sub(batch.len()).min(outputs).min(places);
+    let mut sharing = sequences.iter().filter(|it| it.speculator.is_some()).count();
+    for sequence in sequences.iter_mut().filter(|it| it.speculator.is_some()) {
+        let share = if is_steady { left / sharing } else { 0 };
+        sharing -= 1;
+        let most = share.min(back).min(room.each.saturating_sub(sequence.len()));
+        left -= sequence.queue_draft(batch, most, off, vocab.n_tokens(), drafters)?;
+    }
+    Ok(is_steady)
+}
+
+/// The reason why this context allows no drafts; `None` if it allows them.
+fn drafts_off(context: &Context) -> Option<DraftingPaused> {
+    let model = context.model();
+    if (model.is_recurrent() || model.is_hybrid()) && context.n_rs_seq() == 0 {
+        Some(DraftingPaused::Memory)
+    } else if context.n_outputs_max() <= context.n_seq_max() {
+        Some(DraftingPaused::NoRoom)
+    } else {
+        None
+    }
+}

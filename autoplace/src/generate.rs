@@ -1,0 +1,36 @@
+//! Generation: prompts in, text out.
+//!
+//! ```no_run
+//! let model = autoplace::Model::load("model.gguf")?;
+//! let text = model.generate("Once upon a time").temp(0.7).max_tokens(200);
+//! for piece in text.stream()? {
+//!     print!("{}", piece?);
+//! }
+//! # Ok::<(), autoplace::Error>(())
+//! ```
+//!
+//! A [`TokenStream`] is an iterator of text; dropping it cancels the generation. A [`Chat`] keeps a conversation. An
+//! [`Engine`] serves many requests at once. A [`Session`] generates several texts on its owner's thread. The loop adds
+//! nothing to llama.cpp's own: one decode, one sample and one piece per token. The model can be re-placed between two
+//! tokens.
+
+pub use crate::conversation::chat::Chat;
+pub use crate::conversation::stream::ChatStream;
+pub use crate::conversation::window::ChatFull;
+pub use crate::decode::checkpoints::CheckpointUse;
+#[cfg(feature = "constraints")]
+pub use crate::decode::constraint::{Constraint, ToolChoice, Unenforced};
+pub use crate::decode::error::Error;
+pub use crate::decode::piece::{End, FinishReason, Piece, SequenceId, TokenLogprobs};
+pub use crate::decode::prompt::Prompt;
+pub use crate::decode::request::{GenerateRequest, WhenFull};
+pub use crate::decode::sampling::{Mirostat, SamplerKind, Sampling};
+pub use crate::decode::speculative::Speculation;
+pub use crate::decode::stats::{DraftingPaused, Replaced, Resumed, Statistics};
+#[cfg(feature = "async")]
+pub use crate::run::async_stream::AsyncStream;
+pub use crate::run::engine::{Engine, EngineBuilder, Metrics, Shutdown};
+pub use crate::run::local::fork::Fork;
+pub use crate::run::local::roll_back::RolledBack;
+pub use crate::run::session::Session;
+pub use crate::run::token_stream::TokenStream;

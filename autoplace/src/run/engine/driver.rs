@@ -1,0 +1,268 @@
+//! The engine's thread. Between two steps it ends texts whose readers have gone, admits requests, and suspends texts
+//! that lack room.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use super::Shutdown;
+use super::order::{QueueEntry, may_join, too_many};
+use super::queue::{Shared, Text, Waiting};
+use crate::decode::cache::{WORTH_A_COPY, common_prefix};
+use crate::decode::error::Error;
+use crate::decode::piece::SequenceId;
+use crate::decode::sequence::Sequence;
+use crate::decode::stats::{Replaced, Resumed};
+use crate::decode::step::PromptChunk;
+use crate::load::Replacement;
+use crate::run::local::LocalSession;
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    prompt_chunk: PromptChunk,
+    /// `None` while there is no working context.
+    session: Option<LocalSession>,
+    running: Vec<Text>,
+}
+
+impl Driver {
+    pub(super) fn new(shared: Arc<Shared>, session: LocalSession, prompt_chunk: PromptChunk) -> Self {
+        Self { shared, prompt_chunk, session: Some(session), running: Vec::new() }
+    }
+
+    /// Runs until the engine is closed and the texts to be finished have ended.
+    pub(super) fn run(mut self) {
+        self.shared.model.requests().listen(Some(Arc::clone(&self.shared.notify).into()));
+        while self.turn() {}
+    }
+
+    /// Takes one step, or sleeps until there is work. Returns `false` when the engine is done.
+    fn turn(&mut self) -> bool {
+        let closing = self.shared.closing();
+        if closing == Some(Shutdown::Cancel) {
+            return false;
+        }
+        if let Some(replacement) = self.shared.model.requests().take() {
+            self.replace(replacement);
+        }
+        self.let_abandoned_go();
+        self.put_aside();
+        self.let_waiting_in();
+        self.make_room();
+        if !self.running.is_empty() {
+            self.step();
+            return true;
+        }
+        if closing.is_some() && !self.shared.has_waiting() {
+            return false;
+        }
+        self.shared.notify.wait();
+        true
+    }
+
+    /// Re-places the model. A failure leaves the engine without a context until another part of the application loads
+    /// the model.
+    fn replace(&mut self, replacement: Replacement) {
+        let Some(session) = &mut self.session else {
+            self.shared.replaced(None, self.replace_without_session(&replacement));
+            return;
+        };
+        let outcome = session.carry_out(replacement);
+        let last = session.last_replaced().cloned();
+        match outcome {
+            Ok(()) => self.shared.replaced(Some(session.room()), last),
+            Err(error) => {
+                self.shared.replaced(None, last);
+                self.fail(&error);
+                self.session = None;
+            }
+        }
+    }
+
+    /// Re-places the model without a session. Returns `None` if the plan stays the same.
+    fn replace_without_session(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
+        let (before, begun) = (self.shared.model.placement(), Instant::now());
+        if let Err(error) = self.shared.model.carry_out(replacement) {
+            tracing::warn!(target: "autoplace::generate", "the model could not be re-placed: {error}");
+            return Some(Err(error.into()));
+        }
+        let after = self.shared.model.placement();
+        let is_another = !Arc::ptr_eq(&before, &after);
+        is_another.then(|| Ok(Replaced { before, after, saved: 0, resumed: Resumed::Restored, time: begun.elapsed() }))
+    }
+
+    fn let_abandoned_go(&mut self) {
+        for text in self.running.extract_if(.., |text| text.answer.is_abandoned()) {
+            if let Some(session) = &mut self.session {
+                session.end(text.id);
+            }
+        }
+    }
+
+    /// Suspends texts whose readers are behind, and queues them again.
+    fn put_aside(&mut self) {
+        while let Some(full) = self.running.iter().find(|text| text.answer.is_full()) {
+            self.suspend(full.id);
+        }
+    }
+
+    /// Admits waiting texts in the order of their arrival.
+    fn let_waiting_in(&mut self) {
+        loop {
+            let session = self.session.as_ref();
+            let joins = |next: &Waiting| {
+                session.is_none_or(|session| {
+                    may_join(session.room(), queue_entries(session), QueueEntry::new(&next.sequence))
+                        && !is_being_computed(session, next)
+                })
+            };
+            let Some(next) = self.shared.take_if(joins) else { return };
+            self.begin(next);
+        }
+    }
+
+    fn begin(&mut self, waiting: Waiting) {
+        let Waiting { text, mut sequence, since, has_begun } = waiting;
+        let session = match &mut self.session {
+            Some(session) => session,
+            // The context was lost; the next text takes it again.
+            lost => match LocalSession::open(&self.shared.model) {
+                Ok(session) => {
+                    let session = lost.insert(session);
+                    session.work.prompt_chunk = self.prompt_chunk;
+                    self.shared.replaced(Some(session.room()), None);
+                    session
+                }
+                // Each text ends with the reason why there is no session. A later text may get one.
+                Err(error) => return text.end(Err(error)),
+            },
+        };
+        sequence.statistics.queue_time += since.elapsed();
+        let prompt = sequence.prompt;
+        // The text may also have begun in an earlier process.
+        let goes_on = has_begun || sequence.statistics.generated_tokens > 0;
+        let (needs, each) = (sequence.needs(), session.room().each);
+        let joined = if needs > each {
+            // The model was re-placed while the text waited, and the new context is smaller.
+            Err(Error::ContextTooSmall { tokens: needs, context: each })
+        } else {
+            session.join(sequence, text.reuse, has_begun)
+        };
+        if let Err(error) = joined {
+            text.end(Err(error));
+            self.renew();
+            return;
+        }
+        if !goes_on {
+            let statistics = session.statistics(text.id).unwrap_or_default();
+            self.shared.count(|totals| {
+                totals.prompt_tokens += prompt as u64;
+                totals.cached_tokens += statistics.cached_tokens as u64;
+            });
+        }
+        self.running.push(text);
+    }
+
+    /// Suspends texts until the others have room for the next step.
+    fn make_room(&mut self) {
+        while let Some(last) = self.session.as_ref().and_then(|it| too_many(it.room(), queue_entries(it))) {
+            self.suspend(SequenceId(last));
+        }
+    }
+
+    fn suspend(&mut self, last: SequenceId) {
+        let text = self.running.extract_if(.., |text| text.id == last).next();
+        let sequence = self.session.as_mut().and_then(|session| session.suspend(last));
+        if let (Some(text), Some(sequence)) = (text, sequence) {
+            self.shared.put_back(Waiting { text, sequence, since: Instant::now(), has_begun: true });
+        }
+    }
+
+    /// Computes the next token of every text, and sends the pieces to the readers.
+    fn step(&mut self) {
+        while let Some(session) = &mut self.session
+            && let Err(error) = session.advance_in_place()
+        {
+            match session.failed() {
+                // The next call returns the pieces of the other texts.
+                Some(failed) => {
+                    if let Some(text) = self.running.extract_if(.., |text| text.id == failed).next() {
+                        text.end(Err(error));
+                    }
+                }
+                None => {
+                    self.fail(&error);
+                    self.renew();
+                    return;
+                }
+            }
+        }
+        while let Some((piece, statistics)) = self.session.as_mut().and_then(|session| session.work.pieces.pop_front())
+        {
+            let Some(at) = self.running.iter().position(|text| text.id == piece.sequence) else {
+                continue;
+            };
+            let text = &mut self.running[at];
+            let generated = statistics.generated_tokens - text.generated;
+            text.generated += generated;
+            self.shared.count(|totals| totals.generated_tokens += generated as u64);
+            let is_last = piece.end.is_some();
+            let message = Ok((piece, statistics));
+            if is_last {
+                self.running.remove(at).end(message);
+            } else {
+                text.answer.send(message);
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        for text in self.running.drain(..) {
+            if let Some(session) = &mut self.session {
+                session.end(text.id);
+            }
+            text.end(Err(error.clone()));
+        }
+    }
+
+    /// Releases a context that no longer works. The next text gets a new one.
+    fn renew(&mut self) {
+        if self.session.as_ref().is_some_and(|session| !session.is_usable()) {
+            self.session = None;
+        }
+    }
+}
+
+/// The queue entries of the running texts.
+fn queue_entries(session: &LocalSession) -> impl ExactSizeIterator<Item = QueueEntry> + Clone {
+    session.sequences.iter().map(QueueEntry::new)
+}
+
+/// Whether a running text is computing a prefix that `next` could soon copy.
+fn is_being_computed(session: &LocalSession, next: &Waiting) -> bool {
+    let begins = |it: &Sequence| {
+        let worth = it.held.computed + WORTH_A_COPY;
+        // The length check comes first: it skips texts that already generate, so they are not compared before every
+        // step.
+        it.tokens.len() >= worth
+            && it.scales == next.sequence.scales
+            && common_prefix(&it.tokens, &next.sequence.tokens) >= worth
+    };
+    // A window or a recurrent state cannot be cut down to a prefix.
+    let goes_back = session.lent.as_ref().is_some_and(|lent| !lent.context.has_partial_state());
+    next.text.reuse && goes_back && session.sequences.iter().any(begins)
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.model.requests().listen(None);
+        if thread::panicking()
+            && let Some(session) = &mut self.session
+        {
+            session.spoil();
+        }
+        // Waiting texts get the error here; running texts get it when they are dropped.
+        self.shared.close(Shutdown::Cancel);
+    }
+}

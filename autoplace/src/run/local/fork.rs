@@ -1,0 +1,95 @@
+//! Forks a text: the second text continues from the present end of the first, or from the end of its prompt.
+
+use serde::{Deserialize, Serialize};
+
+use crate::decode::cache::Prefix;
+use crate::decode::error::Error;
+use crate::decode::piece::SequenceId;
+use crate::decode::sampling::Sampling;
+use crate::decode::sequence::Sequence;
+use crate::run::local::LocalSession;
+
+/// Settings of a [fork](crate::generate::Session::fork) that differ from the original text. By default none differs,
+/// and both texts get the same tokens.
+///
+/// ```no_run
+/// use autoplace::{Model, generate::Fork};
+/// let model = Model::builder("model.gguf").parallel(3, 2048).load()?;
+/// let mut session = model.session()?;
+/// let first = session.begin(model.generate("Three names for a cat:").seed(1).max_tokens(16))?;
+/// session.step()?;
+/// // The prompt is computed once, and each answer has another first word.
+/// for seed in [2, 3] {
+///     session.fork(first, Fork::from_prompt().seed(seed))?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[must_use = "a fork is made by `Session::fork`"]
+pub struct Fork {
+    from_prompt: bool,
+    sampling: Option<Sampling>,
+    seed: Option<u32>,
+    max_tokens: Option<usize>,
+}
+
+impl Fork {
+    /// Continues from the present end of the text.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Continues from the end of the prompt, for another answer to it.
+    pub fn from_prompt() -> Self {
+        Self { from_prompt: true, ..Self::default() }
+    }
+
+    setters! {
+        /// Uses other sampling parameters from the next token on. Without a seed in them, the text's seed stays.
+        sampling(sampling: Sampling) sampling = Some(sampling);
+        /// Uses another seed. The random numbers are those of a text that had this seed from its beginning.
+        seed(seed: u32) seed = Some(seed);
+        /// Ends after `n` generated tokens, including those before the fork. Default: the limit of the text.
+        max_tokens(n: usize) max_tokens = Some(n);
+    }
+}
+
+impl LocalSession {
+    pub(crate) fn fork(&mut self, sequence: SequenceId, fork: Fork) -> Result<SequenceId, Error> {
+        let at = self.position(sequence).ok_or(Error::NotRunning { sequence })?;
+        let (room, mut free) = self.room_for_another()?;
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let source = &self.sequences[at];
+        let prompt = source.prompt;
+        let end = if fork.from_prompt { prompt } else { source.len() };
+        let mut spec = source.spec_after(prompt)?;
+        if let Some(sampling) = fork.sampling {
+            let seed = sampling.seed.or(spec.sampling.seed);
+            spec.sampling = Sampling { seed, ..sampling };
+        }
+        spec.sampling.seed = fork.seed.or(spec.sampling.seed);
+        spec.limits.max_tokens = fork.max_tokens.unwrap_or(spec.limits.max_tokens);
+        if !fork.from_prompt {
+            spec.custom = source.chooser.custom();
+        }
+        // Cells that both texts share are counted once.
+        if lent.context.kv_unified() {
+            let known = source.held.computed.min(end - 1);
+            let known = Prefix { tokens: &source.tokens[..known], scales: &source.scales };
+            free += self.cache.reach(&lent.context, source.held.seq, known)?;
+        }
+        let id = self.next_id();
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let source = &self.sequences[at];
+        let generated = &source.tokens[prompt..end];
+        let asked = Box::new(spec.without_prompt());
+        let mut forked = Sequence::new(id, spec, generated, &self.model, &lent.vocab, room.each.min(free))?;
+        forked.asked = Some(asked);
+        forked.keep_seed();
+        if !generated.is_empty() && forked.chooser.depends_on_logits() {
+            return Err(Error::ChoicesLost { choices: generated.len() });
+        }
+        self.join(forked, true, false)?;
+        Ok(id)
+    }
+}

@@ -1,0 +1,300 @@
+//! Several texts at once on the model's one context, in this process. Sessions, streams and engines run on it.
+
+pub(crate) mod fork;
+mod replace;
+pub(crate) mod roll_back;
+
+use llama_sys::{Context, Token};
+
+use crate::decode::cache::Cache;
+use crate::decode::checkpoints::CheckpointUse;
+use crate::decode::context::{Lent, Room};
+use crate::decode::error::Error;
+use crate::decode::piece::{Message, Piece, SequenceId};
+use crate::decode::request::GenerateRequest;
+use crate::decode::sequence::{Sequence, cells, held, take_out};
+use crate::decode::speculative::Drafters;
+use crate::decode::stats::{Replaced, Statistics};
+use crate::decode::step::{Step, Work};
+use crate::load::{AbortHandle, Drafts, Model, Purpose};
+
+/// See [`Session`](crate::generate::Session).
+#[derive(Debug)]
+pub(crate) struct LocalSession {
+    pub(crate) model: Model,
+    /// `None` after a re-placement that failed.
+    pub(crate) lent: Option<Lent>,
+    /// The running texts, ordered by their sequence numbers in the context.
+    pub(crate) sequences: Vec<Sequence>,
+    pub(crate) cache: Cache,
+    pub(crate) drafters: Drafters,
+    pub(crate) abort: llama_sys::AbortHandle,
+    pub(crate) last_replaced: Option<Result<Replaced, Error>>,
+    pub(crate) work: Work,
+    /// The text that the last error of a step ended.
+    last_failed: Option<SequenceId>,
+    /// Whether the pieces of the last step are still to be returned, because the step returned an error first.
+    is_owed: bool,
+    begun: u64,
+}
+
+impl LocalSession {
+    pub(crate) fn open(model: &Model) -> Result<Self, Error> {
+        let not_generative = || Error::NotGenerative { architecture: model.placement().model.architecture.clone() };
+        // Encoders (BERT), encoder-decoders (T5) and diffusion models (LLaDA) do not predict a next token.
+        let is_generative = model.with_native(|native| {
+            native.has_decoder() && !native.has_encoder() && native.shape().causal && !native.is_diffusion()
+        })?;
+        if !is_generative {
+            return Err(not_generative());
+        }
+        let slot = model.slot();
+        let (mut context, contents) = slot.take_for(Purpose::Text)?.ok_or(Error::Busy)?;
+        let drafts = match context.has_memory() {
+            true => slot.take_drafts().map_err(Error::from),
+            false => Err(not_generative()),
+        };
+        let drafts = match drafts {
+            Ok(drafts) => drafts,
+            Err(error) => {
+                slot.give_back(context, contents);
+                return Err(error);
+            }
+        };
+        // Each session has a handle of its own, so that a handle of an earlier session cannot stop this one.
+        let abort = llama_sys::AbortHandle::default();
+        context.follow_abort_handle(abort.clone());
+        Ok(Self {
+            model: model.clone(),
+            drafters: Drafters::new(drafts, abort.clone()),
+            abort,
+            lent: Some(Lent::new(context, &model.placement().context)),
+            sequences: Vec::new(),
+            cache: Cache::new(contents, model.checkpoints()),
+            last_replaced: None,
+            work: Work::default(),
+            last_failed: None,
+            is_owed: false,
+            begun: 0,
+        })
+    }
+
+    /// Begins a text that can be forked and rolled back.
+    pub(crate) fn begin(&mut self, generate: GenerateRequest) -> Result<SequenceId, Error> {
+        let asked = Box::new(generate.spec.without_prompt());
+        let id = self.begin_once(generate)?;
+        if let Some(at) = self.position(id) {
+            let sequence = &mut self.sequences[at];
+            sequence.asked = Some(asked);
+            sequence.keep_seed();
+        }
+        Ok(id)
+    }
+
+    /// Begins a text that can be neither forked nor rolled back.
+    pub(crate) fn begin_once(&mut self, generate: GenerateRequest) -> Result<SequenceId, Error> {
+        let GenerateRequest { model, spec } = generate;
+        if !model.is(&self.model) {
+            return Err(Error::OtherModel);
+        }
+        let (room, free) = self.room_for_another()?;
+        let capacity = room.each.min(free);
+        let reuse = spec.cache_prompt.unwrap_or(false);
+        let id = self.next_id();
+        let lent = self.lent.as_ref().ok_or_else(Error::not_loaded)?;
+        let sequence = Sequence::new(id, spec, &[], &self.model, &lent.vocab, capacity)?;
+        self.join(sequence, reuse, false)?;
+        Ok(id)
+    }
+
+    /// The capacity of the context, and the number of cells that the running texts leave free.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SequencesBusy`] when every sequence of the context runs a text; [`Error::Load`] when the model is not
+    /// loaded.
+    pub(crate) fn room_for_another(&self) -> Result<(Room, usize), Error> {
+        let room = self.lent.as_ref().ok_or_else(Error::not_loaded)?.room;
+        if self.sequences.len() >= room.sequences {
+            return Err(Error::SequencesBusy { n_seq_max: room.sequences });
+        }
+        Ok((room, room.all.saturating_sub(cells(&self.sequences))))
+    }
+
+    pub(crate) fn next_id(&mut self) -> SequenceId {
+        self.begun += 1;
+        SequenceId(self.begun - 1)
+    }
+
+    /// Adds a text to the running ones. `reuse` lets the text use matching tokens that the context holds. `again`
+    /// resumes a [suspended](Self::suspend) text; only the tokens that the context has lost are computed again.
+    pub(crate) fn join(&mut self, mut sequence: Sequence, reuse: bool, again: bool) -> Result<(), Error> {
+        let lent = self.lent.as_mut().ok_or_else(Error::not_loaded)?;
+        if sequence.shifting.is_some() {
+            lent.check_shift()?;
+        }
+        let running = held(&self.sequences);
+        let place = self.cache.place(lent, &running, sequence.all(), reuse || again)?;
+        let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
+        sequence.held.shares = of.map(|of| (of.id, place.cached));
+        sequence.put(place, again);
+        // With a cache for each sequence, llama.cpp computes sequences with consecutive numbers in one graph, and the
+        // others in separate graphs (llama-batch.cpp, split_equal).
+        let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
+        self.sequences.insert(at, sequence);
+        Ok(())
+    }
+
+    /// Suspends a text. Its tokens stay in the context until another text needs the cells.
+    pub(crate) fn suspend(&mut self, sequence: SequenceId) -> Option<Sequence> {
+        let at = self.position(sequence)?;
+        self.lent.as_ref()?;
+        let mut suspended = take_out(&mut self.sequences, at);
+        suspended.suspend(&mut self.cache);
+        Some(suspended)
+    }
+
+    /// Takes a step and returns its pieces.
+    pub(crate) fn step(&mut self) -> Result<impl ExactSizeIterator<Item = Piece>, Error> {
+        self.advance()?;
+        Ok(self.work.pieces.drain(..).map(|(piece, _)| piece))
+    }
+
+    /// The next piece of any text. Takes several steps if needed, because a step within a long prompt yields no piece.
+    pub(crate) fn next_message(&mut self) -> Message {
+        loop {
+            if let Some(next) = self.work.pieces.pop_front() {
+                return Ok(next);
+            }
+            self.advance()?;
+        }
+    }
+
+    /// Carries out a requested re-placement, then takes a step.
+    pub(crate) fn advance(&mut self) -> Result<(), Error> {
+        if let Some(replacement) = self.model.requests().take() {
+            self.last_failed = None;
+            self.carry_out(replacement)?;
+        }
+        self.advance_in_place()
+    }
+
+    /// Takes a step without re-placing the model.
+    pub(crate) fn advance_in_place(&mut self) -> Result<(), Error> {
+        self.last_failed = None;
+        if !std::mem::take(&mut self.is_owed) {
+            self.compute()?;
+        }
+        if let Some((sequence, error)) = self.work.failed.pop() {
+            self.last_failed = Some(sequence);
+            self.is_owed = true;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn compute(&mut self) -> Result<(), Error> {
+        self.work.pieces.clear();
+        self.work.number = self.work.number.wrapping_add(1);
+        if self.sequences.is_empty() {
+            return Ok(());
+        }
+        let step = Step {
+            lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
+            sequences: &mut self.sequences,
+            cache: &mut self.cache,
+            drafters: &mut self.drafters,
+            work: &mut self.work,
+            model: &self.model,
+        };
+        let computing = self.model.counters().computing();
+        let computed = step.run();
+        drop(computing);
+        computed.inspect_err(|_| self.spoil())
+    }
+
+    /// Ends all texts and discards the cache, because the content of the context is unknown.
+    pub(crate) fn spoil(&mut self) {
+        self.sequences.clear();
+        self.work.pieces.clear();
+        self.work.failed.clear();
+        self.is_owed = false;
+        self.cache.spoil();
+    }
+
+    pub(crate) fn failed(&self) -> Option<SequenceId> {
+        self.last_failed
+    }
+
+    pub(crate) fn end(&mut self, sequence: SequenceId) -> Option<Statistics> {
+        let at = self.position(sequence)?;
+        let ended = take_out(&mut self.sequences, at);
+        let statistics = ended.statistics;
+        if self.lent.is_some() {
+            ended.leave(&mut self.cache);
+        }
+        Some(statistics)
+    }
+
+    pub(crate) fn position(&self, sequence: SequenceId) -> Option<usize> {
+        self.sequences.iter().position(|it| it.id == sequence)
+    }
+
+    pub(crate) fn statistics(&self, sequence: SequenceId) -> Option<Statistics> {
+        self.position(sequence).map(|at| self.sequences[at].statistics)
+    }
+
+    pub(crate) fn tokens(&self, sequence: SequenceId) -> Option<Vec<Token>> {
+        self.position(sequence).map(|at| self.sequences[at].tokens.clone())
+    }
+
+    pub(crate) fn checkpoints(&self) -> CheckpointUse {
+        self.cache.checkpoints.usage()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let Work { failed, pieces, .. } = &self.work;
+        self.sequences.is_empty() && failed.is_empty() && (pieces.is_empty() || !self.is_owed)
+    }
+
+    pub(crate) fn n_seq_max(&self) -> usize {
+        self.room().sequences
+    }
+
+    pub(crate) fn abort_handle(&self) -> AbortHandle {
+        self.abort.clone().into()
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        match &self.lent {
+            Some(lent) => lent.room,
+            None => Room::new(&self.model.placement().context),
+        }
+    }
+
+    /// Whether the contexts can still compute. When false, the session needs a new context.
+    pub(crate) fn is_usable(&self) -> bool {
+        let Drafts { model, heads } = &self.drafters.drafts;
+        let drafting = model.iter().map(|it| &it.context).chain(heads.iter().map(|it| &it.context));
+        self.lent.as_ref().is_some_and(|lent| drafting.chain([&lent.context]).all(Context::is_usable))
+    }
+}
+
+impl Drop for LocalSession {
+    fn drop(&mut self) {
+        let Some(lent) = self.lent.take() else {
+            return;
+        };
+        let mut cache = std::mem::take(&mut self.cache);
+        for sequence in self.sequences.drain(..) {
+            sequence.leave(&mut cache);
+        }
+        let slot = self.model.slot();
+        slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
+        slot.give_back(lent.context, cache.into_contents());
+    }
+}

@@ -1,0 +1,183 @@
+//! The worker's side of a run: an engine, and a thread that sends its pieces.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use llama_sys::Token;
+
+use super::{Reply, Start, TextCall};
+use crate::decode::error::Error;
+use crate::decode::piece::{FinishReason, Piece, SequenceId};
+use crate::decode::request::{GenerateRequest, Spec};
+use crate::load::{AbortHandle, Model};
+use crate::lock;
+use crate::run::channel::{Notify, spawn};
+use crate::run::engine::{Engine, EngineBuilder, Shutdown};
+use crate::run::token_stream::TokenStream;
+use crate::worker::{self, Sender};
+
+/// Shortest time between two sends. Otherwise a model that is faster than its readers would wake the application for
+/// every token, and the application needs the same cores.
+const OFTEN: Duration = Duration::from_millis(2);
+
+/// The engine of a worker. Dropping it cancels unfinished texts.
+pub(crate) struct Host {
+    engine: Engine,
+    outbox: Arc<Outbox>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The texts whose pieces go to the application.
+struct Outbox {
+    sender: Sender,
+    /// The running texts. The flag of a text says that its pieces are held back.
+    texts: Mutex<HashMap<u64, (TokenStream, bool)>>,
+    is_closing: AtomicBool,
+    /// Notified when there may be a piece to send.
+    notify: Arc<Notify>,
+}
+
+impl Host {
+    /// Starts the engine. The handle aborts its computation.
+    pub(crate) fn start(model: &Model, start: Start, sender: &Sender) -> Result<(Self, AbortHandle), Error> {
+        let (engine, abort) = EngineBuilder::serve(model, start)?;
+        let outbox = Arc::new(Outbox {
+            sender: sender.clone(),
+            texts: Mutex::default(),
+            is_closing: AtomicBool::new(false),
+            notify: Arc::default(),
+        });
+        let (open, of) = (Open(Arc::clone(&outbox)), engine.clone());
+        let thread = spawn("autoplace-replies", move || open.0.send_all(&of))?;
+        Ok((Self { engine, outbox, thread: Some(thread) }, abort))
+    }
+
+    /// Carries out a call. Returns false when the application is gone.
+    pub(crate) fn carry_out(&mut self, call: TextCall) -> Result<bool, worker::Error> {
+        match call {
+            TextCall::Submit { id, spec, so_far } => return self.submit(id, *spec, &so_far),
+            TextCall::Cancel { id } => {
+                let text = lock(&self.outbox.texts).remove(&id);
+                drop(text);
+                self.outbox.notify.notify();
+            }
+            TextCall::Hold { id, is_held } => {
+                if let Some(text) = lock(&self.outbox.texts).get_mut(&id) {
+                    text.1 = is_held;
+                }
+                self.outbox.notify.notify();
+            }
+            TextCall::Close { how } => self.close(how),
+            // The caller handles the start, and a run has no session.
+            TextCall::Start(_) | TextCall::Session(_) => {}
+        }
+        Ok(true)
+    }
+
+    fn submit(&self, id: u64, spec: Spec, so_far: &[Token]) -> Result<bool, worker::Error> {
+        match self.engine.go_on(GenerateRequest { model: self.engine.model().clone(), spec }, so_far) {
+            Ok(text) => {
+                let is_heard = self.outbox.sender.send(&Reply::Accepted { id, statistics: text.statistics() });
+                lock(&self.outbox.texts).insert(id, (text, false));
+                self.outbox.notify.notify();
+                is_heard
+            }
+            Err(error) => self.outbox.sender.send(&Reply::Failed { id, error }),
+        }
+    }
+
+    fn close(&self, how: Shutdown) {
+        self.engine.close(how);
+        self.outbox.is_closing.store(true, Ordering::Release);
+        self.outbox.notify.notify();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.close(Shutdown::Cancel);
+        if let Some(thread) = self.thread.take() {
+            // The panic was already printed, and the texts have ended with the engine.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Outbox {
+    /// Sends all pieces until the engine is closed and the last text has ended.
+    fn send_all(&self, engine: &Engine) {
+        loop {
+            self.notify.wait();
+            // Read before the texts, so that texts ended by the close are still reported.
+            let is_closing = self.is_closing.load(Ordering::Acquire);
+            let mut replies = Vec::new();
+            let is_idle = self.take(&mut replies);
+            let is_over = is_idle && is_closing;
+            if is_over {
+                engine.shutdown(Shutdown::Finish);
+                replies.push(Reply::Closed);
+            }
+            replies.iter().for_each(|reply| self.put(reply));
+            if !self.sender.flush() || is_over {
+                return;
+            }
+            if !is_idle && !replies.is_empty() {
+                thread::sleep(OFTEN);
+            }
+        }
+    }
+
+    /// Takes the pieces of all texts that are ready. Returns true when all texts have ended.
+    fn take(&self, replies: &mut Vec<Reply>) -> bool {
+        let waker = Waker::from(Arc::clone(&self.notify));
+        let mut context = Context::from_waker(&waker);
+        let mut texts = lock(&self.texts);
+        texts.retain(|&id, (text, is_held)| {
+            if *is_held {
+                return true;
+            }
+            loop {
+                replies.push(match text.poll_piece(&mut context) {
+                    Poll::Ready(Some(Ok(piece))) => {
+                        let piece = Piece { sequence: SequenceId(id), ..piece };
+                        Reply::Piece(Box::new((piece, text.statistics())))
+                    }
+                    Poll::Ready(Some(Err(error))) => Reply::Failed { id, error },
+                    Poll::Pending => return true,
+                    Poll::Ready(None) => {
+                        if text.finish_reason() == Some(FinishReason::Aborted) {
+                            replies.push(Reply::Failed { id, error: llama_sys::Error::Aborted.into() });
+                        }
+                        return false;
+                    }
+                });
+            }
+        });
+        texts.is_empty()
+    }
+
+    /// Queues a reply for the next flush. On a failure the process ends, because the application would wait for the
+    /// reply forever.
+    fn put(&self, reply: &Reply) {
+        if let Err(error) = self.sender.put(reply) {
+            tracing::error!(target: "autoplace::generate", "{error}");
+            llama_sys::end_this_process();
+        }
+    }
+}
+
+/// Ends the process when the thread panics. The connection would otherwise stay open, because other threads hold
+/// handles of it.
+struct Open(Arc<Outbox>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            llama_sys::end_this_process();
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Generation in a worker process: the messages, and both sides of the connection.
+//!
+//! The worker runs its own engine (`host`), for an engine of the application or for a single stream. The worker
+//! assembles text, finds stop strings and counts, as a local engine does. Each piece carries the statistics of its text
+//! so far.
+//!
+//! When a worker dies, its replacement gets every text with the tokens that have arrived (`link`). The replacement
+//! restores the cache, the sampler and the text to the state after the last of them and continues. A token that had not
+//! arrived is chosen again from the same random numbers, so it is the same token.
+
+mod host;
+mod link;
+mod session;
+
+pub(crate) use host::Host;
+pub(crate) use link::{Link, Reader};
+pub(crate) use session::WorkerSession;
+pub(crate) use session::{SessionCall, SessionHost};
+
+use llama_sys::Token;
+use serde::{Deserialize, Serialize};
+
+use super::engine::Shutdown;
+use crate::decode::error::Error;
+use crate::decode::piece::Piece;
+use crate::decode::request::Spec;
+use crate::decode::stats::Statistics;
+use crate::decode::step::PromptChunk;
+use crate::load::remote::Loading;
+use crate::{load, worker};
+
+type Request = worker::Request<Loading, TextCall, ()>;
+
+/// A request to a worker about a run of texts. The application numbers the texts.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum TextCall {
+    /// Begins a run: the worker takes the context.
+    Start(Start),
+    /// Checks a text and generates it, after tokens that an earlier worker generated.
+    Submit { id: u64, spec: Box<Spec>, so_far: Vec<Token> },
+    /// Cancels a text.
+    Cancel { id: u64 },
+    /// Holds back the pieces of a text whose reader is behind, or resumes them.
+    Hold { id: u64, is_held: bool },
+    /// Refuses further texts. The worker gives the context back when the last text has ended.
+    Close { how: Shutdown },
+    /// A call of a session instead of a run.
+    Session(SessionCall),
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) run: u64,
+    /// Maximum number of pieces that a text runs ahead of its reader.
+    pub(crate) ahead: usize,
+    pub(crate) prompt_chunk: PromptChunk,
+}
+
+/// A reply of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    Started,
+    /// The run could not start.
+    Refused(#[serde(with = "load::ipc_error")] Error),
+    Accepted {
+        id: u64,
+        statistics: Statistics,
+    },
+    /// A piece of the text that its sequence number names.
+    Piece(Box<(Piece, Statistics)>),
+    Failed {
+        id: u64,
+        #[serde(with = "load::ipc_error")]
+        error: Error,
+    },
+    /// The last reply of a run: the context is free.
+    Closed,
+}

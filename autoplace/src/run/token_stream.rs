@@ -1,0 +1,217 @@
+//! A text as the application reads it. A session on the reader's thread, an engine or a worker computes the text.
+
+use std::iter;
+use std::task::{Context, Poll, ready};
+
+use super::channel::{Receiver, block_on};
+use super::engine::Engine;
+use super::local::LocalSession;
+use crate::decode::error::Error;
+use crate::decode::piece::{FinishReason, Message, Piece, Progress};
+use crate::decode::request::GenerateRequest;
+use crate::decode::stats::{Replaced, Statistics};
+use crate::load::AbortHandle;
+use crate::plan::Plan;
+
+/// Text as it is generated: an iterator of pieces, each of whole characters. Dropping the stream cancels the generation
+/// within one token, or removes the request from an engine's queue.
+///
+/// A stream of [`GenerateRequest::stream`] holds the model's context while it lives. Each `next` computes one token;
+/// the first computes the prompt. An [`Engine`] or a [worker](crate::Isolation::Process) computes ahead without waiting
+/// for the reader.
+///
+/// After the end or an error the iterator keeps returning `None`; [`finish_reason`](Self::finish_reason) gives the
+/// reason. After a [re-placement](Self::replace) that failed, the iterator keeps returning that error until another
+/// re-placement succeeds.
+#[derive(Debug)]
+pub struct TokenStream {
+    pub(crate) source: Source,
+    progress: Progress,
+    /// The engine of a worker for this text alone. The field is dropped last, so that the context is free then.
+    run: Option<Engine>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// A session on the reader's thread with this one text.
+    Local(Box<LocalSession>),
+    /// Pieces from another thread or from a worker.
+    Channel(Receiver<Message>),
+}
+
+impl GenerateRequest {
+    /// Checks the request and returns the stream. The first `next` starts the computation; a worker starts at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::CannotShift`],
+    /// [`Error::NotGenerative`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another
+    /// stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
+    /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
+    /// died or cannot be started again.
+    pub fn stream(self) -> Result<TokenStream, Error> {
+        if self.model.is_in_worker() {
+            let run = Engine::of_one_text(&self.model)?;
+            let cache = self.spec.cache_prompt.unwrap_or(false);
+            let mut stream = run.submit(self.cache_prompt(cache))?;
+            stream.run = Some(run);
+            return Ok(stream);
+        }
+        let mut progress = self.spec.progress();
+        let mut session = LocalSession::open(&self.model)?;
+        let sequence = session.begin_once(self)?;
+        progress.statistics = session.statistics(sequence).unwrap_or_default();
+        Ok(TokenStream::new(Source::Local(Box::new(session)), progress))
+    }
+
+    /// Generates the whole text. A text that `max_tokens` or a full context has cut can read like a whole one:
+    /// [`TokenStream::into_text`] also returns the reason of the end, and
+    /// [`WhenFull::Error`](crate::generate::WhenFull::Error) makes a full context an error.
+    ///
+    /// # Errors
+    ///
+    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and every error of llama.cpp during
+    /// the generation.
+    pub fn text(self) -> Result<String, Error> {
+        self.stream()?.into_text().map(|(text, _)| text)
+    }
+}
+
+impl TokenStream {
+    pub(crate) fn new(source: Source, progress: Progress) -> Self {
+        Self { source, progress, run: None }
+    }
+
+    /// Counts and times so far, as of the last piece that was read.
+    pub fn statistics(&self) -> Statistics {
+        self.progress.statistics
+    }
+
+    /// Why the text ended; `None` before the reader has reached the end.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.progress.finished
+    }
+
+    /// A handle that ends the text from another thread. A stream stops in the middle of a prompt or token; an engine's
+    /// text ends after the token that is being computed. Pieces that were already generated can still be read. The
+    /// handle stays valid when the model is re-placed.
+    pub fn abort_handle(&self) -> AbortHandle {
+        match (&self.source, &self.run) {
+            (_, Some(run)) => run.abort_handle(),
+            (Source::Local(session), None) => session.abort_handle(),
+            (Source::Channel(pieces), None) => pieces.canceller(),
+        }
+    }
+
+    /// Re-places the model between two pieces: see [`Session::replace`](crate::generate::Session::replace).
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::replace`](crate::generate::Session::replace); [`Error::Busy`] for a text of an engine or a worker:
+    /// see [`Model::request_replace`](crate::Model::request_replace).
+    pub fn replace(&mut self, plan: Option<Plan>) -> Result<Replaced, Error> {
+        self.session()?.replace(plan)
+    }
+
+    /// Re-places the model if the best plan improves it by at least `min_gain`: see
+    /// [`Session::improve`](crate::generate::Session::improve).
+    ///
+    /// # Errors
+    ///
+    /// As [`replace`](Self::replace).
+    pub fn improve(&mut self, min_gain: f64) -> Result<Option<Replaced>, Error> {
+        self.session()?.improve(min_gain)
+    }
+
+    /// The outcome of the last re-placement, including one that another part of the application requested
+    /// ([`Model::request_replace`](crate::Model::request_replace)). `None` for a text of an engine; see
+    /// [`Engine::last_replaced`].
+    pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
+        match &self.source {
+            Source::Local(session) => session.last_replaced(),
+            Source::Channel(_) => None,
+        }
+    }
+
+    fn session(&mut self) -> Result<&mut LocalSession, Error> {
+        match &mut self.source {
+            Source::Local(session) => Ok(session),
+            Source::Channel(_) => Err(Error::Busy),
+        }
+    }
+
+    /// The text token by token, with the token and its log-probabilities. The last piece carries its
+    /// [`end`](Piece::end), unless the text ends with an error.
+    pub fn pieces(&mut self) -> impl Iterator<Item = Result<Piece, Error>> {
+        iter::from_fn(|| block_on(|context| self.poll_piece(context)))
+    }
+
+    /// Runs to the end and returns the whole text. [`Statistics::finish_reason`] says whether a limit has cut the text.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the iterator.
+    pub fn into_text(mut self) -> Result<(String, Statistics), Error> {
+        let text = self.by_ref().collect::<Result<String, Error>>()?;
+        Ok((text, self.statistics()))
+    }
+
+    /// Polls for the next of [`pieces`](Self::pieces) and wakes the task when one is ready. A stream that no engine,
+    /// worker or thread (`into_async`) computes runs its computation inside this call.
+    pub fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
+        if self.progress.finished.is_some() {
+            return Poll::Ready(None);
+        }
+        let message = match &mut self.source {
+            Source::Local(session) => session.next_message(),
+            Source::Channel(pieces) => match ready!(pieces.poll_next(context)) {
+                Some(message) => message,
+                None if pieces.is_cancelled() => Err(llama_sys::Error::Aborted.into()),
+                None => Err(Error::EngineEnded),
+            },
+        };
+        let piece = self.progress.read(message);
+        if let (Some(Err(_)), Source::Local(session)) = (&piece, &self.source)
+            && !session.is_loaded()
+        {
+            // The text continues after a re-placement that succeeds.
+            self.progress.finished = None;
+            self.progress.statistics.finish_reason = None;
+        }
+        Poll::Ready(piece)
+    }
+
+    /// The error that follows the last piece, once.
+    pub(crate) fn take_error(&mut self) -> Option<Error> {
+        self.progress.error.take()
+    }
+
+    /// The next piece with text; `None` after the end.
+    pub(crate) fn poll_text(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<String, Error>>> {
+        loop {
+            match ready!(self.poll_piece(context)) {
+                Some(Ok(piece)) if piece.text.is_empty() => {}
+                None => return Poll::Ready(self.take_error().map(Err)),
+                piece => return Poll::Ready(piece.map(|piece| piece.map(|piece| piece.text))),
+            }
+        }
+    }
+}
+
+impl Iterator for TokenStream {
+    type Item = Result<String, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(|context| self.poll_text(context))
+    }
+}
+
+impl iter::FusedIterator for TokenStream {}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if let (Some(run), None) = (&self.run, self.finish_reason()) {
+            run.abort_handle().abort();
+        }
+    }
+}
