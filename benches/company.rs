@@ -6,14 +6,6 @@
 //! builds llama.cpp twice more, with OpenMP and with ggml's own threads, and then runs this. Each text is a process of
 //! its own, loaded in the company. What is timed is the prompt and the generation, not the load.
 
-#[path = "../autoplace/tests/support/random_weights/mod.rs"]
-mod random_weights;
-#[path = "../planner/tests/support/synthetic/mod.rs"]
-mod synthetic;
-#[path = "../gpu-check/src/weights.rs"]
-#[allow(unused_imports, reason = "its own tests")]
-mod weights;
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use autoplace::Model;
 use autoplace::gguf::TensorType;
-use synthetic::{Dims, Sketch};
+use test_support::synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 const PROMPT: &str = "Tell me a long story about the sea.";
@@ -247,6 +239,6 @@ fn two_gib(folder: &Path) -> PathBuf {
         sketch.feed_forward(il, TensorType::Q8_0, TensorType::Q8_0);
     }
     let path = sketch.write(folder);
-    weights::fill(&path).expect("room for 2 GiB");
+    test_support::random_weights::fill_large(&path).expect("room for 2 GiB");
     path
 }

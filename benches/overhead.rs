@@ -5,8 +5,6 @@
 //!
 //!     cargo bench -p autoplace-benches --bench overhead
 
-#[path = "../autoplace/tests/support/native_support/mod.rs"]
-mod native_support;
 mod paired;
 mod plain;
 
@@ -16,11 +14,12 @@ use autoplace::Model;
 use autoplace::llama_sys::raw;
 use paired::{PROMPT, Paired, Run, SEED, model_path, paired, tokens};
 use plain::{Plain, chain};
+use test_support::tiny::tiny_llama;
 
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let smallest = folder.path().join("smallest.gguf");
-    let written = native_support::tiny_llama().write_sparse(&smallest);
+    let written = tiny_llama().write_sparse(&smallest);
     written.expect("the folder takes a file");
     let smallest = smallest.to_str().expect("a plain path");
     for (name, path, threads) in [("demo", &*model_path(), 1), ("demo", &*model_path(), 2), ("smallest", smallest, 1)] {

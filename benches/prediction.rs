@@ -7,14 +7,6 @@
 //! in `cargo test`, the same is done once with models of some megabytes. `-- MODEL.gguf...` compares what a load of
 //! these files would say, with the rates that the user's cache has or that the load measures.
 
-#[path = "../autoplace/tests/support/random_weights/mod.rs"]
-mod random_weights;
-#[path = "../planner/tests/support/synthetic/mod.rs"]
-mod synthetic;
-#[allow(dead_code, unused_imports, reason = "its own test uses the rest")]
-#[path = "../gpu-check/src/weights.rs"]
-mod weights;
-
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -30,9 +22,9 @@ use autoplace::plan::speed::{Rates, SpeedModel};
 use autoplace::plan::{Request, Workload};
 use autoplace::profile::ModelProfile;
 
-use synthetic::block::{Better, Block, Feed, QkNorms};
-use synthetic::dims::{self, Dims, Mixture};
-use synthetic::{SMALL, Sketch};
+use test_support::dims::{self, Dims, Mixture};
+use test_support::synthetic::block::{Better, Block, Feed, QkNorms};
+use test_support::synthetic::{SMALL, Sketch};
 
 /// Every head has keys of its own: the attention of phi-3-mini (3.8B).
 const PHI3_MINI: Dims =
@@ -86,7 +78,7 @@ fn main() {
     println!("|---|---|---|--:|--:|--:|");
     for sketch in sketches(is_measured) {
         let path = sketch.write(folder.path());
-        weights::fill(&path).expect("the model is written");
+        test_support::random_weights::fill_large(&path).expect("the model is written");
         for &kv in shape.caches {
             compare(sketch.name, &path, kv, &shape);
         }

@@ -8,14 +8,6 @@
 //!
 //!     cargo bench -p autoplace-benches --bench threads
 
-#[path = "../autoplace/tests/support/random_weights/mod.rs"]
-mod random_weights;
-#[path = "../planner/tests/support/synthetic/mod.rs"]
-mod synthetic;
-#[path = "../gpu-check/src/weights.rs"]
-#[allow(unused_imports, reason = "its own tests")]
-mod weights;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -24,7 +16,7 @@ use std::time::Duration;
 
 use autoplace::Model;
 use autoplace::gguf::TensorType;
-use synthetic::{Dims, Sketch};
+use test_support::synthetic::{Dims, Sketch};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 /// What a process is: one of the ways, or another program.
@@ -159,7 +151,7 @@ fn measure() {
             sketch.feed_forward(il, TensorType::Q8_0, TensorType::Q8_0);
         }
         let path = sketch.write(folder.path());
-        weights::fill(&path).expect("room for 2 GiB");
+        test_support::random_weights::fill_large(&path).expect("room for 2 GiB");
         models.push(("2 GiB", path, 4000));
     }
     let rounds = if is_bench { 5 } else { 1 };

@@ -4,9 +4,6 @@
 //! The last line asks the same without a skeleton: `no_alloc` over the model's own header.
 #![allow(missing_docs)] // criterion's macros make public functions.
 
-#[path = "../../planner/tests/support/synthetic/mod.rs"]
-mod synthetic;
-
 use std::hint::black_box;
 use std::path::Path;
 
@@ -23,7 +20,7 @@ fn model() -> Builder {
     const TOKENS: usize = 128_256;
     let tokens = (0..TOKENS).map(|token| format!("token{token}"));
     let merges = (0..TOKENS).map(|token| format!("to ken{token}"));
-    synthetic::shapes::LLAMA_70B
+    test_support::shapes::LLAMA_70B
         .builder()
         .str("tokenizer.ggml.model", "gpt2")
         .str("tokenizer.ggml.pre", "llama-bpe")

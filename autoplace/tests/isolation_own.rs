@@ -1,9 +1,6 @@
 //! A program whose `main` begins with `worker_main` is its own worker. A program whose `main` does not gets an error
 //! and starts no other process.
 
-#[path = "support/native_support/mod.rs"]
-mod native_support;
-
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -16,7 +13,7 @@ use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess, load, worker};
 use libtest_mimic::{Arguments, Failed, Trial};
-use native_support::demo_path;
+use test_support::demo_path;
 use tracing::field::Field;
 use tracing::{Event, Metadata, Subscriber, span};
 

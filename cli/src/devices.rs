@@ -2,14 +2,33 @@
 //! to a file.
 
 use std::error::Error;
-use std::fmt::Display;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use autoplace::load;
 use autoplace::machine::{Bytes, Gpu, GpuProcess, Host, Machine};
-use console::{Alignment, measure_text_width, pad_str};
 
-use crate::args::DevicesArgs;
 use crate::rates;
+use crate::terminal::fact;
+use crate::values::seconds;
+
+/// The arguments of `devices`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DevicesArgs {
+    /// Prints JSON, all sizes in bytes
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Also writes the machine to a file, for `plan --machine` on another computer
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// Measures each device's speed with common types of weights and caches (some ten seconds per device, or work that
+    /// begins within SECONDS) and the host's memory bandwidth, and stores the figures for plans
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, value_parser = seconds, conflicts_with = "machine")]
+    pub(crate) measure: Option<Option<Duration>>,
+    /// Describes the machine in a file instead of this one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
+}
 
 /// Maximum number of programs listed by name; the rest is counted.
 const LISTED: usize = 8;
@@ -86,35 +105,4 @@ fn describe_host(lines: &mut Vec<String>, host: &Host) {
     }
     lines.extend(host.bandwidth.iter().map(|bandwidth| fact("memory", bandwidth)));
     lines.extend(host.rates.iter().flat_map(rates::describe));
-}
-
-/// One fact about a device, as a line.
-pub(crate) fn fact(what: &str, value: impl Display) -> String {
-    format!("    {what:<9} {value}")
-}
-
-/// Aligns cells in lines: the first columns to the left, the others to the right.
-pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item = String> {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        // A name in a file may have any length.
-        cells.map(|cell| measure_text_width(cell)).max().unwrap_or(0).min(200)
-    };
-    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
-    rows.iter().map(move |row| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column < first {
-            true => pad_str(cell, width, Alignment::Left, None),
-            false => pad_str(cell, width, Alignment::Right, None),
-        });
-        cells.collect::<Vec<_>>().join("  ")
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_chinese_letter_is_two_columns_wide() {
-        let rows: Vec<String> = super::columns(&[vec!["模型".to_owned()], vec!["abcde".to_owned()]], 1).collect();
-        assert_eq!(rows, ["模型 ", "abcde"]);
-    }
 }

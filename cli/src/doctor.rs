@@ -8,9 +8,11 @@ use autoplace::machine::{Bytes, Gpu, Machine};
 use autoplace_measure::{Evidence, Finding, Measure, Running};
 use serde_json::json;
 
-use crate::args::AskArgs;
+use crate::ask::AskArgs;
+use crate::files::{self, in_file};
 use crate::talk::here;
-use crate::{gpu, in_file, print, running};
+use crate::terminal::print;
+use crate::{gpu, running};
 
 /// The arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -91,7 +93,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Reads a report, or a plain machine description.
 fn read(file: &Path) -> Result<Evidence, Box<dyn Error>> {
-    let text = crate::read(file)?;
+    let text = files::read(file)?;
     match Evidence::from_json(&text) {
         Ok(evidence) => Ok(evidence),
         // Reports the error of the form that the file resembles.

@@ -4,7 +4,7 @@ use autoplace::memory::KvType;
 use autoplace::memory::companion::DraftOptions;
 use autoplace::plan::GpuLayers;
 
-use crate::args::gpu_layers;
+use crate::values::gpu_layers;
 
 /// Options of a draft model: its cache, its layers, its device.
 #[derive(Debug, Default, clap::Args)]

@@ -2,13 +2,21 @@
 //! accepts, flows out.
 
 use std::error::Error;
+use std::path::PathBuf;
 
 use autoplace::gguf::Header;
 use autoplace::load;
 use autoplace::machine::Bytes;
 use autoplace::profile::is_of_projector;
 
-use crate::args::ExtractArgs;
+/// The arguments of `extract`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExtractArgs {
+    /// GGUF file, or a blob of Ollama
+    pub(crate) model: PathBuf,
+    /// The file to write, which must not exist
+    pub(crate) to: PathBuf,
+}
 
 /// Writes the text model, if llama.cpp accepts it. Checks that before writing.
 pub(crate) fn run(args: &ExtractArgs) -> Result<String, Box<dyn Error>> {

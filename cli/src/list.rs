@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::path::PathBuf;
 
 use autoplace::load;
 use autoplace::machine::{Bytes, Machine};
@@ -9,8 +10,17 @@ use autoplace::plan::Request;
 use autoplace_hub::{LocalModel, Models, Outcome, Row, unmeasured};
 use serde_json::{Value, json};
 
-use crate::args::ListArgs;
-use crate::devices::columns;
+use crate::terminal::columns;
+
+/// The arguments of `list`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Folders to search with their subfolders [default: the stores of Hugging Face, llama.cpp, Ollama and LM Studio]
+    pub(crate) folders: Vec<PathBuf>,
+    /// Prints JSON, all sizes in bytes
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Column headings before the path.
 const HEADS: [&str; 5] = ["model", "quantisation", "size", "layers", "tok/s"];

@@ -1,28 +1,27 @@
 //! `autoplace`: the library on the command line. `docs/cli.md` describes its arguments and output.
 //!
-//! Arguments flow in ([`args`], made of [`settings`], [`sizes`], [`flags`] and [`gpu`], and [`llama_cpp`] for
-//! llama.cpp's own flags). A verb does its work ([`talk`] with a model, [`plan`], [`devices`], [`list`], [`measure`],
-//! [`doctor`] with [`running`] programs, [`extract`], [`template`], [`runtime`]). Text, JSON ([`json`]), pictures
-//! ([`picture`]) or another tool's settings ([`emit`]) flow out.
+//! Arguments flow in: [`args`] has the verbs, each verb its own arguments, and [`ask`], [`settings`], [`adapters`] and
+//! [`drafts`] those that several verbs share; [`values`], [`sizes`] and [`gpu`] parse them; [`llama_cpp`] has
+//! llama.cpp's own flags, and [`flags`] reads those of others' scripts. A verb does its work ([`talk`] with a model,
+//! [`plan`], [`devices`], [`list`], [`measure`], [`doctor`] with [`running`] programs, [`extract`], [`template`],
+//! [`runtime`]). Text ([`terminal`]), JSON, pictures ([`picture`]) or another tool's settings ([`emit`]) flow out.
 //!
 //! Exit codes: 1 for an answer that could not be given, with one line on stderr; 2 for invalid arguments; 3 for
 //! findings of `doctor`, and for `measure --ready` if no placement lasts; 130 after Ctrl-C.
 
 mod adapters;
 mod args;
+mod ask;
 mod devices;
 mod doctor;
 mod drafts;
 mod emit;
 mod extract;
+mod files;
 mod flags;
 mod gpu;
-mod json;
 mod list;
 mod llama_cpp;
-#[cfg(test)]
-#[path = "../../autoplace/tests/support/llama_source/mod.rs"]
-mod llama_source;
 mod measure;
 mod picture;
 mod plan;
@@ -34,15 +33,11 @@ mod sizes;
 mod stop;
 mod talk;
 mod template;
-#[cfg(test)]
-#[path = "../../planner/tests/support/test_plan/mod.rs"]
-mod test_plan;
+mod terminal;
+mod values;
 
 use std::error::Error;
-use std::fmt::Display;
-use std::fs;
-use std::io::{self, ErrorKind, IsTerminal, Write, stdout};
-use std::path::Path;
+use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -50,6 +45,7 @@ use clap::{CommandFactory, Parser};
 
 use args::{Args, Verb};
 use llama_cpp::Words;
+use terminal::{fail, print};
 
 fn main() -> ExitCode {
     let begin = Instant::now();
@@ -88,7 +84,7 @@ fn main() -> ExitCode {
             let pages = clap_mangen::generate_to(Args::command(), folder);
             pages
                 .map(|()| format!("manual pages in {}", folder.display()))
-                .map_err(|error| in_file(folder, error).into())
+                .map_err(|error| files::in_file(folder, error).into())
         }
     };
     said(answer.map(|text| print(&text)))
@@ -106,41 +102,4 @@ fn said(outcome: Result<ExitCode, Box<dyn Error>>) -> ExitCode {
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let error: Option<&io::Error> = error.downcast_ref();
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
-}
-
-pub(crate) fn print(text: &str) -> ExitCode {
-    let shown = stdout().is_terminal().then(|| shown(text));
-    match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: cannot write to stdout: ", &error),
-        _ => ExitCode::SUCCESS,
-    }
-}
-
-/// The content of a file. The error names the file.
-pub(crate) fn read(file: &Path) -> Result<String, String> {
-    fs::read_to_string(file).map_err(|error| in_file(file, error))
-}
-
-/// An error message with its file.
-pub(crate) fn in_file(file: &Path, error: impl Display) -> String {
-    format!("{}: {error}", file.display())
-}
-
-/// Makes a text safe for a terminal: a template or path may contain control characters that move the cursor.
-pub(crate) fn shown(text: &str) -> String {
-    text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")
-}
-
-fn fail(code: u8, before: &str, error: &dyn Display) -> ExitCode {
-    eprintln!("{before}{}", args::in_one_line(&error.to_string()));
-    ExitCode::from(code)
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_terminal_is_shown_nothing_that_it_would_obey() {
-        let text = "a\tb\n\u{1b}[2J\u{9b}2J\u{7}\r\u{7f}é";
-        assert_eq!(super::shown(text), "a\tb\n [2J 2J   é");
-    }
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use autoplace::load::{self, RatesRequest, build_name, measure_rates};
 use autoplace::machine::{Machine, MatrixShape, MeasuredRates, MeasurementCache};
-use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::devices::fact;
+use crate::terminal::{bar, fact};
 
 /// Measures and stores the rates of all devices, with a progress bar if stderr is a terminal.
 pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result<(), load::Error> {
@@ -22,12 +21,6 @@ pub(crate) fn measure(machine: &mut Machine, within: Option<Duration>) -> Result
     measured?;
     MeasurementCache::user().put_rates(machine, &build_name());
     Ok(())
-}
-
-/// A progress bar that appears only on a terminal.
-pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
-    let bar = ProgressBar::new(steps);
-    ProgressStyle::with_template(template).into_iter().fold(bar, ProgressBar::with_style)
 }
 
 /// The figures that decide a device's generation speed: bytes of weights per second, by type, with date and conditions.

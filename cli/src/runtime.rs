@@ -10,8 +10,8 @@ use autoplace::machine::Bytes;
 use autoplace_runtime::{Choice, Set, Source, install, installed, remove, user_folder};
 use clap::Subcommand;
 
-use crate::rates::bar;
 use crate::stop::Stop;
+use crate::terminal::bar;
 
 /// Operations on runtimes.
 #[derive(Debug, Subcommand)]

@@ -1,17 +1,42 @@
 //! The verb `template`: shows how a model sees a conversation.
 
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use autoplace::chat::{self, ChatTemplate, Conversation, FAMILIES};
 use autoplace::gguf::{self, Header};
 use autoplace::load;
 use autoplace::plan::Request;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::args::TemplateArgs;
+use crate::files;
 use crate::talk::here;
+
+/// The arguments of `template`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TemplateArgs {
+    /// GGUF file, or a text file with a template's source
+    pub(crate) model: PathBuf,
+    /// Messages as JSON, in the form of OpenAI's and Hugging Face's interfaces [default: a short conversation]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) messages: Option<PathBuf>,
+    /// Tools as JSON, in the same form
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tools: Option<PathBuf>,
+    /// The variant of the template, if the model ships several [default: tool_use with tools, else default]
+    #[arg(long, value_name = "VARIANT")]
+    pub(crate) name: Option<String>,
+    /// Sets a variable of the template, as JSON or otherwise text: `enable_thinking=false`; repeat for several
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(crate) set: Vec<(String, Value)>,
+    /// Leaves out the beginning of the answer
+    #[arg(long)]
+    pub(crate) no_generation_prompt: bool,
+    /// Refuses tools that the template does not show, instead of describing them in the system message
+    #[arg(long)]
+    pub(crate) no_tool_descriptions: bool,
+}
 
 /// Renders the prompt.
 pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
@@ -42,16 +67,27 @@ pub(crate) fn run(args: &TemplateArgs) -> Result<String, Box<dyn Error>> {
     Ok(template.render(&conversation)?.into_string())
 }
 
+/// A name and a value, which is JSON or otherwise text.
+fn variable(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => {
+            let value = value.parse().unwrap_or_else(|_| value.into());
+            Ok((name.to_owned(), value))
+        }
+        _ => Err("a variable is set by `NAME=VALUE`".to_owned()),
+    }
+}
+
 /// Length of the magic `GGUF` at the beginning of a file.
 const GGUF_MAGIC_BYTES: u64 = 4;
 
 /// The template that a model ships, or the template in a text file.
 fn open(path: &Path) -> Result<ChatTemplate, Box<dyn Error>> {
     let source = match Header::open(path) {
-        Err(gguf::Error::NotGguf { .. }) => crate::read(path)?,
+        Err(gguf::Error::NotGguf { .. }) => files::read(path)?,
         // A file shorter than the magic can be a template, but not a GGUF file.
         Err(_) if std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() < GGUF_MAGIC_BYTES) => {
-            crate::read(path)?
+            files::read(path)?
         }
         header => {
             return ChatTemplate::from_header(&header?).map_err(|error| match error {
@@ -80,12 +116,12 @@ pub(crate) fn named(name: &str, header: &Header) -> Result<ChatTemplate, Box<dyn
     if !file.exists() && (name.contains("{{") || name.contains("{%")) {
         return Ok(ChatTemplate::from_source(name, header)?);
     }
-    let source = crate::read(file).map_err(|problem| {
+    let source = files::read(file).map_err(|problem| {
         format!("--template {problem}; there is no family `{name}` either: {} are, or a file", FAMILIES.join(", "))
     })?;
     Ok(ChatTemplate::from_source(&source, header)?)
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
-    serde_json::from_str(&crate::read(path)?).map_err(|error| crate::in_file(path, error))
+    serde_json::from_str(&files::read(path)?).map_err(|error| files::in_file(path, error))
 }

@@ -21,12 +21,6 @@ mod rig;
 mod setting;
 mod summary;
 mod table;
-mod weights;
-
-#[path = "../../autoplace/tests/support/random_weights/mod.rs"]
-mod random_weights;
-#[path = "../../planner/tests/support/synthetic/mod.rs"]
-mod synthetic;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -6,12 +6,11 @@ use anyhow::{Context as _, Result};
 use autoplace::gguf::{Header, Tensor, TensorType as T};
 use autoplace::profile::ModelProfile;
 
-use crate::random_weights::DIMS;
 use crate::setting::{Setting, Size};
-use crate::synthetic::Sketch;
-use crate::synthetic::block::{Better, Block, Feed, QkNorms};
-use crate::synthetic::dims::{self, Dims, Mixture};
-use crate::weights;
+use test_support::dims::{self, Dims, Mixture};
+use test_support::random_weights::{DIMS, fill_large};
+use test_support::synthetic::Sketch;
+use test_support::synthetic::block::{Better, Block, Feed, QkNorms};
 
 /// A small model for a first look.
 const TINY: Dims = Dims { n_layer: 8, n_embd: 768, n_ff: 2048, n_head: 12, n_head_kv: 4, head_dim: 64, n_vocab: 32000 };
@@ -128,7 +127,7 @@ impl Written {
 
     /// Fills the model with random weights.
     pub(crate) fn filled(self) -> Result<Self> {
-        weights::fill(&self.path)?;
+        fill_large(&self.path)?;
         Ok(self)
     }
 }

@@ -18,7 +18,7 @@ use autoplace::plan::{HostParts, Plan, Planner, Request, Workload};
 use autoplace::profile::ModelProfile;
 
 use crate::fit::Asked;
-use crate::synthetic::{Sketch, at_size};
+use test_support::synthetic::{Sketch, at_size};
 
 /// The name of the verb.
 pub(crate) const TABLE: &str = "fit-table";

@@ -9,9 +9,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Data moves one way: [`gguf`] reads a file's header, [`profile`] interprets it, [`machine`] finds the devices and
-//! their free memory, [`memory`] computes the bytes of a placement, and [`plan`] chooses the best one. The crate
-//! `autoplace` loads the plan, after llama.cpp has confirmed it through a [`plan::Probe`].
+//! Data moves one way: the crate [`gguf`] reads a file's header, [`profile`] interprets it, [`machine`] finds the
+//! devices and their free memory, [`memory`] computes the bytes of a placement, and [`plan`] chooses the best one. The
+//! crate `autoplace` loads the plan, after llama.cpp has confirmed it through a [`plan::Probe`].
 
 #![forbid(unsafe_code)]
 
@@ -37,11 +37,12 @@ macro_rules! ensure {
     };
 }
 
-pub mod gguf;
 mod json;
 pub mod machine;
 pub mod memory;
 pub mod plan;
 pub mod profile;
 
+#[doc(no_inline)]
+pub use autoplace_gguf as gguf;
 pub use plan::{Plan, Planner};

@@ -8,8 +8,9 @@
 //!    (as a step of `test`) with the workspace's. In the latter case, the package must contain every file that the
 //!    build read.
 //!
-//! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-planner -p autoplace-chat -p
-//! autoplace-hub -p autoplace -p autoplace-measure -p autoplace-openai -p autoplace-cli` in `target/package-source`.
+//! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-gguf -p autoplace-planner -p
+//! autoplace-chat -p autoplace-hub -p autoplace -p autoplace-measure -p autoplace-openai -p autoplace-cli` in
+//! `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,9 +28,10 @@ const REPOSITORY: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 const LIMIT: u64 = 10_000_000;
 
 /// All published crates.
-pub(crate) const PUBLISHED: [&str; 9] = [
+pub(crate) const PUBLISHED: [&str; 10] = [
     "autoplace-runtime",
     LLAMA_SYS,
+    "autoplace-gguf",
     "autoplace-planner",
     "autoplace-chat",
     "autoplace-hub",

@@ -10,7 +10,8 @@ use crate::tree;
 use crate::workspace::Workspace;
 
 /// The crates' own code, then all tests.
-const GROUPS: [(&str, &[&str]); 11] = [
+const GROUPS: [(&str, &[&str]); 12] = [
+    ("gguf", &["gguf/src"]),
     ("planner", &["planner/src"]),
     ("autoplace", &["autoplace/src"]),
     ("measure", &["measure/src"]),
@@ -27,10 +28,13 @@ const GROUPS: [(&str, &[&str]); 11] = [
 /// Maximum columns of a comment. rustfmt limits the code.
 const WIDEST: usize = 120;
 
-const TESTS: [&str; 9] = [
+const TESTS: [&str; 12] = [
+    "test-support/src",
+    "gguf/tests",
     "planner/tests",
     "chat/tests",
     "autoplace/tests",
+    "measure/tests",
     "openai/tests",
     "hub/tests",
     "cli/tests",

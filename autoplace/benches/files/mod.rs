@@ -2,15 +2,13 @@
 //! to read. They are written sparse; each takes only the space of its header, 5 to 14 MiB.
 #![allow(dead_code, reason = "each user takes its part")]
 
-#[path = "../../../planner/tests/support/dims/mod.rs"]
-mod dims;
 mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
 use autoplace::gguf::{Builder, TensorType as T};
 
-use dims::{Dims, Experts};
+use test_support::dims::{self, Dims, Experts};
 use vocabulary::Vocabulary;
 
 /// A published model in `Q4_K_M`.

@@ -45,9 +45,6 @@ mod replay;
 mod report;
 mod rpc;
 mod slot;
-#[cfg(test)]
-#[path = "../../../planner/tests/support/test_plan/mod.rs"]
-pub(crate) mod test_plan;
 mod threads;
 mod warm_up;
 
@@ -80,3 +77,17 @@ pub use report::{GpuReport, HostReport, LoadReport, NotLearnedReason, WarmUp};
 pub(crate) use slot::{Checkpoint, Contents, Purpose, Remembered};
 pub(crate) use threads::Pacer;
 pub use threads::{GeneratingThreads, ThreadBasis, Threads};
+
+/// Plans for tests, written by hand.
+#[cfg(test)]
+pub(crate) mod test_plan {
+    use crate::plan::Plan;
+
+    pub(crate) fn plan() -> Plan {
+        test_support::plans::plan()
+    }
+
+    pub(crate) fn host_plan() -> Plan {
+        test_support::plans::host_plan()
+    }
+}

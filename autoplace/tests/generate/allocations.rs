@@ -4,12 +4,13 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::counting::allocations;
-use crate::native_support::{demo_path, load_demo};
+use crate::native_support::load_demo;
 use crate::text_support::{PROMPTS, REPEATED, SYSTEM, demo, text_and_statistics};
 use autoplace::Model;
 use autoplace::generate::{Engine, GenerateRequest, Session, Speculation};
 use autoplace::llama_sys::{Batch, Candidates, Context, ContextParams, Sampler};
+use test_support::counting::allocations;
+use test_support::demo_path;
 
 /// Number of allocations for `pieces` pieces of a text, after the `first` ones, which may still grow a buffer.
 fn of_stream(generate: GenerateRequest, first: usize, pieces: usize) {

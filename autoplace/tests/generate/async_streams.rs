@@ -4,12 +4,12 @@
 use std::future::poll_fn;
 use std::pin::pin;
 
-use crate::native_support::wait;
 use crate::text_support::{PROMPTS, chat, demo, greedy};
 use autoplace::Model;
 use autoplace::chat::{ChatTemplate, Message, ReplyPart};
 use autoplace::generate::{AsyncStream, Chat, ChatStream, Engine, Error, FinishReason, GenerateRequest, TokenStream};
 use futures::stream::{StreamExt, TryStreamExt};
+use test_support::wait;
 use tokio::runtime::Builder;
 
 /// The output of a future, and the number of its polls.

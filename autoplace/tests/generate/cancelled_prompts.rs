@@ -1,11 +1,11 @@
 //! Prompts that are cancelled during their computation: the computed part is kept or forgotten, the context is free,
 //! and the next text equals that of a raw llama.cpp loop. On the demo model.
 
-use crate::native_support::demo_path;
 use crate::text_support::{Raw, SYSTEM, chat, greedy, request, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::{Error, FinishReason};
 use autoplace::llama_sys;
+use test_support::demo_path;
 
 /// Tokens per step.
 const BATCH: u32 = 16;

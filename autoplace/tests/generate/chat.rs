@@ -1,12 +1,12 @@
 //! Conversations: their history, the computed part of it, and the parts of answers. Through the public API, on the demo
 //! model.
 
-use crate::native_support::demo_path;
 use crate::text_support::{chat, demo, in_worker, request};
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, Message, ReplyPart, Role, Tool};
 use autoplace::generate::{Chat, ChatStream, Constraint, Engine, Error, FinishReason, ToolChoice};
 use serde_json::json;
+use test_support::demo_path;
 
 fn load() -> Model {
     demo(2048, 1, false)

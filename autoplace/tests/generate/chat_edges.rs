@@ -1,11 +1,11 @@
 //! Edge cases of conversations: empty messages, roles that a template does not know, edits in the middle of a history,
 //! and answers in every format of tool calls. On the demo model.
 
-use crate::chat_reply_support::tools;
 use crate::text_support::{self, chat, demo};
 use autoplace::Model;
-use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyParser, ReplyPart, Role};
+use autoplace::chat::{self, ChatTemplate, Message, ReplyFormat, ReplyParser, ReplyPart, Role, Tool};
 use autoplace::generate::{Chat, Error};
+use test_support::replies::tools;
 
 fn load() -> Model {
     demo(2048, 1, false)
@@ -106,7 +106,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
 
     let model = load();
     // The tests of the crate `chat` cover every format.
-    for sample in crate::chat_reply_support::SAMPLES.iter().step_by(4) {
+    for sample in test_support::replies::SAMPLES.iter().step_by(4) {
         let format = ReplyFormat::of_template(&sample.template);
         // A template whose prompts end like those of the format.
         let source = "{{ tools }}{{ messages[-1].content }}{{ ending }}";
@@ -114,7 +114,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         let mut chat = model
             .chat_with(template)
             .variable("ending", sample.prompt.as_str())
-            .tools(tools())
+            .tools(tools(Tool::new))
             .reply_format(format.clone())
             .with(|generate| generate.constraint(Constraint::choices([sample.text])));
         let mut stream = chat.say("What will the weather be?").unwrap();
@@ -130,7 +130,7 @@ fn answers_in_many_formats_arrive_in_their_parts_and_as_they_were_written() {
         let reply = stream.reply().unwrap().clone();
         drop(stream);
         // The parts of the whole text, parsed at once.
-        let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&tools());
+        let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&tools(Tool::new));
         parser.push(sample.text);
         let name = sample.name;
         let mut expected = parser.finish();

@@ -2,11 +2,11 @@
 //! text short.
 
 use crate::native_support::load_demo;
-use crate::own_process;
 use crate::text_support::{PROMPT, status};
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error};
 use serde_json::{Map, Value, json};
+use test_support::own_process;
 
 /// The reason why a constraint is refused before the generation starts.
 fn refusal(model: &Model, constraint: Constraint) -> String {

@@ -1,9 +1,10 @@
 //! A text under a regular expression, a list of choices or a grammar meets its constraint.
 
-use crate::native_support::{demo_path, load_demo};
+use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, in_worker, request};
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error};
+use test_support::demo_path;
 
 fn generate(model: &Model, constraint: &Constraint, seed: u32) -> Result<String, Error> {
     model.generate(PROMPT).constraint(constraint.clone()).seed(seed).max_tokens(1500).text()

@@ -1,14 +1,14 @@
 //! Documents are scored against a query in the model's own form, many at once, with the same score as alone.
 
 use crate::embed_vectors::{by_llama_cpp, embedder, load, of, written};
-use crate::embedding_models::{MAX_LENGTH, bert, reranker, text};
-use crate::synthetic::Sketch;
 use autoplace::embed::Error;
 use autoplace::gguf::TensorType;
 use autoplace::llama_sys::{self, Token, Vocab};
 use autoplace::load;
 use autoplace::memory::Pooling;
 use autoplace::plan::{Plan, Request};
+use test_support::embedding_models::{MAX_LENGTH, bert, reranker, text};
+use test_support::synthetic::Sketch;
 
 const F32: TensorType = TensorType::F32;
 const QUERY: &str = "tide on the river";

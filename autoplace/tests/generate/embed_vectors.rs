@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::embedding_models::{MAX_LENGTH, bert, classifier, encoders, llama_embed, nomic_bert, t5_encoder, text};
-use crate::native_support::{demo_path, load_demo, native};
-use crate::synthetic::Sketch;
+use crate::native_support::{load_demo, native};
 use crate::text_support::Raw;
 use autoplace::embed::{self, Embedding, Normalization, cosine_similarity};
 use autoplace::gguf::TensorType;
@@ -13,12 +11,17 @@ use autoplace::machine::{Host, Machine, gib};
 use autoplace::memory::Pooling;
 use autoplace::plan::Request;
 use autoplace::{Embedder, Model, load};
+use test_support::demo_path;
+use test_support::embedding_models::{
+    MAX_LENGTH, bert, classifier, encoders, llama_embed, nomic_bert, t5_encoder, text,
+};
+use test_support::synthetic::Sketch;
 
 const F32: TensorType = TensorType::F32;
 
 pub(crate) fn written(sketch: &Sketch) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(sketch, folder.path());
+    let path = test_support::random_weights::write(sketch, folder.path());
     (folder, path)
 }
 
@@ -84,7 +87,7 @@ fn an_encoder_gives_many_texts_at_once_the_vectors_that_each_has_alone() {
 fn so_does_a_model_with_a_memory_of_whatever_kind() {
     // Their vocabulary consists of bytes.
     let texts: Vec<String> = (0..14).map(|n| text(n, 1 + n % 5)).collect();
-    let mut models = crate::random_weights::all();
+    let mut models = test_support::random_weights::all();
     // A cache, a cache with a window, a state, and both.
     let kinds = ["llama split q8_0", "gemma3", "mamba2", "jamba"];
     models.retain(|sketch| kinds.iter().any(|kind| sketch.title().starts_with(kind)));

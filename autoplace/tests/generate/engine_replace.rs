@@ -1,7 +1,6 @@
 //! An engine whose model is re-placed, or whose card fails, while texts run. On simulated cards.
 
 use crate::engine_steps::Gate;
-use crate::native_support::{demo_path, wait};
 use crate::replace_support::{generations, load, plan, request};
 use crate::sim_support::card;
 use crate::text_support::PROMPT;
@@ -11,6 +10,7 @@ use autoplace::load::Replacement;
 use autoplace::machine::mib;
 use autoplace::plan::Request;
 use autoplace::{Model, llama_sys};
+use test_support::{demo_path, wait};
 
 fn shared() -> Request {
     request().n_seq_max(3).n_ctx(1536)

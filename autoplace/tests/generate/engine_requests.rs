@@ -5,11 +5,11 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use crate::native_support::demo_path;
 use crate::text_support::{PROMPTS, demo, in_worker, request, text, until};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, Shutdown, TokenStream};
 use futures::FutureExt;
+use test_support::demo_path;
 
 /// Length of a text that is still running when it is cancelled.
 const LONG: usize = 2000;

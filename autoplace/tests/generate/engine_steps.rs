@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use crate::native_support::wait;
 use crate::text_support::{PROMPTS, demo, greedy, likeliest, tokens_of, until};
 use autoplace::Model;
 use autoplace::generate::{Engine, GenerateRequest};
+use test_support::wait;
 
 /// Blocks before each token until the test permits it.
 #[derive(Clone, Default)]

@@ -1,12 +1,12 @@
 //! Texts of an engine equal those of a raw loop, however many run at once. On the demo model.
 
-use crate::native_support::demo_path;
 use crate::text_support::{
     PROMPTS, Raw, answered, demo, greedy, likeliest, load, request, text, text_and_statistics, tokens_of, words,
 };
 use autoplace::generate::{Engine, Error, FinishReason, Metrics, Speculation};
 use autoplace::llama_sys;
 use proptest::prelude::*;
+use test_support::demo_path;
 
 #[test]
 fn one_sequence_and_eight_give_the_texts_of_a_raw_loop() {

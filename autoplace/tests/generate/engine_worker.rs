@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use crate::native_support::demo_path;
 use crate::text_support::{Completion, PROMPTS, answered, demo, greedy, in_worker, request};
 use autoplace::Model;
 use autoplace::generate::{Engine, Error, GenerateRequest, TokenStream};
+use test_support::demo_path;
 
 /// More texts than sequences: greedy, random, and up to the end of the context.
 fn texts(model: &Model) -> Vec<GenerateRequest> {

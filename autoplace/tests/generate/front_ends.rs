@@ -1,13 +1,13 @@
 //! A text and its end are the same in a stream, a session, an engine, a worker, and the two async forms. On the demo
 //! model.
 
-use crate::native_support::demo_path;
 use crate::text_support::{Completion, PROMPT, answered, demo, in_worker, request, text, to_the_end, tokens_of};
 use autoplace::Model;
 use autoplace::generate::Constraint;
 use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, Metrics, Prompt, WhenFull};
 use autoplace::llama_sys::{self, Token};
 use serde_json::json;
+use test_support::demo_path;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum FrontEnd {

@@ -1,12 +1,13 @@
 //! Streams and sessions: behaviour beyond the texts and ends of `front_ends.rs`. On the demo model.
 
-use crate::native_support::{demo_path, load_demo};
+use crate::native_support::load_demo;
 use crate::text_support::{
     PROMPT, Raw, Texts, complete, demo, greedy, load, text, text_and_statistics, to_the_end, tokens_of,
 };
 use autoplace::generate::{Engine, Error, FinishReason, Sampling};
 use autoplace::llama_sys::ContextParams;
 use autoplace::plan::Request;
+use test_support::demo_path;
 
 #[test]
 fn greedy_text_of_a_model_loaded_by_default_equals_a_plain_llama_cpp_loops() {

@@ -3,9 +3,9 @@
 
 use std::thread;
 
-use crate::native_support::wait;
 use crate::text_support::{PROMPTS, demo, greedy, held, text};
 use autoplace::generate::{Engine, Shutdown};
+use test_support::wait;
 
 const THREADS: usize = 8;
 const EACH: usize = 125;

@@ -1,11 +1,12 @@
 //! Prompts of a megabyte of any content, in plain generation, in a chat and in an engine. They are refused with their
 //! number of tokens if too long, and otherwise computed; the process survives.
 
-use crate::native_support::{TINY_VOCABULARY, native, tiny_llama_without_vocabulary};
+use crate::native_support::native;
 use crate::text_support::demo;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::{Engine, Error};
 use autoplace::gguf::Builder;
+use test_support::tiny::{TINY_VOCABULARY, tiny_llama_without_vocabulary};
 
 const MEGABYTE: usize = 1 << 20;
 

@@ -4,8 +4,6 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::lora_support::{Adapter, values, write_random};
-use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
 use crate::text_support::{
     Completion, PROMPT, Raw, answered, complete, request, text, text_and_statistics, to_the_end, tokens_of, worker,
@@ -18,6 +16,8 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{Request, SavedPlan, SavedPlanError};
 use autoplace::profile::AdapterError;
 use autoplace::{Isolation, Model, ModelBuilder, load};
+use test_support::demo_path;
+use test_support::lora::{Adapter, values, write_random};
 
 /// Adapters of the demo model for different weights, large enough to have an effect.
 struct Files {

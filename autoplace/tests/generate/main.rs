@@ -1,33 +1,15 @@
 //! Generations: texts, sessions, engines, samplers, constraints, adapters, drafts, embeddings.
 
 #[macro_use]
-#[path = "../../../planner/tests/support/assert_matches/mod.rs"]
-mod assert_matches;
-#[macro_use]
-#[path = "../../../planner/tests/support/own_process/mod.rs"]
-mod own_process;
-#[path = "../../../chat/tests/support/chat_reply_support/mod.rs"]
-mod chat_reply_support;
-#[path = "../../../planner/tests/support/counting/mod.rs"]
-mod counting;
-#[path = "../support/embedding_models/mod.rs"]
-mod embedding_models;
-#[path = "../../../planner/tests/support/lora_support/mod.rs"]
-mod lora_support;
-#[path = "../support/native_support/mod.rs"]
-mod native_support;
-#[path = "../support/random_weights/mod.rs"]
-mod random_weights;
-#[path = "../support/replace_support/mod.rs"]
-mod replace_support;
-#[path = "../support/sim_support/mod.rs"]
-mod sim_support;
-#[path = "../support/speculative_support/mod.rs"]
-mod speculative_support;
-#[path = "../../../planner/tests/support/synthetic/mod.rs"]
-mod synthetic;
-#[path = "../support/text_support/mod.rs"]
-mod text_support;
+extern crate test_support;
+
+// Shared with the other binary of this crate's tests.
+#[path = "../support/mod.rs"]
+mod support;
+
+use support::{native_support, replace_support, sim_support, speculative_support, text_support};
+
+count_allocations!();
 
 mod allocations;
 #[cfg(feature = "async")]

@@ -1,10 +1,11 @@
 //! The effects of sampling parameters on texts: through the public API, on the demo model.
 
-use crate::native_support::{load_demo, tiny_llama};
+use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, complete, text, text_and_statistics};
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error, GenerateRequest, Mirostat, SamplerKind, Sampling};
 use autoplace::llama_sys;
+use test_support::tiny::tiny_llama;
 
 #[test]
 fn samplers_and_constraints_keep_their_state_when_the_model_is_re_placed() {

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::native_support::demo_path;
 use crate::text_support::{
     PROMPTS, Raw, SYSTEM, Texts, answered, complete, demo, greedy, in_worker, load, random, request, small, to_the_end,
     tokens_of,
@@ -11,6 +10,7 @@ use autoplace::Model;
 use autoplace::generate::{Engine, Error, FinishReason, GenerateRequest, WhenFull};
 use autoplace::llama_sys::Token;
 use autoplace::memory::{FlashAttention, KvType};
+use test_support::demo_path;
 
 const CONTEXT: u32 = 256;
 

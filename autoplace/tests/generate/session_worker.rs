@@ -1,11 +1,11 @@
 //! A session of a model in a worker process behaves like one in this process: its texts, forks, roll-backs and
 //! re-placements.
 
-use crate::native_support::demo_path;
 use crate::text_support::{PROMPT, SYSTEM, Texts, demo, greedy, in_worker, request};
 use autoplace::Model;
 use autoplace::generate::{Error, Fork, Session};
 use autoplace::{llama_sys, worker};
+use test_support::demo_path;
 
 /// The output of a session that uses every feature: texts, statistics and error messages.
 fn everything(model: &Model) -> String {

@@ -4,8 +4,6 @@
 use std::path::PathBuf;
 use std::thread;
 
-use crate::native_support::demo_path;
-use crate::random_weights::Dice;
 use crate::replace_support::{builder, plan, request};
 use crate::sim_support::card;
 use crate::text_support::held;
@@ -14,6 +12,8 @@ use autoplace::generate::{FinishReason, TokenStream};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::machine::mib;
 use autoplace::plan::{Plan, Request};
+use test_support::demo_path;
+use test_support::random_weights::Dice;
 
 /// Counts of the actions.
 #[derive(Debug, Clone, Copy, Default)]

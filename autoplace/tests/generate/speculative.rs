@@ -3,10 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::native_support::demo_path;
 use crate::replace_support::run_replacing;
 use crate::sim_support::card;
-use crate::speculative_support::{PROMPT, builder, exact, heads, load as load_alone, request};
+use crate::speculative_support::{PROMPT, builder, exact, load as load_alone, request};
 use crate::text_support::{Completion, complete, random, text, text_and_statistics, to_the_end, words, worker};
 use autoplace::generate::{DraftingPaused, GenerateRequest, Speculation, Statistics};
 use autoplace::load::Error;
@@ -16,6 +15,8 @@ use autoplace::memory::companion::{self, CompanionRole};
 use autoplace::plan::{self, GpuLayers, Request};
 use autoplace::profile::MtpError;
 use autoplace::{Isolation, Model, WorkerProcess};
+use test_support::demo_path;
+use test_support::prediction_heads;
 
 pub(crate) fn greedy(model: &Model) -> GenerateRequest {
     model.generate(PROMPT).temp(0.0).max_tokens(60)
@@ -61,9 +62,9 @@ impl Way {
         };
         [
             of("itself", |folder| exact("llama", folder), true, true, 3),
-            of("steps", heads::steps, false, true, 3),
-            of("random", heads::random, false, false, 3),
-            of("steps, with states", heads::steps_with_states, false, true, 1),
+            of("steps", prediction_heads::steps, false, true, 3),
+            of("random", prediction_heads::random, false, false, 3),
+            of("steps, with states", prediction_heads::steps_with_states, false, true, 1),
             of("random, with states", |folder| exact("qwen35", folder), false, false, 1),
         ]
     }
@@ -172,7 +173,7 @@ fn a_draft_goes_no_further_than_the_context() {
 #[test]
 fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
-    let (plain, steps) = (exact("llama", folder.path()), heads::steps(folder.path()));
+    let (plain, steps) = (exact("llama", folder.path()), prediction_heads::steps(folder.path()));
     let lookup = Speculation::prompt_lookup;
     // Their states cannot go back.
     let [mamba, jamba, falcon] = ["mamba2", "jamba", "falcon-h1"].map(|arch| random(arch, None, folder.path()));
@@ -196,7 +197,7 @@ fn without_what_it_drafts_with_nothing_is_drafted_and_that_is_said() {
     // The file has no block, or the context has several sequences.
     let none = builder(&plain, request(512, 1, 3)).mtp(true).load();
     assert_matches!(none, Err(Error::Mtp(MtpError::NoHeads { .. })));
-    let states = heads::steps_with_states(folder.path());
+    let states = prediction_heads::steps_with_states(folder.path());
     let two = builder(&states, request(512, 2, 3)).mtp(true).load();
     assert_matches!(two, Err(Error::Plan(plan::Error::Mtp(MtpError::Sequences { n_seq_max: 2, .. }))));
     // A draft model with another vocabulary. The planner's tests cover the differences.
@@ -245,7 +246,7 @@ fn beside_a_draft_no_card_runs_over_and_what_moves_takes_it_along() {
 #[test]
 fn a_prompt_in_pieces_of_any_size_is_followed() {
     let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
+    let path = prediction_heads::steps(folder.path());
     for (n_batch, n_ubatch) in [(2048, 512), (64, 64), (100, 16), (7, 7)] {
         let model = load(&path, request(768, 1, 3).n_batch(n_batch).n_ubatch(n_ubatch));
         let generate = || model.generate(words(1, 300)).temp(0.0).max_tokens(40);
@@ -258,7 +259,7 @@ fn a_prompt_in_pieces_of_any_size_is_followed() {
 #[test]
 fn a_model_in_a_worker_predicts_there() {
     let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
+    let path = prediction_heads::steps(folder.path());
     let here = load(&path, request(512, 1, 3));
     let there = builder(&path, request(512, 1, 3)).mtp(true).isolation(Isolation::Process(worker())).load().unwrap();
     let (drafted, statistics) = text_and_statistics(greedy(&there).speculate(mtp(3)));

@@ -1,7 +1,6 @@
 //! Drafts change no text, whatever they contain. Through the public API, on a small model without rounding differences
 //! and on the demo model.
 
-use crate::native_support::demo_path;
 use crate::speculative::{draft, greedy, seeded};
 use crate::speculative_support::{PROMPT, builder, exact, oracle, request};
 use crate::text_support::{self, REPEATED, Raw, SYSTEM, answered, complete, in_worker, tokens_of};
@@ -9,6 +8,7 @@ use autoplace::Model;
 use autoplace::generate::{Engine, Error, FinishReason, Speculation};
 use autoplace::worker;
 use proptest::prelude::*;
+use test_support::demo_path;
 
 /// A model that drafts with itself. Greedy tokens are accepted, random ones may differ.
 fn load_exact() -> Model {

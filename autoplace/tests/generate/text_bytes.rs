@@ -1,12 +1,12 @@
 //! Tokens of single bytes: the text consists of whole characters, and invalid bytes become U+FFFD as in
 //! `String::from_utf8_lossy`. On a small model whose tokens the tests choose.
 
-use crate::native_support::tiny_llama;
 use crate::text_support::{self, complete};
 use autoplace::Model;
 use autoplace::generate::{FinishReason, GenerateRequest};
 use autoplace::llama_sys::Token;
 use autoplace::plan::Request;
+use test_support::tiny::tiny_llama;
 
 /// The end token of the vocabulary.
 const END: Token = 2;

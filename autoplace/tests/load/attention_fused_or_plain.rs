@@ -33,8 +33,8 @@ fn a_card_computes_to_the_bit_what_the_cpu_does_and_only_hybrids_are_left_plain(
     let folder = tempfile::tempdir().unwrap();
     let gpu = Card::of((Rules::Cuda, false), gib(1));
     let mut left_plain = Vec::new();
-    for sketch in crate::random_weights::all() {
-        let path = crate::random_weights::write(&sketch, folder.path());
+    for sketch in test_support::random_weights::all() {
+        let path = test_support::random_weights::write(&sketch, folder.path());
         let title = sketch.title();
         let [fused, plain] = [FlashAttention::On, FlashAttention::Off].map(|attention| {
             let on_the_cpu = logits(&path, &[], attention);

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::native_support::demo_path;
 use crate::sim_support::card;
 use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{KvCache, KvPlace, Policy, Request};
 use autoplace::{Model, Plan};
+use test_support::demo_path;
 
 /// By layers: a model this small is as fast on some hosts, and there each setting must buy a layer.
 fn request() -> Request {

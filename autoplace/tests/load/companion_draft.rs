@@ -19,7 +19,7 @@ fn a_draft_takes_what_llama_cpp_says_of_it_in_a_context_as_long_as_the_main_mode
     let card = Card::new((Rules::Cuda, true));
     // A full card, so that free memory does not matter.
     let gpu = Gpu::new("card").total(gib(24)).free(0).backend("CUDA");
-    let mut sketches = crate::synthetic::all();
+    let mut sketches = test_support::synthetic::all();
     sketches.retain(|sketch| MODELS.contains(&&*sketch.title()));
     assert_eq!(sketches.len(), MODELS.len());
     for sketch in sketches {

@@ -3,8 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::lora_support::Adapter;
-use crate::random_weights::Dice;
 use crate::rig::tally::Tally;
 use crate::rig::{Card, estimate, gpus, none_failed, vulkan};
 use autoplace::gguf::{Header, TensorType};
@@ -12,6 +10,8 @@ use autoplace::llama_sys::sim::Rules;
 use autoplace::load::NativeProbe;
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
 use autoplace::profile::{Lora, ModelProfile};
+use test_support::lora::Adapter;
+use test_support::random_weights::Dice;
 
 #[test]
 fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without() {
@@ -20,7 +20,7 @@ fn compute_buffers_are_close_in_models_of_every_kind_with_adapters_and_without()
     let families = families.map(|rules| [(); 3].map(|()| Card::new((rules, true))));
     let folder = tempfile::tempdir().unwrap();
     let (mut plain, mut adapted) = (Tally::default(), Tally::default());
-    for sketch in crate::synthetic::all() {
+    for sketch in test_support::synthetic::all() {
         let header = Header::open(sketch.write(folder.path())).unwrap();
         let mut dice = Dice::new(1 + sketch.title().len() as u64);
         let bare = ModelProfile::from_header(&header).unwrap();

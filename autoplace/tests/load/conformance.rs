@@ -14,10 +14,10 @@ use autoplace::memory::estimate::Assignment;
 use autoplace::memory::{self, ContextParams, Estimate, KvType, Place, Split, TensorOverride};
 use autoplace::profile::ModelProfile;
 
-use crate::random_weights::Dice;
 use crate::rig::grid::{settings, splits};
 use crate::rig::tally::Tally;
 use crate::rig::{Card, Kind, Loaded, estimate, gpus, vulkan};
+use test_support::random_weights::Dice;
 
 fn profile(path: &Path) -> ModelProfile {
     ModelProfile::from_header(&Header::open(path).unwrap()).unwrap()
@@ -61,7 +61,7 @@ fn grid(thorough: bool) {
     ];
     let folder = tempfile::tempdir().unwrap();
     let (mut tally, mut turn) = (Tally::default(), 0);
-    for (number, sketch) in crate::synthetic::all().iter().enumerate() {
+    for (number, sketch) in test_support::synthetic::all().iter().enumerate() {
         let path = sketch.write(folder.path());
         tally.model(sketch.arch);
         for (at, cards) in machines.into_iter().enumerate() {
@@ -182,5 +182,5 @@ fn patterns_mean_to_us_what_they_mean_to_llama_cpp() {
 }
 
 fn written(arch: &str, name: &str, folder: &Path) -> PathBuf {
-    crate::synthetic::all().iter().find(|s| (s.arch, s.name) == (arch, name)).unwrap().write(folder)
+    test_support::synthetic::all().iter().find(|s| (s.arch, s.name) == (arch, name)).unwrap().write(folder)
 }

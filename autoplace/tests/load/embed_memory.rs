@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use crate::embedding_models::{MAX_LENGTH, encoders, llama_embed, reranker, t5_encoder, text};
 use crate::real_loads_support::{compare, compare_all, random};
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::load::{self, Verify};
 use autoplace::machine::mib;
@@ -13,6 +11,8 @@ use autoplace::memory::{ContextParams, FlashAttention, Headroom, Pooling};
 use autoplace::plan::{Context, Error, Planner, Request};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, ModelBuilder};
+use test_support::embedding_models::{MAX_LENGTH, encoders, llama_embed, reranker, t5_encoder, text};
+use test_support::synthetic::Sketch;
 
 const Q8: TensorType = TensorType::Q8_0;
 
@@ -25,7 +25,7 @@ fn models() -> Vec<Sketch> {
     models.push(llama_embed(TensorType::Q4_K));
     models.push(t5_encoder(Q8));
     let others = ["llama gqa", "gemma3", "qwen3moe", "deepseek2"];
-    let all = crate::random_weights::all().into_iter();
+    let all = test_support::random_weights::all().into_iter();
     models.extend(all.filter(|it| others.iter().any(|other| it.title().starts_with(other))));
     assert_eq!(models.len(), 9 + others.len());
     models
@@ -71,7 +71,7 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
     let models = [encoders(Q8).remove(0), llama_embed(Q8)];
     let texts: Vec<String> = (0..20).map(|n| text(n, 1 + n)).collect();
     for sketch in models {
-        let path = crate::random_weights::write(&sketch, folder.path());
+        let path = test_support::random_weights::write(&sketch, folder.path());
         let builder = || builder(&path);
         fits_whatever_is_free((0..12).map(|n| mib(1) * n * 3 / 4), builder, |model, gpu| {
             let report = model.report();
@@ -92,9 +92,9 @@ fn whatever_is_free_the_load_fits_embeds_and_one_layer_more_would_not() {
 fn a_recurrent_model_takes_no_more_than_is_free_either() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let mut sketch = crate::random_weights::all().into_iter().find(|it| it.arch == "jamba").unwrap();
+    let mut sketch = test_support::random_weights::all().into_iter().find(|it| it.arch == "jamba").unwrap();
     sketch.vocabulary();
-    let path = crate::random_weights::write(&sketch, folder.path());
+    let path = test_support::random_weights::write(&sketch, folder.path());
     let mut seen = Vec::new();
     for total in (0..9).map(|n| mib(3) * n) {
         let gpu = card(total);
@@ -114,7 +114,7 @@ fn every_verification_computes_texts_and_learns_of_the_card() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     for sketch in [encoders(Q8).remove(1), reranker(Q8), llama_embed(Q8)] {
-        let path = crate::random_weights::write(&sketch, folder.path());
+        let path = test_support::random_weights::write(&sketch, folder.path());
         for verify in [Verify::Quick, Verify::Full] {
             let _gpu = card(mib(64));
             let report = builder(&path).verify(verify).load().unwrap().report();

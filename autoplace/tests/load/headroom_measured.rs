@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::native_support::demo_path;
 use autoplace::llama_sys::sim::{Rules, SimGpu, SimGpuBuilder};
 use autoplace::load::{self, GpuReport, Leases, NotLearnedReason, Stage};
 use autoplace::machine::{Detector, GgmlDevice, GgmlKind, LearnedHeadroom, Machine, gib, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::GpuLayers;
 use autoplace::{Model, ModelBuilder};
+use test_support::demo_path;
 
 /// Memory of the driver during a load, and of the pools at the first batch.
 const DRIVER: u64 = mib(5);

@@ -15,9 +15,10 @@ mod named {
     use autoplace::{Isolation, Model, ModelBuilder};
     use tempfile::TempDir;
 
-    use crate::hub_server::{Content, Server};
-    use crate::native_support::{demo_path, load_demo};
+    use crate::native_support::load_demo;
     use crate::{sim_support, text_support};
+    use test_support::demo_path;
+    use test_support::hub_server::{Content, Server};
 
     const NAME: &str = "hf:some/thing";
 

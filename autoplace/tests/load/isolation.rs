@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::native_support::{demo_path, load_demo, meanwhile, wait};
+use crate::native_support::load_demo;
 use crate::replace_support::replace;
 use crate::text_support::{PROMPT, worker};
 use autoplace::generate::{self, Engine, FinishReason, GenerateRequest, TokenStream};
@@ -14,6 +14,7 @@ use autoplace::load::{self, Replacement, Stage};
 use autoplace::plan::{self, GpuLayers, SavedPlan};
 use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, ModelBuilder, OnDeath, WorkerProcess};
+use test_support::{demo_path, meanwhile, wait};
 
 fn builder(process: WorkerProcess) -> ModelBuilder {
     Model::builder(demo_path()).n_threads(1).isolation(Isolation::Process(process))

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use crate::embedding_models::{bert, classifier};
 use crate::isolation::resuming_process;
-use crate::native_support::demo_path;
 use crate::text_support::worker;
 use autoplace::embed::Embedding;
 use autoplace::generate::{Engine, Error};
@@ -12,6 +10,8 @@ use autoplace::gguf::TensorType::F32;
 use autoplace::llama_sys;
 use autoplace::memory::Pooling;
 use autoplace::{Isolation, Model, WorkerProcess, embed};
+use test_support::demo_path;
+use test_support::embedding_models::{bert, classifier};
 
 fn load(path: &Path, process: Option<WorkerProcess>) -> Model {
     let isolation = process.map_or(Isolation::None, Isolation::Process);
@@ -41,7 +41,7 @@ fn embedded(path: &Path, process: Option<WorkerProcess>, texts: &[String]) -> Ve
 #[test]
 fn an_embedder_gives_the_vectors_of_this_process_however_many_there_are() {
     let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(&bert(F32), folder.path());
+    let path = test_support::random_weights::write(&bert(F32), folder.path());
     // More numbers than a message holds.
     let texts: Vec<String> = (0..4200).map(|n| format!("the sea{}", " moon".repeat(n % 7))).collect();
     let there = embedded(&path, Some(worker()), &texts);
@@ -53,7 +53,7 @@ fn an_embedder_gives_the_vectors_of_this_process_however_many_there_are() {
 fn an_embedder_in_a_worker_says_what_it_is_and_what_it_refuses() {
     let folder = tempfile::tempdir().unwrap();
     let sketch = classifier(&["calm", "storm"]);
-    let path = crate::random_weights::write(&sketch, folder.path());
+    let path = test_support::random_weights::write(&sketch, folder.path());
     let run = |process| {
         let model = load(&path, process);
         let mut embedder = model.embedder().unwrap();
@@ -90,7 +90,7 @@ mod deaths {
     #[test]
     fn an_embedder_goes_on_in_another_worker() {
         let folder = tempfile::tempdir().unwrap();
-        let path = crate::random_weights::write(&bert(F32), folder.path());
+        let path = test_support::random_weights::write(&bert(F32), folder.path());
         let model = load(&path, Some(resuming_process(1)));
         let mut embedder = model.embedder().unwrap();
         let abort = embedder.abort_handle();

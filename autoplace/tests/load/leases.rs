@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use crate::native_support::demo_path;
 use crate::sim_support::{card, card_of};
 use autoplace::llama_sys::sim::SimGpu;
 use autoplace::load::{Leases, Stage};
@@ -14,6 +13,7 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{HostParts, Request};
 use autoplace::{Model, ModelBuilder};
 use serde::{Deserialize, Serialize};
+use test_support::demo_path;
 
 /// The task of another process.
 #[derive(Debug, Clone, Serialize, Deserialize)]

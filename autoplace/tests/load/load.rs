@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::native_support::demo_path;
 use autoplace::load::{ThreadBasis, Verify};
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::memory::{KvType, RopeScaling};
 use autoplace::plan::{self, Confidence, GpuLayers, Request};
 use autoplace::{Model, ModelBuilder, llama_sys, load};
+use test_support::demo_path;
 
 #[test]
 fn the_context_and_the_cache_type_are_the_ones_asked_for() {

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::native_support::{TINY_VOCABULARY, demo_path, tiny};
 use crate::sim_support::{card, card_of};
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::SimGpu;
@@ -12,6 +11,8 @@ use autoplace::machine::{Machine, mib};
 use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, HostParts, Plan, Request, SavedPlan, SavedPlanError};
 use autoplace::{Model, ModelBuilder, generate, llama_sys, plan};
+use test_support::demo_path;
+use test_support::tiny::{TINY_VOCABULARY, tiny};
 
 const TOTAL: u64 = mib(64);
 
@@ -137,9 +138,9 @@ fn every_kind_of_model_and_context_warms_up_to_its_last_position_and_grows_no_mo
     own_process!();
     let folder = tempfile::tempdir().unwrap();
     let contexts = [(1, 1, false), (3, 1, false), (3, 0, true), (2, 4, false)];
-    for (number, mut sketch) in crate::random_weights::all().into_iter().enumerate() {
+    for (number, mut sketch) in test_support::random_weights::all().into_iter().enumerate() {
         sketch.vocabulary();
-        let path = crate::random_weights::write(&sketch, folder.path());
+        let path = test_support::random_weights::write(&sketch, folder.path());
         let (n_seq_max, n_outputs_max, unified) = contexts[number % contexts.len()];
         let gpu = card(mib(512));
         let request = Request::new().n_ctx(700).headroom(Headroom::Bytes(mib(4))).n_ubatch(64).n_batch(128);

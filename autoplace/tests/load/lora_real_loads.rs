@@ -4,14 +4,14 @@
 
 use std::path::Path;
 
-use crate::lora_support::Adapter;
 use crate::real_loads_support::{Compared, Placement, compare_all, decode, probed, settings};
 use crate::rig::{Kind, Loaded, nothing_left};
-use crate::synthetic::Sketch;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::llama_sys::LoraAdapter;
 use autoplace::load::NativeProbe;
 use autoplace::memory::{ContextParams, Footprint};
+use test_support::lora::Adapter;
+use test_support::synthetic::Sketch;
 
 /// Name of the adapter's file beside the model.
 const ADAPTER: &str = "adapter";
@@ -20,7 +20,7 @@ const ADAPTER: &str = "adapter";
 fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
     own_process!();
     let with_adapter = |sketch: &Sketch, folder: &Path| {
-        let path = crate::random_weights::write(sketch, folder);
+        let path = test_support::random_weights::write(sketch, folder);
         let header = Header::open(&path).unwrap();
         let takes = |name: &str| {
             let matrix = header.tensor(name).unwrap().shape()[1] > 1;
@@ -33,7 +33,7 @@ fn a_probe_with_adapters_is_the_real_load_to_the_byte() {
         let adapter = adapter.write_random(folder, ADAPTER, 1, 0.02);
         (!is_empty).then(|| (path, NativeProbe::new(&header).unwrap().lora(&adapter).control_vector()))
     };
-    assert!(compare_all(&crate::random_weights::all(), &settings(), 1, with_adapter, compare) > 100);
+    assert!(compare_all(&test_support::random_weights::all(), &settings(), 1, with_adapter, compare) > 100);
 }
 
 /// Probes, loads and runs a model on new cards: with the adapter, without it, and with it again.

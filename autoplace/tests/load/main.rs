@@ -1,66 +1,28 @@
 //! Plans compared with llama.cpp's allocations: probes, loads and the load contract, with and without simulated GPUs.
 
 #[macro_use]
-#[path = "../../../planner/tests/support/own_process/mod.rs"]
-mod own_process;
-#[macro_use]
-#[path = "../../../planner/tests/support/assert_matches/mod.rs"]
-mod assert_matches;
-#[path = "../support/blueprints/mod.rs"]
-mod blueprints;
-#[path = "../support/chaos_support/mod.rs"]
-mod chaos_support;
-#[path = "../support/llama_source/defaults.rs"]
-mod defaults;
-#[path = "../support/embedding_models/mod.rs"]
-mod embedding_models;
-#[path = "../support/fleets_support/mod.rs"]
-mod fleets_support;
-#[cfg(feature = "hub")]
-#[path = "../../../hub/tests/http/mod.rs"]
-mod http;
-#[cfg(feature = "hub")]
-#[path = "../../../hub/tests/hub/server.rs"]
-#[allow(dead_code, reason = "the hub's own tests use all of it")]
-mod hub_server;
-#[path = "../support/llama_source/mod.rs"]
-mod llama_source;
-#[path = "../../../planner/tests/support/lora_support/mod.rs"]
-mod lora_support;
-#[path = "../support/native_params/mod.rs"]
-mod native_params;
-#[path = "../support/native_support/mod.rs"]
-mod native_support;
-#[path = "../support/random_weights/mod.rs"]
-mod random_weights;
-#[path = "../support/real_loads_support/mod.rs"]
-mod real_loads_support;
-#[path = "../support/replace_support/mod.rs"]
-mod replace_support;
-#[path = "../support/rig/mod.rs"]
-mod rig;
-#[path = "../support/sim_support/mod.rs"]
-mod sim_support;
-#[path = "../support/speculative_support/mod.rs"]
-mod speculative_support;
-#[path = "../../../planner/tests/support/synthetic/mod.rs"]
-mod synthetic;
-#[path = "../support/text_support/mod.rs"]
-mod text_support;
+extern crate test_support;
 
-use synthetic::shapes;
+// Shared with the other binary of this crate's tests.
+#[path = "../support/mod.rs"]
+mod support;
+
+use support::{native_support, replace_support, sim_support, speculative_support, text_support};
 
 mod architectures;
 mod attention_fused_or_plain;
+mod blueprints;
 mod chaos;
+mod chaos_support;
 mod chosen_settings;
 mod companion_draft;
 mod compute_buffers;
 mod conformance;
-mod doctor;
+mod defaults;
 mod embed_memory;
 mod flags;
 mod fleets;
+mod fleets_support;
 mod headroom_measured;
 mod hub;
 mod isolation;
@@ -69,19 +31,20 @@ mod leases;
 mod load;
 mod load_contract;
 mod lora_real_loads;
-mod measure;
 mod measured_vram;
 mod mtp_memory;
+mod native_params;
 mod plan_replay;
 #[cfg(target_os = "linux")]
 mod probe_leaves_nothing;
 #[cfg(not(feature = "prebuilt-runtime"))]
 mod quantised;
-mod ready;
 mod real_loads;
+mod real_loads_support;
 mod refused_files;
 mod replace;
 mod replace_outcomes;
+mod rig;
 #[cfg(feature = "rpc")]
 mod rpc;
 mod sentinel;

@@ -6,12 +6,12 @@
 //! alone. Its column is the change of the card's used memory, so it includes the driver's share, which llama.cpp's
 //! buffers do not.
 
-use crate::shapes::QWEN_14B;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::NativeProbe;
 use autoplace::machine::{Gpu, Host, Machine, gib, mib};
 use autoplace::plan::{GpuLayers, Planner, Request};
 use autoplace::profile::ModelProfile;
+use test_support::shapes::QWEN_14B;
 
 /// `-ngl`, and MiB in use.
 const SWEEP: [(u32, u64); 6] = [(8, 2161), (16, 3509), (24, 4875), (32, 6241), (40, 7593), (99, 9179)];

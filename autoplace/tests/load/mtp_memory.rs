@@ -7,13 +7,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::lora_support::Adapter;
 use crate::real_loads_support::{compare, compare_all, random, settings};
 use crate::replace_support::run_replacing;
 use crate::rig::Card;
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::speculative_support::{PROMPT, builder, exact, heads, request};
-use crate::synthetic::{Sketch, in_32_bits};
+use crate::speculative_support::{PROMPT, builder, exact, request};
 use crate::text_support::complete;
 use autoplace::generate::{GenerateRequest, Speculation};
 use autoplace::gguf::{Header, TensorType};
@@ -24,6 +22,9 @@ use autoplace::memory::{ContextParams, Estimate, Headroom, Pooling, Split};
 use autoplace::plan::{self, GpuLayers, Planner, Policy, Request, SavedPlan};
 use autoplace::profile::{ModelProfile, MtpError};
 use autoplace::{Model, ModelBuilder};
+use test_support::lora::Adapter;
+use test_support::prediction_heads;
+use test_support::synthetic::{Sketch, in_32_bits};
 
 /// Architectures whose block for multi-token prediction can be computed, among those that these tests can create.
 const PREDICTS: &str = "cohere2moe deepseek2 deepseek32 glm-dsa glm4moe hy_v3 qwen35 qwen35moe step35";
@@ -48,7 +49,7 @@ fn a_probe_is_the_real_load_of_both_contexts_to_the_byte() {
 #[test]
 fn adapters_come_and_go_while_contexts_that_predict_are_made() {
     let folder = tempfile::tempdir().unwrap();
-    let path = heads::random(folder.path());
+    let path = prediction_heads::random(folder.path());
     let adapter = Adapter::of("glm4moe");
     let takes = |name: &str| name == "blk.0.attn_q.weight";
     let adapter = adapter.of_weights(&Header::open(&path).unwrap(), 4, TensorType::F32, takes);
@@ -130,7 +131,7 @@ fn text(model: &Model) -> GenerateRequest {
 fn whatever_is_free_both_contexts_fit_and_one_layer_more_would_not() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
+    let path = prediction_heads::steps(folder.path());
     let request = request(512, 2, 3).policy(Policy::MostLayers);
     let totals = [1, 4, 6, 8, 10, 12, 14, 16, 20, 24, 64].map(mib);
     fits_whatever_is_free(
@@ -155,7 +156,8 @@ fn a_re_placed_model_takes_its_block_along() {
     let request = request(512, 1, 3);
     let _card = card(mib(64));
     // A model with correct drafts, and one of random weights whose state goes back each time.
-    let models = [(heads::steps(folder.path()), [4, 0, 2], true), (exact("qwen35", folder.path()), [6, 0, 3], false)];
+    let models =
+        [(prediction_heads::steps(folder.path()), [4, 0, 2], true), (exact("qwen35", folder.path()), [6, 0, 3], false)];
     for (path, layers, is_right) in models {
         let plans = layers.map(|n| small(&path, &request).n_gpu_layers(GpuLayers::Exactly(n)).plan().unwrap());
         let model = small(&path, &request).load().unwrap();
@@ -181,7 +183,7 @@ fn a_re_placed_model_takes_its_block_along() {
 fn a_saved_plan_says_that_the_block_is_loaded() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let path = heads::steps(folder.path());
+    let path = prediction_heads::steps(folder.path());
     let _card = card(mib(64));
     let request = request(512, 1, 3).headroom(Headroom::Bytes(64 << 10));
     let plan = builder(&path, request.clone()).mtp(true).plan().unwrap();
@@ -197,7 +199,7 @@ fn a_saved_plan_says_that_the_block_is_loaded() {
 fn only_a_probe_plans_it_and_it_embeds_nothing() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let path = heads::random(folder.path());
+    let path = prediction_heads::random(folder.path());
     let header = Header::open(&path).unwrap();
     let profile = ModelProfile::from_header(&header).unwrap();
     let machine = Machine::new(Host::new(gib(8)));

@@ -1,12 +1,13 @@
 //! A saved plan is followed exactly, or refused with the changes. On simulated GPUs, with real loads.
 
-use crate::native_support::{demo_path, tiny_llama};
 use crate::sim_support::card;
 use autoplace::gguf::Header;
 use autoplace::machine::mib;
 use autoplace::memory::{Headroom, Place, TensorOverride};
 use autoplace::plan::{MachineChange, Plan, Request, SavedPlan, SavedPlanError};
 use autoplace::{Model, ModelBuilder, load};
+use test_support::demo_path;
+use test_support::tiny::tiny_llama;
 
 fn request() -> Request {
     Request::new().headroom(Headroom::Bytes(0))

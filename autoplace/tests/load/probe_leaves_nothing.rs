@@ -4,8 +4,6 @@
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::random_weights::DIMS;
-use crate::synthetic::Sketch;
 use crate::text_support::status;
 use autoplace::gguf::{Header, TensorType as T};
 use autoplace::llama_sys::sim::{Rules, SimGpu};
@@ -13,6 +11,8 @@ use autoplace::llama_sys::{Backend, Device, Model, ModelParams};
 use autoplace::load::{Breakdown, NativeProbe};
 use autoplace::machine::{Gpu, gib};
 use autoplace::memory::{ContextParams, FlashAttention, KvType, Place, Split, TensorOverride};
+use test_support::random_weights::DIMS;
+use test_support::synthetic::Sketch;
 
 /// Probes per round, and rounds. A leak appears in every round; growth of the allocator only in some.
 const PROBES: usize = 1_000;
@@ -27,7 +27,7 @@ const SANITIZED: &str = "AUTOPLACE_SANITIZED";
 
 /// A model of the list by title. Its random weights are not needed.
 fn named(title: &str) -> Sketch {
-    crate::random_weights::all().into_iter().find(|sketch| sketch.title() == title).unwrap()
+    test_support::random_weights::all().into_iter().find(|sketch| sketch.title() == title).unwrap()
 }
 
 /// One of the questions that are asked in turn.

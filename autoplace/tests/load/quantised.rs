@@ -14,8 +14,8 @@ use autoplace::llama_sys::raw::{
 use autoplace::llama_sys::{self, Backend};
 use autoplace::profile::{ModelProfile, Quantisation as Q, Weight};
 
-use crate::shapes::{LLAMA_8B, Shape};
-use crate::synthetic::dims::Experts;
+use test_support::dims::Experts;
+use test_support::shapes::{LLAMA_8B, Shape};
 
 unsafe extern "C" {
     /// From llama.h. The bindings omit it because the library does not need it.

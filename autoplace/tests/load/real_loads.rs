@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use crate::real_loads_support::{compare, compare_all, random, settings};
 use crate::rig::{Card, Kind, Loaded};
-use crate::synthetic::Sketch;
 use autoplace::gguf::Header;
 use autoplace::llama_sys::sim::{Rules, SimGpu};
 use autoplace::load::{Error, NativeProbe};
@@ -13,10 +12,11 @@ use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::memory::{ContextParams, Headroom, Place, Split, TensorOverride};
 use autoplace::plan::{GpuLayers, Planner, Policy, Request};
 use autoplace::profile::ModelProfile;
+use test_support::synthetic::Sketch;
 
 /// A model of the list with random weights.
 fn model_of(arch: &str, folder: &Path) -> (PathBuf, NativeProbe) {
-    let mut all = crate::random_weights::all().into_iter();
+    let mut all = test_support::random_weights::all().into_iter();
     random(&all.find(|sketch| sketch.arch == arch).unwrap(), folder)
 }
 
@@ -25,7 +25,7 @@ fn a_probe_is_the_real_load_to_the_byte() {
     own_process!();
     // Every model uses every setting and every placement.
     let probe = |sketch: &Sketch, folder: &Path| Some(random(sketch, folder));
-    compare_all(&crate::random_weights::all(), &settings(), 1, probe, compare);
+    compare_all(&test_support::random_weights::all(), &settings(), 1, probe, compare);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_gpu_without_room_for_allocated_state_is_named_and_gets_no_layers() {
 fn a_gpu_whose_blocks_keep_nothing_fails_the_probe_as_it_fails_the_load() {
     own_process!();
     let folder = tempfile::tempdir().unwrap();
-    let (path, probe) = random(&crate::random_weights::without_attention(), folder.path());
+    let (path, probe) = random(&test_support::random_weights::without_attention(), folder.path());
     let card = Card::new((Rules::Cuda, false));
     let params = ContextParams::default();
     for (n_gpu_layers, works) in [(0, true), (1, true), (2, false), (3, true)] {

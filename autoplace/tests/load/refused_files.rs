@@ -4,10 +4,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::native_support::{TINY_VOCABULARY, native, tiny, tiny_llama, tiny_llama_without_vocabulary};
+use crate::native_support::native;
 use autoplace::gguf::{self, Builder};
 use autoplace::llama_sys::{self, FailureCause};
 use autoplace::{Model, load};
+use test_support::tiny::{TINY_VOCABULARY, tiny, tiny_llama, tiny_llama_without_vocabulary};
 
 /// A file of this model, in a folder that lives as long as the returned value.
 fn write(model: &Builder) -> (tempfile::TempDir, PathBuf) {

@@ -1,6 +1,5 @@
 //! A model that is re-placed in the middle of a text, on simulated GPUs: the text equals that of an undisturbed run.
 
-use crate::native_support::{demo_path, meanwhile};
 use crate::replace_support::{builder, generations, load, plan, replace, request, text_of};
 use crate::sim_support::card;
 use crate::text_support::{Completion, PROMPT, random, texts_of};
@@ -9,6 +8,7 @@ use autoplace::generate::{FinishReason, Resumed};
 use autoplace::machine::mib;
 use autoplace::memory::{FlashAttention, KvType};
 use autoplace::plan::{Plan, Request};
+use test_support::{demo_path, meanwhile};
 
 /// The demo model on the host, with plans that move all or parts of it onto a card and back.
 fn on_host(request: &Request) -> (Model, Vec<Plan>) {

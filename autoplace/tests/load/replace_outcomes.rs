@@ -1,7 +1,6 @@
 //! Re-placements that are refused, that fail, that wait for a gain, or that other threads request: no text loses a
 //! token.
 
-use crate::native_support::demo_path;
 use crate::replace_support::{builder, generations, load, plan, request};
 use crate::sim_support::card;
 use crate::text_support::{PROMPT, texts_of, to_the_end};
@@ -11,6 +10,7 @@ use autoplace::load::{self, Replacement};
 use autoplace::machine::mib;
 use autoplace::memory::Headroom;
 use autoplace::plan::{Context, HostParts, Plan, Policy};
+use test_support::demo_path;
 
 fn not_loaded(outcome: Option<Result<String, Error>>) -> bool {
     matches!(outcome, Some(Err(Error::Load(error))) if matches!(*error, load::Error::NotLoaded))

@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::isolation::resuming_process;
-use crate::native_support::{demo_path, load_demo, wait};
-use crate::random_weights::{self, Dice};
-use crate::synthetic::{Dims, Sketch};
+use crate::native_support::load_demo;
 use crate::text_support::{PROMPT, worker};
 use autoplace::generate;
 use autoplace::gguf::TensorType;
@@ -20,6 +18,9 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Plan, Request, SavedPlan};
 use autoplace::worker::Error as Lost;
 use autoplace::{Isolation, Model, ModelBuilder};
+use test_support::random_weights::{self, Dice};
+use test_support::synthetic::{Dims, Sketch};
+use test_support::{demo_path, wait};
 
 const TOKENS: usize = 32;
 

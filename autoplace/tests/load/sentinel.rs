@@ -6,7 +6,6 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::native_support::{demo_path, wait};
 use crate::sim_support::{card, card_of};
 use crate::text_support::status;
 use autoplace::load::ThreadBasis;
@@ -18,6 +17,7 @@ use autoplace::watch::{
     Watched,
 };
 use autoplace::{Model, ModelBuilder, load};
+use test_support::{demo_path, wait};
 
 /// Time after which a test gives up on the sentinel. No test takes longer because of it.
 const DEAD: Duration = Duration::from_secs(120);

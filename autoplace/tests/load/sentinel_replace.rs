@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::native_support::{demo_path, wait};
 use crate::replace_support::{builder, generations, request};
 use crate::sim_support::card;
 use crate::text_support::PROMPT;
@@ -10,6 +9,7 @@ use autoplace::Model;
 use autoplace::load::Replacement;
 use autoplace::machine::mib;
 use autoplace::watch::Sentinel;
+use test_support::{demo_path, wait};
 
 /// The demo model, on any device with room.
 fn loaded() -> Model {

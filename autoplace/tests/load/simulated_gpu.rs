@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use crate::native_support::demo_path;
 use crate::sim_support::{card, fits_whatever_is_free};
-use crate::synthetic::{Dims, Sketch};
 use autoplace::Model;
 use autoplace::gguf::{Header, TensorType};
 use autoplace::load::{RateCase, RatesRequest, detect, measure_rates};
@@ -13,6 +11,8 @@ use autoplace::machine::{MatrixShape, MeasuredRates, mib};
 use autoplace::memory::{Headroom, KvType};
 use autoplace::plan::{HostParts, Request};
 use autoplace::profile::ModelProfile;
+use test_support::demo_path;
+use test_support::synthetic::{Dims, Sketch};
 
 #[test]
 fn whatever_is_free_the_load_fits_and_one_layer_more_would_not() {

@@ -2,7 +2,6 @@
 
 use crate::isolation::resuming_process;
 use crate::leases::{Other, Task};
-use crate::native_support::demo_path;
 use crate::replace_support::text_of;
 use crate::text_support::PROMPT;
 use autoplace::generate::Resumed;
@@ -11,13 +10,14 @@ use autoplace::memory::Headroom;
 use autoplace::plan::{GpuLayers, Request};
 use autoplace::watch::{ModelSource, Source};
 use autoplace::{Isolation, Model, ModelBuilder};
+use test_support::demo_path;
 
 /// ggml skips a device that computes on the CPU unless it is named.
 const NAMED: [(&str, &str); 1] = [("GGML_VK_VISIBLE_DEVICES", "0")];
 
 macro_rules! on_a_driver {
     () => {
-        if crate::own_process::ran_with(&NAMED) {
+        if test_support::own_process::ran_with(&NAMED) {
             return;
         }
     };
@@ -75,7 +75,7 @@ fn a_text_of_the_driver_is_the_hosts_for_a_while_however_often_the_driver_dies()
 /// In this process, which the driver may end.
 #[test]
 fn a_text_goes_on_where_the_driver_has_fewer_layers_none_and_all_again() {
-    if crate::own_process::ran_in_one_of(20, &NAMED) {
+    if test_support::own_process::ran_in_one_of(20, &NAMED) {
         return;
     }
     let host = text(&builder(0).load().unwrap());
@@ -114,7 +114,7 @@ fn what_another_process_is_about_to_take_of_the_driver_is_not_free() {
 
 #[test]
 fn a_device_that_is_not_there_leaves_the_host() {
-    if crate::own_process::ran_with(&[("GGML_VK_VISIBLE_DEVICES", "77")]) {
+    if test_support::own_process::ran_with(&[("GGML_VK_VISIBLE_DEVICES", "77")]) {
         return;
     }
     assert_eq!(load::detect().unwrap().gpus, []);

@@ -3,9 +3,6 @@
 //! attention and without. Prints the lowest and the highest ratio of each, and fails where the bound is too low
 //! or a weight's byte differs.
 
-#[path = "../../../planner/tests/support/synthetic/mmproj.rs"]
-mod mmproj;
-
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 
@@ -14,6 +11,7 @@ use autoplace_planner::gguf::Builder;
 use autoplace_planner::machine::Gpu;
 use autoplace_planner::memory::{Companion, ContextParams, FlashAttention};
 use llama_sys::sim::{Rules, SimGpu};
+use test_support::synthetic::mmproj;
 
 /// As `native/reserve.cpp` has it.
 #[repr(C)]

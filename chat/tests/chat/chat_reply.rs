@@ -1,14 +1,14 @@
 //! Parsing answers into reasoning, content and tool calls.
 
-use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
+use autoplace_chat::{CallError, ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, Tool, ToolCallFormat};
 use serde_json::json;
 
-use crate::chat_reply_support::{SAMPLES, arguments, tools};
-use crate::table::rows;
+use test_support::replies::{SAMPLES, arguments, tools};
+use test_support::table::rows;
 
 /// Parses an answer in one piece.
 fn read(format: &ReplyFormat, prompt: &str, text: &str) -> Reply {
-    let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools());
+    let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools(Tool::new));
     parser.push(text);
     parser.finish()
 }

@@ -3,7 +3,7 @@
 use autoplace_chat::{CallError, Reply, ReplyFormat, ReplyParser, Tool, ToolCall, ToolCallFormat};
 use serde_json::{Value, json};
 
-use crate::table::{rows, under};
+use test_support::table::{rows, under};
 
 /// Parses a text in this format. The tool `f` has these parameters.
 fn read(format: ToolCallFormat, text: &str, parameters: Value) -> Reply {

@@ -1,9 +1,9 @@
 //! The meaning of an answer does not depend on how its text is cut into pieces, and no text is lost.
 
-use autoplace_chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, ToolCallFormat};
+use autoplace_chat::{ReasoningMarks, Reply, ReplyFormat, ReplyParser, ReplyPart, Tool, ToolCallFormat};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-use crate::chat_reply_support::{SAMPLES, tools};
+use test_support::replies::{SAMPLES, tools};
 
 fn formats() -> Vec<ReplyFormat> {
     let thinking = ReplyFormat::plain().with_reasoning(ReasoningMarks::THINK);
@@ -14,7 +14,7 @@ fn formats() -> Vec<ReplyFormat> {
 
 /// The parts, with adjacent texts of a kind joined, and the whole reply.
 fn read(format: &ReplyFormat, prompt: &str, pieces: &[&str]) -> (Vec<ReplyPart>, Reply) {
-    let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools());
+    let mut parser = ReplyParser::new(format).after_prompt(prompt).with_tools(&tools(Tool::new));
     let mut parts = Vec::new();
     for piece in pieces {
         parser.push(piece).for_each(|part| join(&mut parts, part));

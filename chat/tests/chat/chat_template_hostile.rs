@@ -2,7 +2,7 @@
 
 use autoplace_chat::{ChatTemplate, Conversation, Error, Limit, Limits, Message};
 
-use crate::table;
+use test_support::table;
 
 /// The lines under a heading of the file: hostile templates and parts of them.
 fn under(heading: &str) -> impl Iterator<Item = &'static str> {

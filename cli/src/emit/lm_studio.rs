@@ -69,12 +69,12 @@ fn ratio(plan: &Plan) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::ratio;
-    use crate::test_plan::{host_plan, plan};
+    use super::{Plan, ratio};
+    use test_support::plans::{host_plan, plan};
 
     #[test]
     fn a_ratio_gives_back_the_layers_however_it_is_rounded() {
-        let mut plan = plan();
+        let mut plan: Plan = plan();
         for layers in 2..=513_u32 {
             for n in 0..=layers {
                 (plan.model.blocks, plan.n_gpu_layers) = (layers - 1, n);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Tool::{self, KoboldCpp, LlamaCpp, LlamaCpp2, LmStudio, Ollama, Vllm};
 use super::{comment, emit};
-use crate::test_plan::{host_plan, plan, two_gpus};
+use test_support::plans::{host_plan, plan, two_gpus};
 
 fn changed(mut plan: Plan, change: impl FnOnce(&mut Plan)) -> Plan {
     change(&mut plan);
@@ -257,7 +257,7 @@ fn a_path_is_read_back_as_it_is() {
 
 #[test]
 fn a_name_cannot_end_its_comment() {
-    let mut plan = plan();
+    let mut plan: Plan = plan();
     plan.model.name = "a\nrm -rf /".to_owned();
     plan.placements[0].name = "b\r\nc".to_owned();
     assert_eq!(comment("#", &plan, &[]).lines().count(), 1);
@@ -268,7 +268,7 @@ fn a_name_cannot_end_its_comment() {
 
 #[test]
 fn every_flag_variable_and_type_is_in_llama_cpps_source() {
-    let source = crate::llama_source::read("common/arg.cpp");
+    let source = test_support::llama_source::read("common/arg.cpp");
     let plan = |unified| {
         changed(unusual(), |it| {
             it.context.kv_unified = unified;

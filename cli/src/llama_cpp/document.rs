@@ -8,7 +8,7 @@ use clap::CommandFactory;
 use super::words::verbs_with;
 use super::{Here, ON_OFF, Row, TABLE, Value, Words, find};
 use crate::args::Args;
-use crate::llama_source::read;
+use test_support::llama_source::read;
 
 const PLACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
 

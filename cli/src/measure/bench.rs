@@ -9,7 +9,7 @@ use autoplace_measure::{Measured, Measurement, Row};
 use serde_json::{Value, json};
 
 use crate::emit::kv_type;
-use crate::json::override_tensor;
+use crate::plan::json::override_tensor;
 
 /// A line for each row of each placement.
 pub(super) fn jsonl(measurement: &Measurement) -> String {

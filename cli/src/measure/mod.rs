@@ -20,14 +20,15 @@ use autoplace::profile::ModelProfile;
 use autoplace_measure::{Measure, Measurement, Protocol, Steps, Variant};
 use clap::{ValueEnum, value_parser};
 
-use crate::args::AskArgs;
+use crate::ask::AskArgs;
+use crate::files::{in_file, read};
 use crate::flags::Flags;
 use crate::gpu::{self, Simulated};
 use crate::picture::{self, Series};
-use crate::rates::bar;
 use crate::stop::Stop;
 use crate::talk::here;
-use crate::{in_file, print, read};
+use crate::terminal::bar;
+use crate::terminal::print;
 
 /// The arguments of `measure`.
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,8 @@ use autoplace_measure::{Measured, Readiness, Ready};
 use clap::value_parser;
 
 use super::{Format, MeasureArgs, with_measure};
-use crate::{args, print};
+use crate::terminal::print;
+use crate::values::seconds;
 
 /// The exit code if no placement lasts.
 const NOT_READY: u8 = 3;
@@ -31,7 +32,7 @@ pub(super) struct ReadyArgs {
     #[arg(long, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
     quick: bool,
     /// Seconds over which the runs are spread [default: 600, with --quick 120]
-    #[arg(long, value_name = "SECONDS", value_parser = args::seconds, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "ready", conflicts_with_all = OF_A_SWEEP)]
     over: Option<Duration>,
     /// Allowed difference between the last and the first runs in percent [default: 5]
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "ready", conflicts_with_all = OF_A_SWEEP)]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use autoplace::machine::Bytes;
 use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 
-use crate::devices::columns;
+use crate::terminal::columns;
 
 /// Cells by rows, the heading first. The output formats differ only in the separators.
 pub(super) fn rows(measurement: &Measurement) -> Vec<Vec<String>> {

@@ -18,7 +18,7 @@ use autoplace_measure::Measurement;
 
 pub(crate) use series::{Series, read};
 
-use crate::in_file;
+use crate::files::in_file;
 
 /// Checks the name of a picture's file. Its ending selects the format.
 pub(crate) fn file(text: &str) -> Result<PathBuf, String> {

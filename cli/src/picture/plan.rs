@@ -145,14 +145,14 @@ pub(super) fn curve(name: &str, ink: Ink, points: Vec<Mark>, is_line: bool, has_
 
 #[cfg(test)]
 mod tests {
-    use super::svg;
+    use super::{Plan, svg};
     use crate::picture::canvas::tests::texts;
     use crate::picture::page;
-    use crate::test_plan::{host_plan, plan};
+    use test_support::plans::{host_plan, plan};
 
     #[test]
     fn a_plan_shows_its_devices_its_cliff_and_its_speed_by_depth() {
-        let mut plan = plan();
+        let mut plan: Plan = plan();
         let speed = plan.speed.as_mut().unwrap();
         let mut deeper = speed.generation[0];
         (deeper.depth, deeper.tokens_per_second) = (8192, 8.0);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn names_may_hold_anything_and_be_of_any_length() {
-        let mut plan = plan();
+        let mut plan: Plan = plan();
         plan.model.name = "<&\"> 'x' \u{0}\u{1b}[31m\u{ffff}]]> é 模型".to_owned();
         plan.placements[0].name = "</text><script>alert(1)</script>".to_owned();
         plan.placements[1].name = "模型".repeat(200);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn numbers_may_be_anything() {
-        let mut plan = plan();
+        let mut plan: Plan = plan();
         for wrong in [f64::NAN, f64::INFINITY, 1e300, -1.0] {
             if let Some(speed) = &mut plan.speed {
                 (speed.curve[3], speed.tokens_per_second, speed.generation[0].tokens_per_second) =

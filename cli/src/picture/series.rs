@@ -6,6 +6,8 @@ use std::path::Path;
 use autoplace_measure::Measurement;
 use serde_json::Value;
 
+use crate::files;
+
 /// A curve and its name.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
@@ -27,7 +29,7 @@ pub(crate) fn published() -> Series {
 /// Reads a file of `measure --write`, output of llama-bench (`-o json`, `-o jsonl`), or a table with `n_gpu_layers` in
 /// the first column and tokens per second in the second, like the published sweeps (Markdown or comma-separated).
 pub(crate) fn read(file: &Path) -> Result<Series, String> {
-    let text = crate::read(file)?;
+    let text = files::read(file)?;
     let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let series = match Measurement::from_json(&text) {
         Ok(measurement) => of(&measurement, name),
@@ -38,7 +40,7 @@ pub(crate) fn read(file: &Path) -> Result<Series, String> {
     };
     if series.points.is_empty() {
         let error = "neither a measurement of autoplace, nor JSON of llama-bench with generations, nor a table of n_gpu_layers and tokens per second";
-        return Err(crate::in_file(file, error));
+        return Err(files::in_file(file, error));
     }
     Ok(series)
 }

@@ -12,7 +12,7 @@ use autoplace::profile::ModelProfile;
 use autoplace_measure::{Evidence, ModelEvidence, Running};
 
 use super::{Found, Program, Seen};
-use crate::args::AskArgs;
+use crate::ask::AskArgs;
 use crate::emit::{Tool, emit};
 
 /// Adds the program's model to the evidence: its current placement, and autoplace's plan on the same machine. Settings
@@ -213,7 +213,8 @@ mod tests {
 
     use super::super::{Found, Program, Seen};
     use super::compare;
-    use crate::args::{Args, AskArgs, Verb};
+    use crate::args::{Args, Verb};
+    use crate::ask::AskArgs;
     use crate::flags::Flags;
 
     /// A process id that is not in use.

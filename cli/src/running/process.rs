@@ -7,8 +7,7 @@ use std::path::PathBuf;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System, UpdateKind};
 
-use super::Program;
-use super::tools::file_name;
+use super::seen::{Program, file_name};
 
 /// The default ports of llama-server. It announces 9931 as the successor of 8080 (ggml-org/llama.cpp#26508), and no
 /// version number tells which of them it uses.
@@ -221,8 +220,7 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use super::Program;
-    use super::{Process, only, program};
+    use super::{Process, Program, only, program};
 
     fn process(line: &str, environment: &[&str]) -> Process {
         let environment = environment.iter().map(|&it| it.to_owned()).collect();

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::Seen;
 use super::http::Http;
 use super::process::Process;
+use super::seen::{Seen, file_name};
 use crate::flags::Flags;
 
 /// The time during which llama-server's slot is watched for tokens.
@@ -251,11 +251,6 @@ fn settings(file: &Path) -> Result<Value, String> {
 
 fn number_or_text(value: &Value) -> Option<String> {
     text(value).or_else(|| value.as_i64().map(|number| number.to_string()))
-}
-
-/// The file name in a path of any system.
-pub(super) fn file_name(path: &str) -> &str {
-    path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
 /// A non-empty text.

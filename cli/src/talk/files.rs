@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use autoplace::machine::Bytes;
 
-use crate::in_file;
+use crate::files::in_file;
 
 /// The message with the texts of its files. `most` limits each file's bytes.
 pub(super) fn with_files(message: &str, most: u64) -> Result<String, String> {

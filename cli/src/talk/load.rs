@@ -13,10 +13,10 @@ use clap::value_parser;
 use super::screen::note;
 use super::source::SourceArgs;
 use crate::adapters::AdapterArgs;
-use crate::args::AskArgs;
-use crate::rates::bar;
+use crate::ask::AskArgs;
 use crate::settings::{DeviceArgs, SettingArgs};
 use crate::stop::Stop;
+use crate::terminal::bar;
 
 /// A model and its placement.
 #[derive(Debug, clap::Args)]

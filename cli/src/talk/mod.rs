@@ -22,16 +22,16 @@ use std::process::ExitCode;
 
 use autoplace::Model;
 use autoplace::chat::{self, ChatTemplate, FAMILIES, ReplyPart};
-use autoplace::generate::{self, FinishReason, GenerateRequest};
+use autoplace::generate::GenerateRequest;
 use autoplace::gguf::Header;
 use clap::value_parser;
 
 use crate::stop::Stop;
 use crate::template;
 use drafts::DraftArgs;
-use load::{LoadArgs, summary};
+use load::LoadArgs;
 use sampling::SamplingArgs;
-use screen::{note, write};
+use screen::{more_context, note, note_full, write};
 pub(crate) use serve::{ServeArgs, serve};
 use session::Session;
 pub(crate) use source::here;
@@ -189,23 +189,6 @@ fn go_on(args: &TalkArgs, model: &Model, prompt: &str, stop: &Stop) -> Result<bo
     note_full(text.finish_reason());
     outcome
 }
-
-/// Notes an incomplete answer.
-fn note_full(reason: Option<FinishReason>) {
-    if reason == Some(FinishReason::ContextFull) {
-        note(format!("the context is full, and the answer ends here: {MORE}"));
-    }
-}
-
-/// Adds advice to the error of a prompt that is too long.
-fn more_context(error: generate::Error) -> Box<dyn Error> {
-    match error {
-        generate::Error::PromptTooLong { .. } => format!("{error}: {MORE}").into(),
-        error => error.into(),
-    }
-}
-
-const MORE: &str = "--ctx N or --ctx auto gives more";
 
 impl TalkArgs {
     /// The system message, from the argument or a file.

@@ -7,11 +7,11 @@ use std::io::{self, IsTerminal, Write, stderr, stdout};
 use std::mem;
 
 use autoplace::chat::ReplyPart;
-use autoplace::generate;
+use autoplace::generate::{self, FinishReason};
 use console::Style;
 
-use crate::shown;
 use crate::stop::Stop;
+use crate::terminal::shown;
 
 /// Prints a line that is not a part of an answer.
 pub(super) fn note(text: impl Display) {
@@ -36,6 +36,23 @@ pub(super) fn write(
     // A stopped answer may end with an error.
     if is_stopped { Ok(true) } else { outcome.map(|()| false) }
 }
+
+/// Notes an incomplete answer.
+pub(super) fn note_full(reason: Option<FinishReason>) {
+    if reason == Some(FinishReason::ContextFull) {
+        note(format!("the context is full, and the answer ends here: {MORE}"));
+    }
+}
+
+/// Adds advice to the error of a prompt that is too long.
+pub(super) fn more_context(error: generate::Error) -> Box<dyn Error> {
+    match error {
+        generate::Error::PromptTooLong { .. } => format!("{error}: {MORE}").into(),
+        error => error.into(),
+    }
+}
+
+const MORE: &str = "--ctx N or --ctx auto gives more";
 
 struct Answer {
     /// The last text was reasoning.

@@ -25,6 +25,7 @@ use super::load::LoadArgs;
 use super::sampling::SamplingArgs;
 use super::screen::note;
 use super::texts::ShiftArgs;
+use crate::files;
 use crate::stop::Stop;
 use crate::template;
 
@@ -218,7 +219,7 @@ impl ServeArgs {
         }
         let key = match (&self.api_key_file, std::env::var(KEY)) {
             (Some(_), Ok(_)) => return Err(format!("both --api-key-file and {KEY} have a key: one can be")),
-            (Some(file), _) => crate::read(file)?,
+            (Some(file), _) => files::read(file)?,
             (None, Ok(key)) => key,
             (None, Err(std::env::VarError::NotUnicode(_))) => return Err(format!("{KEY} is no text")),
             (None, Err(_)) if self.host.is_loopback() || self.without_key => return Ok(None),

@@ -11,10 +11,10 @@ use rustyline::error::ReadlineError;
 
 use super::editor::Editor;
 use super::files::with_files;
-use super::screen::{note, write};
-use super::{more_context, note_full, summary};
-use crate::print;
+use super::load::summary;
+use super::screen::{more_context, note, note_full, write};
 use crate::stop::Stop;
+use crate::terminal::print;
 
 /// Upper bound of a token's bytes. A file with more bytes for each token of the context is not read.
 const MOST_PER_TOKEN: u64 = 128;

@@ -12,8 +12,8 @@ use autoplace::plan::Request;
 use autoplace_hub::{self as hub, Candidate, Choice, Hub, Name, Outcome, Preference};
 
 use super::screen::note;
-use crate::rates::bar;
 use crate::stop::Stop;
+use crate::terminal::bar;
 
 /// The model and how to obtain it.
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use autoplace::chat::ReplyFormat;
 use autoplace::generate::{Chat, Constraint, GenerateRequest, WhenFull};
 use serde_json::{Map, Value};
 
-use crate::in_file;
+use crate::files::{self, in_file};
 
 /// The prompt, and the handling of answers.
 #[derive(Debug, Default, clap::Args)]
@@ -140,7 +140,7 @@ impl TextArgs {
 
 /// A file's text without the byte order mark and the last line break.
 fn text_of(file: &Path) -> Result<String, String> {
-    let text = crate::read(file)?;
+    let text = files::read(file)?;
     let text = without_byte_order_mark(&text);
     Ok(text.strip_suffix('\n').unwrap_or(text).to_owned())
 }
@@ -186,7 +186,7 @@ fn json(text: &str) -> Result<Value, String> {
 }
 
 fn json_of_file(file: &str) -> Result<Value, String> {
-    json(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
+    json(&files::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
 }
 
 /// A syntactically valid grammar. Its tokens are looked up when the model is loaded.
@@ -196,7 +196,7 @@ fn grammar(text: &str) -> Result<Constraint, String> {
 }
 
 fn grammar_of_file(file: &str) -> Result<Constraint, String> {
-    grammar(&crate::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
+    grammar(&files::read(file.as_ref())?).map_err(|error| in_file(file.as_ref(), error))
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {

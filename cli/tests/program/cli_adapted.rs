@@ -2,11 +2,11 @@
 //! plan.
 
 use crate::cli_support::{User, demo, fails, succeeds, text};
-use crate::lora_support::{Adapter, write_random};
-use crate::speculative_support::heads;
-use crate::synthetic::mmproj;
 use autoplace::gguf::{Builder, Header, TensorType};
 use serde_json::Value;
+use test_support::lora::{Adapter, write_random};
+use test_support::prediction_heads;
+use test_support::synthetic::mmproj;
 
 /// A plan for a card that holds everything.
 fn plan(model: &str, args: &[&str]) -> String {
@@ -88,7 +88,7 @@ fn a_control_vector_takes_its_bytes_changes_the_text_and_is_said_to_llama_cpp() 
 #[test]
 fn what_a_block_that_predicts_takes_is_planned_and_a_note_says_how_many_tokens_it_drafts() {
     let folder = tempfile::tempdir().unwrap();
-    let model = heads::random(folder.path()).display().to_string();
+    let model = prediction_heads::random(folder.path()).display().to_string();
     let (_, without) = bytes(&model, &[]);
     let (json, with) = bytes(&model, &["--mtp"]);
     assert!(with.iter().zip(without).all(|(with, without)| *with > without), "{with:?} {without:?}");

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 
 use crate::cli_plan::file;
 use crate::cli_support::{User, demo, text};
-use crate::shapes::QWEN3_30B_A3B;
+use test_support::shapes::QWEN3_30B_A3B;
 
 const PROMPT: &str = "And the king said unto his servants,";
 

@@ -5,10 +5,10 @@ use std::fs;
 use std::mem::{Discriminant, discriminant};
 
 use crate::cli_support::{User, demo, text};
-use crate::llama_source;
 use autoplace::memory::KvType;
 use autoplace_measure::Measurement;
 use serde_json::Value;
+use test_support::llama_source;
 
 /// A card that holds half of the demo model, and little to compute.
 const SHORT: &str =

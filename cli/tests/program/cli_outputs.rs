@@ -2,9 +2,9 @@
 
 use crate::cli_plan::file;
 use crate::cli_support::{User, demo, succeeds};
-use crate::shapes::LLAMA_8B;
 use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::SavedPlan;
+use test_support::shapes::LLAMA_8B;
 
 /// The output for a saved plan, and the saved plan.
 fn saved(user: &User, args: &[&str]) -> (String, SavedPlan) {

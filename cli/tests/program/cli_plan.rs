@@ -1,11 +1,11 @@
 //! `autoplace plan` for people and scripts: text, JSON, simulated GPUs, wrong arguments.
 
 use crate::cli_support::{demo, fails, succeeds};
-use crate::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
 use autoplace::gguf::Builder;
 use autoplace::machine::{Host, Machine, gib};
 use autoplace::memory::{ContextParams, Pooling};
 use serde_json::{Value, json};
+use test_support::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
 
 /// The output of `plan` for a valid model, with an empty stderr.
 #[track_caller]

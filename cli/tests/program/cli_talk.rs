@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Output, Stdio};
 
 use crate::cli_support::{User, demo, text};
-use crate::hub_server::{Content, Server};
+use test_support::hub_server::{Content, Server};
 
 const PROMPT: &str = "And the king said unto his servants,";
 /// Few tokens, sampled greedily.

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::cli_doctor::judged;
 use crate::cli_support::{User, demo, text};
-use crate::http::serve;
-use crate::llama_server::LlamaServer;
 use serde_json::{Value, json};
+use test_support::http::serve;
+use test_support::llama_server::LlamaServer;
 
 /// A card that holds all of the demo model and is faster than any host.
 const CARD: [&str; 4] = ["--gpu", "RTX 4090", "--headroom", "0"];

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use crate::program::{Program, text};
+use test_support::program::{Program, text};
 
 const CHAT: Program = Program("chat");
 
@@ -42,7 +42,7 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
     input.write_all(b"Tell me all.\n").expect("it reads");
     let mut first = [0; 16];
     output.read_exact(&mut first).expect("an answer begins");
-    crate::program::interrupt(&child);
+    test_support::program::interrupt(&child);
     // It still answers another line, until its input ends.
     input.write_all(b"And now?\n").expect("it still reads");
     drop(input);

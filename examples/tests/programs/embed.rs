@@ -1,6 +1,6 @@
 //! The `embed` example as its user sees it.
 
-use crate::program::Program;
+use test_support::program::Program;
 
 const EMBED: Program = Program("embed");
 

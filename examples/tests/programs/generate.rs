@@ -1,10 +1,10 @@
 //! The `generate` example as its user sees it: correct use, wrong use, Ctrl-C.
 
-use crate::program::{Program, text};
 use autoplace::Model;
 use autoplace::gguf::Header;
 use autoplace::plan::{Request, SavedPlan};
 use autoplace_examples::DEMO_MODEL;
+use test_support::program::{Program, text};
 
 const GENERATE: Program = Program("generate");
 
@@ -70,7 +70,7 @@ fn ctrl_c_ends_it_cleanly_with_what_was_done() {
     // The text follows the placement, so the handler is installed by then.
     let mut seen = vec![0; 600];
     out.read_exact(&mut seen).unwrap();
-    crate::program::interrupt(&child);
+    test_support::program::interrupt(&child);
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -1,6 +1,6 @@
 //! The `json` example: every answer is a value of the type.
 
-use crate::program::Program;
+use test_support::program::Program;
 
 const JSON: Program = Program("json");
 

@@ -1,21 +1,20 @@
 //! Tests that run the examples as programs.
 
-#[path = "../program/mod.rs"]
-mod program;
-
 mod chat;
 mod embed;
 mod generate;
 mod json;
 mod many;
 
+use test_support::program::Program;
+
 #[test]
 fn what_is_wrong_is_one_line_that_names_it() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let long = "and it came to pass ".repeat(200);
-    program::Program("generate").fails(&["--ctx", "256", "-p", &long], 1, "the context holds 256");
-    program::Program("many").fails(&["And", &long], 1, "the context holds 512");
-    program::Program("generate").fails(&["-m", manifest], 1, "Cargo.toml");
+    Program("generate").fails(&["--ctx", "256", "-p", &long], 1, "the context holds 256");
+    Program("many").fails(&["And", &long], 1, "the context holds 512");
+    Program("generate").fails(&["-m", manifest], 1, "Cargo.toml");
     for (example, args, code, word) in [
         ("generate", "-m /nonexistent", 1, "/nonexistent"),
         ("generate", "--ctx 0", 2, "--ctx"),
@@ -46,6 +45,6 @@ fn what_is_wrong_is_one_line_that_names_it() {
         ("embed", "--rerank light", 2, "required"),
     ] {
         let args: Vec<&str> = args.split_whitespace().collect();
-        program::Program(example).fails(&args, code, word);
+        Program(example).fails(&args, code, word);
     }
 }

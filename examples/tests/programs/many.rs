@@ -1,6 +1,6 @@
 //! The `many` example as its user sees it.
 
-use crate::program::Program;
+use test_support::program::Program;
 
 const MANY: Program = Program("many");
 

@@ -4,179 +4,20 @@
 
 mod duplicates;
 pub(crate) mod files;
+mod model;
 mod ollama;
 mod places;
+mod skipped;
 mod walk;
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use autoplace_planner::gguf::{self, Header};
-use serde::{Serialize, Serializer};
-
-use crate::choice::PlannedFile;
+pub use model::{LocalModel, Models, Place, Store};
 pub use places::Environment;
+pub use skipped::{Skipped, Why};
+
 use places::System;
 use walk::Finder;
-
-/// The models on this machine, and the files that look like models but are not.
-///
-/// ```no_run
-/// let models = autoplace_hub::Models::local();
-/// for model in &models.models {
-///     println!("{} {} bytes in {}", model.name, model.bytes, model.files[0].display());
-/// }
-/// ```
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Models {
-    /// Sorted by name. A file with several paths (links, snapshots) is one model.
-    pub models: Vec<LocalModel>,
-    /// Files and folders that were skipped, with the reasons.
-    pub skipped: Vec<Skipped>,
-}
-
-/// A model in one or more files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct LocalModel {
-    /// The store's name for the model: `owner/name` in Hugging Face's cache and LM Studio, `name:tag` in Ollama,
-    /// otherwise the file name without shard number and `.gguf`.
-    pub name: String,
-    /// The quantisation in the file's name, in capitals; `None` if only the header tells.
-    pub quant: Option<String>,
-    /// The total length of the files in bytes.
-    pub bytes: u64,
-    /// The files in shard order; at least one. Loading takes the first.
-    #[serde(serialize_with = "texts")]
-    pub files: Vec<PathBuf>,
-    /// The store that holds the model.
-    pub store: Store,
-    /// Other paths of the same file: links, or other names in a store.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<Place>,
-}
-
-fn text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    path.to_string_lossy().serialize(serializer)
-}
-
-/// Serializes paths as text; invalid Unicode is replaced.
-fn texts<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
-}
-
-/// Another path of a model's file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Place {
-    /// The model's name there.
-    pub name: String,
-    /// The store that holds it.
-    pub store: Store,
-    /// The first file.
-    #[serde(serialize_with = "text")]
-    pub path: PathBuf,
-}
-
-/// The tool that owns a model's folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Store {
-    /// Hugging Face's cache, which llama.cpp uses too.
-    HuggingFace,
-    /// llama.cpp's own cache.
-    LlamaCpp,
-    /// Ollama's manifests and blobs.
-    Ollama,
-    /// LM Studio's folder of models.
-    LmStudio,
-    /// A folder that the caller named.
-    Folder,
-}
-
-impl fmt::Display for Store {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::HuggingFace => "Hugging Face",
-            Self::LlamaCpp => "llama.cpp",
-            Self::Ollama => "Ollama",
-            Self::LmStudio => "LM Studio",
-            Self::Folder => "folder",
-        })
-    }
-}
-
-/// A file or folder that was skipped.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {why}", path.display())]
-#[non_exhaustive]
-pub struct Skipped {
-    /// The file or folder.
-    pub path: PathBuf,
-    /// The reason.
-    pub why: Why,
-}
-
-/// Why a file or folder is not a loadable model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Why {
-    /// A projector for images or sound, used beside a model: its name contains `mmproj`.
-    Projector,
-    /// A draft, used beside a model: its name begins with `mtp-`, `eagle3-`, `dflash-` or `dspark-`.
-    Draft,
-    /// An importance matrix: its name contains `imatrix` and no quantisation.
-    Imatrix,
-    /// Missing shards of a split model, by name.
-    ShardsMissing(Vec<String>),
-    /// An unfinished download.
-    HalfDownload,
-    /// A part file of a finished download.
-    Leftover,
-    /// The first bytes, at most four, are not `GGUF`.
-    NotGguf(Vec<u8>),
-    /// The target of a link is missing.
-    BrokenLink,
-    /// The system refuses to read the file; the system's message.
-    Unreadable(String),
-    /// An Ollama manifest that names no file; its fault.
-    Manifest(String),
-    /// The search stopped at this many folder levels or this many entries.
-    TooMuch(usize),
-}
-
-impl Why {
-    /// Whether somebody may want to act on it. The other reasons are harmless.
-    pub const fn is_problem(&self) -> bool {
-        !matches!(self, Self::Projector | Self::Draft | Self::Imatrix)
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Projector => f.write_str("a projector (mmproj), which goes beside a model"),
-            Self::Draft => f.write_str("a draft, which goes beside a model"),
-            Self::Imatrix => f.write_str("an importance matrix, no model"),
-            Self::ShardsMissing(names) => match &names[..] {
-                [first, .., last] => write!(f, "{} shards are missing, {first} to {last}", names.len()),
-                names => write!(f, "the shard {} is missing", names.concat()),
-            },
-            Self::HalfDownload => f.write_str("a download that has not ended"),
-            Self::Leftover => f.write_str("left over from a download whose whole file is there: it can be removed"),
-            Self::NotGguf(begins) if begins.is_empty() => f.write_str("not a GGUF file: it is empty"),
-            Self::NotGguf(begins) => {
-                write!(f, "not a GGUF file: it begins with \"{}\", not \"GGUF\"", begins.escape_ascii())
-            }
-            Self::BrokenLink => f.write_str("a link to a file that is gone"),
-            Self::Unreadable(error) => write!(f, "cannot be read: {error}"),
-            Self::Manifest(problem) => write!(f, "no manifest of a model: {problem}"),
-            Self::TooMuch(most) => write!(f, "more than {most} entries or folders deep: the rest was not looked at"),
-        }
-    }
-}
 
 impl Models {
     /// The models in the stores of Hugging Face, llama.cpp, Ollama and LM Studio, found by these tools' variables and
@@ -223,25 +64,5 @@ impl Models {
     /// unreadable model is in no group; [`LocalModel::header`] says why.
     pub fn duplicates(&self) -> Vec<Vec<usize>> {
         duplicates::groups(&self.models)
-    }
-}
-
-impl LocalModel {
-    /// Reads the header from all shards.
-    ///
-    /// # Errors
-    ///
-    /// Any [`gguf::Error`], for example [`gguf::Error::TensorOutside`] for an incomplete download.
-    pub fn header(&self) -> Result<Header, gguf::Error> {
-        Header::open(&self.files[0])
-    }
-
-    /// Reads the header and makes a file of the model.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`header`](Self::header).
-    pub fn planned_file(&self) -> Result<PlannedFile, gguf::Error> {
-        Ok(PlannedFile::new(self.name.clone(), self.quant.clone(), self.header()?))
     }
 }

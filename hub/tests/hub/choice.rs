@@ -5,7 +5,7 @@ use autoplace_planner::gguf::{Builder, Header, TensorType as T};
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::Request;
 
-use crate::synthetic::shapes::{LLAMA_8B, Shape};
+use test_support::synthetic::shapes::{LLAMA_8B, Shape};
 
 /// The weight types of Llama 3.1 8B's quantisations.
 pub(crate) const QUANTS: [(&str, (T, T, T)); 8] = [

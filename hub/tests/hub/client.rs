@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::fetch::{FILE, bytes, child_of, fetch};
-use crate::server::{COMMIT, Content, Seen};
 use crate::world::{World, repository};
+use test_support::hub_server::{COMMIT, Content, Seen};
 
 /// A file in a folder, outside of the large file storage.
 const SMALL: &str = "more/thing-Q8_0.gguf";

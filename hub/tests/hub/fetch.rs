@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use autoplace_hub::{Error, Hub};
 
-use crate::server::{COMMIT, Content, Fault};
 use crate::world::{World, hub, repository};
+use test_support::hub_server::{COMMIT, Content, Fault};
 
 pub(crate) const FILE: &str = "thing-Q4_K_M.gguf";
 

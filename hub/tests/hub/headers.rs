@@ -6,9 +6,9 @@ use autoplace_planner::machine::gib;
 use autoplace_planner::plan::Request;
 
 use crate::choice::{QUANTS, machine};
-use crate::server::{Content, Fault};
-use crate::synthetic::shapes::{LLAMA_8B, Shape, TINY};
 use crate::world::{World, repository};
+use test_support::hub_server::{Content, Fault};
+use test_support::synthetic::shapes::{LLAMA_8B, Shape, TINY};
 
 /// A vocabulary like Llama 3's: tokens, token types and merges.
 struct Vocabulary {

@@ -10,7 +10,7 @@ use autoplace_planner::gguf::{Builder, Error, Header, TensorType};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::synthetic::shapes::TINY;
+use test_support::synthetic::shapes::TINY;
 
 /// A home with the stores of all tools.
 struct Home {

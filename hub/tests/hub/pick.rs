@@ -7,9 +7,9 @@ use autoplace_planner::gguf::TensorType as T;
 use autoplace_planner::machine::{Host, Machine, gib};
 use autoplace_planner::plan::Request;
 
-use crate::server::Content;
-use crate::synthetic::shapes::{Shape, TINY};
 use crate::world::World;
+use test_support::hub_server::Content;
+use test_support::synthetic::shapes::{Shape, TINY};
 
 /// A repository with two quantisations, the smaller one first.
 fn world() -> World {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use autoplace_hub::{Error, Hub, Name, Repository};
 use tempfile::TempDir;
 
-use crate::server::{Content, Server};
+use test_support::hub_server::{Content, Server};
 
 pub(crate) struct World {
     pub(crate) server: Server,

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::lora_support::{Adapter, numbers};
 use crate::support::sim::{MIB, card_by, context, demo_path, load, params, vulkan};
 use crate::support::{batch_of, refused, tokens};
 use autoplace_planner::gguf::{Header, TensorType};
 use llama_sys::sim::{Rules, SimGpu};
 use llama_sys::{Context, Error, LoadMode, LoraAdapter, MemoryBreakdown, Model};
 use tempfile::TempDir;
+use test_support::lora::{Adapter, numbers};
 
 /// The demo model on the host.
 fn demo() -> Model {

@@ -1,15 +1,7 @@
 //! llama.cpp through its safe layer, and simulated GPUs.
 
 #[macro_use]
-#[path = "../../../planner/tests/support/own_process/mod.rs"]
-mod own_process;
-#[macro_use]
-#[path = "../../../planner/tests/support/assert_matches/mod.rs"]
-mod assert_matches;
-#[path = "../../../planner/tests/support/lora_support/mod.rs"]
-mod lora_support;
-#[path = "../support/mod.rs"]
-mod support;
+extern crate test_support;
 
 mod adapter;
 mod blueprint;
@@ -23,4 +15,5 @@ mod sim_registry;
 mod sim_rules;
 mod sim_shift;
 mod state_stream;
+mod support;
 mod threads;

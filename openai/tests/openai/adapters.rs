@@ -7,9 +7,9 @@ use autoplace::gguf::{Header, TensorType};
 use autoplace_openai::Api;
 use serde_json::{Value, json};
 
-use crate::lora_support::Adapter;
-use crate::native_support::demo_path;
 use crate::server::Server;
+use test_support::demo_path;
+use test_support::lora::Adapter;
 
 const PROMPT: &str = "And the king said unto his servants,";
 

@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 
-use crate::native_support::demo_path;
 use autoplace::Model;
 use autoplace::chat::ChatTemplate;
 use autoplace::generate::Engine;
@@ -11,6 +10,7 @@ use autoplace::plan::Request;
 use autoplace_openai::{Api, ApiError, Completion, EmbeddingRequest};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use test_support::demo_path;
 
 const NAME: &str = "demo";
 
@@ -307,7 +307,7 @@ fn what_a_template_refuses_is_the_request_s_fault_and_one_that_is_none_the_model
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken.gguf");
-    let broken = crate::native_support::tiny_llama().str("tokenizer.chat_template", "{{ messages }}\n{% if %}");
+    let broken = test_support::tiny::tiny_llama().str("tokenizer.chat_template", "{{ messages }}\n{% if %}");
     broken.write_sparse(&path).unwrap();
     let model = Model::builder(&path).n_threads(1).load().unwrap();
     let engine = Engine::new(&model).unwrap();

@@ -12,11 +12,11 @@ use autoplace_openai::Endpoint;
 use autoplace_openai::client::Error;
 use serde_json::{Value, json};
 
-use crate::http::{Request, serve};
-use crate::llama_server::LlamaServer;
-use crate::native_support::demo_path;
-use crate::program::Program;
 use crate::server::{MODEL, Server};
+use test_support::demo_path;
+use test_support::http::{Request, serve};
+use test_support::llama_server::LlamaServer;
+use test_support::program::Program;
 
 #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
 struct Recipe {

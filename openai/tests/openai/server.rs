@@ -12,7 +12,7 @@ use autoplace_openai::Api;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use crate::native_support::demo_path;
+use test_support::demo_path;
 
 pub(crate) const MODEL: &str = "autoplace-demo";
 

@@ -6,9 +6,9 @@ use autoplace::memory::Pooling;
 use autoplace_openai::RerankRequest;
 use serde_json::{Value, json};
 
-use crate::embedding_models::reranker;
-use crate::native_support::demo_path;
 use crate::server::{MODEL, Server};
+use test_support::demo_path;
+use test_support::embedding_models::reranker;
 
 fn server() -> Server {
     Server::start(512, ChatTemplate::family("chatml").unwrap())
@@ -124,7 +124,7 @@ fn metrics_count_what_was_computed_by_the_names_of_llama_server() {
 #[test]
 fn documents_are_ordered_by_their_scores_in_each_shape() {
     let folder = tempfile::tempdir().unwrap();
-    let path = crate::random_weights::write(&reranker(autoplace::gguf::TensorType::F32), folder.path());
+    let path = test_support::random_weights::write(&reranker(autoplace::gguf::TensorType::F32), folder.path());
     let model = Model::builder(&path).embeddings(Pooling::Rank).n_threads(1).load().unwrap();
     let mut embedder = model.embedder().unwrap();
     let documents = ["the moon pulls the sea", "a stone", "the warm sea"];

@@ -75,8 +75,8 @@ pub enum GpuLayers {
     /// The number of layers that fits with the headroom kept and gives the fastest plan.
     #[default]
     Auto,
-    /// As `Auto`, with at most this many layers. They are counted from the output layer on: 1 is the output layer alone.
-    /// A plain number converts to this variant.
+    /// As `Auto`, with at most this many layers. They are counted from the output layer on: 1 is the output layer
+    /// alone. A plain number converts to this variant.
     AtMost(u32),
     /// Exactly this many layers, counted likewise; a larger number than the model has means all of them. A request that
     /// does not fit fails instead of shrinking.

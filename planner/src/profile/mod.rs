@@ -84,6 +84,15 @@ fn check_projector(keys: &Keys<'_>) -> Result<(), Error> {
     }
 }
 
+impl TryFrom<&Header> for ModelProfile {
+    type Error = Error;
+
+    /// As [`ModelProfile::from_header`].
+    fn try_from(header: &Header) -> Result<Self, Error> {
+        Self::from_header(header)
+    }
+}
+
 impl ModelProfile {
     /// Reads the profile from a header.
     ///

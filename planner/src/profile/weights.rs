@@ -28,7 +28,7 @@ pub struct Weight {
 impl Weight {
     fn new(tensor: &Tensor) -> Self {
         Self {
-            name: tensor.name.clone(),
+            name: tensor.name().into(),
             ty: tensor.ty(),
             shape: tensor.shape(),
             bytes: tensor.bytes(),

@@ -7,9 +7,9 @@ use autoplace_planner::memory::companion::{CompanionRole, Error};
 use autoplace_planner::memory::{Companion, CompanionBytes, ContextParams, FlashAttention};
 use proptest::prelude::{prop_assert, proptest};
 
-use crate::shapes::{Shape, TINY};
-use crate::synthetic::mmproj;
-use crate::table::rows;
+use test_support::shapes::{Shape, TINY};
+use test_support::synthetic::mmproj;
+use test_support::table::rows;
 
 /// What clip.cpp (llama.cpp as `vendor/` pins it) reserved on a CUDA device for the largest image that it is given. It
 /// was asked by a load that allocates nothing (`clip_context_params::no_alloc`), on a card that `llama_sys::sim`

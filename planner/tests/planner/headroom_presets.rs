@@ -6,7 +6,7 @@ use autoplace_planner::plan::{Plan, Request};
 use proptest::option;
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-use crate::shapes::{QWEN3_8B, Shape};
+use test_support::shapes::{QWEN3_8B, Shape};
 
 const PRESETS: [Headroom; 3] = [Headroom::Tight, Headroom::Default, Headroom::Cautious];
 

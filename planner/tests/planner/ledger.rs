@@ -15,8 +15,8 @@ use autoplace_planner::plan::Workload;
 use autoplace_planner::plan::speed::{Rates, SpeedModel};
 use autoplace_planner::profile::ModelProfile;
 
-use crate::synthetic;
 use row::{Row, rows};
+use test_support::synthetic;
 
 /// The highest median error. The bar is 12 %.
 const MEDIAN_ERROR: f64 = 0.12;

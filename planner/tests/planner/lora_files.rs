@@ -1,12 +1,12 @@
 //! Files of adapters and control vectors: which model each is for, and what a bad one lacks. None of these tests calls
 //! llama.cpp.
 
-use crate::lora_support::Adapter;
-use crate::shapes::{Shape, TINY};
 use autoplace_planner::gguf::{Builder, Header, TensorType};
 use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::{ContextParams, Estimate};
 use autoplace_planner::profile::{AdapterError, ControlVector, Lora, ModelProfile};
+use test_support::lora::Adapter;
+use test_support::shapes::{Shape, TINY};
 
 const F32: TensorType = TensorType::F32;
 
@@ -20,7 +20,8 @@ fn keys() -> Adapter {
 
 #[track_caller]
 fn refused(adapter: &Adapter) -> String {
-    let changed = Lora::from_header(&adapter.header()).and_then(|lora| MODEL.profile().with_lora(&lora));
+    let changed =
+        Lora::from_header(&adapter.header()).and_then(|lora| MODEL.profile::<ModelProfile>().with_lora(&lora));
     changed.expect_err("a wrong adapter").to_string()
 }
 
@@ -31,7 +32,7 @@ fn an_adapter_is_what_its_header_says() {
     let [pair] = &lora.pairs[..] else { panic!("{lora:?}") };
     assert_eq!(&*pair.a.name, "blk.0.attn_k.weight");
     assert_eq!((pair.a.shape, pair.b.shape), ([64, 4, 1, 1], [4, 32, 1, 1]));
-    let profile = MODEL.profile().with_lora(&lora).unwrap();
+    let profile = MODEL.profile::<ModelProfile>().with_lora(&lora).unwrap();
     assert_eq!(profile.adapters.lora, ["<builder>"]);
     assert_eq!(profile.adapters.bytes(), 4 * (64 * 4 + 4 * 32));
     // A norm is ignored, as llama.cpp ignores it.
@@ -85,10 +86,10 @@ fn the_factors_of_an_embedding_change_places_and_a_tied_one_is_refused() {
         Adapter::of("llama").tensor("token_embd.weight.lora_a", F32, a).tensor("token_embd.weight.lora_b", F32, b)
     };
     let lora = Lora::from_header(&embedding(&[4, 128], &[4, 64]).header()).unwrap();
-    MODEL.profile().with_lora(&lora).unwrap();
+    MODEL.profile::<ModelProfile>().with_lora(&lora).unwrap();
     assert!(refused(&embedding(&[64, 4], &[4, 128])).contains("token_embd"));
     assert!(refused(&embedding(&[8, 128], &[4, 64])).contains("is 8 x 128"));
-    let error = Shape { tied: true, ..MODEL }.profile().with_lora(&lora).unwrap_err();
+    let error = Shape { tied: true, ..MODEL }.profile::<ModelProfile>().with_lora(&lora).unwrap_err();
     assert!(error.to_string().contains("is also the output matrix"), "{error}");
 }
 
@@ -100,7 +101,7 @@ fn an_adapter_lies_where_the_weights_lie_that_it_changes() {
         let footprints = Estimate::new(profile, &[&gpu], &ContextParams::default()).unwrap().footprints(layers);
         (footprints.gpus[0].weights, footprints.host.weights)
     };
-    let (plain, with) = (MODEL.profile(), MODEL.profile().with_lora(&lora).unwrap());
+    let (plain, with) = (MODEL.profile::<ModelProfile>(), MODEL.profile::<ModelProfile>().with_lora(&lora).unwrap());
     // The first block is the last that goes to a GPU. The tensors have 1024 and 512 bytes: whole multiples of any
     // alignment.
     for layers in 0..=3 {
@@ -144,7 +145,7 @@ fn a_control_vector_lies_on_its_layers_devices_whatever_is_overridden() {
         (footprints.gpus[0].weights, footprints.host.weights)
     };
     // Of the two blocks, only the second has a direction, of 64 floats. It goes to a GPU right after the output layer.
-    let (plain, with) = (MODEL.profile(), MODEL.profile().with_control_vector());
+    let (plain, with) = (MODEL.profile::<ModelProfile>(), MODEL.profile::<ModelProfile>().with_control_vector());
     for layers in 0..=3 {
         let (before, after) = (weights(&plain, layers), weights(&with, layers));
         let more = if layers >= 2 { (256, 0) } else { (0, 256) };
@@ -156,8 +157,8 @@ fn a_control_vector_lies_on_its_layers_devices_whatever_is_overridden() {
 fn the_numbers_of_control_vectors_add_up() {
     let folder = tempfile::tempdir().unwrap();
     let directions = Builder::new("controlvector").tensor("direction.1", F32, &[64]);
-    let path = crate::lora_support::write_random(&directions, folder.path(), "vector", 1, 1.0);
-    let values = crate::lora_support::values(&path, "direction.1");
+    let path = test_support::lora::write_random(&directions, folder.path(), "vector", 1, 1.0);
+    let values = test_support::lora::values(&path, "direction.1");
     let vector = ControlVector::from_header(&Header::open(&path).unwrap(), &MODEL.profile()).unwrap();
     let mut sum = Vec::new();
     vector.add_to(&mut sum, 2.0).unwrap();

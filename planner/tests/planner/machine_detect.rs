@@ -2,11 +2,11 @@
 //! counts, and which cards stay unused.
 
 use crate::folder::{Fake, device};
-use crate::scripted::{ScriptedNvml, card, rtx_4090};
-use crate::table::{parts, rows};
+use crate::nvml::{ScriptedNvml, card, rtx_4090};
 use autoplace_planner::machine::{Detector, GgmlDevice, GgmlKind, Gpu, GpuKind, Host, Machine, gib, mib};
 use autoplace_planner::plan::{GpuLayers, Request};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use test_support::table::{parts, rows};
 
 /// The machine that is detected where NVIDIA's driver follows this script and llama.cpp lists these devices. Without a
 /// script there is no driver; without devices there is no llama.cpp.
@@ -61,7 +61,7 @@ fn each_gpu_is_found_once_with_the_figure_that_holds() {
 #[test]
 fn where_there_is_no_gpu_the_plan_names_the_backends_of_the_build_and_the_cards_that_were_seen() {
     let fake = Fake::new();
-    let profile = crate::shapes::LLAMA_1B.profile();
+    let profile = test_support::shapes::LLAMA_1B.profile();
     let card = card_of("RTX 4090@01 24 22");
     let features = "this build has no GPU backend (its features `cuda`, `vulkan`, `metal` and `hip` each add one; ";
     for (backends, script, says, seen) in [

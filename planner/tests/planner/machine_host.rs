@@ -2,9 +2,9 @@
 //! detects it.
 
 use crate::folder::Fake;
-use crate::table::rows;
 use autoplace_planner::machine::{Host, HostLimit, gib, mib};
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, prop_oneof, proptest};
+use test_support::table::rows;
 
 const V2_MOUNT: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
 const V1_MOUNT: &str = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory";

@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::folder::{Fake, device};
-use crate::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 use autoplace_planner::machine::{
     GgmlDevice, GpuKind, Machine, PcieLink, PcieRate, Pool, Pools, UnusedReason, gib, mib,
 };
 use autoplace_planner::plan::{Plan, Planner, Policy, Request};
+use test_support::shapes::{LLAMA_8B, LLAMA_70B, Shape};
 
 /// The bus address of each machine's AMD GPU.
 const AMD: &str = "0000:c5:00.0";

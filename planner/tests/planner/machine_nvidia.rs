@@ -6,10 +6,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::scripted::{ScriptedNvml, card, rtx_4090};
-use crate::table::{parts, rows};
+use crate::nvml::{ScriptedNvml, card, rtx_4090};
 use autoplace_planner::machine::nvidia::{self, CardState, Driver, NvidiaGpu};
 use autoplace_planner::machine::{GpuKind, GpuProcess, Note, PciId, Reading, ThrottleReason, gib, mib};
+use test_support::table::{parts, rows};
 
 const CARD: PciId = PciId::new(0, 1, 0, 0);
 

@@ -1,36 +1,17 @@
 //! The planner, without llama.cpp: headers, machines, estimates, plans.
 
 #[macro_use]
-#[path = "../support/own_process/mod.rs"]
-mod own_process;
-#[path = "../support/counting/mod.rs"]
-mod counting;
-#[path = "../support/folder/mod.rs"]
-mod folder;
-#[path = "../support/gguf_support/mod.rs"]
-mod gguf_support;
-#[path = "../support/lora_support/mod.rs"]
-mod lora_support;
-#[cfg(target_os = "linux")]
-#[path = "../support/real_group/mod.rs"]
-mod real_group;
-#[path = "../support/nvml/mod.rs"]
-mod scripted;
-#[path = "../support/shapes/mod.rs"]
-mod shapes;
-#[path = "../support/table/mod.rs"]
-mod table;
+extern crate test_support;
 
 use autoplace_planner::machine::{Gpu, Host, Machine, gib};
 use autoplace_planner::plan::{Error, Plan, Planner, Request};
 use autoplace_planner::profile::ModelProfile;
-use shapes::synthetic;
 
+count_allocations!();
+
+mod any;
 mod companion_mmproj;
-mod gguf_hostile;
-mod gguf_memory;
-mod gguf_roundtrip;
-mod gguf_split;
+mod folder;
 mod headroom_presets;
 mod ledger;
 mod lora_files;
@@ -47,6 +28,8 @@ mod machine_links;
 mod machine_nvidia;
 mod machine_serialised;
 mod memory_estimate;
+#[cfg(target_os = "linux")]
+mod nvml;
 mod plan_advice;
 mod plan_choices;
 mod plan_companions;
@@ -57,6 +40,8 @@ mod plan_report;
 mod plan_speed;
 mod plan_stated;
 mod profile_quantised;
+#[cfg(target_os = "linux")]
+mod real_group;
 
 /// A host, and cards of 24 GiB with these numbers of bytes free.
 fn machine(host: u64, free: &[u64]) -> Machine {

@@ -4,7 +4,7 @@ use autoplace_planner::machine::{Gpu, gib};
 use autoplace_planner::memory::{ContextParams, Estimate, FlashAttention, Footprints, KvType, Place, TensorOverride};
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
+use test_support::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape, TINY};
 
 fn card() -> Gpu {
     Gpu::new("card").total(gib(80))
@@ -136,7 +136,7 @@ fn vulkans_alignment_is_the_devices_own_where_it_is_known() {
 #[test]
 fn more_tokens_more_context_and_more_outputs_never_take_less() {
     for shape in [LLAMA_8B, QWEN3_30B_A3B] {
-        let profile = shape.profile();
+        let profile = shape.profile::<ModelProfile>();
         for layers in [0, 1, 8, profile.full_offload()] {
             let mut least = [0; 2];
             for step in 0..6 {
@@ -157,10 +157,10 @@ fn allocations(shape: &Shape) -> usize {
     let cards = [24, 12, 48].map(|size| Gpu::new("card").total(gib(size)));
     let estimate = Estimate::new(&profile, &cards.each_ref(), &ContextParams::default()).unwrap();
     let estimate = estimate.overrides(&[TensorOverride::new(r"ffn_(up|down)", Place::Host)]).unwrap();
-    let before = crate::counting::allocations();
+    let before = test_support::counting::allocations();
     let assignment = estimate.assignment(profile.n_layer() / 2);
     let stored = estimate.stored(&assignment);
-    let after = crate::counting::allocations();
+    let after = test_support::counting::allocations();
     assert!(stored.host.weights > 0 && stored.gpus.iter().all(|gpu| gpu.weights > 0));
     after - before
 }

@@ -9,8 +9,8 @@ use autoplace_planner::plan::{
 use autoplace_planner::profile::{ModelProfile, Quantisation};
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
-use crate::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B};
-use crate::table::rows;
+use test_support::shapes::{LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B};
+use test_support::table::rows;
 
 /// The bandwidth of two channels of DDR5-5600, in bytes per second.
 const HOST: u64 = 89_000_000_000;
@@ -100,7 +100,7 @@ cheap types already | 8B IQ2_M | RTX 3060 12GB, 4096 | 64 known | Q4_0";
 fn case([model, card, host, asked]: [&str; 4]) -> Asked {
     let profile = match model {
         "8B" => LLAMA_8B.profile(),
-        "8B IQ2_M" => LLAMA_8B.profile().quantised(Quantisation::IQ2_M),
+        "8B IQ2_M" => LLAMA_8B.profile::<ModelProfile>().quantised(Quantisation::IQ2_M),
         "70B" => LLAMA_70B.profile(),
         _ => QWEN3_30B_A3B.profile(),
     };
@@ -200,7 +200,7 @@ fn quantisations(advice: &Advice) -> Vec<(Effect, Quantisation)> {
 
 #[test]
 fn a_larger_quantisation_is_advised_where_the_host_reads_it_faster() {
-    let profile = LLAMA_8B.profile().quantised(Quantisation::IQ4_XS);
+    let profile = LLAMA_8B.profile::<ModelProfile>().quantised(Quantisation::IQ4_XS);
     let card = Gpu::named("RTX 3060 12GB").unwrap();
     for gpus in [&[][..], &[card.clone().free(mib(2500))]] {
         let asked = (profile.clone(), measured(gpus, &[]), Request::new());
@@ -221,7 +221,8 @@ fn a_larger_quantisation_is_advised_where_the_host_reads_it_faster() {
 
 #[test]
 fn no_quantisation_is_advised_for_a_speed_that_nobody_has_measured() {
-    let asked = (LLAMA_8B.profile().quantised(Quantisation::IQ4_XS), measured(&[], &["Q4_K"]), Request::new());
+    let asked =
+        (LLAMA_8B.profile::<ModelProfile>().quantised(Quantisation::IQ4_XS), measured(&[], &["Q4_K"]), Request::new());
     let planner = planner(&asked);
     let found = quantisations(&planner.advice().unwrap());
     let missing = planner.unmeasured();
@@ -304,7 +305,7 @@ proptest! {
 
     #[test]
     fn every_change_yields_what_it_promises(
-        shape in crate::shapes::any::shape(),
+        shape in crate::any::shape(),
         gpus in gpus(),
         host in prop_oneof![mib(100)..gib(1), Just(gib(8))],
         known in any::<bool>(),

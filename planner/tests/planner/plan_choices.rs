@@ -7,9 +7,9 @@ use autoplace_planner::plan::{
 };
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
-use crate::synthetic::named;
 use crate::{machine, plan};
+use test_support::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+use test_support::synthetic::named;
 
 fn exactly(layers: u32) -> Request {
     Request::new().n_gpu_layers(GpuLayers::Exactly(layers))
@@ -195,7 +195,7 @@ fn paging(context: u32) -> Request {
 /// The model has 40 GiB, and the host has 24.
 #[test]
 fn a_model_that_fits_nowhere_is_read_from_disk_where_that_is_allowed() {
-    let profile = LLAMA_70B.profile();
+    let profile = LLAMA_70B.profile::<ModelProfile>();
     assert!(profile.file_bytes > gib(38), "{}", profile.file_bytes);
     let host = Host::new(gib(24)).bandwidth(60_000_000_000);
     for gpus in [vec![], vec![Gpu::named("RTX 3060 12GB").unwrap()]] {

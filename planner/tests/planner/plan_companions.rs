@@ -9,7 +9,7 @@ use autoplace_planner::plan::{Context, Error, HostParts, Plan, PlannedCompanion,
 use autoplace_planner::profile::ModelProfile;
 
 use crate::machine;
-use crate::shapes::{LLAMA_8B, Shape};
+use test_support::shapes::{LLAMA_8B, Shape};
 
 static LLAMA_8B_PROFILE: LazyLock<ModelProfile> = LazyLock::new(|| LLAMA_8B.profile());
 

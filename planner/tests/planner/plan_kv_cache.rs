@@ -7,7 +7,7 @@ use autoplace_planner::plan::{
 };
 use autoplace_planner::profile::ModelProfile;
 
-use crate::shapes::LLAMA_8B;
+use test_support::shapes::LLAMA_8B;
 
 const FOUR_BITS: KvCache = KvCache::DownTo(KvType::Q4_0);
 

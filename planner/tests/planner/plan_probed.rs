@@ -9,9 +9,9 @@ use autoplace_planner::plan::{Confidence, Error, GpuLayers, HostParts, Plan, Pla
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
+use crate::any::{gpu, request, shape};
 use crate::machine;
-use crate::shapes::any::{gpu, request, shape};
-use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+use test_support::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
 /// A probe that answers with the estimate, scaled.
 struct Scaled<'a> {

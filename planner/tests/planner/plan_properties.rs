@@ -6,8 +6,8 @@ use autoplace_planner::plan::{Error, KvCache, Plan, Policy, Request};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
+use crate::any::{gpu, gpus, host_parts, kv_cache, request, shape};
 use crate::plan;
-use crate::shapes::any::{gpu, gpus, host_parts, kv_cache, request, shape};
 
 fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
     plan.as_ref().ok().map(|plan| plan.n_gpu_layers)

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use crate::plan;
-use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+use test_support::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
 /// A host of this many bytes that reads 61 GB/s.
 fn host(bytes: u64) -> Machine {

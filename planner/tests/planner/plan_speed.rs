@@ -8,8 +8,8 @@ use autoplace_planner::plan::{Planner, Workload};
 use autoplace_planner::profile::ModelProfile;
 use proptest::prelude::{prop_assert, proptest};
 
-use crate::shapes::any::shape;
-use crate::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
+use crate::any::shape;
+use test_support::shapes::{LLAMA_8B, QWEN_14B, QWEN3_30B_A3B, Shape};
 
 /// Bytes that a token reads, which is its time in seconds on a host that reads one byte per second.
 fn token_bytes(profile: &ModelProfile, depth: u32) -> u64 {

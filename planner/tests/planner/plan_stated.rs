@@ -5,8 +5,8 @@ use autoplace_planner::machine::gib;
 use autoplace_planner::memory::{Error as MemoryError, Place, TensorOverride};
 use autoplace_planner::plan::{Error, GpuLayers, Request};
 
-use crate::shapes::{LLAMA_8B, QWEN3_30B_A3B};
 use crate::{machine, plan};
+use test_support::shapes::{LLAMA_8B, QWEN3_30B_A3B};
 
 /// The override that `--cpu-moe` adds.
 fn experts_on_the_host() -> TensorOverride {

@@ -3,7 +3,7 @@
 use autoplace_planner::gguf::TensorType as T;
 use autoplace_planner::profile::{ModelProfile, Quantisation as Q};
 
-use crate::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
+use test_support::shapes::{LLAMA_1B, LLAMA_8B, LLAMA_70B, QWEN3_30B_A3B, Shape};
 
 fn bytes(profile: &ModelProfile) -> u64 {
     profile.weights.loaded().map(|weight| weight.bytes).sum()
@@ -32,7 +32,7 @@ const PUBLISHED: [(&Shape, &str); 3] = [
 #[test]
 fn quantised_a_model_has_the_bytes_of_the_published_files() {
     for (shape, files) in PUBLISHED {
-        let profile = shape.profile();
+        let profile = shape.profile::<ModelProfile>();
         let words: Vec<&str> = files.split_whitespace().collect();
         for pair in words.chunks(2) {
             let quantisation = Q::ALL.iter().find(|it| it.to_string() == pair[0]);
@@ -83,7 +83,7 @@ const SMOLLM2_FILES: [(Q, u64); 12] = [
 
 #[test]
 fn rows_of_no_whole_blocks_get_the_types_that_llama_cpp_falls_back_to() {
-    let mut profile = SMOLLM2_135M.profile();
+    let mut profile = SMOLLM2_135M.profile::<ModelProfile>();
     profile.file_type = Some("Q4_1");
     let header = profile.file_bytes - bytes(&profile);
     for (quantisation, measured) in SMOLLM2_FILES {
@@ -108,7 +108,7 @@ fn rows_of_no_whole_blocks_get_the_types_that_llama_cpp_falls_back_to() {
 
 #[test]
 fn a_model_of_floats_is_quantised_but_for_what_the_quantiser_leaves() {
-    let floats = Shape { types: (T::F32, T::F32, T::F32), ..LLAMA_1B }.profile();
+    let floats = Shape { types: (T::F32, T::F32, T::F32), ..LLAMA_1B }.profile::<ModelProfile>();
     let mut floats = floats;
     floats.file_type = Some("F32");
     let small = floats.quantised(Q::Q8_0);
@@ -119,7 +119,7 @@ fn a_model_of_floats_is_quantised_but_for_what_the_quantiser_leaves() {
 
 #[test]
 fn quantised_as_it_is_it_stays_as_it_is() {
-    let profile = LLAMA_8B.profile();
+    let profile = LLAMA_8B.profile::<ModelProfile>();
     let again = profile.quantised(Q::Q4_K_M);
     assert_eq!(again.weights, profile.weights);
     assert_eq!(again.file_bytes, profile.file_bytes);
@@ -127,14 +127,14 @@ fn quantised_as_it_is_it_stays_as_it_is() {
 
 #[test]
 fn norms_and_routers_stay_and_ties_go_by_the_output() {
-    let experts = QWEN3_30B_A3B.profile().quantised(Q::Q2_K);
+    let experts = QWEN3_30B_A3B.profile::<ModelProfile>().quantised(Q::Q2_K);
     assert_eq!(ty(&experts, "blk.0.ffn_gate_inp.weight"), T::F32);
     assert_eq!(ty(&experts, "blk.0.attn_q_norm.weight"), T::F32);
     assert_eq!(ty(&experts, "blk.0.ffn_gate_exps.weight"), T::Q2_K);
     assert_eq!(experts.file_type, Some("Q2_K"));
-    let tied = LLAMA_1B.profile().quantised(Q::Q2_K);
+    let tied = LLAMA_1B.profile::<ModelProfile>().quantised(Q::Q2_K);
     assert_eq!(ty(&tied, "token_embd.weight"), T::Q6_K);
-    let untied = LLAMA_8B.profile().quantised(Q::Q2_K);
+    let untied = LLAMA_8B.profile::<ModelProfile>().quantised(Q::Q2_K);
     assert_eq!(ty(&untied, "token_embd.weight"), T::Q2_K);
     assert_eq!(ty(&untied, "output.weight"), T::Q6_K);
 }

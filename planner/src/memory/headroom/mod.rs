@@ -98,8 +98,9 @@ const ROUNDING: u64 = mib(16);
 pub const WSL_HEADROOM: u64 = mib(512);
 
 impl Headroom {
-    /// The bytes to leave free on this GPU for computations of these peak sizes. `uncertainty` is the estimate's possible error in bytes.
-    /// `wsl` says whether the machine is Linux under WSL ([`Machine::wsl`](crate::machine::Machine::wsl)).
+    /// The bytes to leave free on this GPU for computations of these peak sizes. `uncertainty` is the estimate's
+    /// possible error in bytes. `wsl` says whether the machine is Linux under WSL
+    /// ([`Machine::wsl`](crate::machine::Machine::wsl)).
     ///
     /// **Driver and growth** come from a table until a load's warm-up has measured them on the device
     /// ([`Gpu::learned`]):

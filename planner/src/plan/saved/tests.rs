@@ -8,10 +8,7 @@ use crate::machine::{Gpu, Host, Machine, gib, mib};
 use crate::plan::{Plan, Request};
 
 use super::{SavedPlan, SavedPlanError};
-use test_plan::{plan, two_gpus};
-
-#[path = "../../../tests/support/test_plan/mod.rs"]
-mod test_plan;
+use test_support::plans::{plan, two_gpus};
 
 /// [`plan`], saved with a model.
 pub(super) fn saved() -> SavedPlan {

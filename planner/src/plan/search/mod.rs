@@ -1,9 +1,9 @@
 //! The search for the best placement that fits: the one with the most predicted tokens per second, or with the most
 //! layers on GPUs.
 //!
-//! A placement is a [setting](settings) (type and place of the cache, and the ubatch), an [`Order`] of GPUs, a run of layers on each GPU, and
-//! the [`Parts`] of blocks that stay on the host. Its cost is the workload's time in seconds by [`speed`](super::speed)
-//! ([`Policy::Fastest`]), or the number of layers on the host ([`Policy::MostLayers`]).
+//! A placement is a [setting](settings) (type and place of the cache, and the ubatch), an [`Order`] of GPUs, a run of
+//! layers on each GPU, and the [`Parts`] of blocks that stay on the host. Its cost is the workload's time in seconds by
+//! [`speed`](super::speed) ([`Policy::Fastest`]), or the number of layers on the host ([`Policy::MostLayers`]).
 //!
 //! Small surcharges decide between placements of equal cost. One *tie* is a thousandth of the least cost. Each GPU
 //! costs one tie, or up to two if it is full; a single copy of the graph costs half a tie; each doubling or halving of
@@ -61,8 +61,8 @@ use self::table::Table;
 const TIE: f64 = 1e-3;
 
 /// Cost of each doubling or halving of the ubatch and of a cache that is moved to the host, in ties. A step must be
-/// worth a hundredth of the time: a larger ubatch takes memory that a longer context may use, and the other steps change
-/// a setting that the request prefers.
+/// worth a hundredth of the time: a larger ubatch takes memory that a longer context may use, and the other steps
+/// change a setting that the request prefers.
 const SETTING_STEP_IN_TIES: f64 = 10.0;
 
 /// Under [`Policy::MostLayers`], the cost in layers of each smaller cache type, of a cache on the host, and of each

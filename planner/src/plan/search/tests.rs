@@ -1,7 +1,9 @@
 //! The search compared with an exhaustive one.
 
-#[path = "../../../tests/support/shapes/mod.rs"]
-mod shapes;
+// The integration tests' strategies, with the types of this compilation.
+#[path = "../../../tests/planner/any.rs"]
+#[allow(dead_code, reason = "the integration tests use the rest")]
+mod any;
 
 use std::collections::BTreeSet;
 
@@ -14,8 +16,8 @@ use crate::plan::speed::{Rates, SpeedModel};
 use crate::plan::{Context, HostParts, KvPlace, Plan, Planner, Policy, Probe, Request, kv_cache};
 use crate::profile::ModelProfile;
 
-use shapes::dims::Experts;
-use shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape};
+use test_support::dims::Experts;
+use test_support::shapes::{LLAMA_8B, QWEN3_30B_A3B, Shape};
 
 /// Eight experts of 512, of which a token uses two.
 const EXPERTS: Experts = Experts { n: 8, used: 2, ff: 512 };
@@ -28,7 +30,7 @@ fn small(n_layer: u32, n_embd: u64, n_ff: u64, n_vocab: u64) -> Shape {
 
 /// A model of a few blocks, dense or with experts.
 fn shape(most_blocks: u32) -> impl Strategy<Value = Shape> {
-    (1..=most_blocks, shapes::any::shape()).prop_map(|(n_layer, shape)| Shape { n_layer, ..shape })
+    (1..=most_blocks, any::shape()).prop_map(|(n_layer, shape)| Shape { n_layer, ..shape })
 }
 
 /// GPUs with a few hundred MiB free beyond the headroom that the requests state.
@@ -50,10 +52,10 @@ fn gpus(most: usize) -> impl Strategy<Value = Vec<Gpu>> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let parts = shapes::any::host_parts();
+    let parts = any::host_parts();
     let headroom = (0..mib(60)).prop_map(Headroom::Bytes);
     let policy = prop_oneof![2 => Just(Policy::Fastest), 1 => Just(Policy::MostLayers)];
-    let kv = (shapes::any::kv_cache(), prop_oneof![9 => Just(KvPlace::Given), 1 => Just(KvPlace::Auto)]);
+    let kv = (any::kv_cache(), prop_oneof![9 => Just(KvPlace::Given), 1 => Just(KvPlace::Auto)]);
     let min_ubatch = prop_oneof![9 => Just(None), 1 => (64u32..512).prop_map(Some)];
     (parts, headroom, 1u32..6000, policy, kv, min_ubatch).prop_map(
         |(parts, headroom, n_ctx, policy, kv, min_ubatch)| {

@@ -1,0 +1,110 @@
+//! Models of every architecture of llama.cpp: hyper-parameters in, GGUF files out.
+//!
+//! llama.cpp itself lists the tensors of an architecture: it creates a model from our metadata
+//! ([`Model::from_metadata`]), and its tensors, with their names and shapes, go into the file beside that metadata. The
+//! sizes are tiny, but the features that decide memory are present: patterns of windows, blocks without attention,
+//! experts, prediction blocks, tied tensors.
+mod header;
+mod variants;
+
+use std::path::{Path, PathBuf};
+
+use autoplace::gguf::{Builder, TensorType};
+use autoplace::llama_sys::{self, Model};
+
+pub(crate) use variants::all;
+
+/// A model to create.
+pub(crate) struct Blueprint {
+    pub(crate) arch: String,
+    /// Distinguishes it from the other models of its architecture.
+    pub(crate) name: &'static str,
+    keys: Builder,
+    /// Metadata to create the model from, if llama.cpp omits tensors of its own metadata: those of prediction blocks.
+    made_of: Option<Builder>,
+    /// Tensors that llama.cpp would not create.
+    also: Vec<(String, Vec<u64>)>,
+    /// Tensors that llama.cpp would create and that files of this kind lack.
+    without: Vec<String>,
+    /// Suffixes of tensors that llama.cpp would create and that most files lack.
+    lacks: &'static [&'static str],
+    /// The first prediction block. llama.cpp does not look for the scales of blocks that it does not load.
+    predicts_from: u32,
+    /// The type of its matrices.
+    matrices: TensorType,
+}
+
+impl Blueprint {
+    /// A model of this architecture with these keys and matrices of half floats.
+    fn of(arch: &str, keys: Builder) -> Self {
+        Self {
+            arch: arch.to_owned(),
+            name: "",
+            keys,
+            made_of: None,
+            also: Vec::new(),
+            without: Vec::new(),
+            lacks: &[],
+            predicts_from: u32::MAX,
+            matrices: TensorType::F16,
+        }
+    }
+
+    pub(crate) fn title(&self) -> String {
+        format!("{} {}", self.arch, self.name)
+    }
+
+    fn path(&self, folder: &Path, suffix: &str) -> PathBuf {
+        folder.join(format!("{}-{}{suffix}.gguf", self.arch, self.name))
+    }
+
+    /// The model with all tensors that its architecture can have.
+    pub(crate) fn make(&self, folder: &Path) -> Result<Model, llama_sys::Error> {
+        let path = self.path(folder, "-keys");
+        self.made_of.as_ref().unwrap_or(&self.keys).write_sparse(&path).unwrap();
+        Model::from_metadata(&path)
+    }
+
+    /// Writes our metadata and the model's tensors.
+    pub(crate) fn write(&self, model: &Model, folder: &Path) -> PathBuf {
+        let tensors = model.tensors();
+        let kept = tensors.iter().filter(|tensor| {
+            let name = tensor.name.as_str();
+            let scale = name.ends_with("scale") && block_of(name) >= Some(self.predicts_from);
+            let lacks = self.lacks.iter().any(|end| name.ends_with(end));
+            !scale && !lacks && !self.without.iter().any(|out| name == out)
+        });
+        let file = kept.fold(self.keys.clone(), |file, tensor| {
+            let used = tensor.shape.iter().rposition(|&n| n > 1).unwrap_or(0);
+            let shape = &tensor.shape[..=used];
+            file.tensor(&tensor.name, self.ty(shape), shape)
+        });
+        let file = self.also.iter().fold(file, |file, (name, shape)| file.tensor(name, self.ty(shape), shape));
+        let path = self.path(folder, "");
+        file.write_sparse(&path).unwrap();
+        path
+    }
+
+    /// Vectors, and shapes that the type's block size does not divide, stay floats.
+    fn ty(&self, shape: &[u64]) -> TensorType {
+        if shape.len() > 1 && shape[0].is_multiple_of(self.matrices.block_size()) {
+            self.matrices
+        } else {
+            TensorType::F32
+        }
+    }
+
+    /// Writes the model with llama.cpp; `None` if it cannot.
+    pub(crate) fn save(&self, model: &Model, folder: &Path) -> Option<PathBuf> {
+        if !(self.without.is_empty() && self.also.is_empty() && self.made_of.is_none()) {
+            return None;
+        }
+        let path = self.path(folder, "-saved");
+        model.save(&path).ok().map(|()| path)
+    }
+}
+
+/// The block number in a tensor's name.
+fn block_of(name: &str) -> Option<u32> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}

@@ -1,0 +1,317 @@
+//! A round of chaos: a case, the events on its cards, and its outcome.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use autoplace::Model;
+use autoplace::generate;
+use autoplace::llama_sys::{Error as Native, sim::SimGpu};
+use autoplace::load::{Error, OnDifference, Stage, Verify};
+use autoplace::machine::{Host, Machine, gib, mib};
+use autoplace::memory::{FlashAttention, Headroom};
+use autoplace::plan::{GpuLayers, Plan, Request};
+use autoplace::profile::ModelProfile;
+
+use crate::fleets_support::{Case, Models};
+use crate::rig::{Card, nothing_left};
+use test_support::random_weights::Dice;
+
+const TOKENS: usize = 6;
+
+/// The kind of a round whose first generation is the text of the CPU.
+const SAME: &str = "the same text at once";
+
+/// A round, determined by its number.
+pub(crate) struct Round<'m> {
+    case: Case,
+    models: &'m Models,
+    dice: Dice,
+    attempts: u32,
+    verify: Verify,
+    on_difference: OnDifference,
+    /// A log of the events, for debugging.
+    happened: Vec<String>,
+}
+
+impl<'m> Round<'m> {
+    pub(crate) fn new(number: u64, models: &'m Models) -> Self {
+        let mut case = Case::new(number, models);
+        let mut dice = Dice::new(number ^ 0x00c4_a05c_4a05);
+        // Repacked weights are multiplied in another order, and the same text is certain only with the same order.
+        case.request.params.repack = false;
+        // Faults are rare if cards keep some memory.
+        if dice.percent(50) {
+            case.request.headroom = Headroom::Bytes(0);
+        }
+        // A context that may grow reaches thousands of tokens.
+        let context = case.request.context;
+        let tokens = context.tokens(&case.model(models).profile);
+        let is_short = tokens <= 512 && !context.may_grow();
+        Self {
+            attempts: dice.one_of(&[1, 2, 3, 4, 4, 4, 4, 6]),
+            verify: match dice.below(10) {
+                0 => Verify::Off,
+                1..=2 if is_short => Verify::Full,
+                _ => Verify::Quick,
+            },
+            on_difference: dice.one_of(&[
+                OnDifference::BackOff,
+                OnDifference::BackOff,
+                OnDifference::Accept,
+                OnDifference::Fail,
+            ]),
+            case,
+            models,
+            dice,
+            happened: Vec::new(),
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let (attempts, verify, case) = (self.attempts, self.verify, self.case.describe(self.models));
+        let (on_difference, happened) = (self.on_difference, self.happened.join("; "));
+        format!("{attempts} attempts, {verify:?}, {on_difference:?}: {happened}\n    {case}")
+    }
+
+    /// Loads and generates during the events. Returns the kinds of the round.
+    ///
+    /// # Errors
+    ///
+    /// A description of a violated expectation.
+    pub(crate) fn run(&mut self) -> Result<Vec<String>, String> {
+        let dice = &mut self.dice;
+        let pools = || match dice.below(4) {
+            0 => dice.below(mib(2)),
+            _ => 0,
+        };
+        let fleet = self.case.fleet(pools);
+        let machine = self.case.machine(&fleet);
+        let sims: Vec<_> = fleet.into_iter().map(|Card { sim, .. }| Arc::new(sim)).collect();
+        let outcome = self.on(&sims, &machine);
+        nothing_left("everything is dropped", sims.iter().map(|sim| &**sim))?;
+        outcome
+    }
+
+    fn on(&mut self, sims: &[Arc<SimGpu>], machine: &Machine) -> Result<Vec<String>, String> {
+        let builder = Model::builder(&self.case.model(self.models).path)
+            .request(self.case.request.clone())
+            .machine(machine.clone())
+            .attempts(self.attempts)
+            .verify(self.verify)
+            .on_difference(self.on_difference)
+            .n_threads(1);
+        self.before_the_load(sims);
+        let events = Mutex::new(self.events(sims));
+        let mut calls = 0;
+        let cards: Vec<Arc<SimGpu>> = sims.to_vec();
+        let builder = builder.progress(move |progress| {
+            if matches!(progress.stage, Stage::Plan | Stage::Measure | Stage::Wait) {
+                return true;
+            }
+            calls += 1;
+            for &(card, _, percent) in events.lock().unwrap().iter().filter(|(_, call, _)| *call == calls) {
+                take(&cards[card], percent);
+            }
+            true
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = (!sims.is_empty() && self.dice.percent(8)).then(|| self.thread(sims, &stop));
+        let loaded = builder.load();
+        stop.store(true, Ordering::Release);
+        if let Some(thread) = thread {
+            thread.join().unwrap();
+        }
+        match loaded {
+            Ok(model) => self.loaded(sims, &model),
+            Err(error) => self.refused(&error).map(|kind| vec![kind.to_owned()]),
+        }
+    }
+
+    /// The events between reading the machine and the load.
+    fn before_the_load(&mut self, sims: &[Arc<SimGpu>]) {
+        let (dice, happened) = (&mut self.dice, &mut self.happened);
+        for (card, sim) in sims.iter().enumerate() {
+            if dice.percent(45) {
+                let percent = dice.below(101);
+                take(sim, percent);
+                happened.push(format!("{percent} % of card {card} taken"));
+            }
+            if dice.percent(35) {
+                let n = 1 + dice.below(12);
+                sim.fail_allocation(n);
+                happened.push(format!("allocation {n} of card {card} fails"));
+            }
+            if dice.percent(20) {
+                let n = 1 + dice.below(8);
+                sim.fail_graph(n);
+                happened.push(format!("graph {n} of card {card} fails"));
+            }
+        }
+    }
+
+    /// The events during the load and the warm-up: the card, the call of the progress callback, and the percentage of
+    /// memory that other programs take.
+    fn events(&mut self, sims: &[Arc<SimGpu>]) -> Vec<(usize, u64, u64)> {
+        let dice = &mut self.dice;
+        let mut events = Vec::new();
+        for card in 0..sims.len() {
+            while dice.percent(50) {
+                let (call, any) = (1 + dice.below(120), dice.below(101));
+                // All, nothing, or any part.
+                events.push((card, call, dice.one_of(&[0, 0, any, 100])));
+            }
+        }
+        let said = |(card, call, percent)| format!("{percent} % of card {card} taken at call {call}");
+        self.happened.extend(events.iter().copied().map(said));
+        events
+    }
+
+    /// A thread that takes and releases memory all the time.
+    fn thread(&mut self, sims: &[Arc<SimGpu>], stop: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
+        self.happened.push("a thread takes and gives back".to_owned());
+        let (cards, stop) = (sims.to_vec(), Arc::clone(stop));
+        let mut dice = Dice::new(self.case.number ^ 0x7412_ead0);
+        thread::spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                let card = dice.below(cards.len());
+                take(&cards[card], dice.below(101));
+                thread::yield_now();
+            }
+        })
+    }
+
+    /// Checks that a failed load ended in one of the allowed errors.
+    fn refused(&self, error: &Error) -> Result<&'static str, String> {
+        let text = error.to_string();
+        if text.contains('\n') {
+            return Err(format!("an error of several lines: {text}"));
+        }
+        match error {
+            Error::AllAttempts { attempts, .. } => {
+                let all_failed = attempts.iter().all(|attempt| attempt.failure.is_some());
+                let most = self.attempts as usize + 1;
+                if !all_failed || !(2..=most).contains(&attempts.len()) {
+                    return Err(format!("{} attempts: {text}", attempts.len()));
+                }
+                Ok("all attempts failed")
+            }
+            Error::Plan(_) => Ok("no plan at first"),
+            Error::OutOfMemory { .. } if self.attempts == 1 => Ok("out of memory, tried once"),
+            Error::Native(_) if self.attempts == 1 => Ok("llama.cpp's error, tried once"),
+            Error::Difference { .. } if self.attempts == 1 || self.on_difference == OnDifference::Fail => {
+                Ok("more taken than planned")
+            }
+            other => Err(format!("ended with {other:?}")),
+        }
+    }
+
+    /// Checks that a loaded model generates the CPU's text, whatever other programs take now.
+    fn loaded(&mut self, sims: &[Arc<SimGpu>], model: &Model) -> Result<Vec<String>, String> {
+        let report = model.report();
+        let attempts = report.tries();
+        if attempts > self.attempts as usize {
+            return Err(format!("{attempts} attempts\n{report}"));
+        }
+        for sim in sims {
+            sim.fail_allocation(0);
+            sim.fail_graph(0);
+        }
+        let expected = self.expected(&model.placement())?;
+        let used: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
+        let fails = self.dice.percent(25);
+        if fails {
+            for sim in sims {
+                sim.fail_graph(1 + self.dice.below(6));
+            }
+        }
+        let (mut outcome, mut said) = (self.generate(model, sims), SAME);
+        // If the verification computed nothing, the pools have not found their room yet.
+        if matches!(outcome, Err(generate::Error::Native(Native::Decode { .. })))
+            && (fails || self.verify == Verify::Off)
+        {
+            for sim in sims {
+                sim.fail_graph(0);
+            }
+            (outcome, said) = (self.generate(model, sims), "a failed generation, then the same text");
+            if let Err(generate::Error::Native(
+                Native::ContextInit { .. } | Native::Decode { .. } | Native::Call { .. },
+            )) = outcome
+            {
+                let no_room = "a failed generation, then no room for another";
+                return Ok(vec![format!("loaded at attempt {attempts}"), no_room.to_owned()]);
+            }
+        }
+        match outcome {
+            Ok(text) if expected.contains(&text) => {}
+            Ok(text) => return Err(format!("{text:?} instead of {expected:?}\n{report}")),
+            Err(error) => return Err(format!("generating: {error:?}\n{report}")),
+        }
+        let now: Vec<u64> = sims.iter().map(|sim| sim.used()).collect();
+        let is_verified = self.verify != Verify::Off;
+        if is_verified && now != used && said == SAME {
+            return Err(format!("{used:?} bytes after the load, then {now:?}\n{report}"));
+        }
+        Ok(vec![format!("loaded at attempt {attempts}"), said.to_owned()])
+    }
+
+    /// The text of the prompt, while other programs take and release memory between tokens.
+    fn generate(&mut self, model: &Model, sims: &[Arc<SimGpu>]) -> Result<String, generate::Error> {
+        let mut text = String::new();
+        for piece in self.stream(model)? {
+            text.push_str(&piece?);
+            for sim in sims {
+                if self.dice.percent(30) {
+                    take(sim, self.dice.below(101));
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    fn stream(&self, model: &Model) -> Result<generate::TokenStream, generate::Error> {
+        let plan = model.placement();
+        let tokens = plan.context.n_ubatch as usize + self.case.remainder;
+        // With room for the continuation, if several sequences share the context.
+        let room = (plan.context.n_ctx / plan.context.n_seq_max) as usize;
+        let tokens = tokens.min(room - 2 * TOKENS);
+        let prompt = "a".repeat(tokens.saturating_sub(4));
+        model.generate(prompt).temp(0.0).max_tokens(TOKENS).special(true).stream()
+    }
+
+    /// The CPU's text with the plan's parameters, for each form of attention that they allow.
+    fn expected(&self, plan: &Plan) -> Result<Vec<String>, String> {
+        let case = self.case.model(self.models);
+        let on_the_cpu = |flash_attn| {
+            let mut request = Request::new().n_ctx(plan.context.n_ctx).n_gpu_layers(GpuLayers::Exactly(0));
+            request.params = plan.context.clone();
+            request.params.flash_attn = flash_attn;
+            let builder = Model::builder(&case.path).request(request).machine(Machine::new(Host::new(gib(16))));
+            let model = builder.n_threads(1).load().map_err(generate::Error::from)?;
+            self.stream(&model)?.collect::<Result<String, _>>()
+        };
+        let texts = ways_to_attend(&case.profile, plan).into_iter().map(on_the_cpu);
+        texts.map(|text| text.map_err(|error| format!("on the CPU: {error}"))).collect()
+    }
+}
+
+/// The forms of attention that cards may use under a plan. AUTO keeps attention fused if it is computed on its layer's
+/// device; the CPU alone always fuses, and plain attention rounds differently. In a hybrid with its cache on the host,
+/// the result depends on where the scheduler puts the neighbouring operations (`attention_fused_or_plain.rs`).
+/// Quantised values are always fused (llama-context.cpp, `llama_init_from_model`).
+fn ways_to_attend(profile: &ModelProfile, plan: &Plan) -> Vec<FlashAttention> {
+    let context = &plan.context;
+    let has_state =
+        profile.state.blocks().is_some_and(|blocks| blocks.iter().any(|block| block.recurrent_elements() > 0));
+    let is_open = context.flash_attn == FlashAttention::Auto
+        && !context.offload_kqv
+        && !context.type_v.is_quantized()
+        && plan.n_gpu_layers > 0
+        && has_state;
+    if is_open { vec![FlashAttention::On, FlashAttention::Off] } else { vec![context.flash_attn] }
+}
+
+/// Lets other programs take this percentage of a card.
+fn take(sim: &SimGpu, percent: u64) {
+    sim.set_taken(sim.total() / 100 * percent);
+}

@@ -1,0 +1,63 @@
+//! Cases, their invariants, and counts by kind.
+mod case;
+mod checks;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use autoplace::gguf::Header;
+use autoplace::profile::ModelProfile;
+use tempfile::TempDir;
+
+use crate::rig::none_failed;
+pub(crate) use case::Case;
+pub(crate) use checks::run;
+use test_support::random_weights;
+
+/// A model's file with its profile.
+pub(crate) struct Model {
+    pub(crate) title: String,
+    pub(crate) path: PathBuf,
+    pub(crate) profile: ModelProfile,
+}
+
+/// All models, written once. The files live as long as this.
+pub(crate) struct Models {
+    pub(crate) all: Vec<Model>,
+    _folder: TempDir,
+}
+
+impl Models {
+    pub(crate) fn write() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let all = random_weights::all().into_iter().chain(random_weights::deep()).map(|mut sketch| {
+            sketch.vocabulary();
+            // A context that may grow really uses its memory, so it is limited.
+            sketch.u32("context_length", 8192);
+            let path = random_weights::write(&sketch, folder.path());
+            let header = Header::open(&path).unwrap();
+            Model { title: sketch.title(), path, profile: ModelProfile::from_header(&header).unwrap() }
+        });
+        Self { all: all.collect(), _folder: folder }
+    }
+}
+
+/// Runs `cases` cases by number. Fails with all violations, or if a kind is too rare, because 1,000 cases must differ.
+/// `least` is the minimum number of each kind per thousand.
+#[track_caller]
+pub(crate) fn run_all(cases: u64, least: &[(&str, u64)], mut kinds_of: impl FnMut(u64) -> Result<Vec<String>, String>) {
+    let (mut counts, mut failures) = (BTreeMap::<String, u64>::new(), Vec::new());
+    for number in 0..cases {
+        match kinds_of(number) {
+            Ok(kinds) => kinds.into_iter().for_each(|kind| *counts.entry(kind).or_default() += 1),
+            Err(fault) => failures.push(fault),
+        }
+    }
+    for (kind, count) in &counts {
+        println!("{count:5} {kind}");
+    }
+    none_failed(&failures, usize::try_from(cases).unwrap());
+    let of = |kind| counts.get(kind).copied().unwrap_or_default();
+    let lacking: Vec<_> = least.iter().filter(|&&(kind, least)| of(kind) < least * cases / 1000).collect();
+    assert!(lacking.is_empty(), "too few of {lacking:?}");
+}

@@ -1,0 +1,9 @@
+//! What the test binaries of this crate share. `test-support` has what other crates share too.
+
+#![allow(dead_code, reason = "each binary uses its part")]
+
+pub(crate) mod native_support;
+pub(crate) mod replace_support;
+pub(crate) mod sim_support;
+pub(crate) mod speculative_support;
+pub(crate) mod text_support;

@@ -1,0 +1,78 @@
+//! Simulated cards, plans for them, and texts, shared by the tests of re-placing a model.
+
+use std::path::Path;
+
+use autoplace::generate::{GenerateRequest, Resumed, Session, TokenStream};
+use autoplace::load;
+use autoplace::memory::Headroom;
+use autoplace::plan::{GpuLayers, Plan, Request};
+use autoplace::{Model, ModelBuilder};
+
+use super::text_support::{Completion, texts_of};
+
+/// A request whose headroom covers the growth of buffers in a warm-up. Nothing is repacked, so that host and cards
+/// compute the same bits.
+pub(crate) fn request() -> Request {
+    let mut request = Request::new().headroom(Headroom::Bytes(256 << 10));
+    request.params.repack = false;
+    request
+}
+
+/// A load with a single attempt, so that a lack of memory is an error and not another plan.
+pub(crate) fn builder(path: &Path, request: &Request) -> ModelBuilder {
+    Model::builder(path).request(request.clone()).n_threads(1).attempts(1)
+}
+
+/// A plan with `layers` layers on cards, for the memory that is free now.
+pub(crate) fn plan(path: &Path, request: &Request, layers: u32) -> Plan {
+    let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
+    builder(path, &exactly).plan().unwrap()
+}
+
+/// Loads the model as [`plan`] plans it.
+pub(crate) fn load(path: &Path, request: &Request, layers: u32) -> Model {
+    let exactly = request.clone().n_gpu_layers(GpuLayers::Exactly(layers));
+    builder(path, &exactly).load().unwrap()
+}
+
+/// Re-places the model as soon as nothing is being generated.
+pub(crate) fn replace(model: &Model, plan: Option<&Plan>) {
+    while let Err(error) = model.replace(plan.cloned()) {
+        assert!(matches!(error, load::Error::Busy), "{error}");
+    }
+}
+
+/// A greedy text, and a random one with a penalty, whose sampler has state.
+pub(crate) fn generations(model: &Model, prompt: &str, tokens: usize) -> [GenerateRequest; 2] {
+    [
+        model.generate(prompt).temp(0.0).repeat_penalty(1.2).max_tokens(tokens),
+        model.generate(prompt).seed(7).temp(1.2).repeat_penalty(1.3).max_tokens(tokens),
+    ]
+}
+
+/// The text of a stream. `before_piece` runs before each of its pieces.
+pub(crate) fn text_of(generate: GenerateRequest, mut before_piece: impl FnMut(&mut TokenStream, usize)) -> String {
+    let mut stream = generate.stream().unwrap();
+    let mut text = String::new();
+    for index in 0.. {
+        before_piece(&mut stream, index);
+        match stream.next() {
+            Some(piece) => text.push_str(&piece.unwrap()),
+            None => break,
+        }
+    }
+    text
+}
+
+/// Runs a session of one text to its end. After every fourth step the session is re-placed by the next of these plans,
+/// and must be restored each time.
+pub(crate) fn run_replacing(session: &mut Session, plans: &[Plan]) -> Completion {
+    let mut plans = plans.iter().cycle();
+    let mut texts = texts_of(session, |session, step| {
+        if step % 5 == 4 {
+            let replaced = session.replace(plans.next().cloned()).unwrap();
+            assert_eq!(replaced.resumed, Resumed::Restored);
+        }
+    });
+    texts.remove(0)
+}

@@ -1,0 +1,111 @@
+//! A plan as JSON in the form that `docs/cli.md` promises, with its order of keys. Sizes are in bytes, times in
+//! milliseconds.
+
+use std::time::Duration;
+
+use autoplace::memory::{Footprint, Footprints, Place, TensorOverride};
+use autoplace::plan::{Placement, Plan};
+use serde_json::{Value, json};
+
+use crate::emit::kv_type;
+
+/// Times of the steps. If `probe` has a time, the plan's bytes are llama.cpp's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Took {
+    /// Reading the file's header.
+    pub(crate) header: Duration,
+    /// The search, by arithmetic.
+    pub(crate) estimate: Duration,
+    /// Asking llama.cpp; `None` if it was not asked.
+    pub(crate) probe: Option<Duration>,
+    /// The total, including the detection of the machine.
+    pub(crate) total: Duration,
+}
+
+/// The indented JSON.
+///
+/// `estimate` is the arithmetical estimate for the same placement; `None` if the model has no known memory layout.
+pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> String {
+    let (model, devices) = (&plan.model, &plan.placements);
+    let gpus: Vec<&str> = plan.gpus().map(|gpu| gpu.device.as_deref().unwrap_or_default()).collect();
+    let estimate = estimate.map(|estimate| -> Vec<Value> {
+        devices.iter().zip(estimate.gpus.iter().chain([&estimate.host])).map(bytes).collect()
+    });
+    let probe = took.probe.map(|_| -> Vec<Value> { devices.iter().map(|it| bytes((it, &it.footprint))).collect() });
+    let document = json!({
+        "model": {
+            "path": model.path.as_ref().map(|path| path.to_string_lossy()),
+            "name": model.name,
+            "architecture": model.architecture,
+            "file_bytes": model.file_bytes,
+            "blocks": model.blocks,
+        },
+        "context": plan.context.n_ctx,
+        "kv_type": kv_type(plan.context.type_k),
+        "n_gpu_layers": plan.n_gpu_layers,
+        "full_offload": plan.full_offload,
+        "devices": devices.iter().map(device).collect::<Vec<_>>(),
+        // Empty if one GPU holds all layers.
+        "tensor_split": plan.tensor_split,
+        "overrides": plan.overrides.iter().map(|rule| override_tensor(rule, &gpus)).collect::<Vec<_>>(),
+        "estimate": estimate,
+        "probe": probe,
+        "took_ms": {
+            "header": milliseconds(took.header),
+            "estimate": milliseconds(took.estimate),
+            "probe": took.probe.map(milliseconds),
+            "total": milliseconds(took.total),
+        },
+        "settings": settings(plan),
+        "paging": plan.paging,
+        "speed": plan.speed,
+        "notes": plan.notes,
+    });
+    format!("{document:#}")
+}
+
+/// A plan's settings besides the layers: the whole context, including values that a saved plan omits.
+fn settings(plan: &Plan) -> Value {
+    let context = &plan.context;
+    let mut settings = json!(context);
+    settings["type_k"] = kv_type(context.type_k).into();
+    settings["type_v"] = kv_type(context.type_v).into();
+    settings["embeddings"] = json!(context.embeddings);
+    settings["mtp"] = context.mtp.into();
+    settings["n_rs_seq"] = context.n_rs_seq.into();
+    settings["parted_blocks"] = plan.split_blocks.into();
+    settings
+}
+
+fn device(placement: &Placement) -> Value {
+    json!({
+        "name": placement.name,
+        "kind": placement.kind,
+        "total": placement.total,
+        "free": placement.free,
+        "layers": placement.layers,
+        "weights": placement.footprint.weights,
+        "kv": placement.footprint.kv,
+        "compute": placement.footprint.compute,
+        "of_host": placement.of_host,
+        "headroom": placement.headroom.total(),
+    })
+}
+
+fn bytes((placement, bytes): (&Placement, &Footprint)) -> Value {
+    json!({"name": placement.name, "weights": bytes.weights, "kv": bytes.kv, "compute": bytes.compute})
+}
+
+/// `PATTERN=BUFFER TYPE` for llama.cpp's `--override-tensor`. `devices` are ggml's names of the GPUs.
+pub(crate) fn override_tensor(rule: &TensorOverride, devices: &[&str]) -> String {
+    let buffer_type = match rule.place {
+        Place::Host => "CPU",
+        Place::Gpu(gpu) => devices.get(gpu).copied().unwrap_or_default(),
+    };
+    format!("{}={buffer_type}", rule.pattern)
+}
+
+/// Milliseconds with three decimals.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}

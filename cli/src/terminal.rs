@@ -1,0 +1,77 @@
+//! What a person sees: text without control characters, columns, progress, and errors in one line.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, IsTerminal, Write, stdout};
+use std::process::ExitCode;
+
+use console::{Alignment, measure_text_width, pad_str};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Prints an answer to stdout. Returns the exit code.
+pub(crate) fn print(text: &str) -> ExitCode {
+    let shown = stdout().is_terminal().then(|| shown(text));
+    match writeln!(stdout(), "{}", shown.as_deref().unwrap_or(text)) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(1, "error: cannot write to stdout: ", &error),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Makes a text safe for a terminal: a template or path may contain control characters that move the cursor.
+pub(crate) fn shown(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")
+}
+
+/// A message in one line without control characters: a model's name may contain any.
+pub(crate) fn in_one_line(message: &str) -> String {
+    let plain = message.replace(char::is_control, " ");
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Prints an error to stderr in one line, after `before`. Returns the exit code.
+pub(crate) fn fail(code: u8, before: &str, error: &dyn Display) -> ExitCode {
+    eprintln!("{before}{}", in_one_line(&error.to_string()));
+    ExitCode::from(code)
+}
+
+/// A progress bar that appears only on a terminal.
+pub(crate) fn bar(steps: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    ProgressStyle::with_template(template).into_iter().fold(bar, ProgressBar::with_style)
+}
+
+/// One fact about a device, as a line.
+pub(crate) fn fact(what: &str, value: impl Display) -> String {
+    format!("    {what:<9} {value}")
+}
+
+/// Aligns cells in lines: the first columns to the left, the others to the right.
+pub(crate) fn columns(rows: &[Vec<String>], first: usize) -> impl Iterator<Item = String> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        // A name in a file may have any length.
+        cells.map(|cell| measure_text_width(cell)).max().unwrap_or(0).min(200)
+    };
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    rows.iter().map(move |row| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column < first {
+            true => pad_str(cell, width, Alignment::Left, None),
+            false => pad_str(cell, width, Alignment::Right, None),
+        });
+        cells.collect::<Vec<_>>().join("  ")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_terminal_is_shown_nothing_that_it_would_obey() {
+        let text = "a\tb\n\u{1b}[2J\u{9b}2J\u{7}\r\u{7f}é";
+        assert_eq!(super::shown(text), "a\tb\n [2J 2J   é");
+    }
+
+    #[test]
+    fn a_chinese_letter_is_two_columns_wide() {
+        let rows: Vec<String> = super::columns(&[vec!["模型".to_owned()], vec!["abcde".to_owned()]], 1).collect();
+        assert_eq!(rows, ["模型 ", "abcde"]);
+    }
+}

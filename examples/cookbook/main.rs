@@ -1,0 +1,74 @@
+//! Every recipe of the cookbook runs on the demo model and is short.
+
+#![allow(unreachable_pub, reason = "recipes are written as in an application")]
+
+mod batch;
+mod cli;
+mod desktop;
+mod draft;
+mod isolation;
+mod lora;
+mod planning;
+mod search;
+mod server;
+mod sse;
+mod structured;
+mod tools;
+
+use std::fs;
+use std::path::Path;
+
+use autoplace::gguf::{Header, TensorType};
+use autoplace_examples::DEMO_MODEL;
+use libtest_mimic::{Arguments, Failed, Trial};
+use test_support::lora::Adapter;
+
+type Recipe = fn(&Path) -> anyhow::Result<()>;
+
+const RECIPES: [(&str, Recipe); 12] = [
+    ("batch", batch::run),
+    ("cli", cli::run),
+    ("desktop", desktop::run),
+    ("draft", |model| draft::run(model, model)),
+    ("isolation", isolation::run),
+    ("lora", with_adapter),
+    ("planning", planning::run),
+    ("search", search::run),
+    ("server", server::run),
+    ("sse", sse::run),
+    ("structured", structured::run),
+    ("tools", tools::run),
+];
+
+fn main() {
+    autoplace::worker_main();
+    let runs = RECIPES.map(|(name, recipe)| {
+        Trial::test(name, move || recipe(Path::new(DEMO_MODEL)).map_err(|error| Failed::from(format!("{error:#}"))))
+    });
+    let mut trials = Vec::from(runs);
+    trials.push(Trial::test("no_recipe_is_long", no_recipe_is_long));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn with_adapter(model: &Path) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let takes = |name: &str| name.contains("attn_q");
+    let adapter = Adapter::of("llama").of_weights(&Header::open(model)?, 8, TensorType::F32, takes);
+    lora::run(model, &adapter.write_random(folder.path(), "style", 1, 0.2))
+}
+
+fn no_recipe_is_long() -> Result<(), Failed> {
+    const MOST: usize = 30;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cookbook");
+    let mut recipes = 0;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        let is_code = |line: &&str| !line.is_empty() && !line.starts_with("use ") && !line.starts_with("//!");
+        let lines = text.lines().filter(is_code).count();
+        assert!(lines <= MOST, "{} has {lines} lines", path.display());
+        recipes += 1;
+    }
+    assert_eq!(recipes, RECIPES.len());
+    Ok(())
+}

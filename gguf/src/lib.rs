@@ -1,0 +1,63 @@
+//! Reads the headers of GGUF files, and writes GGUF files.
+//!
+//! ```
+//! use autoplace_gguf::{Builder, Header, TensorType};
+//!
+//! // A file of zeros with a header of our own; `write_sparse` writes one of any size in microseconds.
+//! let bytes = Builder::new("llama")
+//!     .u32("llama.block_count", 1)
+//!     .tensor("token_embd.weight", TensorType::Q4_K, &[256, 32_000])
+//!     .to_bytes()?;
+//!
+//! let header = Header::parse(bytes)?; // or Header::open("model.gguf")
+//! assert_eq!(header.architecture()?, "llama");
+//! assert_eq!(header.u32("llama.block_count")?, Some(1));
+//! for tensor in header.tensors() {
+//!     println!("{} {} {:?}: {} bytes", tensor.name(), tensor.ty(), tensor.shape(), tensor.bytes());
+//! }
+//! # Ok::<(), autoplace_gguf::Error>(())
+//! ```
+//!
+//! A path or bytes in memory flow in; the path of the first shard stands for all shards of a split model. A [`Header`]
+//! flows out: the metadata, and the tensors with their types, shapes and positions. No tensor data is read.
+//!
+//! The reader accepts the files that llama.cpp's reader accepts (`ggml/src/gguf.cpp`, `src/llama-model-loader.cpp`). It
+//! rejects others with an [`Error`] that names the file, the byte, the key or tensor, the required value and the actual
+//! one. It is stricter where llama.cpp would abort or misread a name. It rejects `split.no` of another type than `u16`;
+//! an inconsistent `split.count` in a later shard; keys longer than 65535 bytes; names that are not UTF-8 or contain a
+//! control character; tensors with a dimension of zero elements; more than 2^20 keys or tensors, or more than 64 MiB of
+//! keys and tensor names.
+//!
+//! It reads through a window of 256 KiB, not through a memory map: the code has no `unsafe`, and a file that shrinks
+//! meanwhile gives an error instead of a signal. Long arrays (a vocabulary) are walked with every length checked, and
+//! stay in the file; [`Array`] reads them on demand.
+//!
+//! [`Builder`] writes GGUF files without tensor data. [`Header::part`] writes some tensors of a model, with their data,
+//! to a file of their own. [`Header::skeleton`] is a model without its vocabulary, and [`Header::vocabulary`] a
+//! vocabulary without its model: small files, from which llama.cpp can be asked about a large one.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod error;
+mod getters;
+mod header;
+mod metadata;
+mod part;
+mod shards;
+mod source;
+mod tensor;
+mod tensor_type;
+mod value;
+mod value_type;
+mod vocabulary;
+
+pub use builder::Builder;
+pub use error::Error;
+pub use header::Header;
+pub use part::Part;
+pub use shards::{Shard, shard_name, shard_of_name};
+pub use tensor::Tensor;
+pub use tensor_type::TensorType;
+pub use value::{Array, Number, Value};
+pub use value_type::ValueType;

@@ -1,0 +1,15 @@
+//! Measurements with real loads on simulated cards, what is found wrong with them, and which placements last.
+
+#[macro_use]
+extern crate test_support;
+
+mod doctor;
+mod measure;
+mod ready;
+
+use autoplace::llama_sys::sim::{Rules, SimGpu};
+
+/// A simulated card with CUDA's rules.
+fn card(total: u64) -> SimGpu {
+    SimGpu::builder("SIM card").total(total).rules(Rules::Cuda).backend("CUDA").register().unwrap()
+}

@@ -1,0 +1,45 @@
+//! What tests and benchmarks of several crates share.
+//!
+//! - Models: [`synthetic`] headers whose data is a hole, [`shapes`] of well-known models, [`random_weights`] that
+//!   compute, [`embedding_models`], models with [`prediction_heads`], [`tiny`] ones, [`lora`] adapters, [`headers`]
+//!   that are valid or not.
+//! - Fixtures: [`plans`], [`replies`], [`table`]s of cases, [`llama_source`].
+//! - Others' programs: an [`http`] server, a [`hub_server`], an example's [`program`], llama-server.
+//! - A test's process: [`own_process`], [`counting`].
+//!
+//! Of the workspace it depends on `autoplace-gguf` alone, so that the unit tests of every other crate can use it: cargo
+//! compiles a crate anew for its unit tests, and a type of the first compilation is not a type of the second.
+
+#![allow(missing_docs, reason = "the helpers and fields of tests are named for what they are")]
+
+mod assert_matches;
+pub mod counting;
+pub mod dims;
+pub mod embedding_models;
+pub mod headers;
+pub mod http;
+pub mod hub_server;
+#[cfg(feature = "llama-server")]
+pub mod llama_server;
+pub mod llama_source;
+pub mod lora;
+pub mod own_process;
+pub mod plans;
+pub mod prediction_heads;
+pub mod program;
+pub mod random_weights;
+pub mod replies;
+pub mod synthetic;
+pub mod table;
+pub mod tiny;
+mod waiting;
+
+pub use synthetic::shapes;
+pub use waiting::{meanwhile, wait};
+
+use std::path::{Path, PathBuf};
+
+/// The model that the repository ships.
+pub fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/model/autoplace-demo-q8_0.gguf")
+}

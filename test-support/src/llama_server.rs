@@ -1,0 +1,38 @@
+//! A real llama-server on the demo model, compiled by `cargo xtask llama-server`.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+
+pub struct LlamaServer {
+    pub process: Child,
+    pub url: String,
+}
+
+impl LlamaServer {
+    /// Starts it with these additional arguments and waits until it answers.
+    pub fn new(arguments: &[&str]) -> Self {
+        let program = std::env::var("AUTOPLACE_LLAMA_SERVER").expect("cargo xtask llama-server says where it is");
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = Command::new(program);
+        command.args(["-m", DEMO, "--port", &free.port().to_string()]).args(arguments);
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut server = Self { process, url: format!("http://{free}") };
+        // Waits as long as the process runs.
+        while ureq::get(format!("{}/health", server.url)).call().is_err() {
+            assert_eq!(server.process.try_wait().unwrap(), None);
+            sleep(Duration::from_millis(50));
+        }
+        server
+    }
+}
+
+impl Drop for LlamaServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,11 @@
+//! The source of the built llama.cpp, located as the build locates it.
+
+// A build script of a published crate cannot depend on this crate: `#[path]` shares its file.
+#[path = "../../llama-sys/build/source.rs"]
+mod source;
+
+/// Reads one of its files.
+pub fn read(file: &str) -> String {
+    let file = source::find().join(file);
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}

@@ -1,0 +1,69 @@
+//! Models with a block for multi-token prediction: one with random weights and useless drafts, and one whose draft
+//! tokens are all accepted, but only if each is computed from the right hidden state.
+
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use autoplace_gguf::Header;
+
+use crate::random_weights;
+use crate::synthetic::{Sketch, in_32_bits};
+
+/// Its drafts are useless.
+pub fn random(folder: &Path) -> PathBuf {
+    random_weights::write(&in_32_bits("glm4moe"), folder)
+}
+
+/// A model whose blocks add nothing. Each token determines the next one by itself, and the hidden state identifies its
+/// token. The prediction block uses only the hidden state of the token before: it takes the step from there to its own
+/// token and leaves the next step to the output.
+pub fn steps(folder: &Path) -> PathBuf {
+    take_steps(in_32_bits("glm4moe"), folder)
+}
+
+/// The same model with a recurrent state.
+pub fn steps_with_states(folder: &Path) -> PathBuf {
+    take_steps(in_32_bits("qwen35"), folder)
+}
+
+/// Writes a model with the weights of [`steps`].
+fn take_steps(mut sketch: Sketch, folder: &Path) -> PathBuf {
+    sketch.name = "steps";
+    let path = random_weights::write(&sketch, folder);
+    // As many tokens as elements of a hidden state.
+    let n = usize::try_from(sketch.dims.n_embd).unwrap();
+    // A matrix with a row of `n` or more numbers for each output.
+    let matrix = |width: usize, begin: usize, to: &dyn Fn(usize) -> usize| {
+        let mut numbers = vec![0.0; width * n];
+        (0..n).for_each(|from| numbers[to(from) * width + begin + from] = 1.0);
+        numbers
+    };
+    let header = Header::open(&path).unwrap();
+    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+    for tensor in header.tensors() {
+        let all = |number: f32| vec![number; usize::try_from(tensor.elements()).unwrap()];
+        let numbers = match tensor.name() {
+            "token_embd.weight" => matrix(n, 0, &|token| token),
+            "output.weight" => matrix(n, 0, &next),
+            name if name.ends_with("nextn.eh_proj.weight") => matrix(2 * n, n, &next),
+            name if name.ends_with("norm.weight") => all(1.0),
+            name if ["attn_output", "ssm_out", "ffn_down"].iter().any(|it| name.contains(it)) => all(0.0),
+            _ => continue,
+        };
+        let data: Vec<u8> = numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+        file.seek(SeekFrom::Start(tensor.offset())).unwrap();
+        file.write_all(&data).unwrap();
+    }
+    path
+}
+
+/// The token after `token`: a word, and after words the next one in a long cycle.
+fn next(token: usize) -> usize {
+    const FIRST_WORD: usize = 259;
+    const WORDS: usize = 512 - FIRST_WORD;
+    match token.checked_sub(FIRST_WORD) {
+        Some(word) => FIRST_WORD + (5 * word + 3) % WORDS,
+        None => FIRST_WORD + token % WORDS,
+    }
+}

@@ -1,0 +1,42 @@
+//! Small models with random weights, which can be loaded and computed.
+//!
+//! Their files are those of [`Sketch`], whose data is a hole; [`fill`] writes numbers into it.
+
+mod blocks;
+mod large;
+
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use autoplace_gguf::Header;
+
+use crate::synthetic::{Dims, Sketch};
+pub use crate::synthetic::{computed as all, computed_deep as deep, without_attention};
+pub use blocks::{Dice, Random};
+pub use large::fill as fill_large;
+
+/// The sizes of most models.
+pub const DIMS: Dims = Dims::of([4, 256, 768, 4, 2, 64, 512]);
+
+/// Writes the model's files into `folder`. Returns the first.
+pub fn write(sketch: &Sketch, folder: &Path) -> PathBuf {
+    let path = sketch.write(folder);
+    fill(&path);
+    path
+}
+
+/// Writes random values into every tensor of a model's files. They stay finite through its blocks.
+fn fill(path: &Path) {
+    let header = Header::open(path).unwrap();
+    let mut random = Random::new(1);
+    for (number, shard) in header.shards().iter().enumerate() {
+        let mut file = OpenOptions::new().write(true).open(shard.path()).unwrap();
+        for tensor in header.tensors().filter(|tensor| tensor.shard() == number) {
+            let data = random.tensor(tensor.name(), tensor.ty(), tensor.elements());
+            assert_eq!(data.len() as u64, tensor.bytes(), "{}", tensor.name());
+            file.seek(SeekFrom::Start(tensor.offset())).unwrap();
+            file.write_all(&data).unwrap();
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The usual block of most models, and the ways in which a model's block differs from it.
+
+use autoplace_gguf::TensorType as T;
+
+use super::Sketch;
+
+/// A block with grouped-query attention and a gated feed-forward step, in 4 and 6 bits.
+#[derive(Clone, Copy)]
+pub struct Block {
+    /// The type of most matrices.
+    pub ty: T,
+    /// The type of the matrices that keep more bits: the values, and `ffn_down`.
+    pub fine: T,
+    /// The blocks that use `fine`; the other blocks have `ty` there too.
+    pub better: Better,
+    /// Vectors as wide as the stream.
+    pub norms: &'static [&'static str],
+    pub qk_norms: QkNorms,
+    /// Which of the projections have a bias.
+    pub biases: &'static [&'static str],
+    /// Whether each head has a learned number (a sink) that takes attention away.
+    pub sinks: bool,
+    pub feed: Feed,
+}
+
+pub const PRE_NORMS: &[&str] = &["attn_norm.weight", "ffn_norm.weight"];
+pub const POST_NORMS: &[&str] = &["post_attention_norm.weight", "post_ffw_norm.weight"];
+pub const ALL_NORMS: &[&str] =
+    &["attn_norm.weight", "ffn_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight"];
+pub const QKV: &[&str] = &["attn_q", "attn_k", "attn_v"];
+
+impl Block {
+    pub const fn new(ty: T, fine: T) -> Self {
+        Self {
+            ty,
+            fine,
+            better: Better::Down,
+            norms: PRE_NORMS,
+            qk_norms: QkNorms::None,
+            biases: &[],
+            sinks: false,
+            feed: Feed::Dense,
+        }
+    }
+}
+
+/// The matrices that keep more bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// `ffn_down` in every block.
+    Down,
+    /// `ffn_down` and the values, in the first and last eighth of the blocks and in every third block between (Q4_K_M).
+    Half,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum QkNorms {
+    None,
+    PerHead,
+    OverAll,
+}
+
+/// The feed-forward step of a block.
+#[derive(Clone, Copy)]
+pub enum Feed {
+    /// Three matrices of the model's own width.
+    Dense,
+    /// A router, and `n` experts of width `ff` and this type.
+    Experts { n: u64, ff: u64, ty: T },
+    /// Experts, and a shared expert of width `ff` and this type, which every token uses.
+    Shared { n: u64, ff: u64, ty: T, shared: (u64, T) },
+}
+
+impl Sketch {
+    /// Adds the same block to every layer.
+    pub fn stack(&mut self, block: &Block) {
+        for il in 0..self.dims.n_layer {
+            self.put(il, block);
+        }
+    }
+
+    /// Adds block number `il`.
+    pub fn put(&mut self, il: u64, block: &Block) {
+        let dims = self.dims;
+        let (n_embd, q, kv) = (dims.n_embd, dims.q(), dims.kv());
+        for norm in block.norms {
+            self.vector(il, norm, n_embd);
+        }
+        let eighth = dims.n_layer / 8;
+        let better = il < eighth || il >= 7 * eighth || (il - eighth) % 3 == 2 || block.better == Better::Down;
+        let down = if better { block.fine } else { block.ty };
+        let v = match block.better {
+            Better::Half => down,
+            Better::Down => block.ty,
+        };
+        for (name, ty, shape) in [
+            ("attn_q", block.ty, [n_embd, q]),
+            ("attn_k", block.ty, [n_embd, kv]),
+            ("attn_v", v, [n_embd, kv]),
+            ("attn_output", block.ty, [q, n_embd]),
+        ] {
+            self.block(il, &format!("{name}.weight"), ty, &shape);
+            if block.biases.contains(&name) {
+                self.vector(il, &format!("{name}.bias"), shape[1]);
+            }
+        }
+        match block.qk_norms {
+            QkNorms::None => {}
+            QkNorms::PerHead => self.qk_norms(il),
+            QkNorms::OverAll => {
+                self.vector(il, "attn_q_norm.weight", q);
+                self.vector(il, "attn_k_norm.weight", kv);
+            }
+        }
+        if block.sinks {
+            self.vector(il, "attn_sinks.weight", dims.n_head);
+        }
+        match block.feed {
+            Feed::Dense => self.feed_forward(il, block.ty, down),
+            Feed::Experts { n, ff, ty } => self.experts(il, ty, n, ff),
+            Feed::Shared { n, ff, ty, shared } => {
+                self.experts(il, ty, n, ff);
+                self.shared_expert(il, shared.1, shared.0);
+            }
+        }
+    }
+
+    /// The router and `n` experts of width `ff`.
+    pub fn experts(&mut self, il: u64, ty: T, n: u64, ff: u64) {
+        let n_embd = self.dims.n_embd;
+        self.block(il, "ffn_gate_inp.weight", T::F32, &[n_embd, n]);
+        self.block(il, "ffn_gate_exps.weight", ty, &[n_embd, ff, n]);
+        self.block(il, "ffn_up_exps.weight", ty, &[n_embd, ff, n]);
+        self.block(il, "ffn_down_exps.weight", ty, &[ff, n_embd, n]);
+    }
+
+    /// The expert that every token uses, of width `ff`.
+    pub fn shared_expert(&mut self, il: u64, ty: T, ff: u64) {
+        let n_embd = self.dims.n_embd;
+        self.block(il, "ffn_gate_shexp.weight", ty, &[n_embd, ff]);
+        self.block(il, "ffn_up_shexp.weight", ty, &[n_embd, ff]);
+        self.block(il, "ffn_down_shexp.weight", ty, &[ff, n_embd]);
+    }
+
+    /// The keys of a mixture: the number of experts, the experts that each token uses, and their width.
+    pub fn mixture(&mut self, n: u64, used: u64, ff: u64) {
+        self.u32("expert_count", n);
+        self.u32("expert_used_count", used);
+        self.u32("expert_feed_forward_length", ff);
+    }
+}
