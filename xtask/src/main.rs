@@ -13,6 +13,7 @@ mod demo;
 mod deny;
 mod dist;
 mod features;
+mod first_token;
 mod fit_table;
 mod fuzz;
 mod gpu_bundle;
@@ -71,6 +72,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("test", _) => test::test(&mut workspace, rest),
         ("attack", _) => attack::attack(&workspace, rest),
         ("company", _) => company::company(&workspace, rest),
+        ("first-token", _) => first_token::first_token(&workspace, rest),
         ("conformance", []) => conformance::conformance(&workspace, false),
         ("conformance", [flag]) if flag == "--write" => conformance::conformance(&workspace, true),
         ("bindings", []) => bindings::check(&workspace),
@@ -124,6 +126,8 @@ cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cp
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them
 cargo xtask dist                    the program's archive and its Debian package, unpacked and tried (Linux)
 cargo xtask features                checks the published crates with the oldest compiler, and each feature alone
+cargo xtask first-token MODEL [ROUNDS]
+                                    how long many people wait for their first token, beside the pinned llama.cpp's llama-server (compiles it)
 cargo xtask fit-table [WORD...]     plans beside llama.cpp's own fit: 28 models (or those of these words) on 7 simulated machines
 cargo xtask fuzz [TARGET...]        random bytes for whatever reads bytes from anybody, 60 s a target or as many as `--seconds` says
 cargo xtask gpu-bundle [--no-run]   makes the archive that checks the library on a machine with an NVIDIA card (Linux; compiles llama.cpp once more)
