@@ -121,7 +121,7 @@ pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result
     };
     let model = std::path::absolute(model)?;
     ensure!(model.is_file(), "{} is no file", model.display());
-    run(workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
+    run(&mut workspace.cargo(&["build", "--release", "--package=autoplace-cli"]))?;
     let ours = workspace.target.join("release").join(format!("autoplace{}", std::env::consts::EXE_SUFFIX));
     let folder = llama_tools::build(workspace, &["llama-server"])?;
     let theirs = folder.join(format!("llama-server{}", std::env::consts::EXE_SUFFIX));
@@ -143,7 +143,10 @@ pub(crate) fn first_token(workspace: &Workspace, arguments: &[String]) -> Result
 }
 
 fn print(load: &Load, servers: &[Kind; 2], figures: &[Vec<Figures>; 2]) {
-    println!("\n| {} | mean time to the first token | the last first token | longest gap within a text | prompts and answers |", load.name);
+    println!(
+        "\n| {} | mean time to the first token | the last first token | longest gap within a text | prompts and answers |",
+        load.name
+    );
     println!("|---|--:|--:|--:|--:|");
     let medians = figures.each_ref().map(|rounds| Figures::median(rounds));
     for (server, median) in servers.iter().zip(&medians) {
@@ -292,7 +295,8 @@ fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {
             .zip(&load.prompts)
             .map(|(number, words)| scope.spawn(move || server.text(number, *words, ANSWER, || {})))
             .collect();
-        let texts = texts.into_iter().map(|text| text.join().expect("it does not panic")).collect::<Result<Vec<_>>>()?;
+        let texts =
+            texts.into_iter().map(|text| text.join().expect("it does not panic")).collect::<Result<Vec<_>>>()?;
         let mut figures = Figures::new(&texts);
         if let Some(running) = running {
             // The text that ran before is the one whose reader sees a gap.

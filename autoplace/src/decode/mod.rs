@@ -16,6 +16,7 @@ pub(crate) mod error;
 mod model;
 pub(crate) mod piece;
 pub(crate) mod prompt;
+pub(crate) mod prompt_order;
 pub(crate) mod request;
 pub(crate) mod sampling;
 pub(crate) mod schedule;

@@ -1,5 +1,4 @@
-//! Schedules the prompts of a step. llama.cpp computes a batch with one set of adapters, so a step computes the texts
-//! of one set. Each prompt gets the same number of tokens, or the rest of a shorter prompt.
+//! Whose turn a step is. llama.cpp computes a batch with one set of adapters, so a step computes the texts of one set.
 
 use super::sequence::Sequence;
 use crate::load::Scales;
@@ -35,84 +34,5 @@ impl AdapterTurns {
             sequence.turns_waited = if is_next { 0 } else { sequence.turns_waited.saturating_add(1) };
         }
         &self.current
-    }
-}
-
-/// A prompt that needs a share of the step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asking {
-    /// Tokens of the prompt that are not computed yet.
-    pub(crate) wanted: usize,
-    /// Tokens of the prompt in this step.
-    pub(crate) given: usize,
-}
-
-impl Asking {
-    pub(crate) fn new(wanted: usize) -> Self {
-        Self { wanted, given: 0 }
-    }
-
-    fn is_open(&self) -> bool {
-        self.given < self.wanted
-    }
-}
-
-/// Gives every prompt the same number of tokens. Tokens that shorter prompts do not need go to the longer ones. When
-/// there are fewer tokens than prompts, the prompts take turns from step to step.
-pub(crate) fn share(asking: &mut [Asking], tokens: usize, step: usize) {
-    let mut left = tokens;
-    loop {
-        let open = asking.iter().filter(|it| it.is_open()).count();
-        if open == 0 {
-            return;
-        }
-        let each = left / open;
-        if each == 0 {
-            let first = step % open;
-            for (at, it) in asking.iter_mut().filter(|it| it.is_open()).enumerate() {
-                it.given += usize::from((at + open - first) % open < left);
-            }
-            return;
-        }
-        for it in &mut *asking {
-            let more = each.min(it.wanted - it.given);
-            it.given += more;
-            left -= more;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_single_token_goes_round() {
-        for (step, expected) in (0..).zip([0, 1, 2, 0, 1, 2]) {
-            let mut asking = [Asking::new(50); 3];
-            share(&mut asking, 1, step);
-            assert_eq!(asking.iter().position(|it| it.given == 1), Some(expected));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn all_is_given_and_nobody_gets_more_than_another_who_wants_more(
-            wanted in prop::collection::vec(2usize..400, 0..20),
-            tokens in 0usize..600,
-            step in 0usize..100,
-        ) {
-            let mut asking: Vec<_> = wanted.iter().map(|&wanted| Asking::new(wanted)).collect();
-            share(&mut asking, tokens, step);
-            let all: usize = wanted.iter().sum();
-            prop_assert_eq!(asking.iter().map(|it| it.given).sum::<usize>(), all.min(tokens));
-            let most = asking.iter().map(|it| it.given).max().unwrap_or(0);
-            for it in &asking {
-                prop_assert!(it.given == it.wanted || it.given + 1 >= most, "{asking:?}");
-                prop_assert!(it.given <= it.wanted);
-            }
-        }
     }
 }

@@ -10,7 +10,8 @@ use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
 use super::piece::{FinishReason, Piece, SequenceId};
-use super::schedule::{AdapterTurns, Asking, share};
+use super::prompt_order::{Asking, PromptOrder, Rank, in_order};
+use super::schedule::AdapterTurns;
 use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftingPaused, Statistics};
@@ -44,14 +45,15 @@ impl PromptChunk {
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(crate) prompt_chunk: PromptChunk,
-    /// Number of steps so far.
-    pub(crate) number: usize,
     /// New pieces, each with the statistics of its text so far.
     pub(crate) pieces: VecDeque<(Piece, Statistics)>,
     /// Texts whose next token could not be chosen, and their errors.
     pub(crate) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
     asking: Vec<Asking>,
+    /// The ranks of `asking`.
+    ranks: Vec<Rank>,
+    pub(crate) prompts: PromptOrder,
     turns: AdapterTurns,
 }
 
@@ -152,23 +154,31 @@ impl Step<'_> {
     }
 
     /// Fills the batch with the next tokens of the texts of one adapter set: one token of each text that generates, and
-    /// a share of each prompt.
+    /// a chunk of the prompts, in their order.
     fn fill(&mut self) -> Result<(), Error> {
-        let Work { batch, asking, turns, prompt_chunk, number, .. } = &mut *self.work;
+        let Work { batch, asking, ranks, prompts, turns, prompt_chunk, .. } = &mut *self.work;
         let scales = turns.next(self.sequences);
         self.model.slot().adapt(&mut self.lent.context, scales)?;
         batch.clear();
         asking.clear();
+        ranks.clear();
+        for sequence in self.sequences.iter().filter(|sequence| sequence.to_compute() > 1) {
+            prompts.waits(sequence.id, sequence.to_compute());
+        }
         let wanted = |sequence: &Sequence| if sequence.scales == *scales { sequence.wanted() } else { 0 };
         let mut others = 0;
         for sequence in self.sequences.iter() {
             match wanted(sequence) {
                 wanted @ 0..=1 => others += wanted,
-                wanted => asking.push(Asking::new(wanted)),
+                wanted => {
+                    asking.push(Asking::new(wanted));
+                    ranks.push(prompts.rank(sequence.id));
+                }
             }
         }
         let context = &self.lent.context;
-        share(asking, prompt_chunk.tokens(context, others), *number);
+        in_order(asking, ranks, prompt_chunk.tokens(context, others));
+        prompts.computed(asking.iter().map(|it| it.given).sum());
         let mut shares = asking.iter();
         let mut free = context.n_batch() as usize;
         for sequence in self.sequences.iter_mut() {

@@ -87,6 +87,48 @@ fn a_request_joins_at_the_next_token() {
 }
 
 #[test]
+fn a_short_prompt_begins_before_a_long_one_that_came_first() {
+    let model = demo(1024, 1, false);
+    let engine = Engine::new(&model).unwrap();
+    let [running, long, short] = [(); 3].map(|()| Gate::default());
+    let submit = |gate: &Gate, prompt: &str| engine.submit(gate.generate(&model, prompt).max_tokens(2)).unwrap();
+    let mut answers = vec![submit(&running, PROMPTS[0])];
+    running.stands_before(1);
+    answers.push(submit(&long, &PROMPTS.concat()));
+    answers.push(submit(&short, PROMPTS[1]));
+    running.leave(2);
+    short.stands_before(1);
+    assert_eq!(long.asked(), 0);
+    short.leave(2);
+    long.stands_before(1);
+    long.leave(2);
+    for answer in answers {
+        assert_eq!(answer.into_text().unwrap().1.generated_tokens, 2);
+    }
+}
+
+#[test]
+fn the_first_of_two_equal_prompts_is_answered_while_the_second_is_computed() {
+    let model = demo(1024, 2, false);
+    let prompt = PROMPTS.concat();
+    let steps = tokens_of(&model, &prompt).len().div_ceil(8);
+    let engine = Engine::builder(&model).prompt_chunk(8).start().unwrap();
+    let [occupied, first, second] = [(); 3].map(|()| Gate::default());
+    // Both wait, so that they begin with the same step.
+    let [a, b] = [(); 2].map(|()| engine.submit(occupied.generate(&model, PROMPTS[0]).max_tokens(1)).unwrap());
+    let submit = |gate: &Gate| engine.submit(gate.generate(&model, &prompt).cache_prompt(false)).unwrap();
+    let answers = [submit(&first), submit(&second)];
+    occupied.leave(2);
+    drop((a.into_text().unwrap(), b.into_text().unwrap()));
+    first.leave(1000);
+    second.stands_before(1);
+    // The first prompt's last chunk has room for the beginning of the second.
+    assert!(first.asked() + 1 >= steps, "{} tokens beside {steps} chunks", first.asked());
+    second.leave(1000);
+    drop(answers);
+}
+
+#[test]
 fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
     let model = demo(1024, 2, false);
     let long = PROMPTS.concat();
@@ -114,15 +156,15 @@ fn a_text_gets_a_token_with_every_chunk_of_anothers_prompt() {
 }
 
 #[test]
-fn requests_begin_in_the_order_in_which_they_came() {
+fn requests_with_equal_prompts_begin_in_the_order_in_which_they_came() {
     let model = demo(1024, 1, false);
     let engine = Engine::new(&model).unwrap();
     let gates: Vec<Gate> = (0..5).map(|_| Gate::default()).collect();
-    let submit = |(at, gate): (usize, &Gate)| {
-        let generate = gate.generate(&model, PROMPTS[at]).max_tokens(2);
+    let submit = |gate: &Gate| {
+        let generate = gate.generate(&model, PROMPTS[0]).max_tokens(2).cache_prompt(false);
         engine.submit(generate).unwrap()
     };
-    let answers: Vec<_> = gates.iter().enumerate().map(submit).collect();
+    let answers: Vec<_> = gates.iter().map(submit).collect();
     for (at, gate) in gates.iter().enumerate() {
         gate.stands_before(1);
         assert_eq!(gates[at + 1..].iter().map(Gate::asked).sum::<usize>(), 0, "nobody is before the {at}th");

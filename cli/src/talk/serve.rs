@@ -44,6 +44,10 @@ pub(crate) struct ServeArgs {
     /// Maximum number of waiting answers; further requests are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
+    /// Maximum prompt tokens between two tokens of running answers. Fewer delay those answers less, and the first tokens
+    /// of new answers more [default: the rest of --ubatch]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    prompt_chunk: Option<u32>,
     /// The model's name for clients [default: the file's name]
     #[arg(short, long, value_name = "NAME")]
     alias: Option<String>,
@@ -122,7 +126,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let isolated = |builder: ModelBuilder| builder.isolation(args.isolation());
     let Some(model) = args.load.load(&path, request, &stop, isolated)? else { return Ok(ExitCode::from(130)) };
     // Bounds the buffers of slow clients.
-    let engine = Engine::builder(&model).queue(args.queue).ahead(256).start()?;
+    let mut engine = Engine::builder(&model).queue(args.queue).ahead(256);
+    if let Some(tokens) = args.prompt_chunk {
+        engine = engine.prompt_chunk(tokens as usize);
+    }
+    let engine = engine.start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
     if args.shift.context_shift {

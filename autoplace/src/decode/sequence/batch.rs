@@ -33,6 +33,11 @@ impl Sequence {
         end.saturating_sub(self.held.computed).max(1)
     }
 
+    /// Number of tokens that must be computed before the next token can be chosen.
+    pub(crate) fn to_compute(&self) -> usize {
+        self.held.in_batches.saturating_sub(self.held.computed).max(1)
+    }
+
     /// Adds the next `tokens` tokens to a batch; at most [`wanted`](Self::wanted).
     pub(crate) fn queue(&mut self, batch: &mut Batch, tokens: usize) {
         self.batch = InBatch { at: batch.len() as i32, tokens, queued: tokens, ..InBatch::default() };

@@ -107,17 +107,21 @@ impl Driver {
         }
     }
 
-    /// Admits waiting texts in the order of their arrival.
+    /// Admits waiting texts in the order of their prompts.
     fn let_waiting_in(&mut self) {
+        if let Some(session) = &mut self.session {
+            self.shared.tell_waiting(&mut session.work.prompts);
+        }
         loop {
             let session = self.session.as_ref();
+            let rank = |id| session.map(|session| session.work.prompts.rank(id));
             let joins = |next: &Waiting| {
                 session.is_none_or(|session| {
                     may_join(session.room(), queue_entries(session), QueueEntry::new(&next.sequence))
                         && !is_being_computed(session, next)
                 })
             };
-            let Some(next) = self.shared.take_if(joins) else { return };
+            let Some(next) = self.shared.take_first(rank, joins) else { return };
             self.begin(next);
         }
     }

@@ -1,7 +1,7 @@
 //! Many requests on one model. The engine's thread computes them together, one per sequence of the context.
 //!
 //! In: [`GenerateRequest`]s from any thread or task. Out: a [`TokenStream`] for each. Requests wait in a bounded queue
-//! (`queue`), join and leave between two tokens (`driver`), and are admitted in the order of their arrival (`order`).
+//! (`queue`), join and leave between two tokens (`driver`), and are admitted as far as the cache has room (`order`).
 
 mod driver;
 mod order;
@@ -54,9 +54,10 @@ use crate::lock;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// - **Order.** Requests are served in the order of their arrival. Texts join and leave between two tokens. A step
-///   computes the next token of every text and a [chunk](EngineBuilder::prompt_chunk) of the prompts, shared out
-///   evenly.
+/// - **Order.** Texts join and leave between two tokens. A step computes the next token of every text and a
+///   [chunk](EngineBuilder::prompt_chunk) of the prompts. The first prompt is the one that would be complete first if
+///   all waiting prompts shared the time evenly: short prompts come first, equal ones in the order of their arrival,
+///   and none is complete later than by even sharing.
 /// - **Prefixes.** A prompt reuses the tokens that the context holds already, unless [`GenerateRequest::cache_prompt`]
 ///   is off.
 /// - **Readers.** A text whose reader is [far behind](EngineBuilder::ahead) gives its sequence to waiting texts, and

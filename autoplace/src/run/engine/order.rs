@@ -1,5 +1,5 @@
-//! The order of the texts: first come, first served, as far as the cache has room. When the cache runs out, the newest
-//! text gives up its sequence and waits again, so that no text ends for lack of room.
+//! Room for texts: the first waiting text is admitted when the cache has room for it. When the cache runs out, the
+//! newest text gives up its sequence and waits again, so that no text ends for lack of room.
 
 use crate::decode::context::Room;
 use crate::decode::sequence::Sequence;

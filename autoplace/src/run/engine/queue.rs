@@ -13,6 +13,7 @@ use super::{Metrics, Shutdown};
 use crate::decode::context::Room;
 use crate::decode::error::Error;
 use crate::decode::piece::{Message, Progress, SequenceId};
+use crate::decode::prompt_order::{PromptOrder, Rank};
 use crate::decode::request::{GenerateRequest, Spec};
 use crate::decode::sequence::Sequence;
 use crate::decode::stats::Replaced;
@@ -235,10 +236,27 @@ impl Shared {
         !lock(&self.state).waiting.is_empty()
     }
 
-    /// Takes the first text whose reader is not behind, if `may_join` admits it.
-    pub(super) fn take_if(&self, may_join: impl FnOnce(&Waiting) -> bool) -> Option<Waiting> {
+    /// Tells the order of the prompts which texts wait that have not begun.
+    pub(super) fn tell_waiting(&self, prompts: &mut PromptOrder) {
+        for waiting in lock(&self.state).waiting.iter().filter(|waiting| !waiting.has_begun) {
+            prompts.waits(waiting.text.id, waiting.sequence.to_compute());
+        }
+    }
+
+    /// Takes the first text by the `rank` of its prompt, if `may_join` admits it. Texts that have begun come before the
+    /// others, in the order of their arrival. Texts whose readers are behind stay.
+    pub(super) fn take_first(
+        &self,
+        rank: impl Fn(SequenceId) -> Option<Rank>,
+        may_join: impl FnOnce(&Waiting) -> bool,
+    ) -> Option<Waiting> {
         let mut state = lock(&self.state);
-        let first = state.waiting.iter().position(Waiting::is_ready)?;
+        let ready = state.waiting.iter().enumerate().filter(|(_, waiting)| waiting.is_ready());
+        let ranked = ready.map(|(at, waiting)| (at, (!waiting.has_begun).then(|| rank(waiting.text.id)).flatten()));
+        let (first, _) = ranked.min_by(|(_, a), (_, b)| match (a, b) {
+            (Some(a), Some(b)) => a.compare(b),
+            (a, b) => a.is_some().cmp(&b.is_some()),
+        })?;
         let may_join = may_join(&state.waiting[first]);
         if may_join { state.waiting.remove(first) } else { None }
     }

@@ -138,6 +138,7 @@ impl LocalSession {
         let of = self.sequences.iter().find(|it| Some(it.held.seq) == place.shares);
         sequence.held.shares = of.map(|of| (of.id, place.cached));
         sequence.put(place, again);
+        self.work.prompts.shorten(sequence.id, sequence.to_compute());
         // With a cache for each sequence, llama.cpp computes sequences with consecutive numbers in one graph, and the
         // others in separate graphs (llama-batch.cpp, split_equal).
         let at = self.sequences.partition_point(|it| it.held.seq < sequence.held.seq);
@@ -195,7 +196,6 @@ impl LocalSession {
 
     fn compute(&mut self) -> Result<(), Error> {
         self.work.pieces.clear();
-        self.work.number = self.work.number.wrapping_add(1);
         if self.sequences.is_empty() {
             return Ok(());
         }

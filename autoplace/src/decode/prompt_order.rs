@@ -1,0 +1,272 @@
+//! The order in which waiting prompts are computed.
+//!
+//! If all prompts shared the time evenly, they would all be late together. Shortest first has the shortest mean time to
+//! the first token, but long prompts might wait for ever. This order has both: each prompt's place is the one in which
+//! an even sharing would complete it, and the first prompt gets all the time. So no prompt is complete later than by
+//! even sharing, which is its own time times the number of prompts that wait with it. The rule is the fair sojourn
+//! protocol of Friedman and Henderson, "Fairness and efficiency in web server protocols" (SIGMETRICS 2003).
+
+use std::cmp::Ordering;
+
+use super::piece::SequenceId;
+
+/// A prompt that wants tokens of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asking {
+    /// Tokens of the prompt that are not computed yet.
+    pub(crate) wanted: usize,
+    /// Tokens of the prompt in this step.
+    pub(crate) given: usize,
+}
+
+impl Asking {
+    pub(crate) fn new(wanted: usize) -> Self {
+        Self { wanted, given: 0 }
+    }
+}
+
+/// Tokens below which a prompt is complete.
+const ROUNDING: f64 = 1e-6;
+
+/// The prompts that wait, as an even sharing would have computed them so far.
+#[derive(Debug, Default)]
+pub(crate) struct PromptOrder {
+    /// In the order of their identifiers.
+    prompts: Vec<Prompt>,
+    /// Number of prompts that the even sharing has completed.
+    completed: u64,
+}
+
+#[derive(Debug)]
+struct Prompt {
+    id: SequenceId,
+    /// Tokens that the even sharing has not computed yet. Fractions keep equal prompts equal: with whole tokens they
+    /// would overtake each other at every step.
+    left: f64,
+    /// Place among the prompts that the even sharing has completed.
+    completed: u64,
+    /// Whether the prompt waits in truth.
+    waits: bool,
+}
+
+/// The place of a prompt in the order. The prompt with the smallest is computed first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rank {
+    left: f64,
+    number: u64,
+}
+
+impl Rank {
+    pub(crate) fn compare(&self, other: &Self) -> Ordering {
+        self.left.total_cmp(&other.left).then(self.number.cmp(&other.number))
+    }
+}
+
+impl PromptOrder {
+    /// Tells that a prompt waits. Every waiting prompt is told before each step. `tokens` counts for a new prompt: the
+    /// tokens to compute.
+    pub(crate) fn waits(&mut self, id: SequenceId, tokens: usize) {
+        match self.find(id) {
+            Ok(at) => self.prompts[at].waits = true,
+            Err(at) => self.prompts.insert(at, Prompt { id, left: tokens as f64, completed: 0, waits: true }),
+        }
+    }
+
+    /// Tells that at most `tokens` tokens of a waiting prompt must be computed, because the cache holds the others.
+    pub(crate) fn shorten(&mut self, id: SequenceId, tokens: usize) {
+        if let Ok(at) = self.find(id) {
+            let prompt = &mut self.prompts[at];
+            prompt.left = prompt.left.min(tokens as f64);
+        }
+    }
+
+    fn find(&self, id: SequenceId) -> Result<usize, usize> {
+        self.prompts.binary_search_by_key(&id, |prompt| prompt.id)
+    }
+
+    /// The place of a waiting prompt. Prompts that the even sharing has completed come first.
+    pub(crate) fn rank(&self, id: SequenceId) -> Rank {
+        match self.find(id).ok().map(|at| &self.prompts[at]) {
+            Some(prompt) if prompt.left <= 0.0 => Rank { left: 0.0, number: prompt.completed },
+            Some(prompt) => Rank { left: prompt.left, number: id.0 },
+            None => Rank { left: f64::INFINITY, number: id.0 },
+        }
+    }
+
+    /// Shares the tokens that a step computes evenly among the prompts. A prompt that is complete in truth keeps its
+    /// share until the even sharing has completed it too. Otherwise later prompts would overtake those that wait.
+    pub(crate) fn computed(&mut self, tokens: usize) {
+        let Self { prompts, completed } = self;
+        if !prompts.iter().any(|prompt| prompt.waits) {
+            prompts.clear();
+            return;
+        }
+        let mut tokens = tokens as f64;
+        loop {
+            let open = prompts.iter().filter(|prompt| prompt.left > 0.0);
+            let (n, shortest) = open.fold((0.0, f64::INFINITY), |(n, left), it| (n + 1.0, it.left.min(left)));
+            if n == 0.0 || tokens <= 0.0 {
+                break;
+            }
+            let each = shortest.min(tokens / n);
+            tokens -= each * n;
+            for prompt in prompts.iter_mut().filter(|prompt| prompt.left > 0.0) {
+                prompt.left -= each;
+                // What remains of a complete prompt is rounding.
+                if prompt.left < ROUNDING {
+                    (prompt.left, prompt.completed) = (0.0, *completed);
+                    *completed += 1;
+                }
+            }
+        }
+        prompts.retain(|prompt| prompt.left > 0.0 || prompt.waits);
+        for prompt in prompts {
+            prompt.waits = false;
+        }
+    }
+}
+
+/// Gives the tokens of a step to the prompts in their order: to the first as many as it wants, then to the second.
+pub(crate) fn in_order(asking: &mut [Asking], ranks: &[Rank], tokens: usize) {
+    let mut left = tokens;
+    let mut last: Option<Rank> = None;
+    while left > 0 {
+        let later = (0..asking.len()).filter(|&at| last.is_none_or(|last| ranks[at].compare(&last).is_gt()));
+        let Some(next) = later.min_by(|&a, &b| ranks[a].compare(&ranks[b])) else { return };
+        asking[next].given = asking[next].wanted.min(left);
+        left -= asking[next].given;
+        last = Some(ranks[next]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The even sharing: gives every prompt the same number of tokens. Tokens that shorter prompts do not need go to the longer ones. When
+    /// there are fewer tokens than prompts, the prompts take turns from step to step.
+    pub(crate) fn share(asking: &mut [Asking], tokens: usize, step: usize) {
+        let mut left = tokens;
+        loop {
+            let open = asking.iter().filter(|it| it.given < it.wanted).count();
+            if open == 0 {
+                return;
+            }
+            let each = left / open;
+            if each == 0 {
+                let first = step % open;
+                for (at, it) in asking.iter_mut().filter(|it| it.given < it.wanted).enumerate() {
+                    it.given += usize::from((at + open - first) % open < left);
+                }
+                return;
+            }
+            for it in &mut *asking {
+                let more = each.min(it.wanted - it.given);
+                it.given += more;
+                left -= more;
+            }
+        }
+    }
+
+    /// A prompt of the simulations: the step in which it arrives, and its tokens.
+    type Arrival = (usize, usize);
+
+    /// The step in which each prompt is complete, by the order of this file.
+    fn ordered(arrivals: &[Arrival], chunk: usize) -> Vec<usize> {
+        let mut order = PromptOrder::default();
+        simulate(arrivals, chunk, |_, left, asking| {
+            for (at, tokens) in left {
+                order.waits(SequenceId(*at as u64), *tokens);
+            }
+            let ranks: Vec<Rank> = left.iter().map(|(at, _)| order.rank(SequenceId(*at as u64))).collect();
+            in_order(asking, &ranks, chunk);
+            order.computed(asking.iter().map(|it| it.given).sum());
+        })
+    }
+
+    /// The step in which each prompt is complete by even sharing.
+    fn shared(arrivals: &[Arrival], chunk: usize) -> Vec<usize> {
+        simulate(arrivals, chunk, |step, _, asking| share(asking, chunk, step))
+    }
+
+    fn simulate(
+        arrivals: &[Arrival],
+        chunk: usize,
+        mut give: impl FnMut(usize, &[(usize, usize)], &mut [Asking]),
+    ) -> Vec<usize> {
+        let mut complete = vec![usize::MAX; arrivals.len()];
+        let mut left: Vec<(usize, usize)> = Vec::new();
+        let mut step = 0;
+        while complete.contains(&usize::MAX) {
+            left.extend(arrivals.iter().enumerate().filter(|(_, it)| it.0 == step).map(|(at, it)| (at, it.1)));
+            let mut asking: Vec<Asking> = left.iter().map(|(_, tokens)| Asking::new(*tokens)).collect();
+            give(step, &left, &mut asking);
+            for ((at, left), asking) in left.iter_mut().zip(&asking) {
+                *left -= asking.given;
+                if *left == 0 {
+                    complete[*at] = step;
+                }
+            }
+            left.retain(|(_, left)| *left > 0);
+            step += 1;
+        }
+        complete
+    }
+
+    fn mean(steps: &[usize]) -> f64 {
+        steps.iter().sum::<usize>() as f64 / steps.len() as f64
+    }
+
+    #[test]
+    fn equal_prompts_are_complete_one_after_another_and_not_all_at_the_end() {
+        let arrivals = [(0, 700); 8];
+        assert_eq!(ordered(&arrivals, 100), [6, 13, 20, 27, 34, 41, 48, 55]);
+        assert!(shared(&arrivals, 100).iter().all(|step| *step > 48));
+    }
+
+    #[test]
+    fn a_long_prompt_does_not_wait_for_ever_for_short_ones() {
+        // The short prompts alone need all the time there is.
+        let mut arrivals = vec![(0, 1000)];
+        arrivals.extend((0..200).map(|step| (step, 100)));
+        let complete = ordered(&arrivals, 100);
+        assert!(complete[0] <= shared(&arrivals, 100)[0] && complete[0] < 200, "{complete:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_step_gives_all_its_tokens_to_the_first_prompts(
+            wanted in prop::collection::vec(2usize..400, 0..20),
+            tokens in 0usize..600,
+        ) {
+            let mut order = PromptOrder::default();
+            for (id, wanted) in (0..).zip(&wanted) {
+                order.waits(SequenceId(id), *wanted);
+            }
+            let ranks: Vec<Rank> = (0..).zip(&wanted).map(|(id, _)| order.rank(SequenceId(id))).collect();
+            let mut asking: Vec<Asking> = wanted.iter().map(|wanted| Asking::new(*wanted)).collect();
+            in_order(&mut asking, &ranks, tokens);
+            let all: usize = wanted.iter().sum();
+            prop_assert_eq!(asking.iter().map(|it| it.given).sum::<usize>(), all.min(tokens));
+            let begun = asking.iter().filter(|it| it.given > 0 && it.given < it.wanted).count();
+            prop_assert!(begun <= 1, "{asking:?}");
+            let longest = asking.iter().filter(|it| it.given == it.wanted).map(|it| it.wanted).max().unwrap_or(0);
+            prop_assert!(asking.iter().all(|it| it.given == it.wanted || it.wanted >= longest), "{asking:?}");
+        }
+
+        #[test]
+        fn no_prompt_is_complete_later_than_by_even_sharing(
+            arrivals in prop::collection::vec((0usize..60, 1usize..400), 1..24),
+            chunk in 24usize..200,
+        ) {
+            let (ordered, shared) = (ordered(&arrivals, chunk), shared(&arrivals, chunk));
+            for (ordered, shared) in ordered.iter().zip(&shared) {
+                // `share` gives whole tokens, and may complete a prompt with them a step earlier.
+                prop_assert!(*ordered <= shared + 1, "{ordered:?} {shared:?}");
+            }
+            prop_assert!(mean(&ordered) <= mean(&shared) + 1.0);
+        }
+    }
+}
