@@ -286,7 +286,7 @@ fn measure(kind: &Kind, model: &Path, load: &Load) -> Result<Figures> {
     thread::scope(|scope| {
         let running = load.is_busy.then(|| {
             let (begun, begins) = std::sync::mpsc::channel();
-            let text = scope.spawn(move || server.text(1000, 20, RUNNING, || drop(begun.send(()))));
+            let text = scope.spawn(move || server.text(1000, 20, RUNNING, || begun.send(()).unwrap_or_default()));
             // An error comes with the text.
             let _ = begins.recv();
             text

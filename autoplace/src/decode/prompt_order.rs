@@ -145,9 +145,9 @@ mod tests {
 
     use super::*;
 
-    /// The even sharing: gives every prompt the same number of tokens. Tokens that shorter prompts do not need go to the longer ones. When
-    /// there are fewer tokens than prompts, the prompts take turns from step to step.
-    pub(crate) fn share(asking: &mut [Asking], tokens: usize, step: usize) {
+    /// The even sharing: gives every prompt the same number of tokens. Tokens that shorter prompts do not need go to
+    /// the longer ones. When there are fewer tokens than prompts, the prompts take turns from step to step.
+    fn share(asking: &mut [Asking], tokens: usize, step: usize) {
         let mut left = tokens;
         loop {
             let open = asking.iter().filter(|it| it.given < it.wanted).count();
@@ -176,7 +176,7 @@ mod tests {
     /// The step in which each prompt is complete, by the order of this file.
     fn ordered(arrivals: &[Arrival], chunk: usize) -> Vec<usize> {
         let mut order = PromptOrder::default();
-        simulate(arrivals, chunk, |_, left, asking| {
+        simulate(arrivals, |_, left, asking| {
             for (at, tokens) in left {
                 order.waits(SequenceId(*at as u64), *tokens);
             }
@@ -188,14 +188,10 @@ mod tests {
 
     /// The step in which each prompt is complete by even sharing.
     fn shared(arrivals: &[Arrival], chunk: usize) -> Vec<usize> {
-        simulate(arrivals, chunk, |step, _, asking| share(asking, chunk, step))
+        simulate(arrivals, |step, _, asking| share(asking, chunk, step))
     }
 
-    fn simulate(
-        arrivals: &[Arrival],
-        chunk: usize,
-        mut give: impl FnMut(usize, &[(usize, usize)], &mut [Asking]),
-    ) -> Vec<usize> {
+    fn simulate(arrivals: &[Arrival], mut give: impl FnMut(usize, &[(usize, usize)], &mut [Asking])) -> Vec<usize> {
         let mut complete = vec![usize::MAX; arrivals.len()];
         let mut left: Vec<(usize, usize)> = Vec::new();
         let mut step = 0;

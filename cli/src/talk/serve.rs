@@ -44,8 +44,8 @@ pub(crate) struct ServeArgs {
     /// Maximum number of waiting answers; further requests are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
-    /// Maximum prompt tokens between two tokens of running answers. Fewer delay those answers less, and the first tokens
-    /// of new answers more [default: the rest of --ubatch]
+    /// Maximum prompt tokens between two tokens of running answers. Fewer delay those answers less, and the first
+    /// tokens of new answers more [default: the rest of --ubatch]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     prompt_chunk: Option<u32>,
     /// The model's name for clients [default: the file's name]
