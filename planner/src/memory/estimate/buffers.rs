@@ -27,17 +27,21 @@
 //!   with four copies, 4 and 3 times that.
 //! - Metal: also the partial results of fused attention, and an F16 copy of a cache of any type.
 //!
+//! The terms of the uncertainty, each with its cause, are in [`uncertainty`].
+//!
 //! The formulas were fitted to a simulation of llama.cpp's graphs that equalled it to the byte. On 95 % of devices they
 //! are within 3 % of the device's total, or within 32 MiB; autoplace/tests/load/compute_buffers.rs compares them with
 //! llama.cpp.
 
 mod sums;
+mod uncertainty;
 
 use super::cost::Cost;
 use super::kv::CacheKinds;
 use super::weights::Largest;
 use super::{Assignment, Place};
 use crate::memory::backend::Family;
+use uncertainty::Uncertainty;
 
 /// A device's compute buffer, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,6 +56,7 @@ const VULKAN_CHUNK: u128 = 1 << 30;
 
 /// The sizes of one model and one set of parameters, in bytes. With 128 bits no header can overflow them.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(Default))]
 pub(super) struct Buffers {
     tokens: u128,
     cells: u128,
@@ -367,53 +372,10 @@ impl Buffers {
         self.buffer(bytes, unsure, family, view)
     }
 
-    /// The buffer with its uncertainty: an eighth of it and two streams, plus terms for details that the placement
-    /// leaves open. `unsure` has the terms of the device's own roles.
+    /// The buffer with its uncertainty. `unsure` has the terms of the device's own roles.
     fn buffer(&self, bytes: u128, unsure: u128, family: Family, view: &PlacementView<'_>) -> Buffer {
-        let all = self.all_caches();
-        let (scores, _) = self.scores(all);
-        let host = view.cost.host.largest.largest_of_blocks() > 0;
-        let in_chunks = family == Family::Vulkan && bytes > VULKAN_CHUNK * 3 / 4;
-        let torn = !self.offload_kqv || (self.shares_input && self.overridden);
-        let torn_attention = self.unfused
-            && !self.gpus.is_empty()
-            && ((self.offloads_blocks && host) || torn || self.has_attention_weights);
-        let (keys, values) = view.cost.largest_elements;
-        let cache = u128_of(keys) + u128_of(values);
-        let base = ((bytes + self.logits) / 8).max(8 << 20) + 2 * self.stream + self.inputs;
-        let moved = self.ffn_step + self.logits + self.attention(all, 6, cache) + 2 * scores;
-        let fused = !self.unfused;
-        // AUTO disables fused attention if it would run on another device than its layer (`resolve_fused_ops`).
-        let given_up = fused && (self.shares_input || self.has_experts) && self.overridden && !self.offload_kqv;
-        // Metal does not fuse attention over a cache on the host.
-        let metal = fused && self.gpus.contains(&Family::Metal);
-        let metal = metal && (view.on_host || !self.offload_kqv);
-        let terms = [
-            (true, base + self.adapter_products + (1 << 20)),
-            (in_chunks, bytes * 5 / 8),
-            (view.copies, 5 * self.stream + self.inputs),
-            (view.copies && self.indexed, 3 * bytes),
-            (self.cacheless, view.in_flight() * self.mask(all)),
-            (self.reuses_caches, view.in_flight() * 4 * cache),
-            (true, 2 * view.in_flight() * self.per_layer),
-            (torn_attention, scores + self.mask(all) + u128_of(view.cost.largest_on_host)),
-            (self.may_be_unfused, 2 * scores + 4 * self.attention(all, 2, cache)),
-            (given_up, scores * 2),
-            // A GPU may get copies of the adapters' factors of the embedding.
-            (self.adapter_products > 0, bytes.max(128 << 20) + self.adapter_bytes),
-            (view.copies, 3 * self.adapter_embedding_bytes),
-            (true, 2 * self.deepstack * self.stream + self.further_logits),
-            (view.cost.weights_moved, moved),
-            (!self.fitted, bytes.max(64 << 20)),
-            (metal, 2 * scores),
-            (
-                self.relative_bias_blocks > 0,
-                3 * scores + view.in_flight() * 4 * self.relative_bias_blocks * self.tokens * self.cells,
-            ),
-            // For hybrid models AUTO may disable fusion on any device, and an index has scores of its own.
-            (!self.fitted && fused && (self.indexed || !self.gpus.is_empty()), 2 * scores),
-        ];
-        Buffer { bytes: saturate(bytes), unsure: saturate(sum(&terms) + unsure) }
+        let unsure = Uncertainty::new(self, view, family, bytes).total() + unsure;
+        Buffer { bytes: saturate(bytes), unsure: saturate(unsure) }
     }
 }
 

@@ -1,0 +1,184 @@
+//! What the estimate leaves open: bytes by which a compute buffer may be larger than its formula says.
+//!
+//! Each term has one cause in llama.cpp. A probe asks llama.cpp itself and makes all of them zero: for a probed plan,
+//! their sum is one coarse bound that only guides the search to the placements that are probed.
+
+use super::{Buffers, PlacementView, VULKAN_CHUNK, u128_of};
+use crate::memory::backend::Family;
+
+const MIB: u128 = 1 << 20;
+
+/// The terms that every device has. Each is 0 where its cause is absent. All are in bytes.
+pub(super) struct Uncertainty<'a> {
+    buffers: &'a Buffers,
+    view: &'a PlacementView<'a>,
+    family: Family,
+    /// The device's buffer by its formula.
+    bytes: u128,
+    /// Scores over the longest cache.
+    scores: u128,
+    mask: u128,
+    /// Elements of the largest keys and values of a block.
+    cache: u128,
+}
+
+/// The bytes of a term if its cause is present.
+const fn when(present: bool, bytes: u128) -> u128 {
+    if present { bytes } else { 0 }
+}
+
+impl<'a> Uncertainty<'a> {
+    /// `bytes`: the buffer of a device of this family by its formula.
+    pub(super) fn new(buffers: &'a Buffers, view: &'a PlacementView<'a>, family: Family, bytes: u128) -> Self {
+        let all = buffers.all_caches();
+        let (keys, values) = view.cost.largest_elements;
+        let (scores, _) = buffers.scores(all);
+        let cache = u128_of(keys) + u128_of(values);
+        Self { buffers, view, family, bytes, scores, mask: buffers.mask(all), cache }
+    }
+
+    /// The sum of all terms.
+    pub(super) fn total(&self) -> u128 {
+        self.formula()
+            + self.chunks()
+            + self.copied_inputs()
+            + self.copied_index()
+            + self.masks_without_cache()
+            + self.reused_caches()
+            + self.per_layer_inputs()
+            + self.divided_attention()
+            + self.backend_without_fusion()
+            + self.fusion_given_up()
+            + self.adapters()
+            + self.copied_adapters()
+            + self.added_inputs()
+            + self.moved_weights()
+            + self.unfitted_blocks()
+            + self.metal_without_fusion()
+            + self.relative_bias()
+            + self.unfitted_scores()
+    }
+
+    /// The formula's own error: an eighth of the buffer and of the logits, or 8 MiB, and two streams. The gaps that
+    /// ggml's allocator leaves between tensors depend on the order of the graph (`ggml_dyn_tallocr_alloc`,
+    /// ggml-alloc.c).
+    fn formula(&self) -> u128 {
+        let of = self.buffers;
+        let share = ((self.bytes + of.logits) / 8).max(8 * MIB);
+        share + 2 * of.stream + of.inputs + of.adapter_products + MIB
+    }
+
+    /// Vulkan's chunks: a tensor that does not fit in the rest of a chunk begins another one
+    /// (`ggml_dyn_tallocr_new_chunk`, ggml-alloc.c).
+    fn chunks(&self) -> u128 {
+        when(self.family == Family::Vulkan && self.bytes > VULKAN_CHUNK * 3 / 4, self.bytes * 5 / 8)
+    }
+
+    /// Copies of the inputs for several GPUs that work at once (`ggml_backend_sched_split_graph`, ggml-backend.cpp):
+    /// where they lie is up to the allocator.
+    fn copied_inputs(&self) -> u128 {
+        when(self.view.copies, 5 * self.buffers.stream + self.buffers.inputs)
+    }
+
+    /// An index over the keys is copied like the inputs.
+    fn copied_index(&self) -> u128 {
+        when(self.view.copies && self.buffers.indexed, 3 * self.bytes)
+    }
+
+    /// A model without a cache has one mask over all of its tokens (`build_attn_inp_no_cache`, llama-graph.cpp).
+    fn masks_without_cache(&self) -> u128 {
+        when(self.buffers.cacheless, self.view.in_flight() * self.mask)
+    }
+
+    /// A block that uses another block's cache may be on another device, which gets a copy (`layer_reuse_cb`,
+    /// llama-model.cpp).
+    fn reused_caches(&self) -> u128 {
+        when(self.buffers.reuses_caches, self.view.in_flight() * 4 * self.cache)
+    }
+
+    /// An input of its own for each block is computed before the first one (`project_per_layer_inputs`,
+    /// models/gemma3n.cpp).
+    fn per_layer_inputs(&self) -> u128 {
+        2 * self.view.in_flight() * self.buffers.per_layer
+    }
+
+    /// Attention that is not fused may be divided between a GPU and the host: where the host computes blocks whose
+    /// weights a GPU borrows, where the cache is on the host, or where attention has weights of its own (`build_attn`,
+    /// llama-graph.cpp).
+    fn divided_attention(&self) -> u128 {
+        let of = self.buffers;
+        let borrows = of.offloads_blocks && self.view.cost.host.largest.largest_of_blocks() > 0;
+        let torn = !of.offload_kqv || (of.shares_input && of.overridden);
+        let divided = of.unfused && !of.gpus.is_empty() && (borrows || torn || of.has_attention_weights);
+        when(divided, self.scores + self.mask + u128_of(self.view.cost.largest_on_host))
+    }
+
+    /// A backend may not fuse this attention although fusion is requested (`supports_op` of `GGML_OP_FLASH_ATTN_EXT`).
+    fn backend_without_fusion(&self) -> u128 {
+        let attention = self.buffers.attention(self.buffers.all_caches(), 2, self.cache);
+        when(self.buffers.may_be_unfused, 2 * self.scores + 4 * attention)
+    }
+
+    /// AUTO gives fused attention up if it would run on another device than its layer (`resolve_fused_ops`,
+    /// llama-context.cpp).
+    fn fusion_given_up(&self) -> u128 {
+        let of = self.buffers;
+        let may_move = (of.shares_input || of.has_experts) && of.overridden && !of.offload_kqv;
+        when(!of.unfused && may_move, 2 * self.scores)
+    }
+
+    /// The products with an adapter's factors, and copies of the factors (`build_lora_mm`, llama-graph.cpp).
+    fn adapters(&self) -> u128 {
+        let of = self.buffers;
+        when(of.adapter_products > 0, self.bytes.max(128 * MIB) + of.adapter_bytes)
+    }
+
+    /// A GPU may get copies of the adapters' factors of the embedding, one for each batch in flight.
+    fn copied_adapters(&self) -> u128 {
+        when(self.view.copies, 3 * self.buffers.adapter_embedding_bytes)
+    }
+
+    /// Inputs that are added after later blocks (models/qwen3vl.cpp), and logits that no layer of the output holds
+    /// (models/chameleon.cpp, models/bitnet.cpp).
+    fn added_inputs(&self) -> u128 {
+        2 * self.buffers.deepstack * self.buffers.stream + self.buffers.further_logits
+    }
+
+    /// A weight that an override puts on another device than its layer may bring the computation of its block along
+    /// (`ggml_backend_sched_backend_id_from_cur`, ggml-backend.cpp).
+    fn moved_weights(&self) -> u128 {
+        let of = self.buffers;
+        let block = of.ffn_step + of.logits + of.attention(of.all_caches(), 6, self.cache) + 2 * self.scores;
+        when(self.view.cost.weights_moved, block)
+    }
+
+    /// The formula was not fitted on blocks of this kind: the buffer may be twice as large.
+    fn unfitted_blocks(&self) -> u128 {
+        when(!self.buffers.fitted, self.bytes.max(64 * MIB))
+    }
+
+    /// Metal does not fuse attention over a cache on the host (`ggml_metal_device_supports_op`, ggml-metal-device.m).
+    fn metal_without_fusion(&self) -> u128 {
+        let of = self.buffers;
+        let cache_on_host = self.view.on_host || !of.offload_kqv;
+        when(!of.unfused && of.gpus.contains(&Family::Metal) && cache_on_host, 2 * self.scores)
+    }
+
+    /// A relative position bias is added to the scores of each block, which are then not fused (`build_pos_bias`,
+    /// `build_attn_mha`, llama-graph.cpp).
+    fn relative_bias(&self) -> u128 {
+        let of = self.buffers;
+        let biases = self.view.in_flight() * 4 * of.relative_bias_blocks * of.tokens * of.cells;
+        when(of.relative_bias_blocks > 0, 3 * self.scores + biases)
+    }
+
+    /// Hybrid models: AUTO may give fusion up on any device, and an index has scores of its own (`resolve_fused_ops`,
+    /// llama-context.cpp).
+    fn unfitted_scores(&self) -> u128 {
+        let of = self.buffers;
+        when(!of.fitted && !of.unfused && (of.indexed || !of.gpus.is_empty()), 2 * self.scores)
+    }
+}
+
+#[cfg(test)]
+mod tests;
