@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use chrono::DateTime;
 use serde::{Deserialize, Serialize};
 
-use super::nvidia::ThrottleReason;
 use super::pressure::HostSample;
+use super::throttle::ThrottleReason;
 use super::tree::{Notes, Tree, field};
 
 /// A figure counts as disturbed if a thread of this process waited for a core for at least this percentage of the time.

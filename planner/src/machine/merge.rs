@@ -21,12 +21,14 @@
 //!   `ggml_backend_cuda_device_get_type`); without ggml, NVML does.
 
 use super::bytes::Bytes;
-use super::cards::{card_alone, describe, slice_of};
-use super::gpu::{Gpu, GpuKind, Reading};
+use super::cards::{card_alone, describe};
+use super::gpu::{Gpu, GpuKind};
 use super::host::{Host, HostLimit};
+use super::mig::slice_of;
 use super::nvidia::NvidiaGpu;
 use super::pci::PciId;
 use super::pools::Pools;
+use super::reading::Reading;
 use super::tree::{Notes, Tree};
 use super::{Machine, UnusedGpu, UnusedReason};
 

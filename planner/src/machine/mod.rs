@@ -25,14 +25,18 @@ mod detect;
 mod disk;
 mod file;
 mod gpu;
+mod gpu_process;
 mod host;
 mod measured;
 mod merge;
+mod mig;
 pub mod nvidia;
 mod pci;
 mod pcie;
 mod pools;
 mod pressure;
+mod reading;
+mod throttle;
 mod tree;
 mod unlisted;
 mod visible;
@@ -46,25 +50,27 @@ use crate::json;
 pub use bandwidth::{Bandwidth, BandwidthSource};
 pub use bytes::{Bytes, gib, mib};
 pub use cache::MeasurementCache;
-pub use cards::{GpuProcess, MigSlice};
 pub use catalogue::CatalogueError;
 pub(crate) use catalogue::every_card;
 pub use conditions::{ConditionsWatch, RateConditions, looks_quiet};
 pub use detect::Detector;
 pub use disk::{DiskRate, DiskRateSource};
 pub use file::MachineError;
-pub use gpu::{Gpu, GpuKind, Reading};
+pub use gpu::{Gpu, GpuKind};
+pub use gpu_process::GpuProcess;
 pub use host::{CpuLimit, CpuWatch, Host, HostLimit};
 pub use measured::{
     AttentionRate, LearnedHeadroom, LinkRate, MatrixShape, MeasuredRates, PromptAttentionRate, PromptRate,
     SingleConditions, UsedRate, WeightRate,
 };
 pub use merge::{GgmlDevice, GgmlKind};
-pub use nvidia::ThrottleReason;
+pub use mig::MigSlice;
 pub use pci::PciId;
 pub use pcie::{PcieLink, PcieRate};
 pub use pools::{Pool, Pools};
 pub use pressure::HostSample;
+pub use reading::Reading;
+pub use throttle::ThrottleReason;
 pub use tree::Note;
 
 /// The hardware to plan for: GPUs with their free bytes, and the host with its real limit.

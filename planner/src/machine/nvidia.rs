@@ -20,15 +20,18 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::bandwidth::{Bandwidth, BandwidthSource};
-use super::cards::{GpuProcess, MigSlice};
-use super::gpu::{Gpu, GpuKind, Reading};
+use super::gpu::{Gpu, GpuKind};
+use super::gpu_process::GpuProcess;
+use super::mig::MigSlice;
 use super::pcie::{PcieLink, PcieRate};
+use super::reading::Reading;
 use super::tree::{Note, Notes};
 
 mod driver;
 mod smi;
 
-pub use driver::{CardProcesses, CardState, Driver, ThrottleReason};
+pub use super::throttle::ThrottleReason;
+pub use driver::{CardProcesses, CardState, Driver};
 
 /// `NVML_DEVICE_MIG_ENABLE`.
 const MIG_ENABLED: u32 = 1;

@@ -1,6 +1,6 @@
 //! `CUDA_VISIBLE_DEVICES`: the cards that NVIDIA's driver reports but CUDA will not list.
 
-use super::cards::MigSlice;
+use super::mig::MigSlice;
 use super::nvidia::NvidiaGpu;
 use super::tree::Note;
 

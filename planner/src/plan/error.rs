@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Bytes;
 use crate::{memory, profile};
 
-use super::{Advice, Planner};
+use super::advice::Advice;
 
 /// The memory of one device in a placement that does not fit: needed, usable and missing bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ pub enum Error {
 crate::json::compiled_here!(Error);
 
 impl Error {
-    /// What to change so that the model fits, where that was [tried](Planner::advised).
+    /// What to change so that the model fits, where that was [tried](super::Planner::advised).
     pub fn advice(&self) -> Option<&Advice> {
         match self {
             Self::DoesNotFit { advice, .. } => advice.as_deref(),
@@ -94,23 +94,12 @@ impl Error {
     }
 
     /// The place of the advice, in an error that can have some.
-    fn advice_mut(&mut self) -> Option<&mut Option<Box<Advice>>> {
+    pub(super) fn advice_mut(&mut self) -> Option<&mut Option<Box<Advice>>> {
         match self {
             Self::DoesNotFit { advice, .. } => Some(advice),
             Self::Beside { source: Some(source), .. } => source.advice_mut(),
             _ => None,
         }
-    }
-}
-
-impl Planner<'_> {
-    /// The error with [advice](Error::advice), where a change may help: some dozens of plans are made, by the estimate.
-    #[must_use]
-    pub fn advised(&self, mut error: Error) -> Error {
-        if let Some(advice @ None) = error.advice_mut() {
-            *advice = self.advice().ok().map(Box::new);
-        }
-        error
     }
 }
 

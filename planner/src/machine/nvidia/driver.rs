@@ -9,12 +9,12 @@ use std::path::Path;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::{Device, Nvml};
-use serde::{Deserialize, Serialize};
 
 use super::{answer, is_divided, memory, others_and_us};
-use crate::machine::cards::GpuProcess;
-use crate::machine::gpu::Reading;
+use crate::machine::gpu_process::GpuProcess;
 use crate::machine::pci::PciId;
+use crate::machine::reading::Reading;
+use crate::machine::throttle::ThrottleReason;
 
 /// An open driver library.
 #[derive(Debug)]
@@ -36,36 +36,6 @@ pub struct CardState {
     pub clock_mhz: Option<u32>,
     /// The reasons that hold the clocks down; empty if there are none.
     pub throttle: Option<Vec<ThrottleReason>>,
-}
-
-/// A reason that holds a GPU's clocks down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ThrottleReason {
-    /// The card reaches its power limit. Busy cards often do, so this alone is not a fault.
-    #[error("power limit")]
-    PowerLimit,
-    /// GPU or memory are warmer than they should be (NVML: software thermal slowdown).
-    #[error("heat")]
-    Heat,
-    /// The card is too hot, and its clocks are halved or less (NVML: hardware thermal slowdown).
-    #[error("overheating")]
-    Overheating,
-    /// The power supply asked the card to slow down (NVML: hardware power brake).
-    #[error("power brake")]
-    PowerBrake,
-    /// The clocks are halved or less, by heat or power; the driver does not say which (NVML: hardware slowdown).
-    #[error("hardware slowdown")]
-    Hardware,
-}
-
-impl ThrottleReason {
-    /// Whether the reason deserves a report. [`PowerLimit`](Self::PowerLimit) does not: busy cards settle their clocks
-    /// that way.
-    pub const fn is_fault(self) -> bool {
-        !matches!(self, Self::PowerLimit)
-    }
 }
 
 /// The programs that have opened a card.

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::machine::bytes::mib;
-use crate::machine::gpu::Reading;
 use crate::machine::pci::PciId;
+use crate::machine::reading::Reading;
 
 /// A program that has not answered by then is ended: a driver that hangs must not hold up a load.
 const MAX_TIME: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{answer, read};
-    use crate::machine::gpu::Reading;
+    use crate::machine::reading::Reading;
     use crate::machine::{PciId, mib};
 
     #[test]

@@ -5,7 +5,9 @@ use crate::machine::Gpu;
 use crate::memory::{ContextParams, Estimate, KvType, PeakSizes};
 use crate::profile::ModelProfile;
 
-use super::{CompanionBytes, DraftOptions, Error, file};
+use super::bytes::CompanionBytes;
+use super::error::{Error, file};
+use super::options::DraftOptions;
 
 /// Drafts that receive the main model's hidden states (common/speculative.cpp, `common_speculative_type`). Their
 /// contexts return more than logits.

@@ -37,3 +37,8 @@ pub enum Error {
     #[error("{file} is made for embeddings of {of_mmproj}, but those of {main} are {of_main} wide")]
     Width { file: String, main: String, of_mmproj: u64, of_main: u64 },
 }
+
+/// The file name of a header, for errors.
+pub(super) fn file(header: &gguf::Header) -> String {
+    header.path().display().to_string()
+}

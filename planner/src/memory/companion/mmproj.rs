@@ -9,7 +9,8 @@ use crate::memory::backend::{BackendRules, Family};
 use crate::memory::{FlashAttention, Footprint, PeakSizes};
 use crate::profile::ModelProfile;
 
-use super::{CompanionBytes, Error, file};
+use super::bytes::CompanionBytes;
+use super::error::{Error, file};
 
 /// Image projectors whose encoder has blocks like `build_vit`'s (clip.cpp). The values are those of clip.cpp's
 /// `load_hparams`: tokens of the largest image (0: a square of `image_size`, also for each tile of a larger image),

@@ -11,9 +11,11 @@
 //!   image that llama.cpp accepts, which is larger than the image of the warm-up. It cannot be probed, because our
 //!   build does not include the code that loads it (`libmtmd`).
 
+mod bytes;
 mod draft;
 mod error;
 mod mmproj;
+mod options;
 mod vocabulary;
 
 use std::fmt;
@@ -25,9 +27,11 @@ use crate::machine::Gpu;
 
 use self::draft::Draft;
 use self::mmproj::Mmproj;
-use super::{ContextParams, Footprint, KvType, PeakSizes};
+use super::{ContextParams, KvType, PeakSizes};
 
+pub use bytes::CompanionBytes;
 pub use error::Error;
+pub use options::DraftOptions;
 
 /// A file that is loaded beside the main model.
 ///
@@ -64,52 +68,6 @@ pub enum CompanionRole {
     /// Drafts tokens that the main model checks: llama.cpp's `--model-draft`.
     #[error("draft")]
     Draft,
-}
-
-/// What is stated of how a draft is loaded. All else follows from the plan.
-///
-/// ```
-/// use autoplace_planner::memory::{KvType, companion::DraftOptions};
-/// let mut options = DraftOptions::default();
-/// (options.type_k, options.device) = (Some(KvType::Q8_0), Some("CUDA1".to_owned()));
-/// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct DraftOptions {
-    /// Type of its keys. Default: `F16`, whatever the main model's are.
-    pub type_k: Option<KvType>,
-    /// Type of its values. Default: `F16`.
-    pub type_v: Option<KvType>,
-    /// Layers of it on its GPU, the output layer counted first; more than there are means all, 0 is the host. Default:
-    /// all, or the host where no GPU has room for all.
-    pub n_gpu_layers: Option<u32>,
-    /// The GPU that it is on, by a name that [`Machine::gpu_named`](crate::machine::Machine::gpu_named) takes, or
-    /// [`HOST`](Self::HOST). Default: where it costs the main model least.
-    pub device: Option<String>,
-}
-
-impl DraftOptions {
-    /// The [`device`](Self::device) of a draft that is on the host: llama.cpp's word for it.
-    pub const HOST: &str = "none";
-
-    /// Whether it is on the host, whatever there is room for.
-    pub(crate) fn is_on_host(&self) -> bool {
-        self.n_gpu_layers == Some(0) || self.device.as_deref() == Some(Self::HOST)
-    }
-}
-
-/// The memory of a companion, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct CompanionBytes {
-    /// Bytes on the GPU; all 0 if the companion is on the host alone.
-    pub gpu: Footprint,
-    /// Bytes on the host: the whole companion, or the part that stays there.
-    pub host: Footprint,
-    /// Bytes by which the GPU's `compute` may be too low.
-    pub gpu_uncertainty: u64,
-    /// Bytes by which the host's `compute` may be too low.
-    pub host_uncertainty: u64,
 }
 
 impl Companion {
@@ -233,9 +191,4 @@ impl fmt::Display for Companion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name(), self.role())
     }
-}
-
-/// The file name of a header, for errors.
-fn file(header: &Header) -> String {
-    header.path().display().to_string()
 }

@@ -2,7 +2,7 @@
 
 use crate::gguf::{self, Header};
 
-use super::{Error, file};
+use super::error::{Error, file};
 
 /// `SPEC_VOCAB_MAX_SIZE_DIFFERENCE` (common/speculative.cpp).
 const MAX_SIZE_DIFFERENCE: u64 = 128;

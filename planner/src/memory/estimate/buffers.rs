@@ -36,9 +36,7 @@
 mod sums;
 mod uncertainty;
 
-use super::cost::Cost;
-use super::kv::CacheKinds;
-use super::weights::Largest;
+use super::cost::{CacheKinds, Cost, Largest};
 use super::{Assignment, Place};
 use crate::memory::backend::Family;
 use uncertainty::Uncertainty;

@@ -1,10 +1,9 @@
 //! The stored bytes of a placement on each device.
 
 use crate::memory::{Footprint, Footprints};
+use crate::profile::{BlockState, Rows};
 
 use super::Place;
-use super::kv::CacheKinds;
-use super::weights::Largest;
 
 /// The stored bytes of one device, and the facts that its compute buffer depends on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,5 +42,60 @@ impl Cost {
     pub(super) fn footprints(&self) -> Footprints {
         let footprint = |share: &Share| Footprint::new(share.weights, share.kv, 0);
         Footprints::new(self.gpus.iter().map(footprint).collect(), footprint(&self.host))
+    }
+}
+
+/// The kinds of caches among those of some blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CacheKinds {
+    /// A cache of every token, or a state.
+    pub(super) full: bool,
+    /// A cache of a window.
+    pub(super) windowed: bool,
+}
+
+impl CacheKinds {
+    pub(super) fn new(block: &BlockState) -> Self {
+        let windowed = block.kept.iter().any(|kept| matches!(kept.rows, Rows::Window(_)));
+        Self { full: !windowed && !block.kept.is_empty(), windowed }
+    }
+
+    /// The kinds of both.
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self { full: self.full || other.full, windowed: self.windowed || other.windowed }
+    }
+}
+
+/// Bytes of the largest matrices, by purpose.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Largest {
+    /// First matrices of a feed-forward step: `ffn_gate`, `ffn_up`.
+    pub(super) up: u64,
+    /// Last matrix of a feed-forward step.
+    pub(super) down: u64,
+    /// Matrices of attention and others.
+    pub(super) other: u64,
+    /// The output matrix.
+    pub(super) output: u64,
+}
+
+impl Largest {
+    pub(super) fn max(self, of: Self) -> Self {
+        Self {
+            up: self.up.max(of.up),
+            down: self.down.max(of.down),
+            other: self.other.max(of.other),
+            output: self.output.max(of.output),
+        }
+    }
+
+    /// The largest matrix of any block.
+    pub(super) fn largest_of_blocks(&self) -> u64 {
+        self.up.max(self.down).max(self.other)
+    }
+
+    /// Whether there is a feed-forward matrix.
+    pub(super) const fn has_feed_forward(&self) -> bool {
+        self.up > 0 || self.down > 0
     }
 }

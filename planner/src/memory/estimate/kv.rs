@@ -8,29 +8,8 @@ use crate::memory::backend::BackendRules;
 use crate::memory::context::{ContextParams, ContextSizes, FlashAttention};
 use crate::profile::{BlockState, KeptTensor, KvLayout, ModelProfile, Part, Rows};
 
-use super::cost::Cost;
+use super::cost::{CacheKinds, Cost};
 use super::{Assignment, Place};
-
-/// The kinds of caches among those of some blocks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct CacheKinds {
-    /// A cache of every token, or a state.
-    pub(super) full: bool,
-    /// A cache of a window.
-    pub(super) windowed: bool,
-}
-
-impl CacheKinds {
-    fn new(block: &BlockState) -> Self {
-        let windowed = block.kept.iter().any(|kept| matches!(kept.rows, Rows::Window(_)));
-        Self { full: !windowed && !block.kept.is_empty(), windowed }
-    }
-
-    /// The kinds of both.
-    pub(super) const fn and(self, other: Self) -> Self {
-        Self { full: self.full || other.full, windowed: self.windowed || other.windowed }
-    }
-}
 
 /// Bytes of one block's cache on each device.
 #[derive(Debug, Clone, Default)]

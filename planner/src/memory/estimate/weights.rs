@@ -8,7 +8,7 @@ use crate::memory::backend::BackendRules;
 use crate::memory::context::ContextParams;
 use crate::profile::{Group, LoraPair, ModelProfile, Weight, WeightRole};
 
-use super::cost::Cost;
+use super::cost::{Cost, Largest};
 use super::host_memory::{HostMemory, Pinned};
 use super::{Assignment, Place};
 
@@ -70,19 +70,6 @@ impl Stored {
     }
 }
 
-/// Bytes of the largest matrices, by purpose.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Largest {
-    /// First matrices of a feed-forward step: `ffn_gate`, `ffn_up`.
-    pub(super) up: u64,
-    /// Last matrix of a feed-forward step.
-    pub(super) down: u64,
-    /// Matrices of attention and others.
-    pub(super) other: u64,
-    /// The output matrix.
-    pub(super) output: u64,
-}
-
 impl Largest {
     fn add(&mut self, weight: &StoredWeight) {
         let largest = match (weight.group, weight.weight.role) {
@@ -95,25 +82,6 @@ impl Largest {
             _ => &mut self.other,
         };
         *largest = weight.weight.bytes.max(*largest);
-    }
-
-    fn max(self, of: Self) -> Self {
-        Self {
-            up: self.up.max(of.up),
-            down: self.down.max(of.down),
-            other: self.other.max(of.other),
-            output: self.output.max(of.output),
-        }
-    }
-
-    /// The largest matrix of any block.
-    pub(super) fn largest_of_blocks(&self) -> u64 {
-        self.up.max(self.down).max(self.other)
-    }
-
-    /// Whether there is a feed-forward matrix.
-    pub(super) const fn has_feed_forward(&self) -> bool {
-        self.up > 0 || self.down > 0
     }
 }
 

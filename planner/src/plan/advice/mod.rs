@@ -7,57 +7,16 @@
 
 mod cards;
 mod change;
+mod list;
 mod quantising;
 mod software;
 mod trials;
 
-use std::fmt;
+use super::{Error, Plan, Planner};
 
-use serde::{Deserialize, Serialize};
-
-use super::{Error, Plan, Planner, Workload};
-
-use change::per_second;
 pub use change::{Change, ChangeKind, Effect, Outcome};
+pub use list::{Advice, OffloadNotWorthwhile};
 use trials::Trials;
-
-/// Changes that would make more of a model fit.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Advice {
-    /// The changes, the cheapest for the user first; empty if everything is on GPUs.
-    pub changes: Vec<Change>,
-    /// Set if the layers on GPUs gain almost nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pointless: Option<OffloadNotWorthwhile>,
-    /// The workload of all plans and speeds. In a context too short for it, [`Workload::typical`] of that context
-    /// applies.
-    pub workload: Workload,
-    /// Whether the plan without a change lacks nothing.
-    #[serde(skip)]
-    lacks_nothing: bool,
-}
-
-/// Offloading gains almost nothing: the plan generates hardly faster than the host alone. Speeds in tokens per second.
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error, Serialize, Deserialize)]
-#[error(
-    "pointless: {n_gpu_layers} of {layers} layers on GPUs generate about {} tok/s, the host alone {}",
-    per_second(*tokens_per_second), per_second(*all_on_host)
-)]
-#[non_exhaustive]
-pub struct OffloadNotWorthwhile {
-    /// Layers on GPUs.
-    pub n_gpu_layers: u32,
-    /// All layers of the model, the output layer included.
-    pub layers: u32,
-    /// The plan's speed.
-    pub tokens_per_second: f64,
-    /// The speed with every layer on the host.
-    pub all_on_host: f64,
-}
-
-/// The least speed-up, as a factor, that justifies GPU layers or a change.
-const WORTH: f64 = 1.1;
 
 impl Advice {
     /// Advice on a plan that this planner has made, by estimate or probe.
@@ -78,41 +37,6 @@ impl Advice {
         changes.extend(cards::first_card(&trials));
         Self { changes, pointless: plan.and_then(OffloadNotWorthwhile::check), workload, lacks_nothing }
     }
-
-    /// Whether there is nothing to change: everything that was asked for fits, and no change would be faster.
-    pub fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.pointless.is_none() && self.lacks_nothing
-    }
-}
-
-impl OffloadNotWorthwhile {
-    /// `None` if the GPU layers are worth it, if all layers or none are on GPUs, or if no speed is known.
-    fn check(plan: &Plan) -> Option<Self> {
-        let speed = plan.speed.as_ref()?;
-        let (tokens_per_second, all_on_host) = (speed.tokens_per_second, speed.all_on_host);
-        let on_both = plan.n_gpu_layers > 0 && !plan.full_offload;
-        (on_both && tokens_per_second <= all_on_host * WORTH).then_some(Self {
-            n_gpu_layers: plan.n_gpu_layers,
-            layers: plan.layers(),
-            tokens_per_second,
-            all_on_host,
-        })
-    }
-}
-
-impl fmt::Display for Advice {
-    /// One line for each item; without items, one line that says why there is none.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.changes.is_empty() && self.pointless.is_none() {
-            return f.write_str(match self.lacks_nothing {
-                true => "nothing to change: everything that was asked for fits",
-                false => "no change that was tried puts more of the model on GPUs",
-            });
-        }
-        let pointless = self.pointless.iter().map(ToString::to_string);
-        let lines: Vec<String> = pointless.chain(self.changes.iter().map(ToString::to_string)).collect();
-        f.write_str(&lines.join("\n"))
-    }
 }
 
 impl Planner<'_> {
@@ -128,5 +52,14 @@ impl Planner<'_> {
             Err(Error::DoesNotFit { .. } | Error::Beside { .. }) => Ok(Advice::about(self, None)),
             Err(error) => Err(error),
         }
+    }
+
+    /// The error with [advice](Error::advice), where a change may help: some dozens of plans are made, by the estimate.
+    #[must_use]
+    pub fn advised(&self, mut error: Error) -> Error {
+        if let Some(advice @ None) = error.advice_mut() {
+            *advice = self.advice().ok().map(Box::new);
+        }
+        error
     }
 }

@@ -13,8 +13,9 @@ use crate::machine::MeasuredRates;
 use crate::plan::Planner;
 use crate::profile::{ModelProfile, Quantisation, Weight};
 
+use super::list::WORTH;
 use super::trials::Trials;
-use super::{Change, ChangeKind, Effect, WORTH};
+use super::{Change, ChangeKind, Effect};
 
 /// The model in another quantisation, as a change.
 struct Candidate {

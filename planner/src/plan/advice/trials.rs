@@ -7,7 +7,8 @@ use crate::memory::ContextParams;
 use crate::plan::{HostParts, KvCache, Plan, Planner, Workload};
 use crate::profile::Weight;
 
-use super::{Change, ChangeKind, Effect, Outcome, WORTH};
+use super::list::WORTH;
+use super::{Change, ChangeKind, Effect, Outcome};
 
 impl Planner<'_> {
     /// The plan for this workload, or for a typical one if the context is too short for it.

@@ -1,23 +1,14 @@
 //! A path as parameters for llama.cpp, and its estimated memory.
 
-use std::collections::HashSet;
-
 use crate::machine::Gpu;
 use crate::memory::estimate::Assignment;
-use crate::memory::{ContextParams, Estimate, Footprints, NOTHING, Place, Split, TensorOverride, Uncertainty};
+use crate::memory::{ContextParams, Footprints, NOTHING, Place, Split, TensorOverride, Uncertainty};
 use crate::plan::Error;
 use crate::plan::fit::{Levels, Room};
 
-use super::parts::Part;
+use super::parts::with_parts_on_host;
 use super::path::Path;
 use super::{Placements, SearchConstraints};
-
-/// The estimate with these parts of blocks on the host. Overrides make llama.cpp keep a single copy of the graph.
-pub(super) fn with_parts_on_host<'p>(estimate: &Estimate, parts: impl Iterator<Item = &'p Part<'p>>) -> Estimate {
-    let weights = parts.flat_map(|part| &part.weights);
-    let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
-    estimate.clone().placing(&|name| names.contains(name).then_some(Place::Host))
-}
 
 impl<'a> Placements<'a> {
     /// The estimated memory of a path, and its uncertainty.

@@ -1,8 +1,8 @@
 //! The parts of blocks that may stay on the host while the block is on a GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use crate::memory::{Place, TensorOverride};
+use crate::memory::{Estimate, Place, TensorOverride};
 use crate::plan::HostParts;
 use crate::plan::speed::{Matrices, matrices};
 use crate::profile::{ModelProfile, Weight, WeightRole};
@@ -20,6 +20,13 @@ pub(super) struct Part<'a> {
     pub(super) bytes: u64,
     /// Whether the part ends a feed-forward step; otherwise it begins one.
     ends: bool,
+}
+
+/// The estimate with these parts of blocks on the host. Overrides make llama.cpp keep a single copy of the graph.
+pub(super) fn with_parts_on_host<'p>(estimate: &Estimate, parts: impl Iterator<Item = &'p Part<'p>>) -> Estimate {
+    let weights = parts.flat_map(|part| &part.weights);
+    let names: HashSet<&str> = weights.map(|weight| &*weight.name).collect();
+    estimate.clone().placing(&|name| names.contains(name).then_some(Place::Host))
 }
 
 /// All parts that may stay on the host, in the order of the blocks.

@@ -11,8 +11,8 @@ use crate::plan::speed::SpeedModel;
 use crate::plan::{Error, kv_cache};
 
 use super::Placements;
-use super::footprints::with_parts_on_host;
 use super::order::Order;
+use super::parts::with_parts_on_host;
 use super::setting::Setting;
 use super::table::{ROLES, Run, Table};
 

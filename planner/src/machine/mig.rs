@@ -1,0 +1,45 @@
+//! Slices of a card in MIG mode.
+
+use serde::{Deserialize, Serialize};
+
+use super::reading::Reading;
+
+/// A slice of a card in MIG mode. CUDA treats a slice as a card, and a process gets only the first of the visible
+/// slices (NVIDIA Multi-Instance GPU User Guide, device enumeration).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MigSlice {
+    /// The profile, which names slices of compute and bytes of memory: `1g.10gb`. `None` if several slices may be the
+    /// one in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// The slice's UUID, which `CUDA_VISIBLE_DEVICES` accepts: `MIG-...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// The slice's memory as the driver counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Reading>,
+}
+
+impl MigSlice {
+    /// A slice by the driver's name, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`. The profile follows `MIG`.
+    pub fn new(name: &str) -> Self {
+        let profile = name.rsplit_once("MIG ").map(|(_, profile)| profile.trim().replace(char::is_control, " "));
+        Self { profile: profile.filter(|profile| !profile.is_empty()), ..Self::default() }
+    }
+
+    /// Whether a device with `total` bytes can be this slice: ggml's total is the part that CUDA can use, some percent
+    /// below the driver's.
+    fn may_have(&self, total: u64) -> bool {
+        self.memory.is_some_and(|memory| total <= memory.total && total >= memory.total / 10 * 9)
+    }
+}
+
+/// The slice with this total, or an unknown slice if no slice or several have it.
+pub(super) fn slice_of(slices: &[MigSlice], total: u64) -> MigSlice {
+    let mut likely = slices.iter().filter(|slice| slice.may_have(total));
+    match (likely.next(), likely.next()) {
+        (Some(slice), None) => slice.clone(),
+        _ => MigSlice::default(),
+    }
+}
