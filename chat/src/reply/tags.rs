@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use super::CallError;
 use super::arguments::{self, Schema};
 use super::reader::{Reader, each};
-use super::written::WrittenTags;
 use crate::{Tool, ToolCall};
 
 /// The tags of a format.
@@ -200,26 +199,13 @@ const CDATA: &str = "<![CDATA[";
 /// The token before each of MiniMax M3's tags.
 const TOKEN: &str = "]<]minimax[>[";
 /// The beginning of an opening tag.
-const OPEN: &str = "]<]minimax[>[<";
+pub(super) const OPEN: &str = "]<]minimax[>[<";
 /// The beginning of a call.
 pub(super) const INVOKE: &str = "]<]minimax[>[<invoke";
 /// The tag of list items.
 const ITEM: &str = "item";
 /// Maximum nesting of tags, the same as `serde_json`'s for values.
 const DEPTH: u8 = 127;
-
-/// The written form of MiniMax M3's calls. Values other than texts are JSON.
-pub(super) fn nested_written() -> WrittenTags {
-    WrittenTags {
-        call: ["]<]minimax[>[<invoke name=", ">", "]<]minimax[>[</invoke>"],
-        key: [OPEN, ">"],
-        value: ["", "]<]minimax[>[</{}>"],
-        quotes: [true, false],
-        lines: false,
-        says_type: false,
-        is_list: true,
-    }
-}
 
 /// The calls in `text`: `<invoke name="f">` with a tag for each argument and each nested value.
 pub(super) fn nested_calls(text: &str, tools: &[Tool]) -> Result<Vec<ToolCall>, CallError> {

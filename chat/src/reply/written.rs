@@ -9,7 +9,7 @@ use super::arguments::Schema;
 use super::call::{Body, CallSyntax, End, Head};
 use super::channel::{FUNCTIONARY, HARMONY};
 use super::literal::GEMMA_CALL;
-use super::tags::{self, Tags};
+use super::tags::{OPEN, Tags};
 
 /// One way in which a format writes calls between two marks.
 #[derive(Debug, Clone)]
@@ -196,7 +196,7 @@ impl Body {
             Self::JsonByName => vec![WrittenBody::JsonByName],
             Self::Named(head) => head.written(),
             Self::Tags(tags) => vec![WrittenBody::Tags(tags.written())],
-            Self::NestedTags => vec![WrittenBody::Tags(tags::nested_written())],
+            Self::NestedTags => vec![WrittenBody::Tags(nested_written())],
             Self::Python => vec![WrittenBody::Python { is_list: !syntax.open.starts_with("<function_calls") }],
             Self::Gemma => {
                 let quote = if syntax.open == "<start_function_call>" { "<escape>" } else { "<|\"|>" };
@@ -231,6 +231,19 @@ impl Head {
             Self::Solar => vec![named(&[Id, Text("<|tool_call:name|>")], &[Text("<|tool_call:args|>")], "")],
             Self::Functionary => vec![named(&[], &[Text(">")], "")],
         }
+    }
+}
+
+/// The written form of MiniMax M3's calls. Values other than texts are JSON.
+fn nested_written() -> WrittenTags {
+    WrittenTags {
+        call: ["]<]minimax[>[<invoke name=", ">", "]<]minimax[>[</invoke>"],
+        key: [OPEN, ">"],
+        value: ["", "]<]minimax[>[</{}>"],
+        quotes: [true, false],
+        lines: false,
+        says_type: false,
+        is_list: true,
     }
 }
 

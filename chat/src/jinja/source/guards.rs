@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::names::{GENERATED, KEPT, PRINTF, SUM, TEXT};
 use super::tag::{Tag, Token};
-use super::{GENERATED, KEPT, PRINTF, SUM, TEXT};
 
 /// The filter [`LIST`], written behind a value.
 const LIST_FILTER: &str = "|__list";

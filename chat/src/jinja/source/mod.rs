@@ -6,6 +6,7 @@
 //! depth. Tags are read token by token, as minijinja's lexer reads them; parsing them is left to minijinja.
 
 mod guards;
+mod names;
 mod rewrite;
 mod tag;
 
@@ -14,35 +15,10 @@ use std::sync::LazyLock;
 use regex_lite::Regex;
 
 use self::guards::Guards;
-use self::tag::Tag;
+pub(super) use self::names::{ATTRIBUTE, DATA, GENERATED, ITEMS, KEPT, LIST, PRINTF, PRIVATE, SUM, TEXT, TICK, UNSET};
+use self::tag::{Tag, regex};
 use super::python;
 use crate::Error;
-
-/// Filter for every composed value and every assigned variable.
-pub(super) const KEPT: &str = "__kept";
-/// Filter for the lazy results of jinja2's filters.
-pub(super) const GENERATED: &str = "__generated";
-/// Filter for values stored in a namespace.
-pub(super) const DATA: &str = "__data";
-/// Filter for operands of `~`.
-pub(super) const TEXT: &str = "__text";
-/// Function that adds texts when one of them is marked as HTML.
-pub(super) const SUM: &str = "__sum";
-/// Filter for Python's `%` behind a text.
-pub(super) const PRINTF: &str = "__printf";
-/// Filter for an attribute that may be a method.
-pub(super) const ATTRIBUTE: &str = "__attribute";
-/// Filter for an assignment to a namespace's name that begins with `_`: it refuses.
-pub(super) const PRIVATE: &str = "__private";
-/// Filter for a mutable list.
-pub(super) const LIST: &str = "__list";
-/// Filter for the iterated value of a loop. A text becomes its characters, because minijinja's loops do not know their
-/// number.
-pub(super) const ITEMS: &str = "__items";
-/// Marks a macro parameter without an argument; also the name of the test for it.
-pub(super) const UNSET: &str = "__unset";
-/// Function called at the start of every loop body and macro.
-pub(super) const TICK: &str = "__tick";
 
 /// Maximum number of `elif`s. Each adds a level of recursion to minijinja's parser.
 const MOST_ELIFS: usize = 500;
@@ -221,11 +197,6 @@ enum Open {
     If,
     /// The `else` of a loop.
     Else,
-}
-
-fn regex(pattern: &str) -> Regex {
-    // The patterns are constants, covered by tests.
-    Regex::new(pattern).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
 static OPEN: LazyLock<Regex> = LazyLock::new(|| regex(r"\{[{%#][-+]?"));

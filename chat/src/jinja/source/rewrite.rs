@@ -2,8 +2,8 @@
 //! defaults, signs before numbers, and attributes that are methods.
 
 use super::guards::Guards;
+use super::names::{ATTRIBUTE, ITEMS, KEPT, UNSET};
 use super::tag::{KEYWORDS, Tag};
-use super::{ATTRIBUTE, ITEMS, KEPT, UNSET};
 use crate::jinja::methods::{DICT_METHODS, LIST_METHODS};
 
 fn is_method(name: &str) -> bool {

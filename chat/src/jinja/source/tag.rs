@@ -4,8 +4,6 @@ use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
-use super::regex;
-
 /// More tokens than any published template has in a tag (200), and few enough for the recursion of parsing and
 /// compiling.
 const MOST_TOKENS: usize = 1000;
@@ -87,3 +85,9 @@ static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
         r"//|\*\*|==|!=|>=|<=|.)"
     ))
 });
+
+/// Compiles a pattern of this module.
+pub(super) fn regex(pattern: &str) -> Regex {
+    // The patterns are constants, covered by tests.
+    Regex::new(pattern).unwrap_or_else(|error| unreachable!("{error}"))
+}
