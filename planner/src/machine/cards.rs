@@ -3,11 +3,10 @@
 //! memory and memory controllers.
 
 use super::bandwidth::Bandwidth;
-use super::bytes::Bytes;
 use super::catalogue;
 use super::gpu::{Gpu, GpuKind};
 use super::host::Host;
-use super::mig::{MigSlice, slice_of};
+use super::mig::MigSlice;
 use super::nvidia::NvidiaGpu;
 use super::{Machine, UnusedGpu, UnusedReason};
 

@@ -27,7 +27,7 @@ use crate::machine::Gpu;
 
 use self::draft::Draft;
 use self::mmproj::Mmproj;
-use super::{ContextParams, KvType, PeakSizes};
+use super::{ContextParams, PeakSizes};
 
 pub use bytes::CompanionBytes;
 pub use error::Error;
