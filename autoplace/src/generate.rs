@@ -13,15 +13,20 @@
 //! [`Engine`] serves many requests at once. A [`Session`] generates several texts on its owner's thread. The loop adds
 //! nothing to llama.cpp's own: one decode, one sample and one piece per token. The model can be re-placed between two
 //! tokens.
+//!
+//! This module has the public names; the code is in the rooms `decode`, `run` and `conversation`.
 
+pub use crate::chat::FinishReason;
 pub use crate::conversation::chat::Chat;
 pub use crate::conversation::stream::ChatStream;
+#[cfg(feature = "constraints")]
+pub use crate::conversation::tool_choice::ToolChoice;
 pub use crate::conversation::window::ChatFull;
 pub use crate::decode::checkpoints::CheckpointUse;
 #[cfg(feature = "constraints")]
-pub use crate::decode::constraint::{Constraint, ToolChoice, Unenforced};
+pub use crate::decode::constraint::{Constraint, Unenforced};
 pub use crate::decode::error::Error;
-pub use crate::decode::piece::{End, FinishReason, Piece, SequenceId, TokenLogprobs};
+pub use crate::decode::piece::{End, Piece, SequenceId, TokenLogprobs};
 pub use crate::decode::prompt::Prompt;
 pub use crate::decode::request::{GenerateRequest, WhenFull};
 pub use crate::decode::sampling::{Mirostat, SamplerKind, Sampling};
@@ -29,8 +34,10 @@ pub use crate::decode::speculative::Speculation;
 pub use crate::decode::stats::{DraftingPaused, Replaced, Resumed, Statistics};
 #[cfg(feature = "async")]
 pub use crate::run::async_stream::AsyncStream;
-pub use crate::run::engine::{Engine, EngineBuilder, Metrics, Shutdown};
+pub use crate::run::engine::{Engine, EngineBuilder};
 pub use crate::run::local::fork::Fork;
 pub use crate::run::local::roll_back::RolledBack;
+pub use crate::run::metrics::Metrics;
+pub use crate::run::places::Shutdown;
 pub use crate::run::session::Session;
 pub use crate::run::token_stream::TokenStream;

@@ -51,6 +51,7 @@ pub mod generate;
 pub mod load;
 mod run;
 mod serve;
+mod sync;
 pub mod watch;
 pub mod worker;
 
@@ -85,13 +86,6 @@ pub use llama_sys::runtime;
 
 /// The native layer, in the version that this crate was built with.
 pub use llama_sys;
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks a mutex, even if a thread has panicked while it held the lock.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The Rust in the documentation compiles.
 #[cfg(all(doctest, feature = "schemars", feature = "async"))]

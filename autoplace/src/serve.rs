@@ -15,9 +15,11 @@ use crate::embed::remote::{self, Call as EmbedderCall};
 use crate::load::ipc_error::Failed;
 use crate::load::remote::Loading;
 use crate::load::{self, AbortHandle, GenerationCounters, LoadOptions, LoadProgress, Model, Progress, worker_build};
-use crate::run::remote::{Host, Reply, SessionCall, SessionHost, Start, TextCall};
+use crate::run::host::{Host, SessionHost};
+use crate::run::remote::{Reply, SessionCall, Start, TextCall};
+use crate::sync::lock;
 use crate::worker::{self, Hello, LogLines, Receiver, Sender};
-use crate::{embed, generate, lock};
+use crate::{embed, generate};
 
 /// Makes this process a worker if it was started as one; otherwise returns at once.
 ///

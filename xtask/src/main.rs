@@ -28,6 +28,7 @@ mod promises;
 mod python;
 mod real;
 mod remote;
+mod rooms;
 mod runtime;
 mod sanitize;
 mod schemas;

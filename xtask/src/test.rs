@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, clients, package, promises, python, real, runtime, semver, setup, size, vulkan};
+use crate::{bindings, clients, package, promises, python, real, rooms, runtime, semver, setup, size, vulkan};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -32,6 +32,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "promises",
         what: "a test holds each promise of the documentation and each bound of SECURITY.md",
         run: promises::promises,
+    },
+    Step {
+        name: "rooms",
+        what: "the rooms of a crate import from those above them in ARCHITECTURE.md",
+        run: rooms::rooms,
     },
     Step { name: "locked", what: "every Cargo.lock is what its Cargo.toml asks for", run: locked },
     Step { name: "pure", what: "the planner alone depends on no native code", run: pure },

@@ -3,8 +3,11 @@
 //! A [`Chat`](crate::generate::Chat) keeps the messages, renders them with the model's template, and reads the answer's
 //! text as reasoning, content and tool calls. It forgets the oldest turns when the context is full (`window`).
 
+mod answer;
 #[cfg(feature = "async")]
 mod async_stream;
 pub(crate) mod chat;
 pub(crate) mod stream;
+#[cfg_attr(not(feature = "constraints"), path = "no_tool_choice.rs")]
+pub(crate) mod tool_choice;
 pub(crate) mod window;

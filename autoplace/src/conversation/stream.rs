@@ -8,12 +8,12 @@ use std::task::{Context, Poll, ready};
 use llama_sys::Token;
 
 use super::chat::{Asked, Chat, Known};
+use crate::chat::FinishReason;
 use crate::chat::{Message, Reply, ReplyFormat, ReplyParser, ReplyPart};
 use crate::decode::error::Error;
-use crate::decode::piece::FinishReason;
 use crate::decode::stats::Statistics;
 use crate::load::AbortHandle;
-use crate::run::channel::block_on;
+use crate::run::thread::block_on;
 use crate::run::token_stream::TokenStream;
 
 /// An iterator over the parts of an answer while it is generated. Dropping it ends the answer; the history keeps the

@@ -5,6 +5,7 @@ use llama_sys::{Context, Position, SeqId, Token};
 use super::checkpoints::{Checkpoints, Stops};
 use super::context::Lent;
 use super::error::Error;
+use super::prefix::{Prefix, common_prefix, position};
 use crate::load::{Contents, Remembered, Scales};
 
 /// Shortest prefix, in tokens, that is worth a copy. With a cache for each sequence, llama.cpp copies the whole cache
@@ -20,20 +21,6 @@ pub(crate) struct Cache {
     pub(crate) checkpoints: Checkpoints,
     /// Whether the content of the context is unknown.
     stale: bool,
-}
-
-/// The first tokens of a text and its adapters. The same tokens under other adapters have other keys and values.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Prefix<'a> {
-    pub(crate) tokens: &'a [Token],
-    pub(crate) scales: &'a Scales,
-}
-
-impl Prefix<'_> {
-    /// The first `tokens` tokens of the prefix.
-    fn first(self, tokens: usize) -> Self {
-        Self { tokens: &self.tokens[..tokens], ..self }
-    }
 }
 
 impl Remembered {
@@ -290,11 +277,6 @@ impl Cache {
     }
 }
 
-/// The position after `tokens` tokens.
-pub(crate) fn position(tokens: usize) -> Position {
-    Position::try_from(tokens).unwrap_or(Position::MAX)
-}
-
 /// Whether the memory of a sequence can drop all tokens after the first `keep`.
 ///
 /// A recurrent state holds only its last token. A sliding window must still hold the tokens that the first one after
@@ -315,8 +297,4 @@ pub(crate) fn can_go_back(context: &Context, seq: SeqId, keep: usize) -> Result<
     };
     let first = usize::try_from(first).unwrap_or(usize::MAX);
     Ok(first == 0 || first.saturating_add(model.n_swa() as usize) <= keep)
-}
-
-pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

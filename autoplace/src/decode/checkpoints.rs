@@ -7,7 +7,7 @@
 use llama_sys::{Context, SeqId};
 use serde::{Deserialize, Serialize};
 
-use super::cache::Prefix;
+use super::prefix::Prefix;
 use crate::load::Checkpoint;
 use crate::machine::Host;
 use crate::memory::{Headroom, PeakSizes};

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use llama_sys::{Candidates, Token};
 
-use crate::lock;
+use crate::sync::lock;
 
 /// A closure of the application. Each text has its own copy with its own state. The lock serves only to copy the
 /// closure, so that a request can be shared between threads.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::piece::{FinishReason, SequenceId};
+use super::piece::SequenceId;
+use crate::chat::FinishReason;
 use crate::worker::{self, Word};
 use crate::{chat, load};
 

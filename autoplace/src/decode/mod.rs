@@ -15,6 +15,7 @@ pub(crate) mod custom;
 pub(crate) mod error;
 mod model;
 pub(crate) mod piece;
+pub(crate) mod prefix;
 pub(crate) mod prompt;
 pub(crate) mod prompt_order;
 pub(crate) mod request;

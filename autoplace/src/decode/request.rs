@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use super::constraint::Constraint;
 use super::custom::{CustomDrafter, CustomSampler};
 use super::error::Error;
-use super::piece::Progress;
 use super::prompt::Prompt;
 use super::sampling::{Mirostat, SamplerKind, Sampling};
 use super::speculative::Speculation;
@@ -136,11 +135,6 @@ impl Spec {
             (None, None) => return Ok(()),
         };
         Err(worker::Error::Elsewhere { what }.into())
-    }
-
-    /// State of the reader of this text.
-    pub(crate) fn progress(&self) -> Progress {
-        Progress::new(self.when_full == WhenFull::Error, self.constraint.is_some())
     }
 }
 

@@ -1,20 +1,18 @@
 //! The context shift: a full context discards the oldest tokens of a text so that the text continues (llama.cpp's
 //! context shift).
 
-use llama_sys::{Position, Token, Vocab};
+use llama_sys::{Token, Vocab};
 
-use super::cache::position;
 use super::context::Lent;
 use super::error::Error;
 use super::request::WhenFull;
-use super::sequence::Sequence;
 use crate::memory::KvType;
 
 /// Settings of the context shift of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shifting {
     /// Number of tokens at the beginning that stay.
-    keep: usize,
+    pub(crate) keep: usize,
 }
 
 impl Shifting {
@@ -40,7 +38,7 @@ impl Shifting {
 
     /// Number of tokens to discard from the first `tokens`, which are computed; 0 when too few are left. The first
     /// `shared` tokens lie in cells of other texts too, and are discarded in addition.
-    fn discard(self, tokens: usize, shared: usize) -> usize {
+    pub(crate) fn discard(self, tokens: usize, shared: usize) -> usize {
         let start = self.keep.max(shared);
         let others = tokens.saturating_sub(start);
         // llama.cpp discards the same share (tools/server/server-context.cpp, `n_discard`).
@@ -82,50 +80,6 @@ impl Lent {
             return Ok(());
         };
         Err(Error::CannotShift { reason })
-    }
-}
-
-impl Sequence {
-    /// Index of the first token that a shift would move; `None` for a text that does not shift.
-    pub(crate) fn shift_end(&self, shared: usize) -> Option<usize> {
-        let shifting = self.shifting?;
-        Some(shifting.keep + shifting.discard(self.len().saturating_sub(1), shared))
-    }
-
-    /// Discards the oldest tokens of the text. `shared` is the number of leading tokens in cells of other texts.
-    /// Returns the number of tokens that keep their positions, or `None` if no token can be discarded.
-    pub(crate) fn shift(&mut self, lent: &mut Lent, shared: usize) -> Result<Option<usize>, Error> {
-        let before = self.held.computed;
-        let Some((keep, discard)) = self.forget_oldest(shared) else {
-            return Ok(None);
-        };
-        let context = &mut lent.context;
-        let (from, to) = (position(keep), position(keep + discard));
-        if !context.kv_seq_remove(self.held.seq, from..to)? {
-            return Err(Error::CannotShift { reason: "llama.cpp refused to remove tokens from the cache".to_owned() });
-        }
-        context.kv_seq_shift(self.held.seq, to..Position::MAX, from - to)?;
-        // Without this call, the next decode would only log the failure.
-        context.kv_update()?;
-        self.held.computed = before - discard;
-        self.held.unshifted = self.held.unshifted.min(keep);
-        Ok(Some(keep))
-    }
-
-    /// Removes the oldest tokens after the kept ones from the token list, and returns their first index and number.
-    /// Leaves the KV cache unchanged. Returns `None` if no token can be removed.
-    pub(crate) fn forget_oldest(&mut self, shared: usize) -> Option<(usize, usize)> {
-        let shifting = self.shifting?;
-        let keep = shifting.keep;
-        let discard = shifting.discard(self.len() - 1, shared);
-        if discard == 0 {
-            return None;
-        }
-        self.tokens.drain(keep..keep + discard);
-        self.prompt = self.prompt.saturating_sub(discard).max(keep);
-        self.held.in_batches = self.held.in_batches.min(self.prompt);
-        self.statistics.discarded_tokens += discard;
-        Some((keep, discard))
     }
 }
 

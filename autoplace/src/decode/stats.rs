@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::piece::FinishReason;
+use crate::chat::FinishReason;
 use crate::plan::Plan;
 
 /// Times and counts of one generation, in llama-bench's terms: pp is prompt processing, tg text generation. Its

@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
-use super::piece::{FinishReason, Piece, SequenceId};
+use super::piece::{Piece, SequenceId};
 use super::prompt_order::{Asking, PromptOrder, Rank, in_order};
 use super::schedule::AdapterTurns;
 use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
 use super::speculative::Drafters;
 use super::stats::{DraftingPaused, Statistics};
+use crate::chat::FinishReason;
 use crate::load::Model;
 
 /// Maximum number of prompt tokens per step, over all texts.
@@ -158,7 +159,7 @@ impl Step<'_> {
     fn fill(&mut self) -> Result<(), Error> {
         let Work { batch, asking, ranks, prompts, turns, prompt_chunk, .. } = &mut *self.work;
         let scales = turns.next(self.sequences);
-        self.model.slot().adapt(&mut self.lent.context, scales)?;
+        self.model.slot()?.adapt(&mut self.lent.context, scales)?;
         batch.clear();
         asking.clear();
         ranks.clear();

@@ -4,7 +4,6 @@ use llama_sys::{Token, Vocab};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use crate::chat::{ReplyFormat, Tool};
 use crate::load::Model;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -12,20 +11,6 @@ pub(crate) enum Constraint {}
 
 #[derive(Debug, Clone)]
 pub(crate) enum Matcher {}
-
-/// Without constraints, no tool call can be forced.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ToolChoice {}
-
-impl ToolChoice {
-    pub(crate) fn forced(
-        &self,
-        _: &[Tool],
-        _: Option<&Constraint>,
-    ) -> Result<Option<(Constraint, ReplyFormat)>, Error> {
-        Ok(None)
-    }
-}
 
 impl Constraint {
     pub(crate) fn begin(&self, _: &Model, _: &Vocab) -> Result<Matcher, Error> {

@@ -1,8 +1,7 @@
 //! An embedder: texts in, vectors out. The model runs in this process or in a worker.
 
-use serde::{Deserialize, Serialize};
-
 use super::local::LocalEmbedder;
+use super::options::{About, Options};
 use super::remote::WorkerEmbedder;
 use super::{Embedding, Error, Normalization};
 use crate::load::{AbortHandle, Model};
@@ -27,25 +26,24 @@ pub struct Embedder {
     options: Options,
 }
 
+/// The model in this process, or in a worker.
 #[derive(Debug)]
 enum Runner {
     Local(Box<LocalEmbedder>),
     Worker(Box<WorkerEmbedder>),
 }
 
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(crate) struct Options {
-    pub(super) truncate: bool,
-    pub(super) normalization: Normalization,
-}
-
-/// Facts that apply to all texts.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct About {
-    pub(super) labels: Vec<String>,
-    pub(super) width: usize,
-    pub(super) pooling: Pooling,
-    pub(super) longest_text: usize,
+impl Model {
+    /// Takes the model's one context to embed texts or rerank documents. Dropping the embedder gives the context back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] while another embedder of this model lives; [`Error::Load`] for a model that was loaded to
+    /// generate or is not loaded; [`Error::NotEmbedding`] for an encoder-decoder; [`Error::Worker`] if the model's
+    /// worker process has died or cannot be started again.
+    pub fn embedder(&self) -> Result<Embedder, Error> {
+        Embedder::open(self)
+    }
 }
 
 impl Embedder {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use llama_sys::{AbortHandle, Batch, Context};
 
-use super::embedder::{About, Options};
+use super::options::{About, Options};
 use super::pair::{Format, Limit, Text};
 use super::{Embedding, Error, Normalization};
 use crate::load::{self, Contents, Model, Purpose, native};
@@ -23,11 +23,11 @@ pub(crate) struct LocalEmbedder {
 
 impl LocalEmbedder {
     pub(super) fn open(model: &Model) -> Result<Self, Error> {
-        let context = model.slot().take_for(Purpose::Embeddings)?;
+        let context = model.take_context(Purpose::Embeddings)?;
         let (mut context, contents) = context.ok_or(Error::Busy)?;
         let native = context.model();
         if native.has_encoder() && native.has_decoder() {
-            model.slot().give_back(context, contents);
+            model.slot()?.give_back(context, contents);
             return Err(Error::NotEmbedding { architecture: model.placement().model.architecture.clone() });
         }
         // A new handle, so that a handle of an earlier embedder cannot abort this one.
@@ -151,15 +151,15 @@ impl LocalEmbedder {
             tracing::warn!("the model could not be re-placed: {error}");
         }
         // The next call reports an unloaded model, or a context that another user has taken.
-        if let Ok(Some((mut context, _))) = self.model.slot().take_for(Purpose::Embeddings) {
+        if let Ok(Some((mut context, _))) = self.model.take_context(Purpose::Embeddings) {
             context.follow_abort_handle(self.abort.clone());
             self.context = Some(context);
         }
     }
 
     fn give_back(&mut self) {
-        if let Some(context) = self.context.take() {
-            self.model.slot().give_back(context, Contents::Unknown);
+        if let (Some(context), Ok(slot)) = (self.context.take(), self.model.slot()) {
+            slot.give_back(context, Contents::Unknown);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::embedder::{About, Options};
 use super::local::LocalEmbedder;
+use super::options::{About, Options};
 use super::{Embedding, Error};
 use crate::load::ipc_error::Failed;
 use crate::load::{self, AbortHandle, LentWorker, Model};

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::adapters::Adapter;
-use super::lease::{Folder, Leases};
+use super::leases::{Folder, Leases};
 use super::options::{LoadOptions, OnDifference, Verify};
 use super::progress::{LoadProgress, Progress};
 use super::{Error, Model, remote};
@@ -26,6 +26,24 @@ pub struct ModelBuilder {
     pub(super) source: super::hub::Source,
     /// A method that would have replaced earlier settings.
     conflict: Option<&'static str>,
+}
+
+impl Model {
+    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe: plans, loads,
+    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, also
+    /// takes a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]` if the cache has it.
+    ///
+    /// # Errors
+    ///
+    /// As [`ModelBuilder::load`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::builder(path).load()
+    }
+
+    /// Configures a load: context, KV type, headroom, layers, progress.
+    pub fn builder(path: impl AsRef<Path>) -> ModelBuilder {
+        ModelBuilder::new(path.as_ref())
+    }
 }
 
 impl ModelBuilder {

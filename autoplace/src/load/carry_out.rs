@@ -7,37 +7,17 @@
 use llama_sys::{Context, Device, FailureCause, ModelParams};
 
 use super::devices;
-use super::draft::{Drafts, Heads};
 use super::error::Stage;
 use super::headroom::Reading;
-use super::in_use::UseMeter;
+use super::loaded::{Drafts, Failure, Heads, Loaded, Native};
 use super::options::{LoadOptions, OnDifference};
 use super::placed::{Placed, Prepared};
 use super::progress::Progress;
-use super::slot::Native;
 use super::threads::Threads;
 use super::warm_up::warm_up;
 use super::{Error, native};
 use crate::gguf::Header;
 use crate::plan::Plan;
-
-/// A loaded model with its context and its placement.
-#[derive(Debug)]
-pub(super) struct Loaded {
-    pub(super) native: Native,
-    pub(super) context: Context,
-    pub(super) drafts: Drafts,
-    pub(super) placed: Placed,
-    /// Corrects the measured rates of the plan during use.
-    pub(super) meter: Option<UseMeter>,
-}
-
-/// The failure of a plan, and the stage that it reached.
-#[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) stage: Stage,
-    pub(super) error: Error,
-}
 
 impl LoadOptions {
     /// Carries a plan out: checks that it still fits, loads, creates the context, warms up. The caller judges the
@@ -104,10 +84,6 @@ impl LoadOptions {
 }
 
 impl Failure {
-    pub(super) fn at<E: Into<Error>>(stage: Stage) -> impl FnOnce(E) -> Box<Self> {
-        move |error| Box::new(Self { stage, error: error.into() })
-    }
-
     /// Completes the failure after the load has been freed, when free memory is again what the load had. If a GPU lacks
     /// memory for the plan, the error names that GPU; if llama.cpp names a refused buffer, only its GPU is considered.
     pub(super) fn freed(mut self: Box<Self>, plan: &Plan, devices: &[Device]) -> Box<Self> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::in_use::UseMeter;
 use super::threads::{Follower, Pacer, Threads};
-use crate::lock;
+use crate::sync::lock;
 
 /// Running totals of single-token generation, without prompts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

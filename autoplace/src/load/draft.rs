@@ -6,12 +6,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use llama_sys::{Context, ContextParams, Device, ModelParams, Token};
+use llama_sys::{Device, ModelParams};
 
-use super::carry_out::{Failure, Loaded};
 use super::ceilings;
 use super::devices::{by_name, free, of_plan};
 use super::error::Stage;
+use super::loaded::{Draft, Failure, Loaded, computing_with};
 use super::options::{LoadOptions, OnDifference, Verify};
 use super::placed::Prepared;
 use super::progress::Progress;
@@ -20,7 +20,7 @@ use super::{Error, native};
 use crate::gguf::Header;
 use crate::machine::{Bytes, GpuKind};
 use crate::memory::companion::CompanionRole;
-use crate::memory::{self, Companion, Footprint};
+use crate::memory::{Companion, Footprint};
 use crate::plan::{self, Plan, PlannedCompanion};
 
 impl LoadOptions {
@@ -123,91 +123,10 @@ impl LoadOptions {
     }
 }
 
-/// The loaded drafters, lent together with the model's context.
-#[derive(Debug, Default)]
-pub(crate) struct Drafts {
-    pub(crate) model: Option<Draft>,
-    pub(crate) heads: Option<Heads>,
-}
-
-/// A context that drafts, with its record for each sequence.
-#[derive(Debug)]
-pub(crate) struct Drafter<T> {
-    pub(crate) context: Context,
-    /// The drafter's record of each sequence.
-    pub(crate) held: Vec<T>,
-    params: ContextParams,
-}
-
-/// A draft model.
-pub(crate) type Draft = Drafter<Vec<Token>>;
-
-/// The main model's own block for multi-token prediction.
-pub(crate) type Heads = Drafter<Followed>;
-
-/// The tokens of a sequence that the block follows.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Followed {
-    /// Position of the first known token. Earlier tokens were computed while the block did not follow.
-    pub(crate) first: usize,
-    pub(crate) tokens: Vec<Token>,
-    /// Number of known tokens that the context holds.
-    pub(crate) computed: usize,
-    /// Hidden states for the tokens that the context does not hold yet, in order. At the end there may be one more, for
-    /// the next token.
-    pub(crate) hidden: Vec<f32>,
-}
-
-fn computing_with(threads: u32, params: ContextParams) -> ContextParams {
-    ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..params }
-}
-
-impl Heads {
-    /// Creates the drafter of the plan; `None` if the plan has none.
-    pub(super) fn planned(
-        model: &llama_sys::Model,
-        plan: &memory::ContextParams,
-        threads: u32,
-    ) -> Result<Option<Self>, llama_sys::Error> {
-        plan.mtp.then(|| Self::new(model, computing_with(threads, native::heads(plan)))).transpose()
-    }
-}
-
-impl<T: Clone + Default> Drafter<T> {
-    fn new(model: &llama_sys::Model, params: ContextParams) -> Result<Self, llama_sys::Error> {
-        let context = Context::new(model, params.clone())?;
-        let held = vec![T::default(); context.n_seq_max() as usize];
-        Ok(Self { context, held, params })
-    }
-
-    /// Creates the context again if it has failed.
-    fn usable(self) -> Result<Self, Error> {
-        if self.context.is_usable() {
-            return Ok(self);
-        }
-        let model = self.context.model().clone();
-        // Frees the memory first, because there may be no room for two contexts.
-        drop(self.context);
-        Ok(Self::new(&model, self.params)?)
-    }
-}
-
-impl Drafts {
-    pub(super) fn usable(self) -> Result<Self, Error> {
-        let (model, heads) = (self.model.map(Drafter::usable), self.heads.map(Drafter::usable));
-        Ok(Self { model: model.transpose()?, heads: heads.transpose()? })
-    }
-
-    /// Number of drafters that hold the main model.
-    pub(crate) fn holders(&self) -> usize {
-        usize::from(self.heads.is_some())
-    }
-}
-
 /// A plan with a draft model of 1 GiB on a card that holds nothing else.
 #[cfg(test)]
 pub(super) fn beside(device: &str) -> Plan {
-    let mut bytes = memory::CompanionBytes::default();
+    let mut bytes = crate::memory::CompanionBytes::default();
     bytes.gpu.weights = 1 << 30;
     let draft = serde_json::json!([{"role": "draft", "name": "", "gpu": "card", "device": device, "bytes": bytes}]);
     let mut plan = super::test_plan::plan();

@@ -7,15 +7,15 @@ use std::sync::Mutex;
 use llama_sys::Device;
 
 use super::devices::{build_name, free, gpu_of, is_simulated};
-use super::lease::Folder;
+use super::leases::Folder;
 use super::options::Verify;
 use super::placed::Prepared;
 use super::report::{GpuReport, NotLearnedReason};
 use super::warm_up::WarmedUp;
-use crate::lock;
 use crate::machine::{Gpu, GpuKind, GpuProcess, LearnedHeadroom, mib, nvidia};
 use crate::memory::{ContextSizes, Footprint, Headroom, PeakSizes};
 use crate::profile::ModelProfile;
+use crate::sync::lock;
 
 /// The reports of the plan's GPUs, in order. The bytes of driver and pools are kept in `learn`.
 pub(super) fn gpu_reports(prepared: &Prepared, before: &[Reading], run: &WarmedUp, learn: &Folder) -> Vec<GpuReport> {

@@ -8,7 +8,7 @@ use autoplace_hub::{Hub, Name, Preference};
 use super::options::LoadOptions;
 use super::rates::with_rates_of;
 use super::{Error, ModelBuilder, remote};
-use crate::lock;
+use crate::sync::lock;
 use crate::worker::Isolation;
 
 /// Receives the fetched and the total bytes.

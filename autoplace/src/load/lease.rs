@@ -12,11 +12,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use super::Error;
 use super::devices::is_simulated;
 use super::error::Stage;
+use super::leases::{Folder, Leases};
 use super::options::LoadOptions;
 use super::progress::{LoadProgress, Progress};
 use crate::machine::{Gpu, GpuKind, Machine, Note};
@@ -29,55 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Pause between two attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Coordinates the loads of one user, in this process and in others, so that no two count the same free bytes of a GPU.
-///
-/// A lease is a locked file. The operating system unlocks it when the process ends, however it ends. If the folder does
-/// not belong to this user, if others may write there, or if files cannot be locked, the load continues without a
-/// lease, and [`LoadReport::unleased`](super::LoadReport::unleased) gives the reason.
-///
-/// A load sees only loads of the same user and folder, on this machine and in the same container. The host's memory is
-/// not leased. A [simulated](llama_sys::sim) GPU is a different one in each process, and is leased only if it has a PCI
-/// address.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[must_use]
-pub struct Leases {
-    folder: Folder,
-    patience: Option<Duration>,
-}
-
-/// A place to keep files.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Folder {
-    /// The user's own folder for the purpose.
-    #[default]
-    User,
-    At(PathBuf),
-    Nowhere,
-}
-
 impl Leases {
-    /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, or else a folder of
-    /// this user in the temporary folder.
-    pub fn user() -> Self {
-        Self::default()
-    }
-
-    /// Leases in this folder, which is created if missing. Use it for this user and for leases alone.
-    pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: Folder::At(folder.into()), patience: None }
-    }
-
-    /// No leases: the load neither sees others nor is seen by them.
-    pub const fn none() -> Self {
-        Self { folder: Folder::Nowhere, patience: None }
-    }
-
-    setters! {
-        /// Sets how long to wait for loads that use the same GPUs. After that, those GPUs are not used. Default: ten
-        /// minutes.
-        patience(patience: Duration) patience = Some(patience);
-    }
-
     /// Locks the devices in the order of their names, so that two loads cannot deadlock.
     fn lock(&self, devices: BTreeSet<String>, progress: &Progress) -> io::Result<Lease> {
         let folder = match &self.folder {

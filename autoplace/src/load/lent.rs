@@ -27,7 +27,7 @@ impl LentWorker {
         static RUNS: AtomicU64 = AtomicU64::new(1);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         loop {
-            let in_place = model.slot().in_place();
+            let in_place = model.in_place();
             let taken = Self::take_as_it_is(model, run)?;
             drop(in_place);
             let Some(replacement) = model.requests().take() else { return Ok(taken) };

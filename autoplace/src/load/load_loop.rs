@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use llama_sys::FailureCause;
 
-use super::carry_out::{Failure, Loaded};
 use super::ceilings::{HOST, MemoryCeilings, gpu};
 use super::error::{Attempt, AttemptFailure, Stage};
 use super::headroom::Work;
 use super::in_use::UseMeter;
 use super::lease::Lease;
+use super::loaded::{Failure, Loaded};
 use super::options::{LoadOptions, OnDifference};
 use super::placed::Prepared;
 use super::progress::Progress;

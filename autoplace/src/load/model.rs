@@ -1,24 +1,23 @@
 //! A loaded model: the handle for everything else, and the load that creates it.
 
-use std::any::Any;
-use std::path::Path;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
-use llama_sys::{ModelParams, Vocab};
+use llama_sys::{Context, ModelParams, Vocab};
 
-use super::builder::ModelBuilder;
-use super::carry_out::Loaded;
 use super::check::check_vocabulary;
 use super::in_use::Refuted;
-use super::lease::Leases;
+use super::leases::Leases;
 use super::load_loop::{FirstAttempt, LoadLoop};
+use super::loaded::Loaded;
 use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::remote::Remote;
-use super::replace::Requested;
 use super::report::LoadReport;
-use super::slot::ContextSlot;
+use super::requested::Requested;
+use super::slot::{Contents, ContextSlot, Purpose};
+#[cfg(feature = "constraints")]
+use super::vocabulary::Vocabulary;
 use super::{Adapter, Error, GenerationCounters, native};
 use crate::gguf::{self, Header};
 use crate::machine::Machine;
@@ -35,9 +34,10 @@ pub struct Model {
 #[derive(Debug)]
 struct Inner {
     options: LoadOptions,
-    slot: ContextSlot,
-    /// The worker that holds the model; the slot is then empty.
-    remote: Option<Remote>,
+    process: Process,
+    /// Locked for reading while the native model is held or its context taken; for writing while the model is
+    /// re-placed.
+    in_place: RwLock<()>,
     placed: RwLock<Arc<Placed>>,
     requested: Requested,
     counters: Arc<GenerationCounters>,
@@ -45,8 +45,20 @@ struct Inner {
     header: OnceLock<Header>,
     /// The vocabulary of a model in a worker, read on first use.
     vocab: OnceLock<Vocab>,
-    /// A value that a later room keeps with the model.
-    kept: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// The vocabulary as constraints need it, read on first use. It holds nothing of the loaded model, so it stays when
+    /// the model is re-placed.
+    #[cfg(feature = "constraints")]
+    vocabulary: OnceLock<Arc<Vocabulary>>,
+}
+
+/// The process that the native model lives in.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of each model")]
+enum Process {
+    /// This process: the slot lends out the model's one context.
+    Own(ContextSlot),
+    /// A worker process.
+    Worker(Remote),
 }
 
 /// A handle that does not keep the model loaded.
@@ -60,40 +72,28 @@ impl WeakModel {
 }
 
 impl Model {
-    /// Loads a GGUF file (the first part of a split one) with as many layers on the GPU as are safe: plans, loads,
-    /// warms up, and compares the memory taken with the plan. See [`ModelBuilder::load`]. With the feature `hub`, also
-    /// takes a name of the form `hf:OWNER/NAME[:QUANT][@REVISION]` if the cache has it.
-    ///
-    /// # Errors
-    ///
-    /// As [`ModelBuilder::load`].
-    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::builder(path).load()
-    }
-
-    /// Configures a load: context, KV type, headroom, layers, progress.
-    pub fn builder(path: impl AsRef<Path>) -> ModelBuilder {
-        ModelBuilder::new(path.as_ref())
-    }
-
-    fn new(options: LoadOptions, slot: ContextSlot, remote: Option<Remote>, placed: Arc<Placed>) -> Self {
+    fn new(options: LoadOptions, process: Process, placed: Arc<Placed>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 options,
-                slot,
-                remote,
+                process,
+                in_place: RwLock::default(),
                 placed: RwLock::new(placed),
                 requested: Requested::default(),
                 counters: Arc::default(),
                 header: OnceLock::new(),
                 vocab: OnceLock::new(),
-                kept: OnceLock::new(),
+                #[cfg(feature = "constraints")]
+                vocabulary: OnceLock::new(),
             }),
         }
     }
 
     pub(super) fn remote(&self) -> Option<&Remote> {
-        self.inner.remote.as_ref()
+        match &self.inner.process {
+            Process::Own(_) => None,
+            Process::Worker(remote) => Some(remote),
+        }
     }
 
     pub(crate) fn is_in_worker(&self) -> bool {
@@ -174,8 +174,8 @@ impl Model {
         if self.is_in_worker() {
             return Err(worker::Error::Elsewhere { what: "the native model" }.into());
         }
-        let _in_place = self.slot().in_place();
-        Ok(read(&self.slot().native().ok_or(Error::NotLoaded)?))
+        let _in_place = self.in_place();
+        Ok(read(&self.slot()?.native().ok_or(Error::NotLoaded)?))
     }
 
     /// Gives `read` the vocabulary. For a model in a worker, the vocabulary is read from the file into this process on
@@ -237,28 +237,51 @@ impl Model {
     }
 
     /// The slot that lends out the model's one context.
-    pub(crate) fn slot(&self) -> &ContextSlot {
-        &self.inner.slot
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotLoaded`] for a model in a worker, whose context is there.
+    pub(crate) fn slot(&self) -> Result<&ContextSlot, Error> {
+        match &self.inner.process {
+            Process::Own(slot) => Ok(slot),
+            Process::Worker(_) => Err(Error::NotLoaded),
+        }
+    }
+
+    /// Lends the context with its content for this purpose, once a running re-placement has ended; `None` while it is
+    /// lent already. A context that failed is created again.
+    pub(crate) fn take_context(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
+        let _in_place = self.in_place();
+        self.slot()?.take_for(purpose)
+    }
+
+    /// Waits for a running re-placement, and keeps the model in place while the guard lives. A thread must hold only
+    /// one.
+    pub(super) fn in_place(&self) -> RwLockReadGuard<'_, ()> {
+        self.inner.in_place.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps all others from the native model and its context while the guard lives.
+    pub(crate) fn replacing(&self) -> RwLockWriteGuard<'_, ()> {
+        self.inner.in_place.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn counters(&self) -> &Arc<GenerationCounters> {
         &self.inner.counters
     }
 
-    /// A value that is computed once per model and kept across re-placements, so it must not hold the loaded model.
-    /// Only one type of value is kept; any other is computed each time.
-    #[cfg_attr(not(feature = "constraints"), expect(dead_code, reason = "constraints keep their vocabulary"))]
-    pub(crate) fn kept<T, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E>
-    where
-        T: Any + Clone + Send + Sync,
-    {
-        if let Some(kept) = self.inner.kept.get().and_then(|it| it.downcast_ref::<T>()) {
-            return Ok(kept.clone());
+    /// The vocabulary as constraints need it. `read` reads it on first use.
+    #[cfg(feature = "constraints")]
+    pub(crate) fn vocabulary<E>(
+        &self,
+        read: impl FnOnce() -> Result<Arc<Vocabulary>, E>,
+    ) -> Result<Arc<Vocabulary>, E> {
+        if let Some(vocabulary) = self.inner.vocabulary.get() {
+            return Ok(Arc::clone(vocabulary));
         }
-        let made = make()?;
-        // Another thread may have computed it first.
-        let _ = self.inner.kept.set(Box::new(made.clone()));
-        Ok(made)
+        let vocabulary = read()?;
+        // Another thread may have read it first.
+        Ok(Arc::clone(self.inner.vocabulary.get_or_init(|| vocabulary)))
     }
 
     pub(crate) fn downgrade(&self) -> WeakModel {
@@ -272,7 +295,7 @@ impl LoadOptions {
         let loaded = LoadLoop::new(&self, self.read()?, FirstAttempt::Fresh, progress)?.load()?;
         let Loaded { native, context, drafts, placed, meter } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
-        let model = Model::new(self, slot, None, Arc::new(placed));
+        let model = Model::new(self, Process::Own(slot), Arc::new(placed));
         model.counters().paced_by(&model.report().threads);
         model.counters().metered_by(meter);
         Ok(model)
@@ -294,6 +317,6 @@ impl LoadOptions {
         // Errors that need no worker keep their type.
         self.profile(&Header::open(&self.path)?)?;
         let (remote, placed) = Remote::start(&self, process, progress)?;
-        Ok(Model::new(self, ContextSlot::empty(), Some(remote), placed))
+        Ok(Model::new(self, Process::Worker(remote), placed))
     }
 }

@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::adapters::AdapterFiles;
 use super::devices::{bounded_by_now, detect};
 use super::disk::measure_disk;
-use super::lease::{Folder, Leases};
+use super::error::Stage;
+use super::leases::{Folder, Leases};
+use super::progress::{LoadProgress, Progress};
 use super::rates::with_rates_for_advice;
 use super::rpc::Servers;
 use super::{Error, check_vocabulary, threads};
 use crate::gguf::Header;
-use crate::machine::{Host, Machine, MeasurementCache};
+use crate::machine::{Host, Machine};
 use crate::memory::Companion;
 use crate::memory::companion::{CompanionRole, DraftOptions};
 use crate::plan::{self, Advice, GpuLayers, Plan, PlannedCompanion, Planner, Request, SavedPlan};
@@ -207,6 +209,14 @@ impl LoadOptions {
         }
     }
 
+    /// Reports a stage before the weights are loaded. Fails if the callback cancels the load.
+    pub(super) fn enter(&self, stage: Stage, progress: &Progress) -> Result<(), Error> {
+        match progress.report(LoadProgress { stage, done: 0.0 }) {
+            true => Ok(()),
+            false => Err(llama_sys::Error::LoadCancelled { path: self.path.clone() }.into()),
+        }
+    }
+
     /// Threads of the CPU for a draft model.
     pub(super) fn threads_on(&self, machine: &Machine) -> u32 {
         self.threads.unwrap_or_else(|| threads::cores(&machine.host))
@@ -246,15 +256,4 @@ pub enum OnDifference {
     Fail,
     /// Keep the load. The report says so.
     Accept,
-}
-
-impl Folder {
-    /// The cache for measurements of devices; `None` if none are kept.
-    pub(super) fn cache(&self, is_simulated: bool) -> Option<MeasurementCache> {
-        match self {
-            Self::User if !is_simulated => Some(MeasurementCache::user()),
-            Self::At(folder) => Some(MeasurementCache::at(folder)),
-            Self::User | Self::Nowhere => None,
-        }
-    }
 }

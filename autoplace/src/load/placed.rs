@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::headroom::{Reading, Work, gpu_reports};
-use super::lease::Folder;
+use super::leases::Folder;
 use super::report::{GpuReport, HostReport, LoadReport};
 use super::threads::Threads;
 use super::warm_up::WarmedUp;

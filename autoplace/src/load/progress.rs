@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{Error, Stage};
-use super::options::LoadOptions;
-use crate::lock;
+use super::error::Stage;
+use crate::sync::lock;
 
 /// How far a load has come, as [`ModelBuilder::progress`](crate::ModelBuilder::progress) reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -43,16 +42,6 @@ impl Progress {
     /// Reports the progress. Returns false to cancel the load.
     pub(super) fn report(&self, progress: LoadProgress) -> bool {
         self.0.as_ref().is_none_or(|shared| (lock(shared))(progress))
-    }
-}
-
-impl LoadOptions {
-    /// Reports a stage before the weights are loaded. Fails if the callback cancels the load.
-    pub(super) fn enter(&self, stage: Stage, progress: &Progress) -> Result<(), Error> {
-        match progress.report(LoadProgress { stage, done: 0.0 }) {
-            true => Ok(()),
-            false => Err(llama_sys::Error::LoadCancelled { path: self.path.clone() }.into()),
-        }
     }
 }
 

@@ -15,8 +15,8 @@ use super::ipc_error::Failed;
 use super::options::LoadOptions;
 use super::placed::Placed;
 use super::progress::{LoadProgress, Progress};
-use crate::lock;
 use crate::plan::Plan;
+use crate::sync::lock;
 use crate::worker::{self, Handle, Worker, WorkerProcess};
 
 pub(super) type Request = worker::Request<Loading, (), ()>;

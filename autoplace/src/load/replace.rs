@@ -1,19 +1,17 @@
 //! Re-places a loaded model, here or in a worker: by a given plan or a better one, at once or between two tokens.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::sync::Arc;
 
 use llama_sys::Context;
-use serde::{Deserialize, Serialize};
 
-use super::carry_out::Loaded;
 use super::ipc_error::Failed;
 use super::load_loop::{FirstAttempt, LoadLoop};
+use super::loaded::Loaded;
 use super::model::Model;
 use super::placed::Placed;
 use super::progress::Progress;
 use super::remote::{Loading, Request};
+use super::requested::Replacement;
 use super::slot::Contents;
 use super::{Error, LentWorker};
 use crate::gguf::{self, Header};
@@ -22,7 +20,7 @@ use crate::memory::Footprint;
 use crate::memory::companion::CompanionRole;
 use crate::plan::Plan;
 use crate::profile::ModelProfile;
-use crate::{lock, worker};
+use crate::worker;
 
 /// A plan that is better than the model's present one, with its gain.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,15 +124,15 @@ impl Model {
             true => drop(self.replan()?),
             false => drop(self.read_again()?),
         }
-        let _replacing = self.slot().replacing();
+        let _replacing = self.replacing();
         self.take_to_release()?;
-        self.slot().give_back(self.reload(plan, 0)?, Contents::Unknown);
+        self.slot()?.give_back(self.reload(plan, 0)?, Contents::Unknown);
         Ok(())
     }
 
     /// Takes the context, if present, and drops it. No other holder of the native model remains.
     pub(crate) fn take_to_release(&self) -> Result<(), Error> {
-        let slot = self.slot();
+        let slot = self.slot()?;
         match slot.take_any() {
             Ok(Some((context, contents))) => {
                 // The slot with its adapters, and the context's vocabulary.
@@ -155,7 +153,7 @@ impl Model {
     /// makes one for the memory that is then free, with [room for `tokens` tokens](Self::replan_for). Returns the lent
     /// context. After an error the model is unloaded.
     pub(crate) fn reload(&self, plan: Option<Plan>, tokens: u32) -> Result<Context, Error> {
-        let slot = self.slot();
+        let slot = self.slot()?;
         slot.release();
         let read = self.read_again()?;
         let options = self.options().with_room_for(tokens);
@@ -217,7 +215,7 @@ impl Model {
     /// [`Model::replace`] for a model in a worker.
     fn replace_in_worker(&self, plan: Option<Plan>) -> Result<(), Error> {
         const DOING: &str = "re-placing the model";
-        let _replacing = self.slot().replacing();
+        let _replacing = self.replacing();
         let mut worker = LentWorker::take_as_it_is(self, 0)?;
         let plan = plan.map(Box::new);
         let placed: Result<Arc<Placed>, Failed> = worker.ask(&Request::Loading(Loading::Replace { plan }), DOING)?;
@@ -262,68 +260,6 @@ fn gain(loaded: &Plan, other: &Plan) -> f64 {
     match (&loaded.speed, &other.speed) {
         (Some(now), Some(then)) if then.seconds() > 0.0 => now.seconds() / then.seconds() - 1.0,
         _ => (f64::from(other.n_gpu_layers) - f64::from(loaded.n_gpu_layers)) / f64::from(loaded.layers()),
-    }
-}
-
-/// A kind of re-placement, for [`Model::request_replace`](super::Model::request_replace).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Replacement {
-    /// By a new plan for the memory that is free once the model is released.
-    Replan,
-    /// By this plan.
-    By(Box<Plan>),
-    /// By the plan of [`Model::better_plan`](super::Model::better_plan), if its [gain](super::BetterPlan::gain) is at
-    /// least `min_gain`.
-    Better {
-        /// 0.25 means 25 % more predicted tokens per second.
-        min_gain: f64,
-    },
-}
-
-/// A requested re-placement that is carried out between two tokens. Checking for one costs a token a single load of a
-/// flag.
-#[derive(Debug, Default)]
-pub(crate) struct Requested {
-    waiting: AtomicBool,
-    held: Mutex<Held>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    replacement: Option<Replacement>,
-    /// Woken when a request arrives, even while nothing is generated.
-    listener: Option<Waker>,
-}
-
-impl Requested {
-    /// Replaces an earlier request.
-    pub(super) fn ask(&self, replacement: Replacement) {
-        let mut held = lock(&self.held);
-        held.replacement = Some(replacement);
-        self.waiting.store(true, Ordering::Release);
-        let listener = held.listener.clone();
-        drop(held);
-        if let Some(listener) = listener {
-            listener.wake();
-        }
-    }
-
-    /// Sets the waker that a request notifies.
-    pub(crate) fn listen(&self, listener: Option<Waker>) {
-        let before = std::mem::replace(&mut lock(&self.held).listener, listener);
-        // Dropping a waker runs foreign code, so the lock is released first.
-        drop(before);
-    }
-
-    #[inline]
-    pub(crate) fn take(&self) -> Option<Replacement> {
-        if !self.waiting.load(Ordering::Relaxed) {
-            return None;
-        }
-        let mut held = lock(&self.held);
-        self.waiting.store(false, Ordering::Release);
-        held.replacement.take()
     }
 }
 

@@ -1,21 +1,18 @@
 //! The model's one context, lent to one user at a time.
 
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Mutex;
 
-use llama_sys::{Context, ContextParams, Model, SeqId, Token};
+use llama_sys::{Context, Model, SeqId, Token};
 
-use super::adapters::{Attached, Scales};
-use super::draft::Drafts;
+use super::adapters::Scales;
+use super::loaded::{Drafts, Native};
 use super::options::Verify;
 use super::{Error, warm_up};
-use crate::lock;
+use crate::sync::lock;
 
 /// Holds the native model, and its context while it is not lent.
 #[derive(Debug)]
 pub(crate) struct ContextSlot {
-    /// Locked for reading while the native model is held or its context taken; for writing while the model is
-    /// re-placed.
-    in_place: RwLock<()>,
     held: Mutex<Held>,
 }
 
@@ -33,15 +30,6 @@ struct Held {
     context: State,
     /// The drafters while they are not lent.
     drafts: Drafts,
-}
-
-/// A model and the parameters of its context.
-#[derive(Debug)]
-pub(super) struct Native {
-    pub(super) model: Model,
-    pub(super) params: ContextParams,
-    pub(super) attached: Attached,
-    pub(super) verify: Verify,
 }
 
 #[derive(Debug, Default)]
@@ -85,23 +73,7 @@ pub(crate) struct Checkpoint {
 impl ContextSlot {
     pub(super) fn new(native: Native, context: Context, drafts: Drafts) -> Self {
         let context = State::Ready(context, Contents::Unknown);
-        Self { held: Mutex::new(Held { native: Some(native), context, drafts }), in_place: RwLock::default() }
-    }
-
-    /// The slot of a model in another process.
-    pub(super) fn empty() -> Self {
-        Self { held: Mutex::default(), in_place: RwLock::default() }
-    }
-
-    /// Waits for a running re-placement, and keeps the model in place while the guard lives. A thread must hold only
-    /// one.
-    pub(crate) fn in_place(&self) -> RwLockReadGuard<'_, ()> {
-        self.in_place.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps all others from the native model and its context while the guard lives.
-    pub(crate) fn replacing(&self) -> RwLockWriteGuard<'_, ()> {
-        self.in_place.write().unwrap_or_else(PoisonError::into_inner)
+        Self { held: Mutex::new(Held { native: Some(native), context, drafts }) }
     }
 
     pub(super) fn native(&self) -> Option<Model> {
@@ -118,8 +90,7 @@ impl ContextSlot {
 
     /// Lends the context with its content for this purpose; `None` while it is lent already. A context that failed is
     /// created again.
-    pub(crate) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
-        let _in_place = self.in_place();
+    pub(super) fn take_for(&self, purpose: Purpose) -> Result<Option<(Context, Contents)>, Error> {
         let embeds = match &lock(&self.held).native {
             Some(native) => native.params.embeddings,
             None => return Err(Error::NotLoaded),

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::channel::{Notify, channel, spawn};
+use super::channel::channel;
+use super::thread::{Notify, spawn};
 use super::token_stream::{Source, TokenStream};
 use crate::decode::error::Error;
 use crate::load::AbortHandle;

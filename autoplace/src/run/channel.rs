@@ -1,15 +1,12 @@
 //! The channel that carries the pieces of one text from the computing thread to its reader, which may be a thread or a
-//! task. Also starts and parks such threads.
+//! task.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 
-use crate::decode::error::Error;
 use crate::load::AbortHandle;
-use crate::lock;
-use crate::worker::Word;
+use crate::sync::lock;
 
 /// A queue that counts as full once it holds `ahead` items; the writer may still send more. `writer` is called when
 /// half of them have been read, when the reader cancels, and when the reader is dropped.
@@ -131,64 +128,12 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-thread_local! {
-    static NOTIFY: Arc<Notify> = Arc::default();
-}
-
-/// Polls until the answer is ready. The thread sleeps between two polls.
-pub(crate) fn block_on<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-    // An answer that this thread computes itself is ready at once and needs no waker.
-    if let Poll::Ready(answer) = poll(&mut Context::from_waker(Waker::noop())) {
-        return answer;
-    }
-    // The thread-local value is already gone while the thread ends.
-    let notify = NOTIFY.try_with(Arc::clone).unwrap_or_default();
-    let waker = Waker::from(Arc::clone(&notify));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(answer) = poll(&mut context) {
-            return answer;
-        }
-        notify.wait();
-    }
-}
-
-pub(crate) fn spawn(name: Word, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
-    let spawned = thread::Builder::new().name(name.into()).spawn(run);
-    spawned.map_err(|error| Error::Thread { name, reason: error.to_string() })
-}
-
-/// Wakes a sleeping thread when there is work.
-#[derive(Debug, Default)]
-pub(crate) struct Notify {
-    is_notified: Mutex<bool>,
-    condvar: Condvar,
-}
-
-impl Notify {
-    pub(crate) fn notify(&self) {
-        *lock(&self.is_notified) = true;
-        self.condvar.notify_one();
-    }
-
-    /// Sleeps until a notification, or returns at once if one has come since the last call.
-    pub(crate) fn wait(&self) {
-        let is_notified = self.condvar.wait_while(lock(&self.is_notified), |is_notified| !*is_notified);
-        *is_notified.unwrap_or_else(PoisonError::into_inner) = false;
-    }
-}
-
-impl Wake for Notify {
-    fn wake(self: Arc<Self>) {
-        self.notify();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::run::thread::block_on;
 
     #[test]
     fn the_writer_is_called_when_half_is_read_and_when_nobody_reads() {

@@ -47,6 +47,13 @@ pub struct Session {
     pieces: VecDeque<Piece>,
 }
 
+/// The model in this process, or in a worker. Both make the same calls.
+#[derive(Debug)]
+enum Runner {
+    Local(Box<LocalSession>),
+    Worker(Box<WorkerSession>),
+}
+
 impl Model {
     /// Takes the model's one context to generate several texts at once. [`generate`](Self::generate) is enough for a
     /// single text.
@@ -59,12 +66,6 @@ impl Model {
     pub fn session(&self) -> Result<Session, Error> {
         Session::open(self)
     }
-}
-
-#[derive(Debug)]
-enum Runner {
-    Local(Box<LocalSession>),
-    Worker(Box<WorkerSession>),
 }
 
 impl Session {

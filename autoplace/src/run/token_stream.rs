@@ -3,12 +3,13 @@
 use std::iter;
 use std::task::{Context, Poll, ready};
 
-use super::channel::{Receiver, block_on};
-use super::engine::Engine;
+use super::channel::Receiver;
 use super::local::LocalSession;
+use super::progress::{Message, Progress};
+use super::thread::{AbortAndJoin, block_on};
+use crate::chat::FinishReason;
 use crate::decode::error::Error;
-use crate::decode::piece::{FinishReason, Message, Piece, Progress};
-use crate::decode::request::GenerateRequest;
+use crate::decode::piece::Piece;
 use crate::decode::stats::{Replaced, Statistics};
 use crate::load::AbortHandle;
 use crate::plan::Plan;
@@ -16,9 +17,9 @@ use crate::plan::Plan;
 /// Text as it is generated: an iterator of pieces, each of whole characters. Dropping the stream cancels the generation
 /// within one token, or removes the request from an engine's queue.
 ///
-/// A stream of [`GenerateRequest::stream`] holds the model's context while it lives. Each `next` computes one token;
-/// the first computes the prompt. An [`Engine`] or a [worker](crate::Isolation::Process) computes ahead without waiting
-/// for the reader.
+/// A stream of [`GenerateRequest::stream`](crate::generate::GenerateRequest::stream) holds the model's context while it
+/// lives. Each `next` computes one token; the first computes the prompt. An [`Engine`](crate::generate::Engine) or a
+/// [worker](crate::Isolation::Process) computes ahead without waiting for the reader.
 ///
 /// After the end or an error the iterator keeps returning `None`; [`finish_reason`](Self::finish_reason) gives the
 /// reason. After a [re-placement](Self::replace) that failed, the iterator keeps returning that error until another
@@ -27,8 +28,8 @@ use crate::plan::Plan;
 pub struct TokenStream {
     pub(crate) source: Source,
     progress: Progress,
-    /// The engine of a worker for this text alone. The field is dropped last, so that the context is free then.
-    run: Option<Engine>,
+    /// Stops the thread that computes this text alone. The field is dropped last, so that the context is free then.
+    guard: Option<AbortAndJoin>,
 }
 
 #[derive(Debug)]
@@ -39,47 +40,15 @@ pub(crate) enum Source {
     Channel(Receiver<Message>),
 }
 
-impl GenerateRequest {
-    /// Checks the request and returns the stream. The first `next` starts the computation; a worker starts at once.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::PromptTooLong`], [`Error::EmptyPrompt`], [`Error::EmptyStop`], [`Error::CannotShift`],
-    /// [`Error::NotGenerative`]; [`Error::Constraint`] and [`Error::NoTokenAllowed`]; [`Error::Busy`] while another
-    /// stream or session of this model lives; [`Error::Native`] for a sampling parameter out of range,
-    /// [`Error::NotOneToken`] and [`Error::TooManyLogprobs`]; [`Error::Worker`] when the model's worker process has
-    /// died or cannot be started again.
-    pub fn stream(self) -> Result<TokenStream, Error> {
-        if self.model.is_in_worker() {
-            let run = Engine::of_one_text(&self.model)?;
-            let cache = self.spec.cache_prompt.unwrap_or(false);
-            let mut stream = run.submit(self.cache_prompt(cache))?;
-            stream.run = Some(run);
-            return Ok(stream);
-        }
-        let mut progress = self.spec.progress();
-        let mut session = LocalSession::open(&self.model)?;
-        let sequence = session.begin_once(self)?;
-        progress.statistics = session.statistics(sequence).unwrap_or_default();
-        Ok(TokenStream::new(Source::Local(Box::new(session)), progress))
-    }
-
-    /// Generates the whole text. A text that `max_tokens` or a full context has cut can read like a whole one:
-    /// [`TokenStream::into_text`] also returns the reason of the end, and
-    /// [`WhenFull::Error`](crate::generate::WhenFull::Error) makes a full context an error.
-    ///
-    /// # Errors
-    ///
-    /// As [`stream`](Self::stream), [`Error::Incomplete`], [`Error::ContextFull`], and every error of llama.cpp during
-    /// the generation.
-    pub fn text(self) -> Result<String, Error> {
-        self.stream()?.into_text().map(|(text, _)| text)
-    }
-}
-
 impl TokenStream {
     pub(crate) fn new(source: Source, progress: Progress) -> Self {
-        Self { source, progress, run: None }
+        Self { source, progress, guard: None }
+    }
+
+    /// Adds the guard of a thread that computes this text alone.
+    pub(crate) fn guarded_by(mut self, guard: AbortAndJoin) -> Self {
+        self.guard = Some(guard);
+        self
     }
 
     /// Counts and times so far, as of the last piece that was read.
@@ -96,8 +65,8 @@ impl TokenStream {
     /// text ends after the token that is being computed. Pieces that were already generated can still be read. The
     /// handle stays valid when the model is re-placed.
     pub fn abort_handle(&self) -> AbortHandle {
-        match (&self.source, &self.run) {
-            (_, Some(run)) => run.abort_handle(),
+        match (&self.source, &self.guard) {
+            (_, Some(guard)) => guard.abort_handle(),
             (Source::Local(session), None) => session.abort_handle(),
             (Source::Channel(pieces), None) => pieces.canceller(),
         }
@@ -125,7 +94,7 @@ impl TokenStream {
 
     /// The outcome of the last re-placement, including one that another part of the application requested
     /// ([`Model::request_replace`](crate::Model::request_replace)). `None` for a text of an engine; see
-    /// [`Engine::last_replaced`].
+    /// [`Engine::last_replaced`](crate::generate::Engine::last_replaced).
     pub fn last_replaced(&self) -> Option<&Result<Replaced, Error>> {
         match &self.source {
             Source::Local(session) => session.last_replaced(),
@@ -210,8 +179,8 @@ impl iter::FusedIterator for TokenStream {}
 
 impl Drop for TokenStream {
     fn drop(&mut self) {
-        if let (Some(run), None) = (&self.run, self.finish_reason()) {
-            run.abort_handle().abort();
+        if let (Some(guard), None) = (&self.guard, self.finish_reason()) {
+            guard.abort_handle().abort();
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use crate::lock;
+use crate::sync::lock;
 
 /// Buffer size in bytes, enough for a few hundred pieces of text.
 const BUFFERED: usize = 32 << 10;

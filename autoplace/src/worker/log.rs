@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use super::channel::LEVEL;
-use crate::lock;
+use crate::sync::lock;
 
 const KEPT: usize = 64;
 

@@ -14,7 +14,7 @@ use super::channel::{Connection, Failed, Hello, LEVEL, Receiver, SIGNS, Sender, 
 use super::log::Tail;
 use super::watch::Watch;
 use super::{Error, WorkerProcess};
-use crate::lock;
+use crate::sync::lock;
 
 /// Time for a worker to end by itself after its connection has ended, while it frees its model's memory.
 const ENDING: Duration = Duration::from_secs(10);

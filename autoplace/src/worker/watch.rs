@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::Connection;
 use super::process::kill;
-use crate::lock;
+use crate::sync::lock;
 
 /// Time for a worker to react to an abort. A GPU first finishes its part of a graph.
 const GRACE: Duration = Duration::from_secs(30);

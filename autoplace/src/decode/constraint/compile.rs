@@ -1,55 +1,36 @@
 //! Compiles a constraint to a token parser within bounded time, memory and stack.
 
-use std::thread;
-
 use llguidance::Logger;
-use llguidance::api::{GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
-use serde_json::Value;
+use llguidance::api::{GrammarInit, GrammarWithLexer, TopLevelGrammar};
 
-use super::schema::Unenforced;
-use super::vocabulary::Vocabulary;
-use super::{Constraint, Kind, gbnf, lark, schema};
+use super::kind::{Constraint, Kind};
+use super::limits::on_large_stack;
+use super::messages::said;
+use super::unenforced::Unenforced;
+use super::{gbnf, lark, limits, schema};
 use crate::decode::error::Error;
-
-/// Maximum bytes of a regular expression, of a grammar, and of all choices together.
-pub(super) const MAX_BYTES: usize = 256 << 10;
-/// Address space for the recursion of a compilation. Only the used part becomes memory.
-const STACK: usize = 256 << 20;
-/// Limits on the compilation of a constraint and on each step. These are llguidance's defaults, which its authors
-/// measured on large schemas, except where docs/constrained-output.md promises other limits.
-fn limits(constraint: &Constraint) -> ParserLimits {
-    // A step is quadratic in the items of a row, and cubic for an ambiguous grammar. An object of 1,000 optional
-    // properties has 4,000 items at its beginning.
-    let (max_items_in_row, step_max_items) = match constraint.0 {
-        Kind::JsonSchema { .. } | Kind::CallsOr { .. } | Kind::TextOrCalls(_) => (5_000, 25_000),
-        _ => (2_000, 10_000),
-    };
-    ParserLimits {
-        max_items_in_row,
-        step_max_items,
-        // Each state takes 1 to 2 KiB.
-        max_lexer_states: 50_000,
-        // llguidance panics above 65,525.
-        max_grammar_size: 60_000,
-        verbose_errors: false,
-        ..ParserLimits::default()
-    }
-}
+use crate::load::vocabulary::Vocabulary;
 
 /// Compiles a constraint.
 pub(super) fn matcher(constraint: &Constraint, vocabulary: &Vocabulary) -> Result<llguidance::Matcher, Error> {
     guarded(constraint, || {
         let (grammar, log) = (GrammarInit::Serialized(grammar(constraint, Some(vocabulary))?), Logger::new(0, 0));
-        let limits = limits(constraint);
+        let limits = limits::of_parser(constraint.has_schema());
         let parser = vocabulary.factory.create_parser_from_init_ext(grammar, log, Default::default(), limits);
         let matcher = llguidance::Matcher::new(parser);
         matcher.get_error().map_or(Ok(matcher), |error| Err(failure(constraint, said(&error))))
     })
 }
 
-/// Checks a constraint without a vocabulary.
-pub(super) fn check(constraint: &Constraint) -> Result<(), Error> {
-    guarded(constraint, || compiled(constraint))
+impl Constraint {
+    /// Checks the constraint without a model.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Constraint`](crate::generate::Error::Constraint) for a constraint that every vocabulary would refuse.
+    pub fn check(&self) -> Result<(), Error> {
+        guarded(self, || compiled(self))
+    }
 }
 
 /// Finds out why and where llguidance refuses a constraint.
@@ -74,7 +55,8 @@ fn failure(constraint: &Constraint, reason: String) -> Unenforced {
 
 /// Compiles a constraint without a vocabulary.
 fn compiled(constraint: &Constraint) -> Result<(), Unenforced> {
-    let compiled = GrammarInit::Serialized(grammar(constraint, None)?).to_internal(None, limits(constraint));
+    let compiled = GrammarInit::Serialized(grammar(constraint, None)?)
+        .to_internal(None, limits::of_parser(constraint.has_schema()));
     compiled.map(drop).map_err(|error| failure(constraint, said(&error.to_string())))
 }
 
@@ -106,7 +88,7 @@ fn grammar(constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<T
             whole
         }
         Kind::Regex(regex) => {
-            lark::check_weight(lark::regex_weight(regex))?;
+            limits::check_weight(limits::regex_weight(regex))?;
             self::regex(regex)
         }
         Kind::Choices(choices) => {
@@ -115,15 +97,15 @@ fn grammar(constraint: &Constraint, vocabulary: Option<&Vocabulary>) -> Result<T
             }
             let escaped: Vec<String> = choices.iter().map(|it| regex_lite::escape(it)).collect();
             let regex = escaped.join("|");
-            sized(&regex)?;
+            limits::sized(&regex)?;
             self::regex(&format!("(?:{regex})"))
         }
         Kind::Lark(grammar) => {
-            sized(grammar)?;
+            limits::sized(grammar)?;
             TopLevelGrammar::from_lark(lark::prepared(grammar)?)
         }
         Kind::Gbnf(grammar) => {
-            sized(grammar)?;
+            limits::sized(grammar)?;
             let token = |text: &str| vocabulary.map_or(Ok(0), |vocabulary| vocabulary.token(text));
             TopLevelGrammar::from_lark(lark::prepared(&gbnf::lark(grammar, &token)?)?)
         }
@@ -136,59 +118,12 @@ fn part(name: &str, constraint: &Constraint, vocabulary: Option<&Vocabulary>) ->
     Ok(GrammarWithLexer { name: Some(name.to_owned()), ..only })
 }
 
-/// Prepares a schema inside a grammar, which follows JSON Schema to the letter.
-pub(super) fn json_schema(schema: &Value) -> Result<Value, String> {
-    schema::prepared(schema, true).map_err(|unenforced| unenforced.to_string())
-}
-
 fn regex(regex: &str) -> TopLevelGrammar {
     // Two slashes would begin a comment.
     TopLevelGrammar::from_regex(if regex.is_empty() { "(?:)" } else { regex })
 }
 
-fn sized(text: &str) -> Result<(), String> {
-    if text.len() > MAX_BYTES {
-        return Err(format!("it is larger than {} KiB", MAX_BYTES >> 10));
-    }
-    Ok(())
-}
-
 /// Runs `work` on a large stack and turns a panic into an error.
-pub(super) fn guarded<T: Send>(
-    constraint: &Constraint,
-    work: impl FnOnce() -> Result<T, Unenforced> + Send,
-) -> Result<T, Error> {
+fn guarded<T: Send>(constraint: &Constraint, work: impl FnOnce() -> Result<T, Unenforced> + Send) -> Result<T, Error> {
     on_large_stack(work).map_err(|unenforced| constraint.refused(unenforced))
-}
-
-/// As [`guarded`], without a constraint for the error.
-pub(super) fn on_large_stack<T: Send, E: Send + From<String>>(
-    work: impl FnOnce() -> Result<T, E> + Send,
-) -> Result<T, E> {
-    thread::scope(|scope| {
-        thread::Builder::new()
-            .name("autoplace-constraint".to_owned())
-            .stack_size(STACK)
-            .spawn_scoped(scope, work)
-            .map_err(|error| E::from(format!("no thread to compile it on: {error}")))?
-            .join()
-            .unwrap_or_else(|_| Err(E::from("llguidance panicked".to_owned())))
-    })
-}
-
-/// llguidance's message as one line.
-pub(super) fn said(message: &str) -> String {
-    let message = message.split("<non-verbose/>").next().unwrap_or_default();
-    let message = message.split("<backtrace>").next().unwrap_or_default();
-    if message.contains("missing special token prefix") {
-        // Message of TokTrie::get_special_tokens when the tree has no control token.
-        return "it names a control token, which no constraint allows".to_owned();
-    }
-    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let mut line = lines.join("; ");
-    if let Some((at, _)) = line.char_indices().nth(300) {
-        line.truncate(at);
-        line.push_str("...");
-    }
-    line
 }

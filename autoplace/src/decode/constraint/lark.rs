@@ -5,41 +5,21 @@
 
 use std::collections::HashMap;
 
-use serde_json::Deserializer;
+use serde_json::{Deserializer, Value};
 
-use super::compile::{MAX_BYTES, json_schema};
+use super::limits::{MAX_BYTES, check_weight, regex_weight};
+use super::schema;
 
 /// Weight of an optional or repeated part, and of a name that may stand for one.
 const PART: usize = 64;
-/// Weight of an optional or repeated part in a regular expression.
-const REPETITION: usize = 96;
 /// Weight of an alternative of a rule.
 const ALTERNATIVE: usize = 1024;
 /// Maximum length of a chain of terminals that name each other.
 const MAX_DEPTH: usize = 100;
 
-/// Fails if the compiled grammar would weigh too many bytes.
-pub(super) fn check_weight(weight: usize) -> Result<(), String> {
-    if weight > MAX_BYTES {
-        let (kib, parts) = (MAX_BYTES >> 10, MAX_BYTES / REPETITION);
-        return Err(format!("it is larger than {kib} KiB, or has more than {parts} repetitions, groups and names"));
-    }
-    Ok(())
-}
-
-/// The weight of a regular expression.
-pub(super) fn regex_weight(regex: &str) -> usize {
-    let mut is_escaped = false;
-    let mut parts = 0;
-    for c in regex.chars() {
-        // A Unicode class has hundreds of ranges.
-        parts += usize::from(match is_escaped {
-            true => matches!(c, 'p' | 'P' | 'w' | 'W' | 'd' | 'D' | 's' | 'S'),
-            false => matches!(c, '?' | '*' | '{' | '('),
-        });
-        is_escaped = c == '\\' && !is_escaped;
-    }
-    regex.len() + REPETITION * parts
+/// Prepares a schema inside a grammar, which follows JSON Schema to the letter.
+fn json_schema(schema: &Value) -> Result<Value, String> {
+    schema::prepared(schema, true).map_err(|unenforced| unenforced.to_string())
 }
 
 /// The grammar to compile, or the reason why it is refused.

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use llama_sys::Token;
+use llama_sys::{Token, Vocab};
 
-use super::vocabulary::Vocabulary;
-use super::{Constraint, compile};
+use super::compile;
+use super::kind::Constraint;
+use super::limits::{MAX_KEPT, on_large_stack};
+use super::messages::said;
 use crate::decode::choose::allows;
 use crate::decode::error::Error;
+use crate::load::Model;
+use crate::load::vocabulary::{Unreadable, Vocabulary};
 
-/// Bytes that the parser of one text may keep, in the expressions and items that its steps create.
-const MAX_KEPT: u64 = 256 << 20;
 /// Bytes per unit of llguidance's lexer fuel (the measured maximum) and per item.
 const BYTES: (u64, u64) = (6, 8);
 
@@ -31,6 +33,28 @@ pub(crate) struct Matcher {
 }
 
 debug_with!(Matcher: constraint, accepted);
+
+impl Constraint {
+    /// Begins a text under this constraint.
+    pub(crate) fn begin(&self, model: &Model, vocab: &Vocab) -> Result<Matcher, Error> {
+        let vocabulary = model.vocabulary(|| on_large_stack(|| Vocabulary::new(vocab)))?;
+        match self.has_marks() {
+            true => Matcher::new(self, &on_large_stack(|| vocabulary.with_marks(vocab))?),
+            false => Matcher::new(self, &vocabulary),
+        }
+    }
+}
+
+impl From<Unreadable> for Error {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Native(error) => error.into(),
+            Unreadable::Refused(reason) => {
+                Self::Constraint { constraint: "vocabulary".to_owned(), place: String::new(), reason }
+            }
+        }
+    }
+}
 
 impl Matcher {
     /// Compiles a constraint for a model and begins a text. [`Error::Constraint`] for a constraint that cannot be
@@ -123,7 +147,7 @@ impl Matcher {
 
 /// llguidance's reason for a failure. Some messages consist only of the name of a `StopReason`.
 fn reason(message: &str) -> String {
-    match compile::said(message).as_str() {
+    match said(message).as_str() {
         "NoExtension" | "NoExtensionBias" => NOTHING_GOES_ON.to_owned(),
         "LexerTooComplex" | "ParserTooComplex" => "one step exceeds llguidance's limits".to_owned(),
         message => message.to_owned(),

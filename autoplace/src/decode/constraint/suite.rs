@@ -12,8 +12,9 @@ use std::{env, fs};
 use llama_sys::{Model, ModelParams};
 use serde_json::{Value, json};
 
-use super::{Constraint, Matcher, Vocabulary};
+use super::{Constraint, Matcher};
 use crate::decode::error::Error;
+use crate::load::vocabulary::Vocabulary;
 
 const DRAFTS: [&str; 2] = ["draft7", "draft2020-12"];
 /// Maximum number of spellings per instance, which differ in the order of the properties.

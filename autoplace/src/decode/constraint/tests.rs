@@ -5,9 +5,10 @@ use llama_sys::{Model, ModelParams, Vocab};
 
 use serde_json::json;
 
-use super::{Constraint, Matcher, Vocabulary};
+use super::{Constraint, Matcher};
 use crate::chat::Tool;
 use crate::decode::error::Error;
+use crate::load::vocabulary::{Vocabulary, words};
 
 pub(super) fn vocab() -> Vocab {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
@@ -38,7 +39,7 @@ pub(super) fn allows(constraint: &Constraint, text: &str) -> bool {
 /// Whether the constraint allows a whole text in which these texts are control tokens.
 pub(super) fn allows_with_control(constraint: &Constraint, text: &str, control: &[&str]) -> bool {
     let vocab = vocab();
-    let (words, _) = super::vocabulary::words(&vocab, false).unwrap();
+    let (words, _) = words(&vocab, false).unwrap();
     let control = control.iter().map(|it| (*it).to_owned()).collect();
     allows_of(&Arc::new(Vocabulary::from_words(&vocab, &words, control, HashSet::new()).unwrap()), constraint, text)
 }

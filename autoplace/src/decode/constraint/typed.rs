@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Constraint;
+use super::kind::Constraint;
 use crate::decode::error::Error;
 
 impl Constraint {

@@ -5,25 +5,15 @@ use std::time::Duration;
 use llama_sys::{Batch, Context, Token, Vocab};
 
 use super::Sequence;
+use super::in_batch::InBatch;
+use crate::chat::FinishReason;
 use crate::decode::cache::can_go_back;
 use crate::decode::choose::Choice;
 use crate::decode::constraint::Matcher;
 use crate::decode::error::Error;
-use crate::decode::piece::{End, FinishReason, Piece};
+use crate::decode::piece::{End, Piece};
 use crate::decode::speculative::{Drafters, SeqTokens, Speculator};
 use crate::decode::stats::DraftingPaused;
-
-#[derive(Debug, Default)]
-pub(super) struct InBatch {
-    at: i32,
-    tokens: usize,
-    /// Queued tokens that are not computed yet.
-    pub(super) queued: usize,
-    /// Index of the output that the next token is chosen from.
-    pub(super) output: Option<i32>,
-    /// Index of the first draft token.
-    draft_at: i32,
-}
 
 impl Sequence {
     /// Number of tokens that can be computed next: the rest of the prompt up to the next checkpoint, or one generated

@@ -2,17 +2,20 @@
 
 mod batch;
 mod held;
+mod in_batch;
+mod reuse;
+mod shift;
 
 pub(crate) use held::Held;
 
-use batch::InBatch;
+use in_batch::InBatch;
 use llama_sys::{SeqId, Token, Vocab};
 
-use super::cache::Prefix;
 use super::choose::Chooser;
 use super::constraint::Matcher;
 use super::error::Error;
 use super::piece::SequenceId;
+use super::prefix::Prefix;
 use super::prompt::Prompt;
 use super::request::{Limits, Spec};
 use super::shift::Shifting;

@@ -10,8 +10,8 @@ use llama_sys::{Batch, Context, Position, SeqId, Token};
 
 use super::model::likeliest;
 use super::{SeqTokens, computed};
-use crate::decode::cache::{common_prefix, position};
 use crate::decode::error::Error;
+use crate::decode::prefix::{common_prefix, position};
 use crate::load::{Followed, Heads};
 
 /// Up to this many tokens wait to be computed with the next draft. A longer run, such as a prompt, is computed at once.

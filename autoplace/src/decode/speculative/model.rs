@@ -6,8 +6,8 @@
 use llama_sys::{Batch, Position, SeqId, Token};
 
 use super::{SeqTokens, computed};
-use crate::decode::cache::{common_prefix, position};
 use crate::decode::error::Error;
+use crate::decode::prefix::{common_prefix, position};
 use crate::load::Draft;
 
 /// Logits this far below the highest are ignored. Together they would have less than a hundredth of its probability.

@@ -40,10 +40,10 @@ use self::mapped::mapped;
 use super::devices::by_name;
 use super::{Error, native};
 use crate::gguf::Header;
-use crate::lock;
 use crate::machine::{Gpu, Host, mib};
 use crate::memory::{ContextParams, FileFacts, Footprints, Place, Split};
 use crate::plan::{NoRoom, Probe};
+use crate::sync::lock;
 
 pub use self::breakdown::{Breakdown, BufferBytes};
 

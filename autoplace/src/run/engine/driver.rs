@@ -5,21 +5,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use super::Shutdown;
 use super::order::{QueueEntry, may_join, too_many};
-use super::queue::{Shared, Text, Waiting};
-use crate::decode::cache::{WORTH_A_COPY, common_prefix};
+use super::queue::{Queue, Text, Waiting};
+use crate::decode::cache::WORTH_A_COPY;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
+use crate::decode::prefix::common_prefix;
 use crate::decode::sequence::Sequence;
 use crate::decode::stats::{Replaced, Resumed};
 use crate::decode::step::PromptChunk;
 use crate::load::Replacement;
 use crate::run::local::LocalSession;
+use crate::run::places::Shutdown;
 
 #[derive(Debug)]
 pub(super) struct Driver {
-    shared: Arc<Shared>,
+    queue: Arc<Queue>,
     prompt_chunk: PromptChunk,
     /// `None` while there is no working context.
     session: Option<LocalSession>,
@@ -27,23 +28,23 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(shared: Arc<Shared>, session: LocalSession, prompt_chunk: PromptChunk) -> Self {
-        Self { shared, prompt_chunk, session: Some(session), running: Vec::new() }
+    pub(super) fn new(queue: Arc<Queue>, session: LocalSession, prompt_chunk: PromptChunk) -> Self {
+        Self { queue, prompt_chunk, session: Some(session), running: Vec::new() }
     }
 
     /// Runs until the engine is closed and the texts to be finished have ended.
     pub(super) fn run(mut self) {
-        self.shared.model.requests().listen(Some(Arc::clone(&self.shared.notify).into()));
+        self.queue.model.requests().listen(Some(Arc::clone(&self.queue.notify).into()));
         while self.turn() {}
     }
 
     /// Takes one step, or sleeps until there is work. Returns `false` when the engine is done.
     fn turn(&mut self) -> bool {
-        let closing = self.shared.closing();
+        let closing = self.queue.places.closing();
         if closing == Some(Shutdown::Cancel) {
             return false;
         }
-        if let Some(replacement) = self.shared.model.requests().take() {
+        if let Some(replacement) = self.queue.model.requests().take() {
             self.replace(replacement);
         }
         self.let_abandoned_go();
@@ -54,10 +55,10 @@ impl Driver {
             self.step();
             return true;
         }
-        if closing.is_some() && !self.shared.has_waiting() {
+        if closing.is_some() && !self.queue.has_waiting() {
             return false;
         }
-        self.shared.notify.wait();
+        self.queue.notify.wait();
         true
     }
 
@@ -65,15 +66,15 @@ impl Driver {
     /// the model.
     fn replace(&mut self, replacement: Replacement) {
         let Some(session) = &mut self.session else {
-            self.shared.replaced(None, self.replace_without_session(&replacement));
+            self.queue.replaced(None, self.replace_without_session(&replacement));
             return;
         };
         let outcome = session.carry_out(replacement);
         let last = session.last_replaced().cloned();
         match outcome {
-            Ok(()) => self.shared.replaced(Some(session.room()), last),
+            Ok(()) => self.queue.replaced(Some(session.room()), last),
             Err(error) => {
-                self.shared.replaced(None, last);
+                self.queue.replaced(None, last);
                 self.fail(&error);
                 self.session = None;
             }
@@ -82,12 +83,12 @@ impl Driver {
 
     /// Re-places the model without a session. Returns `None` if the plan stays the same.
     fn replace_without_session(&self, replacement: &Replacement) -> Option<Result<Replaced, Error>> {
-        let (before, begun) = (self.shared.model.placement(), Instant::now());
-        if let Err(error) = self.shared.model.carry_out(replacement) {
+        let (before, begun) = (self.queue.model.placement(), Instant::now());
+        if let Err(error) = self.queue.model.carry_out(replacement) {
             tracing::warn!(target: "autoplace::generate", "the model could not be re-placed: {error}");
             return Some(Err(error.into()));
         }
-        let after = self.shared.model.placement();
+        let after = self.queue.model.placement();
         let is_another = !Arc::ptr_eq(&before, &after);
         is_another.then(|| Ok(Replaced { before, after, saved: 0, resumed: Resumed::Restored, time: begun.elapsed() }))
     }
@@ -110,7 +111,7 @@ impl Driver {
     /// Admits waiting texts in the order of their prompts.
     fn let_waiting_in(&mut self) {
         if let Some(session) = &mut self.session {
-            self.shared.tell_waiting(&mut session.work.prompts);
+            self.queue.tell_waiting(&mut session.work.prompts);
         }
         loop {
             let session = self.session.as_ref();
@@ -121,7 +122,7 @@ impl Driver {
                         && !is_being_computed(session, next)
                 })
             };
-            let Some(next) = self.shared.take_first(rank, joins) else { return };
+            let Some(next) = self.queue.take_first(rank, joins) else { return };
             self.begin(next);
         }
     }
@@ -131,11 +132,11 @@ impl Driver {
         let session = match &mut self.session {
             Some(session) => session,
             // The context was lost; the next text takes it again.
-            lost => match LocalSession::open(&self.shared.model) {
+            lost => match LocalSession::open(&self.queue.model) {
                 Ok(session) => {
                     let session = lost.insert(session);
                     session.work.prompt_chunk = self.prompt_chunk;
-                    self.shared.replaced(Some(session.room()), None);
+                    self.queue.replaced(Some(session.room()), None);
                     session
                 }
                 // Each text ends with the reason why there is no session. A later text may get one.
@@ -160,7 +161,7 @@ impl Driver {
         }
         if !goes_on {
             let statistics = session.statistics(text.id).unwrap_or_default();
-            self.shared.count(|totals| {
+            self.queue.count(|totals| {
                 totals.prompt_tokens += prompt as u64;
                 totals.cached_tokens += statistics.cached_tokens as u64;
             });
@@ -179,7 +180,7 @@ impl Driver {
         let text = self.running.extract_if(.., |text| text.id == last).next();
         let sequence = self.session.as_mut().and_then(|session| session.suspend(last));
         if let (Some(text), Some(sequence)) = (text, sequence) {
-            self.shared.put_back(Waiting { text, sequence, since: Instant::now(), has_begun: true });
+            self.queue.put_back(Waiting { text, sequence, since: Instant::now(), has_begun: true });
         }
     }
 
@@ -210,7 +211,7 @@ impl Driver {
             let text = &mut self.running[at];
             let generated = statistics.generated_tokens - text.generated;
             text.generated += generated;
-            self.shared.count(|totals| totals.generated_tokens += generated as u64);
+            self.queue.count(|totals| totals.generated_tokens += generated as u64);
             let is_last = piece.end.is_some();
             let message = Ok((piece, statistics));
             if is_last {
@@ -260,13 +261,13 @@ fn is_being_computed(session: &LocalSession, next: &Waiting) -> bool {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.shared.model.requests().listen(None);
+        self.queue.model.requests().listen(None);
         if thread::panicking()
             && let Some(session) = &mut self.session
         {
             session.spoil();
         }
         // Waiting texts get the error here; running texts get it when they are dropped.
-        self.shared.close(Shutdown::Cancel);
+        self.queue.close(Shutdown::Cancel);
     }
 }

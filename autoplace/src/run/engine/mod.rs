@@ -6,29 +6,28 @@
 mod driver;
 mod order;
 mod queue;
-
-pub(crate) use queue::Place;
+mod texts;
 
 use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
 use std::time::Duration;
 
 use driver::Driver;
 use llama_sys::Token;
-use queue::Shared;
-use serde::{Deserialize, Serialize};
+use queue::Queue;
+use texts::Texts;
 
-use super::channel::{block_on, spawn};
 use super::local::LocalSession;
+use super::metrics::Metrics;
+use super::places::{Places, Shutdown};
 use super::remote::{Reader, Start};
+use super::thread::{AbortAndJoin, RunningThread, block_on};
 use super::token_stream::TokenStream;
 use crate::decode::error::Error;
 use crate::decode::request::GenerateRequest;
 use crate::decode::stats::Replaced;
 use crate::decode::step::PromptChunk;
 use crate::load::{AbortHandle, Model};
-use crate::lock;
 
 /// An engine computes many requests at once on a loaded model (continuous batching). Clones are handles of the same
 /// engine.
@@ -76,37 +75,9 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Inner {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    ended: Arc<Ended>,
-}
-
-/// Tells whether the engine's thread has ended.
-#[derive(Debug, Default)]
-struct Ended {
-    is_so: Mutex<bool>,
-    changed: Condvar,
-}
-
-/// Marks the thread as ended when dropped, also after a panic.
-struct EndsThread(Arc<Ended>);
-
-impl Drop for EndsThread {
-    fn drop(&mut self) {
-        *lock(&self.0.is_so) = true;
-        self.0.changed.notify_all();
-    }
-}
-
-/// Decides about unfinished texts when an engine shuts down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Shutdown {
-    /// Finishes all accepted texts.
-    Finish,
-    /// Finishes the texts that run, and those that were suspended. The other texts end with [`Error::EngineEnded`].
-    FinishBegun,
-    /// Ends all texts with [`Error::EngineEnded`].
-    Cancel,
+    texts: Texts,
+    /// Dropped with the last handle, which cancels unfinished texts and waits for the end of the thread.
+    guard: AbortAndJoin,
 }
 
 impl Engine {
@@ -157,34 +128,37 @@ impl Engine {
         &self,
         generate: GenerateRequest,
     ) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
-        self.inner.shared.submit(generate, &[], true)
+        self.inner.texts.submit(generate, &[], true)
     }
 
     /// Queues a request as [`try_submit`](Self::try_submit) does, after the tokens that an earlier process generated
     /// for the text.
     pub(crate) fn go_on(&self, generate: GenerateRequest, so_far: &[Token]) -> Result<TokenStream, Error> {
-        wait(self.inner.shared.submit(generate, so_far, false))
+        wait(self.inner.texts.submit(generate, so_far, false))
     }
 
-    /// An engine of the model's worker for a single text.
-    pub(crate) fn of_one_text(model: &Model) -> Result<Self, Error> {
-        EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(model) }.start_in_worker()
-    }
-
-    /// A handle that stops a worker's computation.
-    pub(crate) fn abort_handle(&self) -> AbortHandle {
-        self.inner.shared.abort_handle()
+    /// The stream of a request whose text a worker computes by itself. The worker's context is free when the stream has
+    /// been dropped.
+    pub(crate) fn stream_one(generate: GenerateRequest) -> Result<TokenStream, Error> {
+        let builder = EngineBuilder { prompt_chunk: PromptChunk::Batch, ..Self::builder(&generate.model) };
+        let engine = builder.start_in_worker()?;
+        let cache = generate.spec.cache_prompt.unwrap_or(false);
+        let stream = engine.submit(generate.cache_prompt(cache))?;
+        Ok(match Arc::into_inner(engine.inner) {
+            Some(inner) => stream.guarded_by(inner.guard),
+            None => stream,
+        })
     }
 
     /// Refuses further requests and returns at once. A second call can only bring the end forward.
     pub fn close(&self, how: Shutdown) {
-        self.inner.shared.close(how);
+        self.inner.texts.close(how);
     }
 
     /// Refuses further requests and waits until the last text has ended. The context is then free.
     pub fn shutdown(&self, how: Shutdown) {
-        self.inner.shared.close(how);
-        self.inner.join();
+        self.inner.texts.close(how);
+        self.inner.guard.thread().join();
     }
 
     /// Refuses further requests, gives the accepted ones `time` to finish, and cancels the rest. Returns whether all
@@ -200,15 +174,15 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn shutdown_within(&self, time: Duration) -> bool {
-        self.inner.shared.close(Shutdown::Finish);
-        let is_finished = self.inner.ended.wait(time);
+        self.inner.texts.close(Shutdown::Finish);
+        let is_finished = self.inner.guard.thread().wait(time);
         self.shutdown(Shutdown::Cancel);
         is_finished
     }
 
     /// Maximum number of requests at once: running and waiting.
     pub fn capacity(&self) -> usize {
-        self.inner.shared.capacity()
+        self.inner.texts.capacity()
     }
 
     /// Gives `read` the vocabulary. The model cannot be re-placed during the call, so `read` must not ask the model for
@@ -222,57 +196,27 @@ impl Engine {
     }
 
     pub(crate) fn model(&self) -> &Model {
-        &self.inner.shared.model
+        self.inner.texts.model()
     }
 
     /// Numbers of waiting and running requests, and tokens generated so far.
     pub fn metrics(&self) -> Metrics {
-        self.inner.shared.metrics()
+        self.inner.texts.metrics()
     }
 
     /// The outcome of the last requested re-placement ([`Model::request_replace`]). A failure that leaves the model
     /// unloaded ends the running texts, and the engine refuses requests until the model is loaded again. A waiting
     /// request that is too long for the new context ends with [`Error::ContextTooSmall`] when its turn comes.
     pub fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
-        self.inner.shared.last_replaced()
+        self.inner.texts.last_replaced()
     }
 
-    fn run(shared: Arc<Shared>, run: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
-        let ended = Arc::new(Ended::default());
-        let ends = EndsThread(Arc::clone(&ended));
-        let thread = spawn("autoplace-engine", move || {
-            let _ends = ends;
-            run();
-        })?;
-        Ok(Self { inner: Arc::new(Inner { shared, thread: Mutex::new(Some(thread)), ended }) })
-    }
-}
-
-impl Ended {
-    /// Waits for the end of the thread, at most `time`. Returns whether the thread has ended.
-    fn wait(&self, time: Duration) -> bool {
-        let is_so = lock(&self.is_so);
-        let waited = self.changed.wait_timeout_while(is_so, time, |is_so| !*is_so);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
-impl Inner {
-    fn join(&self) {
-        let mut thread = lock(&self.thread);
-        // A waker of the application may hold the last handle, and the engine's own thread may drop it.
-        let is_other = |thread: &mut JoinHandle<()>| thread.thread().id() != thread::current().id();
-        if let Some(thread) = thread.take_if(is_other) {
-            // The callers have already received the error of a panic.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.shared.close(Shutdown::Cancel);
-        self.join();
+    /// Starts the thread that computes the texts. `abort` stops its present computation.
+    fn run(texts: Texts, abort: AbortHandle, run: impl FnOnce() + Send + 'static) -> Result<Self, Error> {
+        let thread = RunningThread::spawn("autoplace-engine", run)?;
+        let cancelled = texts.clone();
+        let cancel = AbortHandle::new(move || cancelled.close(Shutdown::Cancel));
+        Ok(Self { inner: Arc::new(Inner { texts, guard: AbortAndJoin::new(abort, cancel, thread) }) })
     }
 }
 
@@ -320,7 +264,9 @@ impl EngineBuilder {
 
     fn start_in_worker(self) -> Result<Engine, Error> {
         let reader = Reader::open(&self.model, self.ahead, self.prompt_chunk)?;
-        Engine::run(Arc::new(Shared::for_worker(reader.link(), self.queue)), move || reader.run())
+        let link = Arc::clone(reader.link());
+        let texts = Texts::in_worker(Arc::clone(&link), Places::new(&self.model, self.queue, None));
+        Engine::run(texts, AbortHandle::new(move || link.abort()), move || reader.run())
     }
 
     /// Starts an engine in this process. The handle stops its computation.
@@ -328,9 +274,12 @@ impl EngineBuilder {
         let mut session = LocalSession::open(&self.model)?;
         session.work.prompt_chunk = self.prompt_chunk;
         let abort = session.abort_handle();
-        let shared = Arc::new(Shared::new(&self.model, session.room(), self.queue, self.ahead));
-        let driver = Driver::new(Arc::clone(&shared), session, self.prompt_chunk);
-        Ok((Engine::run(shared, move || driver.run())?, abort))
+        let room = session.room();
+        let places = Places::new(&self.model, self.queue, Some(room.sequences));
+        let queue = Arc::new(Queue::new(&self.model, places, room, self.ahead));
+        let driver = Driver::new(Arc::clone(&queue), session, self.prompt_chunk);
+        let texts = Texts::local(queue);
+        Ok((Engine::run(texts, abort.clone(), move || driver.run())?, abort))
     }
 
     /// Starts an engine in a worker, for the texts of the parent process. The parent limits the queue, so this one has
@@ -344,20 +293,4 @@ impl EngineBuilder {
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     block_on(|context| future.as_mut().poll(context))
-}
-
-/// The present load of an [`Engine`](crate::generate::Engine), and its totals since the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Metrics {
-    /// Waiting texts: new requests and suspended texts.
-    pub queued: usize,
-    /// Texts with a sequence. With a model in a worker: texts with their first token.
-    pub running: usize,
-    /// Generated tokens, without end-of-generation tokens.
-    pub generated_tokens: u64,
-    /// Tokens of all prompts begun.
-    pub prompt_tokens: u64,
-    /// Prompt tokens that the context held already.
-    pub cached_tokens: u64,
 }

@@ -1,36 +1,30 @@
-//! State that the engine's thread shares with its callers: the waiting texts and the free places.
+//! The waiting texts of an engine whose thread computes in this process.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::future;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use llama_sys::Token;
-
-use super::{Metrics, Shutdown};
 use crate::decode::context::Room;
 use crate::decode::error::Error;
-use crate::decode::piece::{Message, Progress, SequenceId};
+use crate::decode::piece::SequenceId;
 use crate::decode::prompt_order::{PromptOrder, Rank};
-use crate::decode::request::{GenerateRequest, Spec};
 use crate::decode::sequence::Sequence;
 use crate::decode::stats::Replaced;
 use crate::load::{AbortHandle, Model};
-use crate::lock;
-use crate::run::channel::{Notify, Receiver, Sender, channel};
-use crate::run::remote::Link;
-use crate::run::token_stream::{Source, TokenStream};
+use crate::run::channel::{Receiver, Sender, channel};
+use crate::run::metrics::Metrics;
+use crate::run::places::{Place, Places, Shutdown};
+use crate::run::progress::Message;
+use crate::run::thread::Notify;
+use crate::sync::lock;
 
+/// State that the engine's thread shares with its callers.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Queue {
     pub(super) model: Model,
-    /// The connection to the worker that computes the texts; the local queue is then unused.
-    link: Option<Arc<Link>>,
+    pub(super) places: Arc<Places>,
     /// Wakes the engine's thread when there is work.
     pub(super) notify: Arc<Notify>,
-    queue: usize,
     ahead: usize,
     state: Mutex<State>,
 }
@@ -39,15 +33,9 @@ pub(super) struct Shared {
 struct State {
     /// In the order of arrival.
     waiting: VecDeque<Waiting>,
-    /// Texts that were accepted and have not ended.
-    accepted: usize,
     arrivals: u64,
-    /// Callers that wait for a place, by ticket.
-    line: BTreeMap<u64, Waker>,
-    tickets: u64,
     room: Room,
     totals: Metrics,
-    closing: Option<Shutdown>,
     last_replaced: Option<Result<Replaced, Error>>,
 }
 
@@ -86,93 +74,27 @@ impl Waiting {
     }
 }
 
-/// The place of one accepted text. Dropping it admits another request. Must not be dropped while the state is locked.
-#[derive(Debug)]
-pub(crate) struct Place(Arc<Shared>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        state.accepted -= 1;
-        call(state);
-    }
-}
-
-/// Unlocks the state and wakes the first caller that waits for a place. A caller that finds no free place keeps
-/// waiting.
-fn call(state: MutexGuard<'_, State>) {
-    let first = state.line.first_key_value().map(|(_, waker)| waker.clone());
-    // A waker runs foreign code, so the lock is released first.
-    drop(state);
-    first.into_iter().for_each(Waker::wake);
-}
-
-/// Waits for a place in the queue, in the order of the tickets.
-struct Turn {
-    shared: Arc<Shared>,
-    waits: bool,
-    ticket: Option<u64>,
-}
-
-impl Future for Turn {
-    type Output = Result<Place, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let shared = Arc::clone(&self.shared);
-        let mut state = lock(&shared.state);
-        if state.closing.is_some() {
-            return Poll::Ready(Err(Error::EngineEnded));
-        }
-        let first = state.line.first_key_value().map(|(ticket, _)| *ticket);
-        if first == self.ticket && state.accepted < shared.places(&state) {
-            state.accepted += 1;
-            return Poll::Ready(Ok(Place(Arc::clone(&shared))));
-        }
-        if !self.waits {
-            return Poll::Ready(Err(Error::QueueFull { queue: shared.queue }));
-        }
-        let ticket = *self.ticket.get_or_insert(state.tickets);
-        state.tickets = state.tickets.max(ticket + 1);
-        let before = state.line.insert(ticket, context.waker().clone());
-        drop(state);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let Some(ticket) = self.ticket else {
-            return;
-        };
-        let mut state = lock(&self.shared.state);
-        let left = state.line.remove(&ticket);
-        call(state);
-        drop(left);
-    }
-}
-
-impl Shared {
-    /// State of an engine whose texts a worker computes.
-    pub(super) fn for_worker(link: &Arc<Link>, queue: usize) -> Self {
-        let shared = Self::new(&link.model, Room::new(&link.model.placement().context), queue, 0);
-        Self { link: Some(Arc::clone(link)), ..shared }
-    }
-
-    pub(super) fn new(model: &Model, room: Room, queue: usize, ahead: usize) -> Self {
+impl Queue {
+    /// An empty queue before a context of this capacity. A text runs at most `ahead` pieces ahead of its reader.
+    pub(super) fn new(model: &Model, places: Arc<Places>, room: Room, ahead: usize) -> Self {
         let state = Mutex::new(State { room, ..State::default() });
-        Self { model: model.clone(), link: None, notify: Arc::default(), queue, ahead, state }
+        Self { model: model.clone(), places, notify: Arc::default(), ahead, state }
     }
 
     pub(super) fn metrics(&self) -> Metrics {
         let state = lock(&self.state);
-        let here = Metrics { queued: state.waiting.len(), ..state.totals };
-        let all = self.link.as_ref().map_or(here, |link| link.metrics());
-        Metrics { running: state.accepted.saturating_sub(all.queued), ..all }
+        let (queued, totals) = (state.waiting.len(), state.totals);
+        drop(state);
+        Metrics { queued, running: self.places.accepted().saturating_sub(queued), ..totals }
     }
 
     pub(super) fn count(&self, add: impl FnOnce(&mut Metrics)) {
         add(&mut lock(&self.state).totals);
+    }
+
+    /// Capacity of the context, in tokens.
+    pub(super) fn room(&self) -> Room {
+        lock(&self.state).room
     }
 
     pub(super) fn last_replaced(&self) -> Option<Result<Replaced, Error>> {
@@ -185,14 +107,18 @@ impl Shared {
         let mut state = lock(&self.state);
         state.room = room.unwrap_or(state.room);
         let before = outcome.and_then(|outcome| state.last_replaced.replace(outcome));
-        call(state);
+        drop(state);
         drop(before);
+        if let Some(room) = room {
+            self.places.resize(room.sequences);
+        }
     }
 
     /// Refuses further requests.
     pub(super) fn close(&self, how: Shutdown) {
+        // A text that is queued from here on finds the places closed; one that was queued before is in the list.
+        self.places.close(how);
         let mut state = lock(&self.state);
-        state.closing = state.closing.max(Some(how));
         let refused = match how {
             Shutdown::Finish => VecDeque::new(),
             Shutdown::FinishBegun => {
@@ -202,23 +128,9 @@ impl Shared {
             }
             Shutdown::Cancel => std::mem::take(&mut state.waiting),
         };
-        let line = std::mem::take(&mut state.line);
         drop(state);
         drop(refused);
-        if let Some(link) = &self.link {
-            link.close(how);
-        }
-        line.into_values().for_each(Waker::wake);
         self.notify.notify();
-    }
-
-    pub(super) fn closing(&self) -> Option<Shutdown> {
-        lock(&self.state).closing
-    }
-
-    pub(super) fn abort_handle(&self) -> AbortHandle {
-        let link = self.link.clone();
-        AbortHandle::new(move || link.iter().for_each(|link| link.abort()))
     }
 
     /// Called when a reader has gone or has caught up. Removes abandoned texts from the queue, and wakes the engine's
@@ -263,7 +175,7 @@ impl Shared {
 
     pub(super) fn put_back(&self, waiting: Waiting) {
         let mut state = lock(&self.state);
-        if state.closing == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
+        if self.places.closing() == Some(Shutdown::Cancel) || waiting.text.answer.is_abandoned() {
             // A reader that left meanwhile did not find the text in the queue.
             drop(state);
             return;
@@ -272,84 +184,27 @@ impl Shared {
         state.waiting.insert(at, waiting);
     }
 
-    pub(super) fn capacity(&self) -> usize {
-        self.places(&lock(&self.state))
-    }
-
-    fn places(&self, state: &State) -> usize {
-        let there = self.link.as_ref().map(|link| Room::new(&link.model.placement().context));
-        self.queue.saturating_add(there.unwrap_or(state.room).sequences)
-    }
-
-    /// Checks a request and queues it once it has a place. `so_far` holds tokens that an earlier process generated. A
-    /// worker checks its own requests.
-    pub(super) fn submit(
+    /// Queues a checked text. `reuse` lets its prompt reuse tokens that the context holds.
+    pub(super) fn push(
         self: &Arc<Self>,
-        generate: GenerateRequest,
-        so_far: &[Token],
-        waits: bool,
-    ) -> impl Future<Output = Result<TokenStream, Error>> + Send + use<> {
-        let checked = self.check(generate, so_far);
-        let turn = Turn { shared: Arc::clone(self), waits, ticket: None };
-        async move {
-            let (work, mut progress) = checked?;
-            let place = turn.await?;
-            let shared = Arc::clone(&place.0);
-            let pieces = match work {
-                Work::Local(sequence, reuse) => shared.queue(*sequence, reuse, place)?,
-                Work::Worker(link, spec) => {
-                    let mut pieces = link.submit(*spec, place)?;
-                    let accepted = future::poll_fn(|context| pieces.poll_next(context)).await;
-                    (_, progress.statistics) = accepted.unwrap_or(Err(Error::EngineEnded))?;
-                    pieces
-                }
-            };
-            Ok(TokenStream::new(Source::Channel(pieces), progress))
-        }
-    }
-
-    fn check(&self, generate: GenerateRequest, so_far: &[Token]) -> Result<(Work, Progress), Error> {
-        let GenerateRequest { model, spec } = generate;
-        if !model.is(&self.model) {
-            return Err(Error::OtherModel);
-        }
-        // A worker could return this error only as text.
-        self.model.scales(spec.lora.as_deref())?;
-        let mut progress = spec.progress();
-        if let Some(link) = &self.link {
-            spec.check_for_worker()?;
-            return Ok((Work::Worker(Arc::clone(link), Box::new(spec)), progress));
-        }
-        let reuse = spec.cache_prompt.unwrap_or(true) && so_far.is_empty();
-        let sequence = self.model.with_vocab(|vocab| {
-            Sequence::new(SequenceId(0), spec, so_far, &self.model, vocab, lock(&self.state).room.each)
-        })??;
-        progress.statistics = sequence.statistics;
-        Ok((Work::Local(Box::new(sequence), reuse), progress))
-    }
-
-    fn queue(self: &Arc<Self>, mut sequence: Sequence, reuse: bool, place: Place) -> Result<Receiver<Message>, Error> {
+        mut sequence: Sequence,
+        reuse: bool,
+        place: Place,
+    ) -> Result<Receiver<Message>, Error> {
         let mut state = lock(&self.state);
-        if state.closing.is_some() {
+        if self.places.closing().is_some() {
             drop(state);
             return Err(Error::EngineEnded);
         }
         let id = SequenceId(state.arrivals);
         state.arrivals += 1;
         sequence.id = id;
-        let shared = Arc::clone(self);
-        let (answer, pieces) = channel(self.ahead, AbortHandle::new(move || shared.look()));
+        let queue = Arc::clone(self);
+        let (answer, pieces) = channel(self.ahead, AbortHandle::new(move || queue.look()));
         let text = Text { id, answer, reuse, generated: sequence.statistics.generated_tokens, place };
         state.waiting.push_back(Waiting { text, sequence, since: Instant::now(), has_begun: false });
         drop(state);
         self.notify.notify();
         Ok(pieces)
     }
-}
-
-/// A checked request: a sequence that this process computes, or a request that a worker is to check.
-enum Work {
-    /// The flag tells whether the prompt reuses tokens that the context holds.
-    Local(Box<Sequence>, bool),
-    Worker(Arc<Link>, Box<Spec>),
 }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::decode::cache::Prefix;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
+use crate::decode::prefix::Prefix;
 use crate::decode::sampling::Sampling;
 use crate::decode::sequence::Sequence;
 use crate::run::local::LocalSession;

@@ -10,13 +10,14 @@ use crate::decode::cache::Cache;
 use crate::decode::checkpoints::CheckpointUse;
 use crate::decode::context::{Lent, Room};
 use crate::decode::error::Error;
-use crate::decode::piece::{Message, Piece, SequenceId};
+use crate::decode::piece::{Piece, SequenceId};
 use crate::decode::request::GenerateRequest;
 use crate::decode::sequence::{Sequence, cells, held, take_out};
 use crate::decode::speculative::Drafters;
 use crate::decode::stats::{Replaced, Statistics};
 use crate::decode::step::{Step, Work};
 use crate::load::{AbortHandle, Drafts, Model, Purpose};
+use crate::run::progress::Message;
 
 /// See [`Session`](crate::generate::Session).
 #[derive(Debug)]
@@ -48,8 +49,8 @@ impl LocalSession {
         if !is_generative {
             return Err(not_generative());
         }
-        let slot = model.slot();
-        let (mut context, contents) = slot.take_for(Purpose::Text)?.ok_or(Error::Busy)?;
+        let (mut context, contents) = model.take_context(Purpose::Text)?.ok_or(Error::Busy)?;
+        let slot = model.slot()?;
         let drafts = match context.has_memory() {
             true => slot.take_drafts().map_err(Error::from),
             false => Err(not_generative()),
@@ -293,7 +294,9 @@ impl Drop for LocalSession {
         for sequence in self.sequences.drain(..) {
             sequence.leave(&mut cache);
         }
-        let slot = self.model.slot();
+        let Ok(slot) = self.model.slot() else {
+            return;
+        };
         slot.give_back_drafts(std::mem::take(&mut self.drafters.drafts));
         slot.give_back(lent.context, cache.into_contents());
     }

@@ -71,7 +71,7 @@ impl LocalSession {
             None => self.plan_with_room()?.1,
         };
         let (begun, model) = (Instant::now(), self.model.clone());
-        let _replacing = model.slot().replacing();
+        let _replacing = model.replacing();
         let saved = self.release()?;
         let mut reload = |plan| self.resume(model.reload(plan, tokens)?);
         let resumed = reload(plan);
@@ -130,7 +130,7 @@ impl LocalSession {
         };
         // Our own holders are the slot with its adapters, the vocabularies of the context and of the session, and the
         // drafters.
-        let ours = self.model.slot().holders() + 2 + self.drafters.drafts.holders();
+        let ours = self.model.slot()?.holders() + 2 + self.drafters.drafts.holders();
         let holders = lent.context.model().holders().saturating_sub(ours);
         if holders > 0 {
             return Err(Error::NativeHeld { holders });
@@ -151,7 +151,7 @@ impl LocalSession {
 
     /// Continues with a new context. On an error, gives the context back and keeps all state for another attempt.
     fn resume(&mut self, mut context: Context) -> Result<Resumed, Error> {
-        let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot().take_drafts()?)));
+        let drafts = self.put_back(&mut context).and_then(|resumed| Ok((resumed, self.model.slot()?.take_drafts()?)));
         match drafts {
             Ok((resumed, drafts)) => {
                 self.sequences.iter_mut().for_each(|it| it.held.saved = None);
@@ -162,7 +162,7 @@ impl LocalSession {
                 Ok(resumed)
             }
             Err(error) => {
-                self.model.slot().give_back(context, Contents::Unknown);
+                self.model.slot()?.give_back(context, Contents::Unknown);
                 Err(error)
             }
         }

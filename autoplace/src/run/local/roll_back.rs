@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::decode::cache::{Cache, Prefix, can_go_back};
+use crate::decode::cache::{Cache, can_go_back};
 use crate::decode::checkpoints::{MIN_PROMPT, Stops};
 use crate::decode::context::Lent;
 use crate::decode::error::Error;
 use crate::decode::piece::SequenceId;
+use crate::decode::prefix::Prefix;
 use crate::decode::sequence::{Held, Sequence, part_after};
 use crate::run::local::LocalSession;
 

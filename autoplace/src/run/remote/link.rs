@@ -9,15 +9,19 @@ use llama_sys::Token;
 
 use super::{Reply, Request, Start, TextCall};
 use crate::decode::error::Error;
-use crate::decode::piece::{Message, Piece, SequenceId};
+use crate::decode::piece::{Piece, SequenceId};
 use crate::decode::request::Spec;
 use crate::decode::stats::Statistics;
 use crate::decode::step::PromptChunk;
 use crate::load::remote::Loading;
 use crate::load::{AbortHandle, LentWorker, Model};
-use crate::run::channel::{Notify, Receiver, Sender, channel};
-use crate::run::engine::{Metrics, Place, Shutdown};
-use crate::{lock, worker};
+use crate::run::channel::{Receiver, Sender, channel};
+use crate::run::metrics::Metrics;
+use crate::run::places::{Place, Shutdown};
+use crate::run::progress::Message;
+use crate::run::thread::Notify;
+use crate::sync::lock;
+use crate::worker;
 
 const DOING: &str = "generating";
 

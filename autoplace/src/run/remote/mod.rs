@@ -1,6 +1,6 @@
-//! Generation in a worker process: the messages, and both sides of the connection.
+//! Generation in a worker process: the messages, and the application's side of the connection.
 //!
-//! The worker runs its own engine (`host`), for an engine of the application or for a single stream. The worker
+//! The worker runs its own engine (`run::host`), for an engine of the application or for a single stream. The worker
 //! assembles text, finds stop strings and counts, as a local engine does. Each piece carries the statistics of its text
 //! so far.
 //!
@@ -8,19 +8,16 @@
 //! restores the cache, the sampler and the text to the state after the last of them and continues. A token that had not
 //! arrived is chosen again from the same random numbers, so it is the same token.
 
-mod host;
 mod link;
 mod session;
 
-pub(crate) use host::Host;
 pub(crate) use link::{Link, Reader};
-pub(crate) use session::WorkerSession;
-pub(crate) use session::{SessionCall, SessionHost};
+pub(crate) use session::{Answer, SessionCall, View, WorkerSession};
 
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
-use super::engine::Shutdown;
+use super::places::Shutdown;
 use crate::decode::error::Error;
 use crate::decode::piece::Piece;
 use crate::decode::request::Spec;

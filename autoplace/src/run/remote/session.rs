@@ -1,4 +1,4 @@
-//! A session of a model in a worker: its calls, which run one after the other, and both sides of the connection.
+//! A session of a model in a worker: its calls, which run one after the other, and the application's side of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,10 +16,9 @@ use crate::decode::stats::{Replaced, Statistics};
 use crate::load::ipc_error::Failed;
 use crate::load::{AbortHandle, LentWorker, Model, Placed, Replacement};
 use crate::plan::Plan;
-use crate::run::local::LocalSession;
 use crate::run::local::fork::Fork;
 use crate::run::local::roll_back::RolledBack;
-use crate::{lock, worker};
+use crate::sync::lock;
 
 const DOING: &str = "computing a session's texts";
 
@@ -49,13 +48,13 @@ pub(crate) enum SessionCall {
 /// The outcome of a call, and the state of the session after it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound(serialize = "T: Serialize", deserialize = "T: DeserializeOwned"))]
-struct Answer<T> {
-    outcome: Result<T, Failed<Error>>,
-    view: View,
+pub(crate) struct Answer<T> {
+    pub(crate) outcome: Result<T, Failed<Error>>,
+    pub(crate) view: View,
     /// The placement of the model, if it has changed.
-    placed: Option<Arc<Placed>>,
+    pub(crate) placed: Option<Arc<Placed>>,
     /// The outcome of a re-placement that the call carried out.
-    replaced: Option<Result<Replaced, Failed<Error>>>,
+    pub(crate) replaced: Option<Result<Replaced, Failed<Error>>>,
 }
 
 /// The state of a session that can be read without a call.
@@ -75,7 +74,7 @@ impl View {
     }
 
     /// The state after the worker has died: no text is left.
-    fn of_none() -> Self {
+    pub(crate) fn of_none() -> Self {
         Self { is_empty: true, ..Self::default() }
     }
 }
@@ -192,107 +191,5 @@ impl Drop for WorkerSession {
             // A dead worker has no session to close.
             let _ = sender.send(&Request::Text(TextCall::Session(SessionCall::Close)));
         }
-    }
-}
-
-/// The worker's side of a session.
-pub(crate) struct SessionHost {
-    model: Model,
-    session: LocalSession,
-    sender: worker::Sender,
-    /// The placement that the application knows.
-    known: Arc<Plan>,
-}
-
-impl SessionHost {
-    /// Opens a session and reports the outcome. The handle aborts its computation.
-    pub(crate) fn open(
-        model: Result<&Model, Error>,
-        sender: &worker::Sender,
-    ) -> Result<Option<(Self, AbortHandle)>, worker::Error> {
-        match model.and_then(|model| Ok((model, LocalSession::open(model)?))) {
-            Ok((model, session)) => {
-                let (abort, known) = (session.abort_handle(), model.placement());
-                let mut host = Self { model: model.clone(), session, sender: sender.clone(), known };
-                host.answer(Ok(()), false)?;
-                Ok(Some((host, abort)))
-            }
-            Err(error) => {
-                let outcome: Result<(), _> = Err(Failed(error));
-                sender.send(&Answer { outcome, view: View::of_none(), placed: None, replaced: None })?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Carries out a call. Returns false when the application is gone.
-    pub(crate) fn carry_out(&mut self, call: SessionCall) -> Result<bool, worker::Error> {
-        let Self { session, model, .. } = self;
-        match call {
-            SessionCall::Begin(spec) => {
-                let begun = session.begin(GenerateRequest { model: model.clone(), spec: *spec });
-                self.answer(begun, false)
-            }
-            SessionCall::Step { replacement } => {
-                let replaces = replacement.is_some();
-                if let Some(replacement) = replacement {
-                    model.request_replace(replacement);
-                }
-                let pieces = session.step().map(Iterator::collect::<Vec<Piece>>);
-                self.answer(pieces, replaces)
-            }
-            SessionCall::End(sequence) => {
-                let ended = session.end(sequence);
-                self.answer(Ok(ended), false)
-            }
-            SessionCall::Tokens(sequence) => {
-                let tokens = session.tokens(sequence);
-                self.answer(Ok(tokens), false)
-            }
-            SessionCall::Fork(sequence, fork) => {
-                let forked = session.fork(sequence, *fork);
-                self.answer(forked, false)
-            }
-            SessionCall::RollBack(sequence, tokens) => {
-                let rolled_back = session.roll_back(sequence, tokens);
-                self.answer(rolled_back, false)
-            }
-            SessionCall::CanRollBack(sequence) => {
-                let possible = session.can_roll_back(sequence);
-                self.answer(possible, false)
-            }
-            SessionCall::Replace(plan) => {
-                let replaced = session.replace(plan.map(|plan| *plan));
-                self.answer(replaced, true)
-            }
-            SessionCall::Improve(min_gain) => {
-                let improved = session.improve(min_gain);
-                self.answer(improved, true)
-            }
-            // The code that opened the session handles these calls.
-            SessionCall::Open { .. } | SessionCall::Close => Ok(true),
-        }
-    }
-
-    fn answer<T: Serialize>(&mut self, outcome: Result<T, Error>, replaces: bool) -> Result<bool, worker::Error> {
-        let placement = self.model.placement();
-        let has_moved = !Arc::ptr_eq(&placement, &self.known);
-        self.known = placement;
-        let session = &self.session;
-        let view = View {
-            texts: session.sequences.iter().map(|it| (it.id, it.statistics)).collect(),
-            failed: session.failed(),
-            checkpoints: session.checkpoints(),
-            n_seq_max: session.n_seq_max(),
-            is_loaded: session.is_loaded(),
-            is_empty: session.is_empty(),
-        };
-        let replaced = session.last_replaced().filter(|_| replaces).cloned();
-        self.sender.send(&Answer {
-            outcome: outcome.map_err(Failed),
-            view,
-            placed: has_moved.then(|| self.model.placed()),
-            replaced: replaced.map(|replaced| replaced.map_err(Failed)),
-        })
     }
 }

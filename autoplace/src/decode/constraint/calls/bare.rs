@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 
 use super::values::Argument;
 use super::{Writer, escaped};
-use crate::decode::constraint::schema::{Unenforced, text_format, with_spaces};
+use crate::decode::constraint::schema::{text_format, with_spaces};
+use crate::decode::constraint::unenforced::Unenforced;
 
 /// Maximum length of a chain of references.
 const MAX_REFERENCES: usize = 16;

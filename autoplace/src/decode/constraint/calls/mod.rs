@@ -2,44 +2,24 @@
 //! arguments that its schema allows.
 //!
 //! In: a format, as `chat::written` describes it, and tools. Out: a grammar in Lark, with a JSON schema for each JSON
-//! part. Control tokens are written with [`CONTROL`] before their texts, so that they can be marks but never part of a
-//! value.
+//! part. Control tokens are written with [`CONTROL`](crate::load::vocabulary::CONTROL) before their texts, so that they
+//! can be marks but never part of a value.
 
 mod bare;
 #[cfg(test)]
 mod tests;
+mod tool;
 mod values;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::tool::CallableTool;
 use self::values::{Arguments, properties};
-use super::schema::Unenforced;
-use super::tool_choice::call_schema;
-use super::{Constraint, Kind};
+use super::call_schema::{call_schema, move_references};
+use super::kind::{CalledTool, Constraint, Kind, TextOrCalls};
+use super::unenforced::Unenforced;
 use crate::chat::written::{Piece, WrittenBody, WrittenCall, WrittenChannels, WrittenTags};
 use crate::chat::{Tool, ToolCallFormat};
-
-/// Precedes the text of a control token. JSON never contains this character.
-pub(super) const CONTROL: char = '\u{1}';
-
-/// Any text, with tool calls in it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct TextOrCalls {
-    format: ToolCallFormat,
-    tools: Vec<CalledTool>,
-    /// Whether the answer begins in the header of a message.
-    in_header: bool,
-    pub(super) is_open: bool,
-}
-
-/// A tool. Its schema is JSON text, because messages to workers hold no JSON trees.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct CalledTool {
-    name: String,
-    parameters: String,
-    is_strict: bool,
-}
 
 /// A grammar in Lark with its parts.
 pub(super) struct Grammar {
@@ -68,37 +48,6 @@ impl TextOrCalls {
             None => writer.marks(&self.format.written(), &tools)?,
         }
         Ok(Grammar { lark: writer.rules, parts: writer.parts })
-    }
-}
-
-/// A tool as the grammar sees it.
-struct CallableTool {
-    name: String,
-    /// The tool's schema; for a tool that is not strict, the enforceable part.
-    parameters: Value,
-    place: String,
-    is_strict: bool,
-}
-
-impl CallableTool {
-    fn new(tool: &CalledTool, number: usize) -> Self {
-        let parameters: Value = serde_json::from_str(&tool.parameters).unwrap_or_default();
-        let mut parameters = match (parameters.is_object(), tool.is_strict) {
-            // A strict schema is refused if a part cannot be enforced.
-            (true, true) => parameters,
-            (true, false) => Constraint::enforceable(&parameters).0,
-            (false, _) => json!({"properties": {}}),
-        };
-        if let Some(schema) = parameters.as_object_mut() {
-            schema.remove("$id");
-            schema.entry("type").or_insert("object".into());
-        }
-        let place = format!("tools[{number}].function.parameters");
-        Self { name: tool.name.clone(), parameters, place, is_strict: tool.is_strict }
-    }
-
-    fn json(&self) -> Constraint {
-        Constraint::json_schema(self.parameters.clone()).at(&self.place)
     }
 }
 
@@ -299,7 +248,7 @@ impl Writer<'_> {
             places.push((format!("{within}[{index}].properties.{key}"), tool.place.clone()));
             let mut own = tool.parameters.clone();
             let pointer = format!("#/{}/{index}/properties/{key}", within.replace('.', "/"));
-            super::tool_choice::move_references(&mut own, &pointer);
+            move_references(&mut own, &pointer);
             *arguments = own;
             options.push(call);
         }

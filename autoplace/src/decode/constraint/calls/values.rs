@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::CallableTool;
+use super::tool::CallableTool;
 use crate::chat::ToolCallFormat;
-use crate::decode::constraint::Constraint;
-use crate::decode::constraint::schema::Unenforced;
-use crate::decode::constraint::tool_choice::move_references;
+use crate::decode::constraint::call_schema::move_references;
+use crate::decode::constraint::kind::Constraint;
+use crate::decode::constraint::unenforced::Unenforced;
 
 /// Keywords of an object that do not constrain single arguments.
 const SAYS_NOTHING: &str = "$anchor $comment $defs $id $schema additionalProperties definitions description default \

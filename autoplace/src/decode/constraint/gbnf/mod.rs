@@ -4,18 +4,18 @@
 //! Lark that allows exactly the same texts. GBNF is a grammar of characters, whereas llguidance reads terminals and
 //! takes the longest match of each. Regular parts become terminals. Where the longest match is not the only reading,
 //! they are divided until it is ([`overlap`]).
-//! reading, they are divided until it is ([`overlap`]).
 
 mod expr;
 mod overlap;
 mod parse;
 mod pieces;
+mod place;
 mod rules;
 mod write;
 
 pub(super) use parse::TokenOf;
 
-use super::schema::Unenforced;
+use super::unenforced::Unenforced;
 use pieces::Pieces;
 
 /// Maximum number of rules.
@@ -42,27 +42,6 @@ pub(super) fn is_gbnf(text: &str) -> bool {
     let first = definition.next().unwrap_or_default().trim_start();
     let name = first.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(first.len());
     name > 0 && first[name..].trim_start().starts_with("::=")
-}
-
-/// A place in the text of a grammar.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    line: usize,
-    column: usize,
-}
-
-fn place(text: &str, at: usize) -> Place {
-    let before = &text[..at];
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    Place { line: 1 + before.matches('\n').count(), column: 1 + before[line_start..].chars().count() }
-}
-
-impl Place {
-    /// The place becomes part of the reason, because it is a place in a text and not a parameter of the request.
-    fn refused(self, reason: impl Into<String>) -> Unenforced {
-        let Self { line, column } = self;
-        format!("line {line}, column {column}: {}", reason.into()).into()
-    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::expr::{Chars, Expr, Rule};
-use super::place;
-use crate::decode::constraint::schema::Unenforced;
+use super::place::place;
+use crate::decode::constraint::unenforced::Unenforced;
 
 /// llama.cpp's `MAX_REPETITION_THRESHOLD`.
 const MAX_REPETITIONS: u32 = 2000;

@@ -2,8 +2,8 @@
 //! left-recursive, which are regular.
 
 use super::expr::{Expr, Rule};
-use super::place;
-use crate::decode::constraint::schema::Unenforced;
+use super::place::place;
+use crate::decode::constraint::unenforced::Unenforced;
 
 /// Which rules can be empty.
 pub(super) fn nullable(rules: &[Rule]) -> Vec<bool> {

@@ -8,7 +8,9 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{ANNOTATIONS, APPLICATORS, LISTS, MAPS, Note, is_in, references};
+use super::references;
+use super::subschemas::{ANNOTATIONS, APPLICATORS, LISTS, MAPS, ONE, is_in};
+use crate::decode::constraint::unenforced::Unenforced as Note;
 
 /// Maximum number of names that closing may write, so that the schema stays bounded.
 const MAX_NAMES: usize = 200_000;
@@ -94,7 +96,7 @@ impl Closer<'_> {
                 Value::Object(map) if is_in(MAPS, keyword) => {
                     map.values_mut().try_for_each(|it| self.place(it, true))?;
                 }
-                value if is_in(super::ONE, keyword) => self.place(value, true)?,
+                value if is_in(ONE, keyword) => self.place(value, true)?,
                 _ => {}
             }
         }

@@ -7,8 +7,11 @@ use llguidance::api::ParserLimits;
 use llguidance::{GrammarBuilder, JsonCompileOptions};
 use serde_json::{Map, Value, json};
 
-use super::super::compile::said;
-use super::{DEFINITIONS, Followed, Note, is_in, places, ready, subschemas_mut_named, subschemas_named};
+use super::places;
+use super::subschemas::{DEFINITIONS, Followed, is_in, subschemas_mut_named, subschemas_named};
+use super::tighten::ready;
+use crate::decode::constraint::messages::said;
+use crate::decode::constraint::unenforced::Unenforced as Note;
 
 /// Maximum number of values in all schemas compiled by this search. A hostile schema is compiled once or twice.
 const MAX_PROBED: usize = 30_000;

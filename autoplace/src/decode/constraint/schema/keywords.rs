@@ -5,7 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Followed, Note, formats, is_in, references, subschemas_mut_named};
+use super::subschemas::{Followed, is_in, subschemas_mut_named};
+use super::{formats, references};
+use crate::decode::constraint::unenforced::Unenforced as Note;
 
 /// Keywords that llguidance 1.9 cannot enforce. The keywords behind a colon belong to the keyword before it.
 const UNENFORCED: [&str; 12] = [

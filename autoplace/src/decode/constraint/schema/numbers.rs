@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{ANNOTATIONS, APPLICATORS, is_in};
+use super::subschemas::{ANNOTATIONS, APPLICATORS, is_in};
 
 /// The largest integer below which a double represents every integer (JavaScript's `Number.MAX_SAFE_INTEGER`).
 pub(super) const MAX_INTEGER: f64 = 9_007_199_254_740_991.0;

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{ANNOTATIONS, STRUCTURE, is_in, is_own, subschemas};
+use super::subschemas::{ANNOTATIONS, STRUCTURE, is_in, is_own, subschemas};
 
 /// Maximum number of copied values (about 200 bytes each) and visited alternatives.
 const MAX_COPIES: usize = 500_000;

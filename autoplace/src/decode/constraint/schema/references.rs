@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::{Followed, LISTS, MAPS, Note, ONE, is_in, subschemas, subschemas_mut, subschemas_mut_named};
+use super::subschemas::{Followed, LISTS, MAPS, ONE, is_in, subschemas, subschemas_mut, subschemas_mut_named};
+use crate::decode::constraint::unenforced::Unenforced as Note;
 
 /// Maximum number of distinct `$ref` targets, because llguidance follows a chain of them by recursion.
 const MAX_REFERENCES: usize = 2000;

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::super::lark;
 use super::places;
+use crate::decode::constraint::limits;
 
 /// Maximum bytes of a schema, written without spaces.
 const MAX_BYTES: usize = 1 << 20;
@@ -49,10 +49,10 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
                 one_ofs.extend(members.get("oneOf"));
                 ranges += usize::from(BOUNDS.iter().any(|bound| members.contains_key(*bound)));
                 if let Some(Value::String(pattern)) = members.get("pattern") {
-                    patterns += lark::regex_weight(pattern);
+                    patterns += limits::regex_weight(pattern);
                 }
                 if let Some(Value::Object(by_pattern)) = members.get("patternProperties") {
-                    patterns += by_pattern.keys().map(|it| lark::regex_weight(it)).sum::<usize>();
+                    patterns += by_pattern.keys().map(|it| limits::regex_weight(it)).sum::<usize>();
                 }
                 for (keyword, most) in MAX_ENTRIES {
                     let count = members.get(keyword).map_or(0, places::length);
@@ -71,7 +71,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
     if ranges > MAX_RANGES {
         return Err(format!("it has {ranges} numbers with bounds, at most {MAX_RANGES}"));
     }
-    lark::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
+    limits::check_weight(patterns).map_err(|_| "its patterns are too large together".to_owned())
 }
 
 /// Number of items in all arrays of a value.

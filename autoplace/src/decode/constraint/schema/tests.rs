@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::Unenforced;
+use crate::decode::constraint::unenforced::Unenforced;
 
 /// A prepared schema that follows JSON Schema to the letter, without llguidance's options.
 fn prepared(schema: &Value) -> Result<Value, Unenforced> {

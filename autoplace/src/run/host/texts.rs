@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use llama_sys::Token;
 
-use super::{Reply, Start, TextCall};
+use crate::chat::FinishReason;
 use crate::decode::error::Error;
-use crate::decode::piece::{FinishReason, Piece, SequenceId};
+use crate::decode::piece::{Piece, SequenceId};
 use crate::decode::request::{GenerateRequest, Spec};
 use crate::load::{AbortHandle, Model};
-use crate::lock;
-use crate::run::channel::{Notify, spawn};
-use crate::run::engine::{Engine, EngineBuilder, Shutdown};
+use crate::run::engine::{Engine, EngineBuilder};
+use crate::run::places::Shutdown;
+use crate::run::remote::{Reply, Start, TextCall};
+use crate::run::thread::{Notify, spawn};
 use crate::run::token_stream::TokenStream;
+use crate::sync::lock;
 use crate::worker::{self, Sender};
 
 /// Shortest time between two sends. Otherwise a model that is faster than its readers would wake the application for

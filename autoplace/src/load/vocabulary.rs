@@ -12,31 +12,52 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{INVALID_TOKEN, InferenceCapabilities, TokRxInfo, TokTrie, TokenId};
 use toktrie::{ApproximateTokEnv, TokEnv};
 
-use super::calls::CONTROL;
-use super::compile;
-use crate::decode::error::Error;
-
 /// Longer tokens are never allowed. The tree holds none beyond 1024 bytes, and no text needs one.
 const MAX_TOKEN_BYTES: usize = 512;
 
+/// Precedes the text of a control token. JSON never contains this character.
+pub(crate) const CONTROL: char = '\u{1}';
+
 /// The tokens of a model, as constraints need them.
-pub(super) struct Vocabulary {
-    pub(super) factory: ParserFactory,
+pub(crate) struct Vocabulary {
+    pub(crate) factory: ParserFactory,
     /// Tokens that are text or end it: bit t % 32 of word t / 32 stands for token t.
-    pub(super) allowed: Vec<u32>,
+    pub(crate) allowed: Vec<u32>,
     /// Tokens that end a text.
-    pub(super) ends: Vec<u32>,
+    pub(crate) ends: Vec<u32>,
     /// Texts of the control tokens, in a vocabulary where they mark tool calls.
-    pub(super) control: Vec<String>,
+    pub(crate) control: Vec<String>,
     /// Texts of the tokens that no constraint allows.
     disallowed: HashSet<Vec<u8>>,
     /// The same vocabulary with control tokens as marks, built on first use.
     with_marks: OnceLock<Arc<Self>>,
 }
 
+/// The reason why a vocabulary cannot be read.
+#[derive(Debug)]
+pub(crate) enum Unreadable {
+    Native(llama_sys::Error),
+    /// llguidance refuses the tokens, for this reason.
+    Refused(String),
+}
+
+impl From<llama_sys::Error> for Unreadable {
+    fn from(error: llama_sys::Error) -> Self {
+        Self::Native(error)
+    }
+}
+
+impl From<String> for Unreadable {
+    fn from(reason: String) -> Self {
+        Self::Refused(reason)
+    }
+}
+
+debug_with!(Vocabulary: control);
+
 /// The bytes of every token; empty for tokens that are not text. With `are_marks`, a control token becomes its text
 /// behind [`CONTROL`]. Also returns the texts of those control tokens.
-pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec<String>), Error> {
+pub(crate) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec<String>), llama_sys::Error> {
     let mut words = Vec::with_capacity(vocab.n_tokens() as usize);
     let mut control = Vec::new();
     for token in 0..vocab.n_tokens() as Token {
@@ -66,7 +87,7 @@ pub(super) fn words(vocab: &Vocab, are_marks: bool) -> Result<(Vec<Vec<u8>>, Vec
 }
 
 /// The texts of control tokens and end tokens.
-fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, Error> {
+fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, llama_sys::Error> {
     let mut disallowed = HashSet::new();
     for token in (0..vocab.n_tokens() as Token).filter(|it| vocab.is_eog(*it) || vocab.is_control(*it)) {
         let mut text = Vec::new();
@@ -77,13 +98,13 @@ fn disallowed(vocab: &Vocab) -> Result<HashSet<Vec<u8>>, Error> {
 }
 
 impl Vocabulary {
-    /// Reads all tokens of a loaded model.
-    pub(super) fn new(vocab: &Vocab) -> Result<Arc<Self>, Error> {
+    /// Reads all tokens of a vocabulary. The tree is built by recursion, so the caller provides a large stack.
+    pub(crate) fn new(vocab: &Vocab) -> Result<Arc<Self>, Unreadable> {
         Self::read(vocab, false)
     }
 
-    /// The same vocabulary with control tokens as marks of tool calls.
-    pub(super) fn with_marks(&self, vocab: &Vocab) -> Result<Arc<Self>, Error> {
+    /// The same vocabulary with control tokens as marks of tool calls, read on first use as by [`new`](Self::new).
+    pub(crate) fn with_marks(&self, vocab: &Vocab) -> Result<Arc<Self>, Unreadable> {
         if let Some(made) = self.with_marks.get() {
             return Ok(Arc::clone(made));
         }
@@ -92,18 +113,12 @@ impl Vocabulary {
         Ok(Arc::clone(self.with_marks.get_or_init(|| made)))
     }
 
-    fn read(vocab: &Vocab, are_marks: bool) -> Result<Arc<Self>, Error> {
+    fn read(vocab: &Vocab, are_marks: bool) -> Result<Arc<Self>, Unreadable> {
         let (words, control) = words(vocab, are_marks)?;
-        let disallowed = disallowed(vocab)?;
-        let vocabulary = compile::on_large_stack(|| Self::from_words(vocab, &words, control, disallowed));
-        vocabulary.map(Arc::new).map_err(|reason: String| Error::Constraint {
-            constraint: "vocabulary".to_owned(),
-            place: String::new(),
-            reason,
-        })
+        Ok(Arc::new(Self::from_words(vocab, &words, control, disallowed(vocab)?)?))
     }
 
-    pub(super) fn from_words(
+    pub(crate) fn from_words(
         vocab: &Vocab,
         words: &[Vec<u8>],
         control: Vec<String>,
@@ -139,7 +154,7 @@ impl Vocabulary {
     }
 
     /// The token that spells exactly this text.
-    pub(super) fn token(&self, text: &str) -> Result<u32, String> {
+    pub(crate) fn token(&self, text: &str) -> Result<u32, String> {
         let tree = self.factory.tok_env().tok_trie();
         match tree.token_id(text.as_bytes()) {
             Some(token) => Ok(token),

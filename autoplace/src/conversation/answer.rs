@@ -1,0 +1,89 @@
+//! Asking a chat for its next answer.
+
+use super::chat::Chat;
+use super::stream::ChatStream;
+use crate::decode::error::Error;
+#[cfg(feature = "async")]
+use crate::run::async_stream::AsyncStream;
+#[cfg(feature = "schemars")]
+use {super::tool_choice::ToolChoice, crate::chat::ReplyFormat, crate::decode::constraint::Constraint};
+
+impl Chat {
+    /// Adds a user message and requests an answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`answer`](Self::answer). On an error, or when the answer is empty, the message is removed again.
+    pub fn say(&mut self, content: impl Into<String>) -> Result<ChatStream<&mut Self>, Error> {
+        ChatStream::say(self, content)
+    }
+
+    /// As [`say`](Self::say), for a task that keeps the answer longer than the function that asked for it: the stream
+    /// owns the chat. [`into_chat`](crate::generate::AsyncStream::into_chat) gives the chat back.
+    ///
+    /// ```no_run
+    /// use autoplace::generate::{Engine, Error};
+    /// use autoplace::ReplyPart;
+    /// use futures_core::Stream;
+    ///
+    /// /// The events of a response: an HTTP handler sends each part as a server-sent event.
+    /// fn answer(engine: &Engine, question: String) -> Result<impl Stream<Item = Result<ReplyPart, Error>> + use<>, Error> {
+    ///     engine.chat()?.say_async(question)
+    /// }
+    /// ```
+    ///
+    /// For a chat behind a lock there is [`ChatStream::say`], whose stream holds the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`say`](Self::say), and [`Error::Thread`]. On an error the chat is dropped; keep a clone to go on
+    /// with it.
+    #[cfg(feature = "async")]
+    pub fn say_async(self, content: impl Into<String>) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
+        ChatStream::say(Box::new(self), content)?.into_async()
+    }
+
+    /// As [`answer`](Self::answer), with a stream that owns the chat: see [`say_async`](Self::say_async).
+    ///
+    /// # Errors
+    ///
+    /// As [`say_async`](Self::say_async).
+    #[cfg(feature = "async")]
+    pub fn answer_async(self) -> Result<AsyncStream<ChatStream<Box<Self>>>, Error> {
+        ChatStream::answer(Box::new(self))?.into_async()
+    }
+
+    /// Adds a user message and requests an answer as a value of a type: see [`GenerateRequest::parse`]. The history
+    /// keeps the answer as JSON. Reasoning is turned off in templates that support it (`enable_thinking`).
+    ///
+    /// # Errors
+    ///
+    /// As [`say`](Self::say) and [`GenerateRequest::parse`]. On an error, the message is removed again.
+    #[cfg(feature = "schemars")]
+    pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
+    where
+        T: serde::de::DeserializeOwned + schemars::JsonSchema,
+    {
+        let before = self.messages.len();
+        let mut asked = self.clone();
+        asked.format = Some(ReplyFormat::plain());
+        asked.tool_choice = ToolChoice::Auto;
+        asked.generate = asked.generate.special(false).constraint(Constraint::of_type::<T>());
+        let (reply, _) = asked.say(content)?.finish()?;
+        let value = Constraint::value(reply.raw)?;
+        self.messages.extend(asked.messages.drain(before..));
+        self.window = asked.window;
+        self.known = asked.known;
+        Ok(value)
+    }
+
+    /// Requests an answer to the messages so far. The answer joins the history when it ends; a dropped answer joins the
+    /// history as far as it came.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`] when the template refuses the history, and the errors of [`GenerateRequest::stream`].
+    pub fn answer(&mut self) -> Result<ChatStream<&mut Self>, Error> {
+        ChatStream::answer(self)
+    }
+}

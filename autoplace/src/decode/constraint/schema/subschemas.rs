@@ -1,0 +1,81 @@
+//! The keywords of JSON Schema by what they hold, and the schemas within a schema.
+
+use serde_json::{Map, Value};
+
+/// Keywords that hold one schema, separated by spaces.
+pub(super) const ONE: &str = "additionalItems additionalProperties contains contentSchema else if items not propertyNames \
+    then unevaluatedItems unevaluatedProperties";
+/// Keywords that hold a list of schemas.
+pub(super) const LISTS: &str = "allOf anyOf items oneOf prefixItems";
+/// Keywords that hold schemas by name.
+pub(super) const MAPS: &str = "$defs definitions dependentSchemas patternProperties properties";
+/// Keywords that hold schemas for references.
+pub(super) const DEFINITIONS: &str = "$defs definitions";
+/// Keywords that constrain an object or an array.
+pub(super) const STRUCTURE: &str = "additionalItems additionalProperties items maxItems minItems patternProperties \
+    prefixItems properties required";
+/// Keywords that add other schemas or values for the same value.
+pub(super) const APPLICATORS: &str = "$ref allOf anyOf const enum oneOf";
+/// Keywords without effect on validity (llguidance, json/schema.rs, `META_AND_ANNOTATIONS`).
+pub(super) const ANNOTATIONS: &str = "$anchor $comment $defs $id $schema contentEncoding contentMediaType default \
+    definitions description examples id readOnly title writeOnly";
+
+/// Treatment of keywords that cannot be enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Followed {
+    /// Refuse the schema.
+    Whole,
+    /// Remove the keywords and note them.
+    AsFarAsPossible,
+}
+
+pub(super) fn subschemas(members: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    subschemas_named(members).map(|(_, schema)| schema)
+}
+
+/// The direct subschemas, each with its place: `items`, `anyOf[1]`, `properties.name`.
+pub(super) fn subschemas_named(members: &Map<String, Value>) -> impl Iterator<Item = (String, &Value)> {
+    members.iter().flat_map(|(keyword, value)| -> Vec<(String, &Value)> {
+        match value {
+            Value::Array(list) if is_in(LISTS, keyword) => {
+                list.iter().enumerate().map(|(at, it)| (format!("{keyword}[{at}]"), it)).collect()
+            }
+            Value::Object(map) if is_in(MAPS, keyword) => {
+                map.iter().map(|(name, it)| (format!("{keyword}.{name}"), it)).collect()
+            }
+            value if is_in(ONE, keyword) => vec![(keyword.clone(), value)],
+            _ => Vec::new(),
+        }
+    })
+}
+
+pub(in crate::decode::constraint) fn subschemas_mut(
+    members: &mut Map<String, Value>,
+) -> impl Iterator<Item = &mut Value> {
+    subschemas_mut_named(members).map(|(_, schema)| schema)
+}
+
+pub(super) fn subschemas_mut_named(members: &mut Map<String, Value>) -> impl Iterator<Item = (String, &mut Value)> {
+    members.iter_mut().flat_map(|(keyword, value)| -> Vec<(String, &mut Value)> {
+        match value {
+            value if is_in(ONE, keyword) && !value.is_array() => vec![(keyword.clone(), value)],
+            Value::Array(list) if is_in(LISTS, keyword) => {
+                list.iter_mut().enumerate().map(|(at, it)| (format!("{keyword}[{at}]"), it)).collect()
+            }
+            Value::Object(map) if is_in(MAPS, keyword) => {
+                map.iter_mut().map(|(name, it)| (format!("{keyword}.{name}"), it)).collect()
+            }
+            _ => Vec::new(),
+        }
+    })
+}
+
+/// Whether the list contains the keyword.
+pub(super) fn is_in(keywords: &str, keyword: &str) -> bool {
+    keywords.split(' ').any(|it| it == keyword)
+}
+
+/// Whether a keyword constrains the value itself.
+pub(super) fn is_own(keyword: &str) -> bool {
+    !is_in(ANNOTATIONS, keyword) && !is_in(APPLICATORS, keyword)
+}

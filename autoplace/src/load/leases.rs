@@ -1,0 +1,69 @@
+//! Where loads coordinate, and where measurements are kept: the settings of a load.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::MeasurementCache;
+
+/// Coordinates the loads of one user, in this process and in others, so that no two count the same free bytes of a GPU.
+///
+/// A lease is a locked file. The operating system unlocks it when the process ends, however it ends. If the folder does
+/// not belong to this user, if others may write there, or if files cannot be locked, the load continues without a
+/// lease, and [`LoadReport::unleased`](super::LoadReport::unleased) gives the reason.
+///
+/// A load sees only loads of the same user and folder, on this machine and in the same container. The host's memory is
+/// not leased. A [simulated](llama_sys::sim) GPU is a different one in each process, and is leased only if it has a PCI
+/// address.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use]
+pub struct Leases {
+    pub(super) folder: Folder,
+    pub(super) patience: Option<Duration>,
+}
+
+/// A place to keep files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Folder {
+    /// The user's own folder for the purpose.
+    #[default]
+    User,
+    At(PathBuf),
+    Nowhere,
+}
+
+impl Leases {
+    /// Leases in the user's runtime folder: `autoplace` in `$XDG_RUNTIME_DIR` or `/run/user/<id>`, or else a folder of
+    /// this user in the temporary folder.
+    pub fn user() -> Self {
+        Self::default()
+    }
+
+    /// Leases in this folder, which is created if missing. Use it for this user and for leases alone.
+    pub fn in_dir(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: Folder::At(folder.into()), patience: None }
+    }
+
+    /// No leases: the load neither sees others nor is seen by them.
+    pub const fn none() -> Self {
+        Self { folder: Folder::Nowhere, patience: None }
+    }
+
+    setters! {
+        /// Sets how long to wait for loads that use the same GPUs. After that, those GPUs are not used. Default: ten
+        /// minutes.
+        patience(patience: Duration) patience = Some(patience);
+    }
+}
+
+impl Folder {
+    /// The cache for measurements of devices; `None` if none are kept.
+    pub(super) fn cache(&self, is_simulated: bool) -> Option<MeasurementCache> {
+        match self {
+            Self::User if !is_simulated => Some(MeasurementCache::user()),
+            Self::At(folder) => Some(MeasurementCache::at(folder)),
+            Self::User | Self::Nowhere => None,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What a load makes: the native model, its context, the drafters beside them, and the placement; or its failure.
+
+use llama_sys::{Context, ContextParams, Model, Token};
+
+use super::adapters::Attached;
+use super::error::Stage;
+use super::in_use::UseMeter;
+use super::options::Verify;
+use super::placed::Placed;
+use super::{Error, native};
+use crate::memory;
+
+/// A loaded model with its context and its placement.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) native: Native,
+    pub(super) context: Context,
+    pub(super) drafts: Drafts,
+    pub(super) placed: Placed,
+    /// Corrects the measured rates of the plan during use.
+    pub(super) meter: Option<UseMeter>,
+}
+
+/// The failure of a plan, and the stage that it reached.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) stage: Stage,
+    pub(super) error: Error,
+}
+
+impl Failure {
+    pub(super) fn at<E: Into<Error>>(stage: Stage) -> impl FnOnce(E) -> Box<Self> {
+        move |error| Box::new(Self { stage, error: error.into() })
+    }
+}
+
+/// A model and the parameters of its context.
+#[derive(Debug)]
+pub(super) struct Native {
+    pub(super) model: Model,
+    pub(super) params: ContextParams,
+    pub(super) attached: Attached,
+    pub(super) verify: Verify,
+}
+
+/// The loaded drafters, lent together with the model's context.
+#[derive(Debug, Default)]
+pub(crate) struct Drafts {
+    pub(crate) model: Option<Draft>,
+    pub(crate) heads: Option<Heads>,
+}
+
+/// A context that drafts, with its record for each sequence.
+#[derive(Debug)]
+pub(crate) struct Drafter<T> {
+    pub(crate) context: Context,
+    /// The drafter's record of each sequence.
+    pub(crate) held: Vec<T>,
+    params: ContextParams,
+}
+
+/// A draft model.
+pub(crate) type Draft = Drafter<Vec<Token>>;
+
+/// The main model's own block for multi-token prediction.
+pub(crate) type Heads = Drafter<Followed>;
+
+/// The tokens of a sequence that the block follows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Followed {
+    /// Position of the first known token. Earlier tokens were computed while the block did not follow.
+    pub(crate) first: usize,
+    pub(crate) tokens: Vec<Token>,
+    /// Number of known tokens that the context holds.
+    pub(crate) computed: usize,
+    /// Hidden states for the tokens that the context does not hold yet, in order. At the end there may be one more, for
+    /// the next token.
+    pub(crate) hidden: Vec<f32>,
+}
+
+/// The parameters with this number of threads.
+pub(super) fn computing_with(threads: u32, params: ContextParams) -> ContextParams {
+    ContextParams { n_threads: Some(threads), n_threads_batch: Some(threads), ..params }
+}
+
+impl Heads {
+    /// Creates the drafter of the plan; `None` if the plan has none.
+    pub(super) fn planned(
+        model: &Model,
+        plan: &memory::ContextParams,
+        threads: u32,
+    ) -> Result<Option<Self>, llama_sys::Error> {
+        plan.mtp.then(|| Self::new(model, computing_with(threads, native::heads(plan)))).transpose()
+    }
+}
+
+impl<T: Clone + Default> Drafter<T> {
+    pub(super) fn new(model: &Model, params: ContextParams) -> Result<Self, llama_sys::Error> {
+        let context = Context::new(model, params.clone())?;
+        let held = vec![T::default(); context.n_seq_max() as usize];
+        Ok(Self { context, held, params })
+    }
+
+    /// Creates the context again if it has failed.
+    fn usable(self) -> Result<Self, Error> {
+        if self.context.is_usable() {
+            return Ok(self);
+        }
+        let model = self.context.model().clone();
+        // Frees the memory first, because there may be no room for two contexts.
+        drop(self.context);
+        Ok(Self::new(&model, self.params)?)
+    }
+}
+
+impl Drafts {
+    pub(super) fn usable(self) -> Result<Self, Error> {
+        let (model, heads) = (self.model.map(Drafter::usable), self.heads.map(Drafter::usable));
+        Ok(Self { model: model.transpose()?, heads: heads.transpose()? })
+    }
+
+    /// Number of drafters that hold the main model.
+    pub(crate) fn holders(&self) -> usize {
+        usize::from(self.heads.is_some())
+    }
+}

@@ -1,0 +1,19 @@
+//! The numbers that an engine reports about itself.
+
+use serde::{Deserialize, Serialize};
+
+/// The present load of an [`Engine`](crate::generate::Engine), and its totals since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Waiting texts: new requests and suspended texts.
+    pub queued: usize,
+    /// Texts with a sequence. With a model in a worker: texts with their first token.
+    pub running: usize,
+    /// Generated tokens, without end-of-generation tokens.
+    pub generated_tokens: u64,
+    /// Tokens of all prompts begun.
+    pub prompt_tokens: u64,
+    /// Prompt tokens that the context held already.
+    pub cached_tokens: u64,
+}
