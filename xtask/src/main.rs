@@ -12,6 +12,7 @@ mod cuda_check;
 mod demo;
 mod deny;
 mod dist;
+mod document;
 mod features;
 mod first_token;
 mod fit_table;
@@ -80,7 +81,7 @@ fn run(arguments: &[String]) -> Result<()> {
         ("bindings", [flag]) if flag == "--write" => bindings::write(&workspace),
         ("cuda-check", []) => cuda_check::cuda_check(&workspace, false),
         ("cuda-check", [flag]) if flag == "--all" => cuda_check::cuda_check(&workspace, true),
-        ("clients", []) => clients::clients(&workspace),
+        ("clients", _) => clients::clients(&workspace, rest),
         ("deny", []) => deny::deny(&workspace),
         ("dist", []) => dist::dist(&workspace),
         ("features", []) => features::features(&workspace),
@@ -121,7 +122,7 @@ cargo xtask test [STEP...]          sets the machine up, then runs every check (
 cargo xtask conformance [--write]   compares the estimate with llama.cpp over a large grid, minutes (and writes docs/conformance.md)
 cargo xtask attack [PROGRAM]        what hostile clients can take of the example `serve` (or a program like it), as a table (Linux)
 cargo xtask bindings [--write]      regenerates the raw bindings and compares (or replaces) the committed ones
-cargo xtask clients                 small programs of fifteen clients, in Python and JavaScript, against `autoplace serve`
+cargo xtask clients [MODEL] [--write] programs of 22 clients, coding agents included, against `autoplace serve` (and writes docs/clients.md)
 cargo xtask company [MODEL|2GiB...] times texts beside other programs, of autoplace and of llama.cpp's ways to wait (compiles llama.cpp twice more; takes hours)
 cargo xtask cuda-check [--all]      compiles CUDA kernels of the pinned llama.cpp (or all) without a card (Linux x86-64; downloads a toolkit)
 cargo xtask deny                    licences, duplicates and sources of the dependencies, and advisories against them

@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::workspace::{Workspace, run};
-use crate::{llama_tools, python, tree};
+use crate::{clients, llama_tools, python, tree};
 
 /// A model inside Python packages.
 struct Model {
@@ -96,11 +96,11 @@ fn published_grammars(workspace: &Workspace, folder: &Path) -> Result<()> {
 
 /// Runs OpenAI's client against `autoplace serve` with a model.
 fn drive(workspace: &Workspace, model: &Path) -> Result<()> {
-    let python = python::environment(workspace, "xtask/clients/requirements.txt")?;
+    let python = python::environment(workspace, clients::OPENAI)?;
     println!("OpenAI's client at a server of {}", model.display());
     let mut test = workspace.cargo(&["test", "--package=autoplace-cli", "--test=program"]);
     test.args(["--", "--ignored", "the_official_client"]);
-    run(test.env("AUTOPLACE_PYTHON", python).env("AUTOPLACE_CLIENT_MODEL", model))
+    run(test.env("AUTOPLACE_PYTHON", python).env(clients::MODEL, model))
 }
 
 /// The step of the tests: the smaller model against libllama. Prints a note if the model is unavailable.

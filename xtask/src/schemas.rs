@@ -8,8 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use crate::document;
 use crate::setup;
 use crate::workspace::{Workspace, run};
 
@@ -39,11 +40,7 @@ pub(crate) fn schemas(workspace: &Workspace, model: &Path, write: bool) -> Resul
     test.env("AUTOPLACE_SCHEMA_SUITE", &suite).env("AUTOPLACE_SCHEMA_TABLE", &table);
     run(test.env("AUTOPLACE_SCHEMA_MODEL", std::path::absolute(model)?))?;
     if write {
-        let document = workspace.root.join(DOCUMENT);
-        let text = fs::read_to_string(&document)?;
-        let (before, rest) = text.split_once(MARKS[0]).context("the document has no place for the table")?;
-        let (_, after) = rest.split_once(MARKS[1]).context("the table in the document has no end")?;
-        fs::write(&document, format!("{before}{}{}{}{after}", MARKS[0], fs::read_to_string(&table)?, MARKS[1]))?;
+        document::replace(&workspace.root.join(DOCUMENT), MARKS, &fs::read_to_string(&table)?)?;
     }
     Ok(())
 }

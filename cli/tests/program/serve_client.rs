@@ -2,8 +2,10 @@
 
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::cli_support::text;
-use crate::server::{FILE, MODEL, Server};
+use crate::server::{FILE, Server};
 
 #[test]
 #[ignore = "wants OpenAI's client: `cargo xtask test clients` installs it, and runs this"]
@@ -12,7 +14,8 @@ fn the_official_client_finds_the_api_as_it_knows_it() {
     // `cargo xtask real` sets real models.
     let file = std::env::var("AUTOPLACE_CLIENT_MODEL").unwrap_or_else(|_| FILE.to_owned());
     let model = std::path::Path::new(&file).file_stem().and_then(|name| name.to_str()).expect("a model's file");
-    let server = Server::start_with(&file, &["--embed", &file, "--parallel", "8", "--ctx", "4096"]);
+    let server =
+        Server::start_with(&file, &["--template", "chatml", "--embed", &file, "--parallel", "8", "--ctx", "4096"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/client.py");
     let url = server.url("");
     let output = Command::new(python).args([script, &url, model]).output();
@@ -25,17 +28,30 @@ fn the_official_client_finds_the_api_as_it_knows_it() {
 /// A template that shows tools and teaches the marks that most models write around calls.
 const SHOWS_TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/client/tools.jinja");
 
+/// Each line of `AUTOPLACE_CLIENTS` is an interpreter, a file, and the tokens of context that the program needs. A
+/// program prints a line of JSON for each trial. `AUTOPLACE_CLIENTS_REPORT` names a file for these lines.
 #[test]
 #[ignore = "wants the clients: `cargo xtask clients` installs all of them, `cargo xtask test clients` those of most people"]
 fn small_programs_of_clients_find_the_api_as_they_know_it() {
     let programs = std::env::var("AUTOPLACE_CLIENTS").expect("AUTOPLACE_CLIENTS is set");
-    let server = Server::start(&["--template", SHOWS_TOOLS, "--embed", FILE, "--parallel", "4", "--ctx", "4096"]);
-    let mut failed = Vec::new();
+    let file = std::env::var("AUTOPLACE_CLIENT_MODEL").unwrap_or_else(|_| FILE.to_owned());
+    let model = std::path::Path::new(&file).file_stem().and_then(|name| name.to_str()).expect("a model's file");
+    let template: &[&str] = if file == FILE { &["--template", SHOWS_TOOLS] } else { &[] };
+    let start = |context: &str| {
+        let args = ["--embed", &file, "--parallel", "2", "--ctx", context];
+        Server::start_with(&file, &[template, &args].concat())
+    };
+    let mut server: Option<(String, Server)> = None;
+    let (mut report, mut failed) = (String::new(), Vec::new());
     for line in programs.lines() {
-        let (with, file) = line.split_once('\t').expect("an interpreter and a file");
+        let [with, program, context] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line:?}") };
+        let (_, server) = match server.take().filter(|(it, _)| it == context) {
+            Some(running) => server.insert(running),
+            None => server.insert((context.to_owned(), start(context))),
+        };
         let mut command = Command::new(with);
         // The clients must not contact other servers.
-        command.args([file, &server.url(""), MODEL]).stdin(Stdio::null()).env("CREWAI_DISABLE_TELEMETRY", "true");
+        command.args([program, &server.url(""), model]).stdin(Stdio::null()).env("CREWAI_DISABLE_TELEMETRY", "true");
         command.envs([
             ("OTEL_SDK_DISABLED", "true"),
             ("HAYSTACK_TELEMETRY_ENABLED", "False"),
@@ -43,10 +59,22 @@ fn small_programs_of_clients_find_the_api_as_they_know_it() {
         ]);
         let output = command.output().expect("it starts");
         let said = text(&output.stdout) + &text(&output.stderr);
-        match output.status.success() && said.contains("as the API has it") {
-            true => println!("{}", said.lines().find(|line| line.contains("as the API has it")).unwrap_or_default()),
-            false => failed.push(format!("{file}: {said}")),
+        let trials = text(&output.stdout);
+        let trials = trials.lines().filter_map(|line| Some((line, serde_json::from_str::<Value>(line).ok()?)));
+        let trials: Vec<(&str, Value)> = trials.filter(|(_, trial)| trial.get("tried").is_some()).collect();
+        for (line, trial) in &trials {
+            let [client, surface, tried] =
+                ["client", "surface", "tried"].map(|name| trial[name].as_str().unwrap_or("?"));
+            println!("{client}, {surface}, {tried}: {}", trial["error"].as_str().unwrap_or("as the API has it"));
+            report += &format!("{line}\n");
         }
+        let is_right = trials.iter().all(|(_, trial)| trial["error"].is_null()) && !trials.is_empty();
+        if !(is_right && output.status.success()) {
+            failed.push(format!("{program}: {}: {said}", output.status));
+        }
+    }
+    if let Some(file) = std::env::var_os("AUTOPLACE_CLIENTS_REPORT") {
+        std::fs::write(file, report).expect("the report is written");
     }
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }

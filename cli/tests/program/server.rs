@@ -31,13 +31,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server on a free port with the demo model, a template, and one thread: beside other tests, two
-    /// threads would wait for each other.
+    /// Starts the server with the demo model, with a template if `args` name none.
     pub(crate) fn start(args: &[&str]) -> Self {
         Self::start_with(FILE, args)
     }
 
-    /// Starts the server with another model.
+    /// Starts the server with a model. A model other than the demo model has its own template, unless `args` name one.
     pub(crate) fn start_with(model: &str, args: &[&str]) -> Self {
         let user = User::new();
         Self::run(user.command(&[]), user, model, args)
@@ -56,8 +55,10 @@ impl Server {
     fn run(mut program: Command, user: User, model: &str, args: &[&str]) -> Self {
         let said = NamedTempFile::new().expect("a temporary file");
         let mut child = program
-            .args(["serve", model, "--port", "0", "--threads", "1"])
-            .args(if args.contains(&"--template") { &[][..] } else { &["--template", "chatml"] })
+            .args(["serve", model, "--port", "0"])
+            .args(if model != FILE || args.contains(&"--template") { &[][..] } else { &["--template", "chatml"] })
+            // Beside other tests, two threads would wait for each other.
+            .args(if model == FILE { &["--threads", "1"][..] } else { &[] })
             .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,6 +1,6 @@
 """CrewAI's model: text, and a typed answer."""
 
-from common import done, key, model, prompt, tokens, url
+from common import Client, key, model, prompt, tokens, url
 from crewai import LLM
 from pydantic import BaseModel
 
@@ -10,8 +10,10 @@ class Forecast(BaseModel):
 
 
 options = {"model": f"openai/{model}", "base_url": url, "api_key": key, "max_tokens": tokens}
-assert LLM(**options).call(prompt)
-answer = LLM(response_format=Forecast, **options).call(prompt)
-answer = answer if isinstance(answer, Forecast) else Forecast.model_validate_json(answer)
-assert answer.rain in (True, False)
-done("crewai")
+client = Client("crewai", "chat completions")
+with client.tries("text"):
+    assert LLM(**options).call(prompt)
+with client.tries("form"):
+    answer = LLM(response_format=Forecast, **options).call(prompt)
+    answer = answer if isinstance(answer, Forecast) else Forecast.model_validate_json(answer)
+    assert answer.rain in (True, False)

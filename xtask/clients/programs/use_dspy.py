@@ -2,12 +2,12 @@
 
 import os
 
-# Prices are nothing to ask anybody for.
+# LiteLLM must not download its list of prices.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import dspy
 import litellm
-from common import done, key, model, prompt, tokens, url
+from common import Client, key, model, prompt, tokens, url
 
 
 class Forecast(dspy.Signature):
@@ -21,7 +21,8 @@ litellm.register_model({f"openai/{model}": known, model: known})
 # DSPy's own engine knows no other model's schemas either.
 options = {"cache": False, "num_retries": 0, "engine": "litellm"}
 served = dspy.LM(f"openai/{model}", api_base=url, api_key=key, max_tokens=tokens, **options)
-assert served(prompt)[0]
-with dspy.context(lm=served, adapter=dspy.JSONAdapter()):
+client = Client("dspy", "chat completions")
+with client.tries("text"):
+    assert served(prompt)[0]
+with client.tries("form"), dspy.context(lm=served, adapter=dspy.JSONAdapter()):
     assert dspy.Predict(Forecast)(question=prompt).rain in (True, False)
-done("dspy")

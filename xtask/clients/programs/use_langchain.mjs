@@ -1,25 +1,40 @@
-// LangChain for JavaScript: text, a stream, a typed answer and a forced tool.
+// LangChain for JavaScript on both of OpenAI's APIs: text, a stream, typed answers, a forced tool and its result.
 
 import assert from "node:assert";
+import { HumanMessage, ToolMessage } from "@langchain/core/messages";
 import { tool } from "@langchain/core/tools";
 import { ChatOpenAI } from "@langchain/openai";
 import { z } from "zod";
+import { client, model, prompt, url } from "./common.mjs";
 
-const [url, model] = process.argv.slice(2);
-const prompt = "How is the weather in Bonn? Answer briefly.";
-const chat = new ChatOpenAI({ model, apiKey: "none", maxRetries: 0, maxTokens: 200, configuration: { baseURL: `${url}/v1` } });
-assert((await chat.invoke(prompt)).content);
-let text = "";
-for await (const chunk of await chat.stream(prompt)) text += chunk.content;
-assert(text);
 const Forecast = z.object({ rain: z.boolean() });
-for (const method of ["jsonSchema", "functionCalling"]) {
-    const answer = await chat.withStructuredOutput(Forecast, { name: "forecast", method }).invoke(prompt);
-    assert(typeof answer.rain === "boolean");
-}
 const weather = tool(({ days }) => `rain for ${days} days`, {
     name: "weather", description: "The weather.", schema: z.object({ days: z.number().int().min(1).max(9) }),
 });
-const [call] = (await chat.bindTools([weather], { tool_choice: "any" }).invoke(prompt)).tool_calls;
-assert(call.args.days <= 9);
-console.log("langchain (js): as the API has it");
+for (const [surface, useResponsesApi] of [["chat completions", false], ["responses", true]]) {
+    const configuration = { baseURL: `${url}/v1` };
+    const chat = new ChatOpenAI({ model, apiKey: "none", maxRetries: 0, maxTokens: 200, useResponsesApi, configuration });
+    const tries = client("@langchain/openai", surface);
+    await tries("text", async () => assert((await chat.invoke(prompt)).text));
+    await tries("stream", async () => {
+        let text = "";
+        for await (const chunk of await chat.stream(prompt)) text += chunk.text;
+        assert(text);
+    });
+    await tries("form", async () => {
+        for (const method of ["jsonSchema", "functionCalling"]) {
+            const answer = await chat.withStructuredOutput(Forecast, { name: "forecast", method }).invoke(prompt);
+            assert(typeof answer.rain === "boolean");
+        }
+    });
+    let called;
+    await tries("call", async () => {
+        // On responses, this client forces a tool by its name only: it leaves "any" and "required" out of the request.
+        called = await chat.bindTools([weather], { tool_choice: "weather", parallel_tool_calls: false }).invoke(prompt);
+        assert(called.tool_calls[0].args.days <= 9);
+    });
+    await tries("result", async () => {
+        const result = new ToolMessage({ content: "rain", tool_call_id: called.tool_calls[0].id });
+        assert((await chat.invoke([new HumanMessage(prompt), called, result])).text);
+    });
+}

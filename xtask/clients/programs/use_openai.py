@@ -1,6 +1,8 @@
-"""OpenAI's own client: a typed answer, a strict tool by its pydantic helper, and both in one request."""
+"""OpenAI's own client on chat completions: a typed answer, a strict tool by its pydantic helper, and both at once."""
 
-from common import done, key, model, prompt, tokens, url
+import json
+
+from common import Client, key, model, prompt, tokens, url
 from openai import OpenAI, pydantic_function_tool
 from pydantic import BaseModel, Field
 
@@ -16,14 +18,36 @@ class Weather(BaseModel):
 
 client = OpenAI(base_url=url, api_key=key, max_retries=0)
 said = [{"role": "user", "content": prompt}]
-parse = client.chat.completions.parse
-answer = parse(model=model, messages=said, response_format=Forecast, max_tokens=tokens)
-assert -60 <= answer.choices[0].message.parsed.degrees <= 60
 tools = [pydantic_function_tool(Weather)]
-answer = parse(model=model, messages=said, tools=tools, tool_choice="required", max_tokens=tokens)
-assert 1 <= answer.choices[0].message.tool_calls[0].function.parsed_arguments.days <= 9
 # The demo model repeats itself: without `parallel_tool_calls` it can write calls up to the limit, which is an exception.
-both = {"tools": tools, "response_format": Forecast, "parallel_tool_calls": False}
-message = parse(model=model, messages=said, max_tokens=tokens, **both).choices[0].message
-assert message.parsed or message.tool_calls[0].function.parsed_arguments
-done("openai")
+one_call = {"tools": tools, "parallel_tool_calls": False}
+
+
+def parse(**more):
+    return client.chat.completions.parse(**{"model": model, "messages": said, "max_tokens": tokens, **more}).choices[0].message
+
+
+chat = Client("openai", "chat completions", "openai (Python)")
+with chat.tries("text"):
+    assert parse().content
+with chat.tries("stream"):
+    streamed = client.chat.completions.create(model=model, messages=said, max_tokens=tokens, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
+with chat.tries("form"):
+    assert -60 <= parse(response_format=Forecast).parsed.degrees <= 60
+with chat.tries("call"):
+    called = parse(tool_choice="required", **one_call)
+    assert 1 <= called.tool_calls[0].function.parsed_arguments.days <= 9
+with chat.tries("streamed call"):
+    with client.chat.completions.stream(
+        model=model, messages=said, max_tokens=tokens, tool_choice="required", **one_call
+    ) as stream:
+        call = stream.get_final_completion().choices[0].message.tool_calls[0]
+    assert 1 <= json.loads(call.function.arguments)["days"] <= 9
+with chat.tries("result"):
+    result = {"role": "tool", "tool_call_id": called.tool_calls[0].id, "content": "rain"}
+    turns = [*said, called.model_dump(exclude_none=True, exclude={"parsed"}), result]
+    assert parse(messages=turns, tools=tools, tool_choice="none").content
+with chat.tries("a tool beside a form"):
+    message = parse(response_format=Forecast, **one_call)
+    assert message.parsed or message.tool_calls[0].function.parsed_arguments

@@ -1,20 +1,51 @@
-"""Pydantic AI: text, a typed answer by a tool and by a schema."""
+"""Pydantic AI on three APIs: its name `openai:` speaks responses, `openai-chat:` chat completions, and `anthropic:`
+messages. Text, a stream, typed answers by a tool and by a schema, and a tool whose result goes back."""
 
-from common import done, key, model, prompt, tokens, url
+import asyncio
+import os
+
+from common import Client, key, model, prompt, tokens, url
+
+os.environ.update(OPENAI_BASE_URL=url, OPENAI_API_KEY=key)
+os.environ.update(ANTHROPIC_BASE_URL=url.removesuffix("/v1"), ANTHROPIC_API_KEY=key)
+
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput, ToolOutput
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 
 class Forecast(BaseModel):
     rain: bool
 
 
-served = OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key=key))
-settings = {"max_tokens": tokens}
-assert Agent(served, model_settings=settings).run_sync(prompt).output
-for output in (ToolOutput(Forecast), NativeOutput(Forecast)):
-    answer = Agent(served, output_type=output, model_settings=settings).run_sync(prompt).output
-    assert answer.rain in (True, False), answer
-done("pydantic-ai")
+async def stream(agent):
+    async with agent.run_stream(prompt) as answer:
+        return "".join([text async for text in answer.stream_text(delta=True)])
+
+
+def use(surface, prefix, name):
+    settings = {"max_tokens": tokens, "parallel_tool_calls": False}
+    served = f"{prefix}:{model}"
+    plain = Agent(served, model_settings=settings)
+    assert name in type(plain.model).__name__, plain.model
+    pydantic_ai = Client("pydantic-ai-slim", surface, "pydantic-ai")
+    with pydantic_ai.tries("text"):
+        first = plain.run_sync(prompt)
+        assert first.output
+        assert plain.run_sync(prompt, message_history=first.all_messages()).output
+    with pydantic_ai.tries("stream"):
+        assert asyncio.run(stream(plain))
+    # Of Anthropic's models, Pydantic AI asks only those for a form whose names it knows.
+    if prefix != "anthropic":
+        with pydantic_ai.tries("form"):
+            answer = Agent(served, output_type=NativeOutput(Forecast), model_settings=settings).run_sync(prompt).output
+            assert answer.rain in (True, False), answer
+    with pydantic_ai.tries("call"):
+        called = Agent(served, output_type=ToolOutput(Forecast), model_settings=settings).run_sync(prompt)
+        assert called.output.rain in (True, False), called
+    with pydantic_ai.tries("result"):
+        assert plain.run_sync(prompt, message_history=called.all_messages()).output
+
+
+use("responses", "openai", "Responses")
+use("chat completions", "openai-chat", "Chat")
+use("messages", "anthropic", "Anthropic")

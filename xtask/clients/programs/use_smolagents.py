@@ -1,8 +1,8 @@
-"""smolagents' OpenAI model: text, a forced tool, and a typed answer."""
+"""smolagents' OpenAI model: text, a stream and a forced tool."""
 
 import json
 
-from common import done, key, model, prompt, tokens, url
+from common import Client, key, model, prompt, tokens, url
 from smolagents import OpenAIModel, tool
 from smolagents.models import ChatMessage
 
@@ -19,9 +19,12 @@ def weather(days: int) -> str:
 
 served = OpenAIModel(model_id=model, api_base=url, api_key=key, max_tokens=tokens)
 said = [ChatMessage(role="user", content=[{"type": "text", "text": prompt}])]
-assert served.generate(said).content
-assert [it for it in served.generate_stream(said)]
-call = served.generate(said, tools_to_call_from=[weather]).tool_calls[0]
-arguments = call.function.arguments
-assert isinstance((arguments if isinstance(arguments, dict) else json.loads(arguments))["days"], int), call
-done("smolagents")
+client = Client("smolagents", "chat completions")
+with client.tries("text"):
+    assert served.generate(said).content
+with client.tries("stream"):
+    assert "".join(it.content or "" for it in served.generate_stream(said))
+with client.tries("call"):
+    call = served.generate(said, tools_to_call_from=[weather]).tool_calls[0]
+    arguments = call.function.arguments
+    assert isinstance((arguments if isinstance(arguments, dict) else json.loads(arguments))["days"], int), call
