@@ -34,6 +34,14 @@ pub(crate) fn write_plan(file: &Path, plan: &Plan, report: &str) -> Result<(), B
     written(file, &title, svg, &page::text(report))
 }
 
+/// A page with tables, and with the plan's picture and its text below them. The first row of a table is its heading.
+pub(crate) fn plan_page(title: &str, plan: &Plan, tables: &[Vec<Vec<String>>]) -> String {
+    // A plan that cannot be drawn is still told.
+    let picture = plan::svg(plan).unwrap_or_default();
+    let tables: String = tables.iter().map(|rows| page::table(rows)).collect();
+    page::html(title, &tables, &(picture + &page::text(&plan.to_string())))
+}
+
 /// Draws a measurement and other series. On a page, `table` is below.
 pub(crate) fn write_measured(
     file: &Path,

@@ -15,11 +15,11 @@ th:first-child, td:first-child { text-align: left }
 }
 ";
 
-/// The page of a picture, with the content below it.
-pub(super) fn html(title: &str, svg: &str, below: &str) -> String {
+/// The page of a picture or of tables, with the content below it.
+pub(super) fn html(title: &str, above: &str, below: &str) -> String {
     let title = escaped(title);
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{svg}\n{below}</body>\n</html>\n"
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{above}\n{below}</body>\n</html>\n"
     )
 }
 

@@ -8,6 +8,7 @@ mod drafts;
 mod editor;
 mod files;
 mod load;
+mod page;
 mod sampling;
 mod screen;
 mod serve;

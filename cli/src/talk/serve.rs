@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::load::LoadArgs;
+use super::page::Page;
 use super::sampling::SamplingArgs;
 use super::screen::note;
 use super::texts::ShiftArgs;
@@ -155,7 +156,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
         api = api.template(template.describe_tools(!args.no_tool_descriptions));
     }
     let timeout = Duration::from_secs(args.timeout);
-    let mut server = Server::new(api).timeout(timeout);
+    let page = Page::new(&model);
+    let mut server = Server::new(api).timeout(timeout).page(move |activity| page.html(activity));
     if let Some(key) = key {
         server = server.key(key)?;
     }

@@ -90,6 +90,32 @@ fn what_it_refuses_it_refuses_in_the_api_s_shape() {
 }
 
 #[test]
+fn a_browser_sees_the_server_at_its_root() {
+    let server = Server::start(&["--parallel", "2", "--ctx", "1024", "--alias", "<b>&demo"]);
+    assert_eq!(server.post(TEXT, r#"{"prompt": "a", "max_tokens": 3}"#).0, 200);
+    let page = server.raw(&["GET / HTTP/1.1", "host: localhost"]);
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("\r\nrefresh: 5\r\n"), "{page}");
+    let shown = [
+        "<title>&lt;b&gt;&amp;demo</title>",
+        "<td>model for clients</td><td>&lt;b&gt;&amp;demo</td>",
+        "<td>answers under way</td><td>0 of 2</td>",
+        "<td>answers given</td><td>1</td>",
+        "<td>tokens written</td><td>3</td>",
+        "<td>speed now</td><td>0.0 tok/s</td>",
+        "the sentinel",
+        "<svg ",
+        "autoplace demo",
+    ];
+    for part in shown {
+        assert!(page.contains(part), "no {part}: {page}");
+    }
+    // No script, no outside resource, and no path of this machine.
+    let addresses = page.matches("http").count();
+    assert!(!page.contains("<script") && addresses == page.matches("xmlns=\"http://www.w3.org").count(), "{page}");
+    assert!(!page.contains(env!("CARGO_MANIFEST_DIR")), "{page}");
+}
+
+#[test]
 fn a_full_queue_is_said_at_once() {
     let server = Server::start(&["--parallel", "1", "--queue", "1", "--ctx", LONG]);
     let running = server.sent(TEXT, &endless(TOKENS, &json!({})));

@@ -8,6 +8,8 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use subtle::ConstantTimeEq;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
@@ -36,8 +38,11 @@ impl Access {
         let Self { key, hosts, origins } = self;
         if let Some(Key(key)) = key {
             routes = routes.layer(from_fn(move |request: Request, next: Next| {
-                let is_allowed = request.uri().path() == "/health" || shows(&request, &key);
-                answered(is_allowed.then_some((request, next)), unauthorized)
+                let path = request.uri().path();
+                let is_page = path == "/";
+                let is_allowed =
+                    path == "/health" || shows(&request, &key) || is_page && shows_as_password(&request, &key);
+                answered(is_allowed.then_some((request, next)), move || unauthorized(is_page))
             }));
         }
         if !origins.is_empty() {
@@ -64,16 +69,31 @@ async fn answered(allowed: Option<(Request, Next)>, refuse: impl FnOnce() -> Res
     }
 }
 
-fn unauthorized() -> Response {
+/// A browser asks its user for the page's password.
+fn unauthorized(is_page: bool) -> Response {
     let refused = failed(StatusCode::UNAUTHORIZED, "send the key as `Authorization: Bearer KEY` or `x-api-key: KEY`");
-    ([(WWW_AUTHENTICATE, "Bearer")], refused).into_response()
+    let challenge =
+        if is_page { "Basic realm=\"autoplace: the key is the password\", charset=\"UTF-8\"" } else { "Bearer" };
+    ([(WWW_AUTHENTICATE, challenge)], refused).into_response()
 }
 
-/// Compares in constant time for all wrong keys of the right length.
 fn shows(request: &Request, key: &str) -> bool {
     let bearer = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Bearer ");
     let shown = [bearer, Some(header(request.headers(), "x-api-key"))];
-    shown.into_iter().flatten().any(|shown| shown.as_bytes().ct_eq(key.as_bytes()).into())
+    shown.into_iter().flatten().any(|shown| is_key(shown.as_bytes(), key))
+}
+
+/// Whether the request has the key as a browser sends a password: `NAME:KEY` in Base64, with any name.
+fn shows_as_password(request: &Request, key: &str) -> bool {
+    let basic = header(request.headers(), AUTHORIZATION.as_str()).strip_prefix("Basic ");
+    let shown = basic.and_then(|basic| BASE64_STANDARD.decode(basic.trim()).ok()).unwrap_or_default();
+    let password = shown.iter().position(|byte| *byte == b':').and_then(|at| shown.get(at + 1..));
+    password.is_some_and(|password| is_key(password, key))
+}
+
+/// Compares in constant time for all wrong keys of the right length.
+fn is_key(shown: &[u8], key: &str) -> bool {
+    shown.ct_eq(key.as_bytes()).into()
 }
 
 /// The reason to refuse a browser's request. A page must not use this server unasked: neither another site's page, nor

@@ -17,6 +17,7 @@ mod access;
 mod connections;
 mod http;
 mod metrics;
+mod page;
 
 use std::io;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ use tokio::sync::Mutex;
 
 use self::access::{Access, Key};
 use self::http::{Body, Failed, failed};
+pub use self::page::Activity;
+use self::page::Page;
 use crate::{Api, ApiError, Completion, EmbeddingRequest, RerankRequest};
 
 /// Connections in addition to running and queued requests: clients that are about to send one, and `/health`. With
@@ -56,6 +59,7 @@ pub struct Server {
     api: Api,
     embedding: Option<Embedding>,
     reranking: Option<Embedding>,
+    page: Option<Page>,
     access: Access,
     timeout: Duration,
 }
@@ -63,7 +67,8 @@ pub struct Server {
 impl Server {
     /// A server without a key, with a timeout of 30 seconds for clients.
     pub fn new(api: Api) -> Self {
-        Self { api, embedding: None, reranking: None, access: Access::default(), timeout: Duration::from_secs(30) }
+        let (access, timeout) = (Access::default(), Duration::from_secs(30));
+        Self { api, embedding: None, reranking: None, page: None, access, timeout }
     }
 
     /// Adds this model under this name for `/v1/embeddings`.
@@ -79,7 +84,15 @@ impl Server {
         self
     }
 
-    /// Requires this key in every request except `/health` (`Authorization: Bearer KEY`, or `x-api-key: KEY`).
+    /// Answers `GET /` with this page, a whole HTML document. A browser loads it again every 5 seconds. The page may
+    /// have styles of its own; the browser loads no script and no other resource. Without a page, `/` is 404.
+    pub fn page(mut self, page: impl Fn(&Activity) -> String + Send + Sync + 'static) -> Self {
+        self.page = Some(Page(Arc::new(page)));
+        self
+    }
+
+    /// Requires this key in every request except `/health` (`Authorization: Bearer KEY`, or `x-api-key: KEY`). For
+    /// `GET /`, a browser may also send it as a password (`Authorization: Basic`), with any name.
     ///
     /// # Errors
     ///
@@ -114,9 +127,14 @@ impl Server {
 
     /// Accepts requests until `stop`, then lets answers finish.
     pub async fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) {
-        let Self { api, embedding, reranking, access, timeout } = self;
+        let Self { api, embedding, reranking, page, access, timeout } = self;
         let most = api.engine.capacity() + MORE_CONNECTIONS;
-        let routes = access.guard(routes(api, embedding, reranking));
+        let shown = api.clone();
+        let mut routes = routes(api, embedding, reranking);
+        if let Some(page) = page {
+            routes = routes.route("/", get(move || page::show(shown, page)));
+        }
+        let routes = access.guard(routes);
         connections::serve(listener, routes, most, timeout, stop).await;
     }
 }

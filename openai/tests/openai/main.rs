@@ -5,6 +5,7 @@ mod api;
 mod called;
 mod endpoint;
 mod messages;
+mod page;
 mod parameters;
 mod responses;
 mod server;

@@ -32,8 +32,11 @@ impl Server {
     }
 
     pub(crate) fn of(api: Api, engine: &Engine) -> Self {
+        Self::run(autoplace_openai::Server::new(api), engine)
+    }
+
+    pub(crate) fn run(server: autoplace_openai::Server, engine: &Engine) -> Self {
         let engine = engine.clone();
-        let server = autoplace_openai::Server::new(api);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Arc::new(Notify::new()));

@@ -1,0 +1,71 @@
+//! The page at `GET /`: what the server is doing, as the program's own HTML.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::generate::Metrics;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, REFRESH};
+use axum::response::IntoResponse;
+use tokio::time::{Instant, sleep};
+
+use super::http::{self, Failed};
+use crate::Api;
+
+/// The time over which the speed is measured.
+const LOOK: Duration = Duration::from_millis(500);
+/// Seconds until a browser loads the page again.
+const SECONDS: &str = "5";
+/// The page may use its own styles, and nothing else: no script, no outside resource, no frame.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
+    frame-ancestors 'none'";
+
+/// What a server is doing, for its [page](super::Server::page).
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Activity {
+    /// The model's name for clients.
+    pub model: String,
+    /// Texts that can be computed at once.
+    pub sequences: usize,
+    /// The engine's counts now.
+    pub metrics: Metrics,
+    /// Answers that have ended.
+    pub answers: u64,
+    /// Generated tokens per second, of all texts together, during the last half second.
+    pub tokens_per_second: f64,
+}
+
+/// Writes the page.
+#[derive(Clone)]
+pub(super) struct Page(pub(super) Arc<dyn Fn(&Activity) -> String + Send + Sync>);
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Page")
+    }
+}
+
+/// Measures for half a second, then writes the page.
+pub(super) async fn show(api: Api, Page(write): Page) -> Result<impl IntoResponse, Failed> {
+    let (before, begin) = (api.engine.metrics().generated_tokens, Instant::now());
+    sleep(LOOK).await;
+    let metrics = api.engine.metrics();
+    let generated = metrics.generated_tokens.saturating_sub(before);
+    let activity = Activity {
+        model: api.name().to_owned(),
+        sequences: api.sequences(),
+        answers: api.totals.took().answers,
+        tokens_per_second: generated as f64 / begin.elapsed().as_secs_f64(),
+        metrics,
+    };
+    let html = http::blocking(move || Ok(write(&activity))).await?;
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (CACHE_CONTROL, "no-store"),
+        (REFERRER_POLICY, "no-referrer"),
+        (REFRESH, SECONDS),
+    ];
+    Ok((headers, html))
+}
