@@ -1,5 +1,10 @@
 //! Each term is absent without its cause, and has the stated bytes with it.
 
+#![expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "a method is of one lifetime, and `term` calls with any"
+)]
+
 use super::{Buffers, MIB, PlacementView, Uncertainty};
 use crate::memory::backend::Family;
 use crate::memory::estimate::Assignment;
