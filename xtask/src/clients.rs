@@ -1,8 +1,8 @@
 //! `clients`: runs small programs of popular clients, in Python and JavaScript, against `autoplace serve`.
 //!
 //! In: lists of pinned packages (`xtask/clients`), and a model. The ignored test of
-//! `cli/tests/program/serve_client.rs` runs each program of `xtask/clients/programs`, and reports each trial as a line of
-//! JSON. Out: the table in docs/clients.md.
+//! `cli/tests/program/serve_client.rs` runs each program of `xtask/clients/programs`, and reports each trial as a line
+//! of JSON. Out: the table in docs/clients.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
