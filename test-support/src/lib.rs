@@ -5,7 +5,7 @@
 //!   that are valid or not.
 //! - Fixtures: [`plans`], [`replies`], [`table`]s of cases, [`llama_source`].
 //! - Others' programs: an [`http`] server, a [`hub_server`], an example's [`program`], llama-server.
-//! - A test's process: [`own_process`], [`counting`].
+//! - A test's process: [`mod@own_process`], [`counting`].
 //!
 //! Of the workspace it depends on `autoplace-gguf` alone, so that the unit tests of every other crate can use it: cargo
 //! compiles a crate anew for its unit tests, and a type of the first compilation is not a type of the second.

@@ -27,8 +27,8 @@ impl Chat {
     /// use futures_core::Stream;
     ///
     /// /// The events of a response: an HTTP handler sends each part as a server-sent event.
-    /// fn answer(engine: &Engine, question: String) -> Result<impl Stream<Item = Result<ReplyPart, Error>> + use<>, Error> {
-    ///     engine.chat()?.say_async(question)
+    /// fn answer(engine: &Engine, question: String) -> Result<impl Stream<Item = Result<ReplyPart, Error>> + use<>,
+    ///     Error> { engine.chat()?.say_async(question)
     /// }
     /// ```
     ///
@@ -53,12 +53,14 @@ impl Chat {
         ChatStream::answer(Box::new(self))?.into_async()
     }
 
-    /// Adds a user message and requests an answer as a value of a type: see [`GenerateRequest::parse`]. The history
-    /// keeps the answer as JSON. Reasoning is turned off in templates that support it (`enable_thinking`).
+    /// Adds a user message and requests an answer as a value of a type: see
+    /// [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). The history keeps the answer as JSON.
+    /// Reasoning is turned off in templates that support it (`enable_thinking`).
     ///
     /// # Errors
     ///
-    /// As [`say`](Self::say) and [`GenerateRequest::parse`]. On an error, the message is removed again.
+    /// As [`say`](Self::say) and [`GenerateRequest::parse`](crate::generate::GenerateRequest::parse). On an error, the
+    /// message is removed again.
     #[cfg(feature = "schemars")]
     pub fn say_as<T>(&mut self, content: impl Into<String>) -> Result<T, Error>
     where
@@ -82,7 +84,8 @@ impl Chat {
     ///
     /// # Errors
     ///
-    /// [`Error::Template`] when the template refuses the history, and the errors of [`GenerateRequest::stream`].
+    /// [`Error::Template`] when the template refuses the history, and the errors of
+    /// [`GenerateRequest::stream`](crate::generate::GenerateRequest::stream).
     pub fn answer(&mut self) -> Result<ChatStream<&mut Self>, Error> {
         ChatStream::answer(self)
     }

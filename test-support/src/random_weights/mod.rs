@@ -1,6 +1,6 @@
 //! Small models with random weights, which can be loaded and computed.
 //!
-//! Their files are those of [`Sketch`], whose data is a hole; [`fill`] writes numbers into it.
+//! Their files are those of [`Sketch`], whose data is a hole; `fill` writes numbers into it.
 
 mod blocks;
 mod large;
