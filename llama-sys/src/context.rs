@@ -161,8 +161,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Makes the context compute with pools of the threads that its parameters ask for. Without a pool ggml starts new
-    /// threads for each graph.
+    /// Attaches a pool of threads for each number of threads that the context's parameters name. Without a pool ggml
+    /// starts new threads for each graph.
     fn attach_threads(&mut self) -> Result<(), Failure> {
         let (one, several) = self.threads();
         let (one, several) = (self.threadpools.get(one)?, self.threadpools.get(several)?);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Replaces what a document has between two marks.
+/// Replaces the text between two marks of a document.
 pub(crate) fn replace(document: &Path, [begin, end]: [&str; 2], new: &str) -> Result<()> {
     let text = fs::read_to_string(document).with_context(|| document.display().to_string())?;
     let (before, rest) = text.split_once(begin).with_context(|| format!("{}: no `{begin}`", document.display()))?;

@@ -63,8 +63,8 @@ impl Rank {
 }
 
 impl PromptOrder {
-    /// Tells that a prompt waits. Every waiting prompt is told before each step. `tokens` counts for a new prompt: the
-    /// tokens to compute.
+    /// Marks a prompt as waiting. The caller marks every waiting prompt before each step. `tokens` is the number of
+    /// tokens to compute; it counts only for a prompt that is not known yet.
     pub(crate) fn waits(&mut self, id: SequenceId, tokens: usize) {
         match self.find(id) {
             Ok(at) => self.prompts[at].waits = true,

@@ -127,7 +127,7 @@ impl Condition {
         });
     }
 
-    /// Ends the condition at once. Returns the event of its end if it had begun.
+    /// Ends the condition at once. A condition that had begun returns the event of its end.
     pub(super) fn end(&mut self) -> Option<Event> {
         let was_on = self.is_on();
         self.state = State::Off;

@@ -8,7 +8,7 @@
 //! WSL and older drivers leave some of them out.
 //!
 //! Memory is read with NVML's second query (driver 510 and later), which counts apart the bytes that the driver keeps
-//! for itself. Of an older driver `nvidia-smi` is asked, once, when cards are looked for (`smi.rs`).
+//! for itself. Under an older driver, `nvidia-smi` reports the memory once, when cards are looked for (`smi.rs`).
 
 use std::cmp::Reverse;
 use std::fmt::Display;

@@ -197,7 +197,7 @@ impl Heap {
         true
     }
 
-    /// Adds a path again, by its own cost, behind those with more parts on the host.
+    /// Puts a path back into the queue by its own cost. Paths of equal cost with more parts on the host come before it.
     pub(super) fn requeue(&mut self, mut node: Node) {
         node.bound += node.gain;
         node.gain = 0.0;
