@@ -63,6 +63,9 @@ fn no_recipe_is_long() -> Result<(), Failed> {
     let mut recipes = 0;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
+        if path.ends_with("main.rs") {
+            continue;
+        }
         let text = fs::read_to_string(&path)?;
         let is_code = |line: &&str| !line.is_empty() && !line.starts_with("use ") && !line.starts_with("//!");
         let lines = text.lines().filter(is_code).count();
