@@ -246,7 +246,11 @@ impl Server {
         for line in BufReader::new(stream).lines() {
             let line = line?;
             ensure!(!line.contains("\"error\""), "{line}");
-            let Some(event) = line.strip_prefix("data: ").filter(|event| *event != "[DONE]") else { continue };
+            let Some(event) = line.strip_prefix("data: ") else { continue };
+            if event == "[DONE]" {
+                // A server may keep the connection open.
+                break;
+            }
             let event: Value = serde_json::from_str(event).with_context(|| line.clone())?;
             let now = asked.elapsed().as_secs_f64();
             if event["choices"][0]["delta"]["content"].as_str().is_some_and(|text| !text.is_empty()) {
