@@ -10,21 +10,6 @@ use std::cmp::Ordering;
 
 use super::piece::SequenceId;
 
-/// A prompt that wants tokens of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asking {
-    /// Tokens of the prompt that are not computed yet.
-    pub(crate) wanted: usize,
-    /// Tokens of the prompt in this step.
-    pub(crate) given: usize,
-}
-
-impl Asking {
-    pub(crate) fn new(wanted: usize) -> Self {
-        Self { wanted, given: 0 }
-    }
-}
-
 /// Tokens below which a prompt is complete.
 const ROUNDING: f64 = 1e-6;
 
@@ -59,6 +44,22 @@ pub(crate) struct Rank {
 impl Rank {
     pub(crate) fn compare(&self, other: &Self) -> Ordering {
         self.left.total_cmp(&other.left).then(self.number.cmp(&other.number))
+    }
+}
+
+/// A prompt that wants tokens of a step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking {
+    rank: Rank,
+    /// Tokens of the prompt that are not computed yet; at least one.
+    wanted: usize,
+    /// Tokens of the prompt in this step.
+    pub(crate) given: usize,
+}
+
+impl Asking {
+    pub(crate) fn new(rank: Rank, wanted: usize) -> Self {
+        Self { rank, wanted, given: 0 }
     }
 }
 
@@ -127,15 +128,13 @@ impl PromptOrder {
 }
 
 /// Gives the tokens of a step to the prompts in their order: to the first as many as it wants, then to the second.
-pub(crate) fn in_order(asking: &mut [Asking], ranks: &[Rank], tokens: usize) {
+pub(crate) fn in_order(asking: &mut [Asking], tokens: usize) {
     let mut left = tokens;
-    let mut last: Option<Rank> = None;
     while left > 0 {
-        let later = (0..asking.len()).filter(|&at| last.is_none_or(|last| ranks[at].compare(&last).is_gt()));
-        let Some(next) = later.min_by(|&a, &b| ranks[a].compare(&ranks[b])) else { return };
-        asking[next].given = asking[next].wanted.min(left);
-        left -= asking[next].given;
-        last = Some(ranks[next]);
+        let others = asking.iter_mut().filter(|it| it.given == 0);
+        let Some(first) = others.min_by(|a, b| a.rank.compare(&b.rank)) else { return };
+        first.given = first.wanted.min(left);
+        left -= first.given;
     }
 }
 
@@ -180,8 +179,10 @@ mod tests {
             for (at, tokens) in left {
                 order.waits(SequenceId(*at as u64), *tokens);
             }
-            let ranks: Vec<Rank> = left.iter().map(|(at, _)| order.rank(SequenceId(*at as u64))).collect();
-            in_order(asking, &ranks, chunk);
+            for (asking, (at, _)) in asking.iter_mut().zip(left) {
+                asking.rank = order.rank(SequenceId(*at as u64));
+            }
+            in_order(asking, chunk);
             order.computed(asking.iter().map(|it| it.given).sum());
         })
     }
@@ -197,7 +198,8 @@ mod tests {
         let mut step = 0;
         while complete.contains(&usize::MAX) {
             left.extend(arrivals.iter().enumerate().filter(|(_, it)| it.0 == step).map(|(at, it)| (at, it.1)));
-            let mut asking: Vec<Asking> = left.iter().map(|(_, tokens)| Asking::new(*tokens)).collect();
+            let unranked = Rank { left: 0.0, number: 0 };
+            let mut asking: Vec<Asking> = left.iter().map(|(_, tokens)| Asking::new(unranked, *tokens)).collect();
             give(step, &left, &mut asking);
             for ((at, left), asking) in left.iter_mut().zip(&asking) {
                 *left -= asking.given;
@@ -241,9 +243,9 @@ mod tests {
             for (id, wanted) in (0..).zip(&wanted) {
                 order.waits(SequenceId(id), *wanted);
             }
-            let ranks: Vec<Rank> = (0..).zip(&wanted).map(|(id, _)| order.rank(SequenceId(id))).collect();
-            let mut asking: Vec<Asking> = wanted.iter().map(|wanted| Asking::new(*wanted)).collect();
-            in_order(&mut asking, &ranks, tokens);
+            let ranked = (0..).zip(&wanted).map(|(id, wanted)| Asking::new(order.rank(SequenceId(id)), *wanted));
+            let mut asking: Vec<Asking> = ranked.collect();
+            in_order(&mut asking, tokens);
             let all: usize = wanted.iter().sum();
             prop_assert_eq!(asking.iter().map(|it| it.given).sum::<usize>(), all.min(tokens));
             let begun = asking.iter().filter(|it| it.given > 0 && it.given < it.wanted).count();

@@ -10,7 +10,7 @@ use super::cache::Cache;
 use super::context::Lent;
 use super::error::Error;
 use super::piece::{Piece, SequenceId};
-use super::prompt_order::{Asking, PromptOrder, Rank, in_order};
+use super::prompt_order::{Asking, PromptOrder, in_order};
 use super::schedule::AdapterTurns;
 use super::sequence::{Sequence, cells, held, part_after, shared, take_out};
 use super::speculative::Drafters;
@@ -52,8 +52,6 @@ pub(crate) struct Work {
     pub(crate) failed: Vec<(SequenceId, Error)>,
     batch: Batch,
     asking: Vec<Asking>,
-    /// The ranks of `asking`.
-    ranks: Vec<Rank>,
     pub(crate) prompts: PromptOrder,
     turns: AdapterTurns,
 }
@@ -157,12 +155,11 @@ impl Step<'_> {
     /// Fills the batch with the next tokens of the texts of one adapter set: one token of each text that generates, and
     /// a chunk of the prompts, in their order.
     fn fill(&mut self) -> Result<(), Error> {
-        let Work { batch, asking, ranks, prompts, turns, prompt_chunk, .. } = &mut *self.work;
+        let Work { batch, asking, prompts, turns, prompt_chunk, .. } = &mut *self.work;
         let scales = turns.next(self.sequences);
         self.model.slot()?.adapt(&mut self.lent.context, scales)?;
         batch.clear();
         asking.clear();
-        ranks.clear();
         for sequence in self.sequences.iter().filter(|sequence| sequence.to_compute() > 1) {
             prompts.waits(sequence.id, sequence.to_compute());
         }
@@ -171,14 +168,11 @@ impl Step<'_> {
         for sequence in self.sequences.iter() {
             match wanted(sequence) {
                 wanted @ 0..=1 => others += wanted,
-                wanted => {
-                    asking.push(Asking::new(wanted));
-                    ranks.push(prompts.rank(sequence.id));
-                }
+                wanted => asking.push(Asking::new(prompts.rank(sequence.id), wanted)),
             }
         }
         let context = &self.lent.context;
-        in_order(asking, ranks, prompt_chunk.tokens(context, others));
+        in_order(asking, prompt_chunk.tokens(context, others));
         prompts.computed(asking.iter().map(|it| it.given).sum());
         let mut shares = asking.iter();
         let mut free = context.n_batch() as usize;
