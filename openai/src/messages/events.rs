@@ -2,20 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::request::Shown;
+use super::thoughts::{Shown, signature_of};
 use crate::choice::{Step, Tokens};
 use crate::shape::{Frame, called};
-use crate::translation::{decoded_thought, encoded_thought};
 use autoplace::chat::ReplyPart;
 use autoplace::generate::FinishReason;
-
-/// The prefix of a signature that contains a thought.
-const SIGNED: &str = "autoplace:";
-
-/// The thought in one of our signatures.
-pub(super) fn signed_thought(signature: &str) -> Option<String> {
-    decoded_thought(signature.strip_prefix(SIGNED)?)
-}
 
 /// The current block.
 #[derive(Debug, PartialEq, Eq)]
@@ -145,7 +136,7 @@ impl MessageEvents {
             Open::Thinking(thought) => {
                 let signature = match self.shown {
                     Shown::Thoughts => String::new(),
-                    Shown::Signatures => format!("{SIGNED}{}", encoded_thought(&thought)),
+                    Shown::Signatures => signature_of(&thought),
                 };
                 events.push(self.delta(&json!({"type": "signature_delta", "signature": signature})));
             }

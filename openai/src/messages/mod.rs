@@ -7,6 +7,7 @@ mod blocks;
 mod events;
 mod request;
 mod stamps;
+mod thoughts;
 
 pub(super) use events::{Message, MessageEvents};
 pub(super) use request::translate;

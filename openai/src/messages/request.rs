@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::thoughts::Shown;
 use super::{blocks, stamps};
 use crate::error::ApiError;
 use crate::parameters;
@@ -57,15 +58,6 @@ const REFUSED: [(&str, &str); 12] = [
     ("add_generation_prompt", "true"),
     ("reasoning_effort", ""),
 ];
-
-/// How an answer shows its thoughts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Shown {
-    #[default]
-    Thoughts,
-    /// As signatures (`display: "omitted"`).
-    Signatures,
-}
 
 #[derive(Debug, Deserialize)]
 struct MessageBody<'a> {

@@ -1,0 +1,25 @@
+//! How the thoughts of an answer are shown, and come back with the next request.
+
+use crate::translation::{decoded_thought, encoded_thought};
+
+/// The prefix of a signature that contains a thought.
+const SIGNED: &str = "autoplace:";
+
+/// How an answer shows its thoughts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Shown {
+    #[default]
+    Thoughts,
+    /// As signatures (`display: "omitted"`).
+    Signatures,
+}
+
+/// A signature that contains the thought.
+pub(super) fn signature_of(thought: &str) -> String {
+    format!("{SIGNED}{}", encoded_thought(thought))
+}
+
+/// The thought in one of our signatures.
+pub(super) fn signed_thought(signature: &str) -> Option<String> {
+    decoded_thought(signature.strip_prefix(SIGNED)?)
+}
