@@ -4,14 +4,14 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::setup;
-use crate::workspace::{Workspace, output, run};
+use crate::workspace::{Running, Workspace, output, run};
 
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -229,7 +229,7 @@ fn held(server: &Server, count: usize, bytes: &str) -> Vec<String> {
 }
 
 struct Server {
-    child: Child,
+    process: Running,
     address: String,
 }
 
@@ -243,12 +243,12 @@ impl Server {
             shell.args(["--isolated", "--silent", "5"]);
         }
         let pipes = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = pipes.spawn().context("cannot start `sh`")?;
+        let mut process = Running(pipes.spawn().context("cannot start `sh`")?);
         let mut line = String::new();
-        let stdout = child.stdout.as_mut().context("piped")?;
+        let stdout = process.0.stdout.as_mut().context("piped")?;
         BufReader::new(stdout).read_line(&mut line)?;
         let address = line.trim_end().strip_prefix("listening on http://").map(str::to_owned);
-        let server = Self { child, address: address.unwrap_or_default() };
+        let server = Self { process, address: address.unwrap_or_default() };
         if server.address.is_empty() {
             bail!("{} does not start", serve.display());
         }
@@ -291,24 +291,17 @@ impl Server {
 
     /// The server's peak memory in KiB.
     fn peak(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id()))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).context("VmHWM in kB")?;
         Ok(kib.parse()?)
     }
 
     fn stop_worker(&self) {
-        let id = self.child.id();
+        let id = self.process.0.id();
         let workers = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
         for worker in workers.unwrap_or_default().split_whitespace() {
             let _ = output(Command::new("kill").args(["-STOP", worker]));
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::llama_tools;
-use crate::workspace::{Workspace, run};
+use crate::workspace::{Running, Workspace, run};
 
 /// Sequences of both servers, and the context that the sequences share.
 const SEQUENCES: usize = 8;
@@ -190,17 +190,9 @@ impl Kind {
     }
 }
 
-/// A server that ends with its handle.
 struct Server {
-    process: Child,
+    process: Running,
     address: SocketAddr,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Server {
@@ -209,12 +201,12 @@ impl Server {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let log = std::env::temp_dir().join(format!("first-token-{}.log", address.port()));
         let mut command = kind.command(model, address);
-        command.stdin(Stdio::null()).stdout(File::create(&log)?).stderr(File::create(&log)?);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
         let process = command.spawn().with_context(|| format!("{command:?}"))?;
-        let mut server = Self { process, address };
+        let mut server = Self { process: Running(process), address };
         let begun = Instant::now();
         while !server.is_ready() {
-            let ended = server.process.try_wait()?;
+            let ended = server.process.0.try_wait()?;
             ensure!(ended.is_none() && begun.elapsed() < PATIENCE, "{} did not start: {}", kind.name(), log.display());
             thread::sleep(Duration::from_millis(100));
         }

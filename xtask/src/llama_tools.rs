@@ -21,6 +21,22 @@ const SAME: &[&str] = &["include/llama.h", "common/arg.cpp", "src/llama-context.
 /// Build options that decide the rounding and the speed of sums.
 const AS_OURS: &[&str] = &["GGML_NATIVE", "GGML_OPENMP", "CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"];
 
+/// Options for the processor's instructions, of which some compilers lack a few. A build without GGML_NATIVE has those
+/// that are on.
+const INSTRUCTIONS: &[&str] = &[
+    "GGML_SSE42",
+    "GGML_AVX",
+    "GGML_AVX_VNNI",
+    "GGML_AVX2",
+    "GGML_BMI2",
+    "GGML_FMA",
+    "GGML_F16C",
+    "GGML_AVX512",
+    "GGML_AVX512_VBMI",
+    "GGML_AVX512_VNNI",
+    "GGML_AVX512_BF16",
+];
+
 /// Compiles these programs with the options of our own build, if there is one, and returns their folder.
 pub(crate) fn build(workspace: &Workspace, programs: &[&str]) -> Result<PathBuf> {
     setup::native()?;
@@ -69,7 +85,9 @@ fn options(workspace: &Workspace) -> Result<Vec<String>> {
         return Ok(vec!["-DGGML_NATIVE=OFF".to_owned()]);
     };
     let cache = fs::read_to_string(&newest).with_context(|| newest.display().to_string())?;
-    AS_OURS.iter().map(|name| of_cache(&cache, name, &newest)).collect()
+    let mut options: Vec<String> = AS_OURS.iter().map(|name| of_cache(&cache, name, &newest)).collect::<Result<_>>()?;
+    options.extend(INSTRUCTIONS.iter().filter_map(|name| of_cache(&cache, name, &newest).ok()));
+    Ok(options)
 }
 
 /// `-DNAME=VALUE` from a line `NAME:TYPE=VALUE`.

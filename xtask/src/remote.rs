@@ -3,13 +3,13 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::setup;
-use crate::workspace::{Workspace, run};
+use crate::workspace::{Running, Workspace, run};
 
 /// Bytes of the example's text before a server is killed.
 const SAID: usize = 150;
@@ -68,32 +68,26 @@ pub(crate) fn demo(workspace: &Workspace) -> Result<()> {
 }
 
 struct Server {
-    child: std::cell::RefCell<Child>,
+    process: std::cell::RefCell<Running>,
     endpoint: String,
 }
 
 impl Server {
     fn start(program: &PathBuf) -> Result<Self> {
         let endpoint = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let child = Command::new(program).args([&endpoint, "CPU"]).stdout(Stdio::null()).spawn()?;
+        let process = Running(Command::new(program).args([&endpoint, "CPU"]).stdout(Stdio::null()).spawn()?);
         let begin = Instant::now();
         while TcpStream::connect(&endpoint).is_err() {
             ensure!(begin.elapsed() < Duration::from_secs(60), "the server does not listen at {endpoint}");
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Self { child: child.into(), endpoint })
+        Ok(Self { process: process.into(), endpoint })
     }
 
     fn kill(&self) -> Result<()> {
-        let mut child = self.child.borrow_mut();
-        child.kill()?;
-        child.wait()?;
+        let process = &mut self.process.borrow_mut().0;
+        process.kill()?;
+        process.wait()?;
         Ok(())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.kill();
     }
 }
