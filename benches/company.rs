@@ -26,6 +26,8 @@ const LLAMA_CPP: &str = "AUTOPLACE_BENCH_LLAMA_CPP";
 /// Tokens of the texts, and rounds, as `60,600` and `5`.
 const TOKENS: &str = "AUTOPLACE_BENCH_TOKENS";
 const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
+/// The ways to measure, as a part of each name: `autoplace,passive,1 thread`. Without the variable all are measured.
+const WAYS: &str = "AUTOPLACE_BENCH_WAYS";
 /// A text that takes longer than this for each of its tokens is ended, and counts as the whole time.
 const LONGEST_TOKEN: Duration = Duration::from_millis(250);
 /// The argument that stands for the model of [`WIDE`], which is written to a temporary folder.
@@ -182,6 +184,7 @@ fn measure(models: &[String]) {
     let list = std::env::var(TOKENS).unwrap_or_else(|_| if is_measured { "60,600" } else { "4" }.to_owned());
     let rounds = std::env::var(ROUNDS).ok().and_then(|rounds| rounds.parse().ok());
     let rounds: usize = rounds.unwrap_or(if is_measured { 5 } else { 1 });
+    let wanted = std::env::var(WAYS).unwrap_or_default();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut models: Vec<PathBuf> = models.iter().map(PathBuf::from).collect();
     if models.is_empty() {
@@ -206,6 +209,7 @@ fn measure(models: &[String]) {
                 };
                 let programs: Vec<Process> = programs.into_iter().map(start).collect();
                 let mut ways = ways(peers.as_deref(), model, tokens, threads);
+                ways.retain(|(name, _)| wanted.split(',').any(|part| name.contains(part)));
                 let mut took = vec![Vec::new(); ways.len()];
                 for round in 0..rounds {
                     // To and fro: none always follows the same other.

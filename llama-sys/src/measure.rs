@@ -86,7 +86,7 @@ impl Bench {
     }
 
     /// Computes a graph that contains the operation `n_repeat` times, each with its own weights or cache. Repeats that
-    /// for `budget`, at least once. `None` if the device does not have this operation, or no memory for it.
+    /// for `budget`, three times at least. `None` if the device does not have this operation, or no memory for it.
     ///
     /// # Errors
     ///

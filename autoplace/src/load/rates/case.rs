@@ -55,6 +55,9 @@ pub(super) struct Scale {
 /// In a shorter computation, the time to reach the device would distort the rate.
 const SHORT: Duration = Duration::from_millis(10);
 
+/// Floating-point operations that a thread of a CPU finishes in some milliseconds.
+const SHORT_RUN_FLOPS: u64 = 1 << 26;
+
 /// Sizes of a block in models of 7 to 8 billion weights.
 const N_EMBD: u32 = 4096;
 const N_FF: u32 = 8192;
@@ -87,14 +90,21 @@ impl Scale {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
 
-    /// For a host with a CPU quota. The work is so short that it ends before the quota stops it. The lower quartile of
-    /// several runs is then the speed without a quota, which plans expect (`MeasuredRates::for_share_of_time`).
-    pub(super) fn for_share_of_time(self, share: f64) -> Self {
+    /// For a host with a CPU quota. Each run takes a few milliseconds, so most runs end before the quota stops them. The
+    /// lower quartile of the runs is then the speed without a quota, which plans expect
+    /// (`MeasuredRates::for_share_of_time`).
+    pub(super) fn for_share_of_time(self, share: f64, threads: u32) -> Self {
         if share >= 1.0 {
             return self;
         }
-        let flops = self.flops >> 3;
+        let flops = self.flops.min(u64::from(threads.max(1)) * SHORT_RUN_FLOPS);
         Self { working_set: self.working_set.min(32 << 20), flops, most_flops: flops }
+    }
+
+    /// Number of prompt tokens whose activations are computed: fewer where runs are short.
+    fn prompt_of_activations(&self) -> u32 {
+        let is_short = self.most_flops < 1 << 32;
+        if is_short { N_PROMPT / 16 } else { N_PROMPT }
     }
 
     /// Number of matrix rows, so that two matrices fit in the working set.
@@ -239,7 +249,8 @@ impl RateCase {
             Self::Activations => {
                 // Queries, keys and values, the output of attention, and the feed-forward step.
                 let outputs = 3 * N_EMBD + N_EMBD / 2 + 2 * N_FF;
-                Work(block(N_PROMPT), 2, u64::from(outputs) * u64::from(N_PROMPT))
+                let n_tokens = scale.prompt_of_activations();
+                Work(block(n_tokens), 2, u64::from(outputs) * u64::from(n_tokens))
             }
             Self::Routing => {
                 let routing =

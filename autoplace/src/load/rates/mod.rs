@@ -79,7 +79,7 @@ pub fn measure_rates(
     if let Some(device) = devices.iter().find(|device| device.kind() == DeviceKind::Cpu) {
         let scale = Scale::host((machine.host.available / 8).min(beyond_caches));
         let share = machine.host.share_of_time(threads);
-        let scale = scale.for_share_of_time(share);
+        let scale = scale.for_share_of_time(share, threads);
         jobs.push(Job::new(device, request, scale, (Some(threads), repacked), &mut machine.host.rates));
     }
     let total = jobs.iter().map(|job| job.cases.len()).sum();
