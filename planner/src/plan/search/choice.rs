@@ -121,7 +121,7 @@ impl<'a> Placements<'a> {
             _ if exactly && n < layers => (format!("{kept}, as asked for"), Some(';')),
             _ if refused => (format!("{kept}: llama.cpp refuses one more"), Some(';')),
             Some(nearest) if nearest.path.kept() < path.kept() => {
-                (format!("{kept}: one part less there needs {}", lacks(nearest)), None)
+                (format!("{kept}: one block fewer would need {}", lacks(nearest)), None)
             }
             Some(nearest) if nearest.path.first < path.first => {
                 (format!("{kept}: layer {} needs {}", n + 1, lacks(nearest)), None)
