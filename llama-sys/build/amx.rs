@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::Target;
+use crate::target::Target;
 
 /// The flag that hides AMX from ggml, by undefining the macro that it checks (ggml-cpu/amx/amx.cpp).
 pub(crate) const WITHOUT: &str = "-U__AMX_INT8__";

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::configure::Options;
 use crate::isa::InstructionSet;
 use crate::source::folder;
-use crate::{Target, feature};
+use crate::target::{Target, feature};
 
 /// How ggml's threads wait for each other. Each build folder has a copy, so that equal sources share a folder wherever
 /// this crate lies.

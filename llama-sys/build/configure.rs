@@ -1,6 +1,7 @@
 //! Step 3: chooses the cmake options by the cargo features.
 
-use crate::{Target, amx, feature, isa, native_cpu};
+use crate::target::{Target, feature, native_cpu};
+use crate::{amx, isa};
 
 /// The cmake definitions, and facts that follow from them.
 pub(crate) struct Options {

@@ -9,7 +9,7 @@ pub(crate) const MARK: &str = "// llama.cpp's source: ";
 
 /// The hash of the source that the committed bindings were made from.
 pub(crate) fn of_bindings() -> String {
-    let text = fs::read_to_string("src/bindings.rs").expect("the bindings are part of this crate");
+    let text = fs::read_to_string("src/raw/bindings.rs").expect("the bindings are part of this crate");
     let line = text.lines().find_map(|line| line.strip_prefix(MARK));
     line.expect("the bindings name their source").to_owned()
 }

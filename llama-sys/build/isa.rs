@@ -2,7 +2,7 @@
 //! own flag tell which instructions it may emit. The program compares the list with its CPU before it runs any of that
 //! code.
 
-use crate::{Target, feature, native_cpu};
+use crate::target::{Target, feature, native_cpu};
 
 /// Feature names of `std::arch::is_x86_feature_detected!` (or its aarch64 counterpart).
 #[derive(Hash)]

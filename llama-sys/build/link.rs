@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::compile::Built;
-use crate::{Target, feature};
+use crate::target::{Target, feature};
 
 /// The linked libraries, as arguments of a linker.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::Target;
+use crate::target::Target;
 
 /// Panics with one paragraph if a compiler, cmake, or make and ninja are missing.
 pub(crate) fn tools(target: &Target) {

@@ -4,10 +4,10 @@
 
 use std::path::PathBuf;
 
-use crate::Target;
 use crate::compile::Built;
 use crate::link::Linked;
 use crate::source::folder;
+use crate::target::Target;
 
 /// The library that a program opens last; `xtask/src/runtime.rs` knows it by this name.
 const NAME: &str = "libautoplace-llama.so";

@@ -1,4 +1,8 @@
-//! llama.cpp, safely: our own build of it, raw bindings, and one safe noun per module.
+//! llama.cpp, safely: our own build of it, in three modules.
+//!
+//! - [`raw`]: the bindings, as bindgen wrote them.
+//! - The safe layer (`safe` in the source), whose names are re-exported here: devices, models, contexts, samplers.
+//! - [`sim`]: simulated GPUs for tests, whose memory is a number.
 //!
 //! It takes paths, parameters and tokens, and returns logits, tokens, bytes per device, and typed [`Error`]s that carry
 //! llama.cpp's log. Three rules hold everywhere:
@@ -27,86 +31,32 @@
 //! ```
 
 pub mod raw;
+mod safe;
 pub mod sim;
 
-mod adapter;
-mod backend;
-mod batch;
-mod blueprint;
-mod build_info;
-mod context;
-mod context_params;
-#[macro_use]
-#[allow(unused_macros, reason = "one for each processor")]
-mod cpu_features;
-mod device;
-mod embeddings;
-mod error;
-mod isa;
-mod kv_cache;
-mod log;
-mod measure;
-mod memory;
-mod model;
-mod model_params;
-mod mtp;
-mod rope;
-mod rpc;
+pub use safe::build::{BUILD, BuildInfo, TARGET, build_info};
+pub use safe::call::log::quietly;
+pub use safe::call::{Error, Failure, FailureCause, OutOfMemory};
+pub use safe::context::{
+    AbortHandle, Batch, BufferUse, Context, ContextParams, FlashAttention, MemoryBreakdown, Mtp, Position, Rope,
+    RopeScaling, SeqId, State,
+};
+pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, attach_threads};
+pub use safe::measure::{Bench, LinkTiming, Operation, Timing};
+pub use safe::model::{
+    AddedTokens, EmbeddingShape, KvType, LoadMode, LoraAdapter, Model, ModelParams, ModelShape, ModelTensor, Pooling,
+    TensorOverride, TensorPlace, TensorTypeInfo, Token, Vocab, WeakVocab, architectures, tensor_types,
+};
+pub use safe::sampler::{Candidate, Candidates, Sampler, SamplerChain};
+#[cfg(windows)]
+pub use safe::system::{VideoMemory, VideoMemoryUse, make_sparse, print_to_stderr};
+pub use safe::system::{end_this_process, file_in_memory, longest_file, user_id};
+
+/// llama.cpp from a runtime: shared libraries that are opened when the program starts.
 #[cfg(feature = "prebuilt-runtime")]
-pub mod runtime;
-mod sampler;
-mod shim;
-#[cfg(windows)]
-mod sparse;
-mod stack;
-mod state;
-#[cfg(windows)]
-mod stdout;
-mod system;
-mod tensor_type;
-mod threadpool;
-mod tokenize;
-#[cfg(windows)]
-mod video_memory;
-mod vocab;
-
-pub use adapter::LoraAdapter;
-pub use backend::Backend;
-pub use batch::Batch;
-pub use blueprint::{ModelTensor, architectures};
-pub use build_info::{BuildInfo, build_info};
-pub use context::{AbortHandle, Context};
-pub use context_params::{ContextParams, FlashAttention, Mtp, Pooling};
-pub use device::{Device, DeviceKind, DeviceMemory};
-pub use embeddings::{AddedTokens, EmbeddingShape};
-pub use error::{Error, Failure, FailureCause, OutOfMemory};
-pub use log::quietly;
-pub use measure::{Bench, LinkTiming, Operation, Timing};
-pub use memory::{BufferUse, MemoryBreakdown, TensorPlace};
-pub use model::{Model, ModelShape};
-pub use model_params::{LoadMode, ModelParams, TensorOverride};
-pub use rope::{Rope, RopeScaling};
-pub use sampler::{Candidate, Candidates, Sampler, SamplerChain};
-#[cfg(windows)]
-pub use sparse::make_sparse;
-pub use state::State;
-#[cfg(windows)]
-pub use stdout::print_to_stderr;
-pub use system::{end_this_process, file_in_memory, longest_file, user_id};
-pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
-pub use threadpool::attach_threads;
-#[cfg(windows)]
-pub use video_memory::{VideoMemory, VideoMemoryUse};
-pub use vocab::{Token, Vocab, WeakVocab};
-
-/// A hash of the bindings and of the native code. A runtime of another build is not opened.
-pub const BUILD: &str = env!("LLAMA_SYS_BUILD");
-
-/// The processor, system and C library that this was compiled for, in the notation of runtimes: `x86_64-linux-gnu`.
-pub const TARGET: &str = env!("LLAMA_SYS_TARGET");
-
-/// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
-pub type SeqId = i32;
-
-/// A position in a sequence, counted from 0.
-pub type Position = i32;
+pub mod runtime {
+    pub use crate::safe::build::runtime::{
+        Choice, Error, FOLDER, LIBRARIES, MANIFEST, Manifest, Set, VARIABLE, find, open_from, opened, user_folder,
+    };
+    pub use crate::safe::device::shortcomings;
+}

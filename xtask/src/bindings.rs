@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::workspace::Workspace;
 use crate::{setup, source, tree};
 
-const COMMITTED: &str = "llama-sys/src/bindings.rs";
+const COMMITTED: &str = "llama-sys/src/raw/bindings.rs";
 
 /// The prefix of the line with the hash.
 const MADE: &str = "// Made from and into: ";

@@ -48,7 +48,13 @@ fn required(name: &str) -> Vec<&'static str> {
     let code = if name == PROGRAM { "src/main.rs" } else { "src/lib.rs" };
     let mut files = vec!["LICENSE-APACHE", "LICENSE-MIT", "README.md", code];
     if name == LLAMA_SYS {
-        files.extend(["LICENSE-llama.cpp", "build.rs", "build/source.rs", "native/shim.cpp", "src/bindings.rs"]);
+        files.extend([
+            "LICENSE-llama.cpp",
+            "build/main.rs",
+            "build/source.rs",
+            "native/shim.cpp",
+            "src/raw/bindings.rs",
+        ]);
         files.extend(["llama.cpp/LICENSE", "llama.cpp/include/llama.h"]);
     }
     files

@@ -56,7 +56,7 @@ pub(crate) fn semver(workspace: &Workspace) -> Result<()> {
         check.args(["semver-checks", "--default-features", "--baseline-rev", tag, "--package", name]);
         check.args(FEATURES.iter().filter(|(of, _)| of == name).map(|(_, features)| features));
         check.current_dir(&workspace.root).env("CARGO_TARGET_DIR", &target);
-        // Documentation needs no native code, and the release may have another llama.cpp (llama-sys/build.rs).
+        // Documentation needs no native code, and the release may have another llama.cpp (llama-sys/build).
         check.env("DOCS_RS", "1");
         run(&mut check).inspect_err(|error| eprintln!("{error:#}")).is_err()
     };

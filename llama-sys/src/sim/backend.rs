@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::callback::{guarded, log_error};
 use super::card::Card;
-use super::device;
+use super::slot;
 use crate::raw;
-use crate::threadpool::Threadpools;
+use crate::safe::device::Threadpools;
 
 /// The context of our ggml backends.
 struct Stream {
@@ -58,7 +58,7 @@ pub(super) fn cpu_device() -> raw::ggml_backend_dev_t {
 pub(super) unsafe extern "C" fn init(device: raw::ggml_backend_dev_t, _params: *const c_char) -> raw::ggml_backend_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: one of our devices.
-        let slot = unsafe { device::slot(device) };
+        let slot = unsafe { slot::of_device(device) };
         let Some(card) = slot.card() else {
             return ptr::null_mut();
         };
@@ -152,7 +152,7 @@ pub(super) unsafe extern "C" fn set_n_threads(backend: raw::ggml_backend_t, n_th
 pub(super) unsafe extern "C" fn event_new(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_event_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: one of our devices.
-        match unsafe { device::slot(device) }.card() {
+        match unsafe { slot::of_device(device) }.card() {
             Some(card) if card.settings.asynchronous => {
                 Box::into_raw(Box::new(raw::ggml_backend_event { device, context: ptr::null_mut() }))
             }

@@ -8,7 +8,6 @@ use super::callback::{guarded, log_error};
 use super::card::Card;
 use super::memory::Memory;
 use super::slot::{self, Slot};
-use super::{buffer_type, device};
 use crate::raw;
 
 /// Memory of the card: its own zeroed pages, or mapped memory of somebody else.
@@ -92,7 +91,7 @@ pub(super) unsafe extern "C" fn alloc(
 ) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: one of our buffer types.
-        let slot = unsafe { buffer_type::slot(buft) };
+        let slot = unsafe { slot::of_buffer_type(buft) };
         let own = || match Memory::reserve(size) {
             Ok(memory) => Some(Bytes::Own(memory)),
             Err(error) => {
@@ -114,7 +113,7 @@ pub(super) unsafe extern "C" fn from_host_pointer(
 ) -> raw::ggml_backend_buffer_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: one of our devices.
-        let slot = unsafe { device::slot(device) };
+        let slot = unsafe { slot::of_device(device) };
         take(slot, size, || Some(Bytes::Mapped(pointer.cast())))
             .map_or(ptr::null_mut(), |buffer| into_raw(buffer, slot.mapped_buft))
     })

@@ -6,7 +6,7 @@ use std::ptr;
 use super::buffer;
 use super::callback::guarded;
 use super::rules::Rules;
-use super::slot::{self, Slot};
+use super::slot::of_buffer_type;
 use crate::raw;
 
 /// The card's memory.
@@ -39,39 +39,28 @@ pub(super) const HOST: raw::ggml_backend_buffer_type_i = raw::ggml_backend_buffe
     is_host: Some(is_host),
 };
 
-/// The slot of a buffer type.
-///
 /// # Safety
 ///
-/// The buffer type belongs to a [`Slot`].
-pub(super) unsafe fn slot(buft: raw::ggml_backend_buffer_type_t) -> &'static Slot {
-    // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp, `ggml_backend_buft_*`);
-    // slots are never freed.
-    slot::from_context(unsafe { (*buft).context })
-}
-
-/// # Safety
-///
-/// As for [`slot`].
+/// The buffer type belongs to a slot.
 unsafe fn rules(buft: raw::ggml_backend_buffer_type_t) -> Rules {
     // SAFETY: the caller's promise.
-    let card = unsafe { slot(buft) }.card();
+    let card = unsafe { of_buffer_type(buft) }.card();
     card.map_or(Rules::Plain, |card| card.settings.rules)
 }
 
 unsafe extern "C" fn name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
     // SAFETY: one of our buffer types.
-    guarded(c"SIM".as_ptr(), || unsafe { slot(buft) }.name.as_ptr())
+    guarded(c"SIM".as_ptr(), || unsafe { of_buffer_type(buft) }.name.as_ptr())
 }
 
 unsafe extern "C" fn host_name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
     // SAFETY: one of our buffer types.
-    guarded(c"SIM_Host".as_ptr(), || unsafe { slot(buft) }.host_name.as_ptr())
+    guarded(c"SIM_Host".as_ptr(), || unsafe { of_buffer_type(buft) }.host_name.as_ptr())
 }
 
 unsafe extern "C" fn mapped_name(buft: raw::ggml_backend_buffer_type_t) -> *const c_char {
     // SAFETY: one of our buffer types.
-    guarded(c"SIM_Mapped".as_ptr(), || unsafe { slot(buft) }.mapped_name.as_ptr())
+    guarded(c"SIM_Mapped".as_ptr(), || unsafe { of_buffer_type(buft) }.mapped_name.as_ptr())
 }
 
 unsafe extern "C" fn alignment(buft: raw::ggml_backend_buffer_type_t) -> usize {

@@ -8,7 +8,7 @@ use super::card::{Card, Settings};
 use super::rules::Rules;
 use super::shared::Shared;
 use super::{SimGpu, registry, slot};
-use crate::error::Error;
+use crate::safe::call::Error;
 
 /// A simulated GPU that is not registered yet; made by [`SimGpu::builder`].
 #[derive(Debug, Clone)]
@@ -120,7 +120,7 @@ impl SimGpuBuilder {
         // llama.cpp sorts devices of that backend to the front and takes their names for endpoints (src/llama.cpp,
         // `llama_prepare_model_devices`).
         if self.backend == "RPC" {
-            return Err(Error::parameter("backend", "RPC", "a simulated GPU is on this machine"));
+            return Err(Error::parameter("backend", "RPC", "llama.cpp takes this name for devices of other machines"));
         }
         let settings = Settings {
             description: text("name", self.name)?,
@@ -145,7 +145,9 @@ impl SimGpuBuilder {
 }
 
 fn text(parameter: &'static str, text: String) -> Result<&'static CStr, Error> {
-    CString::new(text).map(slot::intern).map_err(|e| Error::parameter(parameter, format!("{e}"), "a text without NUL"))
+    CString::new(text)
+        .map(slot::intern)
+        .map_err(|e| Error::parameter(parameter, format!("{e}"), "a text must not contain a NUL byte"))
 }
 
 /// The number of tokens from which a GPU computes with weights that the host keeps: ggml-cuda.cu,

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use super::callback::guarded;
-use super::slot::{self, Slot};
+use super::slot::{self, of_device};
 use super::{backend, buffer};
 use crate::raw;
 
@@ -32,17 +32,6 @@ pub(super) const DEVICE: raw::ggml_backend_device_i = raw::ggml_backend_device_i
     event_free: Some(backend::event_free),
     event_synchronize: Some(backend::event_synchronize),
 };
-
-/// The slot of a device.
-///
-/// # Safety
-///
-/// The device belongs to a [`Slot`].
-pub(super) unsafe fn slot(device: raw::ggml_backend_dev_t) -> &'static Slot {
-    // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp, `ggml_backend_dev_*`); slots
-    // are never freed.
-    slot::from_context(unsafe { (*device).context })
-}
 
 unsafe extern "C" fn reg_name(reg: raw::ggml_backend_reg_t) -> *const c_char {
     guarded(c"SIM".as_ptr(), || {
@@ -80,13 +69,13 @@ unsafe extern "C" fn proc_address(_: raw::ggml_backend_reg_t, name: *const c_cha
 
 unsafe extern "C" fn name(device: raw::ggml_backend_dev_t) -> *const c_char {
     // SAFETY: one of our devices.
-    guarded(c"SIM".as_ptr(), || unsafe { slot(device) }.name.as_ptr())
+    guarded(c"SIM".as_ptr(), || unsafe { of_device(device) }.name.as_ptr())
 }
 
 unsafe extern "C" fn description(device: raw::ggml_backend_dev_t) -> *const c_char {
     guarded(c"".as_ptr(), || {
         // SAFETY: one of our devices.
-        let card = unsafe { slot(device) }.card();
+        let card = unsafe { of_device(device) }.card();
         card.map_or(c"", |card| card.settings.description).as_ptr()
     })
 }
@@ -94,7 +83,7 @@ unsafe extern "C" fn description(device: raw::ggml_backend_dev_t) -> *const c_ch
 unsafe extern "C" fn memory(device: raw::ggml_backend_dev_t, free: *mut usize, total: *mut usize) {
     let (free_now, all) = guarded((0, 0), || {
         // SAFETY: one of our devices.
-        let card = unsafe { slot(device) }.card();
+        let card = unsafe { of_device(device) }.card();
         card.map_or((0, 0), |card| (card.free(), card.settings.total))
     });
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -113,7 +102,7 @@ unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggm
     guarded((), || {
         // SAFETY: one of our devices, and a struct that ggml has zeroed (ggml-backend.cpp,
         // `ggml_backend_dev_get_props`).
-        let (slot, props) = unsafe { (slot(device), &mut *props) };
+        let (slot, props) = unsafe { (of_device(device), &mut *props) };
         props.name = slot.name.as_ptr();
         props.type_ = raw::GGML_BACKEND_DEVICE_TYPE_GPU;
         props.description = c"".as_ptr();
@@ -135,13 +124,13 @@ unsafe extern "C" fn props(device: raw::ggml_backend_dev_t, props: *mut raw::ggm
 
 unsafe extern "C" fn buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
     // SAFETY: one of our devices.
-    guarded(ptr::null_mut(), || unsafe { slot(device) }.buft)
+    guarded(ptr::null_mut(), || unsafe { of_device(device) }.buft)
 }
 
 unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::ggml_backend_buffer_type_t {
     guarded(ptr::null_mut(), || {
         // SAFETY: one of our devices.
-        let slot = unsafe { slot(device) };
+        let slot = unsafe { of_device(device) };
         match slot.card() {
             Some(card) if card.settings.rules.pins_host_memory() => slot.host_buft,
             _ => ptr::null_mut(),
@@ -153,7 +142,7 @@ unsafe extern "C" fn host_buffer_type(device: raw::ggml_backend_dev_t) -> raw::g
 unsafe extern "C" fn supports_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
         // SAFETY: one of our devices and a tensor that lives during the call.
-        let (slot, op) = unsafe { (slot(device), &*op) };
+        let (slot, op) = unsafe { (of_device(device), &*op) };
         let Some(card) = slot.card() else {
             return false;
         };
@@ -181,7 +170,7 @@ unsafe extern "C" fn supports_op(device: raw::ggml_backend_dev_t, op: *const raw
 
 unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::ggml_backend_buffer_type_t) -> bool {
     // SAFETY: one of our devices.
-    guarded(false, || unsafe { slot(device) }.owns(buft))
+    guarded(false, || unsafe { of_device(device) }.owns(buft))
 }
 
 /// Whether the card wants to compute with a weight that the host keeps: from 32 tokens on, as in
@@ -190,7 +179,7 @@ unsafe extern "C" fn supports_buft(device: raw::ggml_backend_dev_t, buft: raw::g
 unsafe extern "C" fn offload_op(device: raw::ggml_backend_dev_t, op: *const raw::ggml_tensor) -> bool {
     guarded(false, || {
         // SAFETY: one of our devices and a tensor that lives during the call.
-        let (slot, op) = unsafe { (slot(device), &*op) };
+        let (slot, op) = unsafe { (of_device(device), &*op) };
         let Some(card) = slot.card() else {
             return false;
         };

@@ -50,7 +50,7 @@ mod callback;
 mod card;
 mod device;
 mod memory;
-pub(crate) mod registry;
+mod registry;
 mod rules;
 mod shared;
 mod slot;
@@ -58,7 +58,7 @@ mod slot;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::device::Device;
+use crate::safe::device::Device;
 use card::Card;
 use slot::Slot;
 

@@ -5,7 +5,6 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use super::card::Card;
-use super::{buffer_type, device};
 use crate::raw;
 
 /// The most simulated GPUs at once. A scheduler has 16 backends, one of them the CPU's (ggml-backend.cpp,
@@ -33,16 +32,25 @@ unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
 
+/// The functions with which the entry, the device and the buffer types of a slot answer ggml.
+pub(super) struct Interfaces {
+    pub(super) reg: raw::ggml_backend_reg_i,
+    pub(super) device: raw::ggml_backend_device_i,
+    pub(super) buft: raw::ggml_backend_buffer_type_i,
+    pub(super) host_buft: raw::ggml_backend_buffer_type_i,
+    pub(super) mapped_buft: raw::ggml_backend_buffer_type_i,
+}
+
 impl Slot {
-    fn new(index: usize) -> Self {
+    fn new(index: usize, interfaces: &Interfaces) -> Self {
         let context = index_to_context(index);
         let name = |suffix: &str| CString::new(format!("SIM{index}{suffix}")).expect("a name without NUL");
         let reg = leak(raw::ggml_backend_reg {
             api_version: raw::GGML_BACKEND_API_VERSION as i32,
-            iface: device::REG,
+            iface: interfaces.reg,
             context,
         });
-        let device = leak(raw::ggml_backend_device { iface: device::DEVICE, reg, context });
+        let device = leak(raw::ggml_backend_device { iface: interfaces.device, reg, context });
         let buft = |iface| leak(raw::ggml_backend_buffer_type { iface, device, context });
         Self {
             name: name(""),
@@ -50,9 +58,9 @@ impl Slot {
             mapped_name: name("_Mapped"),
             reg,
             device,
-            buft: buft(buffer_type::DEVICE),
-            host_buft: buft(buffer_type::HOST),
-            mapped_buft: buft(buffer_type::MAPPED),
+            buft: buft(interfaces.buft),
+            host_buft: buft(interfaces.host_buft),
+            mapped_buft: buft(interfaces.mapped_buft),
             card: RwLock::new(None),
         }
     }
@@ -79,10 +87,16 @@ impl Slot {
     }
 }
 
-/// Every slot.
+static SLOTS: OnceLock<Vec<Slot>> = OnceLock::new();
+
+/// Makes the slots, unless they are there, and returns them.
+pub(super) fn make(interfaces: &Interfaces) -> &'static [Slot] {
+    SLOTS.get_or_init(|| (0..MAX_CARDS).map(|index| Slot::new(index, interfaces)).collect())
+}
+
+/// Every slot; none before the first card is registered.
 pub(super) fn all() -> &'static [Slot] {
-    static SLOTS: OnceLock<Vec<Slot>> = OnceLock::new();
-    SLOTS.get_or_init(|| (0..MAX_CARDS).map(Slot::new).collect())
+    SLOTS.get().map_or(&[], Vec::as_slice)
 }
 
 /// The slot whose memory has this buffer type, if it is a simulated card's.
@@ -93,6 +107,28 @@ pub(super) fn owner(buft: raw::ggml_backend_buffer_type_t) -> Option<&'static Sl
 /// The slot of a context pointer. Such pointers are numbers that nobody dereferences, so none can dangle.
 pub(super) fn from_context(context: *mut c_void) -> &'static Slot {
     &all()[context.addr() - 1]
+}
+
+/// The slot of a device.
+///
+/// # Safety
+///
+/// The device belongs to a [`Slot`].
+pub(super) unsafe fn of_device(device: raw::ggml_backend_dev_t) -> &'static Slot {
+    // SAFETY: ggml calls a device's functions with that device (ggml-backend.cpp, `ggml_backend_dev_*`); slots
+    // are never freed.
+    from_context(unsafe { (*device).context })
+}
+
+/// The slot of a buffer type.
+///
+/// # Safety
+///
+/// The buffer type belongs to a [`Slot`].
+pub(super) unsafe fn of_buffer_type(buft: raw::ggml_backend_buffer_type_t) -> &'static Slot {
+    // SAFETY: ggml calls a buffer type's functions with that buffer type (ggml-backend.cpp, `ggml_backend_buft_*`);
+    // slots are never freed.
+    from_context(unsafe { (*buft).context })
 }
 
 fn index_to_context(index: usize) -> *mut c_void {
@@ -132,7 +168,7 @@ mod tests {
 
     #[test]
     fn buffer_types_know_their_slot_and_have_names_of_their_own() {
-        let slots = all();
+        let slots = crate::sim::registry::slots();
         assert!(std::ptr::eq(owner(slots[3].buft).unwrap(), &slots[3]));
         assert!(std::ptr::eq(owner(slots[3].mapped_buft).unwrap(), &slots[3]));
         // Pinned memory is the host's.

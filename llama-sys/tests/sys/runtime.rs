@@ -134,14 +134,14 @@ fn a_set_that_needs_what_is_not_here_says_what_and_where_it_comes_from() {
     assert!(error.contains("CUDA needs libcuda-of-tests.so.1 (NVIDIA's driver, 580 or newer)"), "{error}");
     // A library that is no driver, and a driver that supports CUDA 12.8.
     let error = needs("libm.so.6", "sse3", Some(13_000)).unwrap_err();
-    assert!(error.contains("it does not say its version"), "{error}");
+    assert!(error.contains("it does not report its version"), "{error}");
     let driver = folder.path().join("libdriver.so");
     let (code, library) = (driver.with_extension("c"), driver.to_str().unwrap());
     fs::write(&code, "int cuDriverGetVersion(int *version) { *version = 12080; return 0; }").unwrap();
     let mut compiler = std::process::Command::new("cc");
     assert!(compiler.args(["-shared", "-fPIC", "-o"]).args([&driver, &code]).status().unwrap().success());
     let error = needs(library, "sse3", Some(13_000)).unwrap_err();
-    assert!(error.contains("it has CUDA 12.8, 13.0 is wanted"), "{error}");
+    assert!(error.contains("it supports CUDA 12.8, and 13.0 is needed"), "{error}");
     // Features that `is_x86_feature_detected` cannot name count as present.
     needs(library, "no-such-instruction", Some(12_080)).unwrap();
 }

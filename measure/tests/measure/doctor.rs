@@ -245,7 +245,7 @@ fn a_report_names_nobody() {
     let mut machine = machine("RTX 4090");
     machine.gpus[0].processes = Some(vec![GpuProcess::new(4711).name("/home/ann/game").bytes(gib(21))]);
     machine.gpus[0].free = gib(3);
-    let problem = "ann:50052: nothing listens there".to_owned();
+    let problem = "ann:50052: no server listens there".to_owned();
     let gone = not_used(Gpu::new("ann:50052").kind(GpuKind::Remote), UnusedReason::NoServer { problem });
     machine.unused_gpus = vec![gone];
     let evidence = with_model(machine, &LLAMA_8B, &Request::new());

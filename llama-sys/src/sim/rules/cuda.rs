@@ -1,6 +1,6 @@
 //! CUDA: rows are padded, and fused attention converts a cache that is not F16.
 
-use super::{attention, elements, shares_memory};
+use super::tensor::{attention, elements, shares_memory};
 use crate::raw;
 
 /// ggml-cuda/common.cuh, `MATRIX_ROW_PADDING`.

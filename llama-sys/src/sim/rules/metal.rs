@@ -1,6 +1,6 @@
 //! Metal: some operations keep intermediate results behind their result.
 
-use super::{attention, elements, shares_memory};
+use super::tensor::{attention, elements, shares_memory};
 use crate::raw;
 
 /// Bytes that a tensor takes, before alignment: ggml-metal.cpp, `ggml_backend_metal_buffer_type_get_alloc_size`.

@@ -1,0 +1,62 @@
+//! Tokens to decode in one call.
+
+use crate::safe::model::Token;
+
+/// A sequence in the KV cache: 0 up to `n_seq_max` of the context.
+pub type SeqId = i32;
+
+/// A position in a sequence, counted from 0.
+pub type Position = i32;
+
+/// A list of tokens, each with its position, its sequence, and whether its logits are wanted. Reusing a batch allocates
+/// nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    pub(super) tokens: Vec<Token>,
+    pub(super) positions: Vec<Position>,
+    pub(super) seqs: Vec<SeqId>,
+    pub(super) outputs: Vec<i8>,
+}
+
+impl Batch {
+    /// An empty batch that holds `tokens` tokens without allocating again.
+    pub fn with_capacity(tokens: usize) -> Self {
+        Self {
+            tokens: Vec::with_capacity(tokens),
+            positions: Vec::with_capacity(tokens),
+            seqs: Vec::with_capacity(tokens),
+            outputs: Vec::with_capacity(tokens),
+        }
+    }
+
+    /// Adds a token of a sequence. With `output`, its logits are wanted.
+    pub fn add(&mut self, token: Token, position: Position, seq: SeqId, output: bool) {
+        self.tokens.push(token);
+        self.positions.push(position);
+        self.seqs.push(seq);
+        self.outputs.push(output.into());
+    }
+
+    /// Removes every token and keeps the memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.seqs.clear();
+        self.outputs.clear();
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether the batch has no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Number of tokens whose logits are wanted.
+    pub fn n_outputs(&self) -> usize {
+        self.outputs.iter().filter(|output| **output != 0).count()
+    }
+}

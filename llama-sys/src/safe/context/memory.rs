@@ -1,0 +1,123 @@
+//! The bytes that a context and its model take for each buffer type, by llama.cpp's own account.
+
+use super::Context;
+use crate::raw;
+use crate::safe::call::text::owned;
+use crate::safe::call::{self, Error};
+use crate::safe::device::{Device, DeviceKind};
+
+/// Bytes of one buffer type.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BufferUse {
+    /// ggml's name, such as `CUDA0`, `CPU`, `CPU_Mapped`, `CPU_REPACK` or `CUDA_Host`.
+    pub buffer_type: String,
+    /// The device that it belongs to.
+    pub device: Option<Device>,
+    /// Whether the memory is the host's: plain, pinned by a GPU's driver, or repacked for the CPU.
+    pub on_host: bool,
+    /// Whether ggml calls it a host buffer: plain or pinned memory that any device may read. Repacked weights are none.
+    pub is_host_buffer: bool,
+    /// Weights.
+    pub model: u64,
+    /// KV cache and recurrent state.
+    pub context: u64,
+    /// Compute buffers.
+    pub compute: u64,
+    /// LoRA adapters of the model, and the context's control vector. llama.cpp's account leaves them out, and so does
+    /// [`total`](Self::total).
+    pub adapters: u64,
+    /// The buffer that returns logits and embeddings, at the size that it reaches with the most outputs allowed.
+    /// llama.cpp's account leaves it out, and so does [`total`](Self::total).
+    pub output: u64,
+}
+
+impl BufferUse {
+    /// Weights, context and compute together, as in llama.cpp's own account.
+    pub fn total(&self) -> u64 {
+        self.model + self.context + self.compute
+    }
+
+    /// A row without bytes.
+    fn new(buft: raw::ggml_backend_buffer_type_t, device: raw::ggml_backend_dev_t, is_host_buffer: bool) -> Self {
+        // SAFETY: a registered buffer type with a NUL-terminated name.
+        let buffer_type = unsafe { owned(raw::ggml_backend_buft_name(buft)) };
+        let device = Device::from_raw(device);
+        // CPU_REPACK does not call itself a host buffer, but lies in host memory: llama.cpp's own fit forgets that.
+        let on_host = is_host_buffer || device.as_ref().is_none_or(|device| device.kind() == DeviceKind::Cpu);
+        Self { buffer_type, device, on_host, is_host_buffer, ..Self::default() }
+    }
+}
+
+/// Every buffer type that a context and its model use. The driver's own memory is not included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryBreakdown {
+    /// One row per buffer type, by name.
+    pub rows: Vec<BufferUse>,
+}
+
+impl MemoryBreakdown {
+    /// The rows in the memory of `device`.
+    pub fn on(&self, device: &Device) -> impl Iterator<Item = &BufferUse> {
+        self.rows.iter().filter(move |row| !row.on_host && row.device.as_ref() == Some(device))
+    }
+
+    /// The rows in host memory.
+    pub fn on_host(&self) -> impl Iterator<Item = &BufferUse> {
+        self.rows.iter().filter(|row| row.on_host)
+    }
+
+    /// Adds the bytes of another context of the same model, whose weights and adapters are counted already.
+    pub fn add_context(&mut self, other: &Self) {
+        for row in &other.rows {
+            let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
+            if let Some(known) = self.rows.iter_mut().find(same) {
+                known.context += row.context;
+                known.compute += row.compute;
+                known.output += row.output;
+            } else {
+                self.rows.push(BufferUse { model: 0, adapters: 0, ..row.clone() });
+            }
+        }
+        self.rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
+    }
+}
+
+impl Context {
+    /// The bytes that this context and its model take, or with `no_alloc` would take.
+    ///
+    /// llama.cpp's own account of a `no_alloc` context leaves out the buffers that are reserved after the first prompt,
+    /// and counts a compute buffer twice if two backends share it. Both are corrected here (native/shim.cpp,
+    /// `reserve_the_rest`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`].
+    pub fn memory_breakdown(&self) -> Result<MemoryBreakdown, Error> {
+        let rows = call::checked(|error| {
+            // SAFETY: the context lives, on this thread alone (it is not `Sync`), so a context without data may be
+            // reserved again. The shim writes at most as many rows as there is room for, and returns 0 if it fails.
+            unsafe { call::list(|rows, room| raw::shim_memory_breakdown(self.as_ptr(), rows, room, error)) }
+        })
+        .map_err(|failure| Error::Call { what: "reading the memory breakdown", failure })?;
+        let read = |row: &raw::shim_memory_row| BufferUse {
+            model: row.model,
+            context: row.context,
+            compute: row.compute,
+            output: row.output,
+            ..BufferUse::new(row.buft, row.device, row.is_host)
+        };
+        let mut rows: Vec<BufferUse> = rows.iter().map(read).collect();
+        for adapters in self.adapter_rows()? {
+            let row = BufferUse::new(adapters.buft, adapters.device, adapters.is_host);
+            let row = BufferUse { adapters: adapters.bytes, ..row };
+            let same = |known: &&mut BufferUse| known.buffer_type == row.buffer_type;
+            match rows.iter_mut().find(same) {
+                Some(known) => known.adapters = row.adapters,
+                None => rows.push(row),
+            }
+        }
+        rows.sort_by(|a, b| a.buffer_type.cmp(&b.buffer_type));
+        Ok(MemoryBreakdown { rows })
+    }
+}

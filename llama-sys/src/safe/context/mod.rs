@@ -1,0 +1,387 @@
+//! A context: the KV cache, the compute buffers, and decoding.
+//!
+//! In: a [`Model`], [`ContextParams`] and batches of tokens. Out: logits or embeddings, saved states, and the bytes that
+//! the context takes.
+
+mod adapters;
+mod batch;
+mod decode;
+mod embeddings;
+mod kv_cache;
+mod memory;
+mod mtp;
+mod params;
+mod rope;
+mod state;
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::raw;
+use crate::safe::call::{self, Error, Failure};
+use crate::safe::device::{Threadpools, registry};
+use crate::safe::model::{LoraAdapter, Model, Pooling, Vocab};
+use params::check_threads;
+
+pub use batch::{Batch, Position, SeqId};
+pub use memory::{BufferUse, MemoryBreakdown};
+pub use params::{ContextParams, FlashAttention, Mtp};
+pub use rope::{Rope, RopeScaling};
+pub use state::State;
+
+/// A context of a model. It can move between threads; one thread uses it at a time.
+pub struct Context {
+    raw: NonNull<raw::llama_context>,
+    /// The vocabulary, which keeps the model loaded. Every batch is checked against it.
+    vocab: Vocab,
+    n_ctx: u32,
+    n_batch: u32,
+    n_ubatch: u32,
+    n_seq_max: u32,
+    n_outputs_max: u32,
+    kv_unified: bool,
+    causal: bool,
+    has_memory: bool,
+    /// Whether batches are encoded. Without a memory llama_decode does the same, except for encoders that have one
+    /// (t5encoder).
+    encodes: bool,
+    /// Rows of the model's table of learned positions, if there is one.
+    n_positions: Option<u32>,
+    /// How the embeddings of a sequence are combined.
+    pooling: Pooling,
+    /// Whether decoding needs an encoder's output first.
+    needs_encoder: bool,
+    embeddings: bool,
+    /// Its role in predicting further tokens.
+    mtp: Mtp,
+    /// The adapters in use, which this keeps alive.
+    lora: Vec<(LoraAdapter, f32)>,
+    /// The threads that compute. They are freed after the context, whose backend refers to them.
+    threadpools: Threadpools,
+    /// Whether a control vector was ever set; its memory stays allocated.
+    control_vector: bool,
+    abort: Arc<AtomicBool>,
+    /// Why the context must not be used any more.
+    poisoned: Option<String>,
+    /// The output flags of the last batch, for checking indices.
+    outputs: Vec<i8>,
+    /// The number of sequences of each token of a batch (always 1), and the address of each token's sequence. Kept so
+    /// that decoding allocates nothing.
+    seq_counts: Vec<i32>,
+    seq_pointers: Vec<*mut SeqId>,
+}
+
+// SAFETY: llama.cpp binds a context to no thread, and `&mut self` serialises calls. The scratch pointers are written
+// before every use.
+unsafe impl Send for Context {}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: created by llama_init_from_model and freed once, before the model in the next field.
+        unsafe { raw::llama_free(self.raw.as_ptr()) };
+    }
+}
+
+/// Stops a decode that runs on another thread, to cancel a long prompt. The default handle belongs to no context until
+/// one [follows](Context::follow_abort_handle) it.
+#[derive(Debug, Clone, Default)]
+pub struct AbortHandle(Arc<AtomicBool>);
+
+impl AbortHandle {
+    /// Makes the current decode, or the next one, return [`Error::Aborted`]. This works while the CPU computes; a GPU
+    /// finishes its part of the graph first.
+    pub fn abort(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Context {
+    /// Creates a context of `model`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for parameters that llama.cpp would abort on, [`Error::ContextInit`] for every other
+    /// failure; [`Error::out_of_memory`] says which allocation failed.
+    pub fn new(model: &Model, params: ContextParams) -> Result<Self, Error> {
+        params.check(model)?;
+        let abort = Arc::new(AtomicBool::new(false));
+
+        let mut native = params.to_native();
+        native.abort_callback = Some(on_abort_question);
+        native.abort_callback_data = Arc::as_ptr(&abort).cast_mut().cast();
+
+        // llama.cpp looks up accelerators in ggml's registry.
+        let _unchanged = registry::reading();
+        let _listed = model.adapters();
+        let context = call::accepted(
+            // SAFETY: the model is loaded; the parameters point to the flag, which the context keeps alive.
+            |error| unsafe { raw::shim_context_init(model.as_ptr(), &raw const native, error) },
+            |context| !context.is_null(),
+        )
+        .map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
+        let raw = NonNull::new(context).expect("accepted above");
+        // SAFETY: the context lives.
+        let (n_ctx, n_batch, n_ubatch, n_seq_max) = unsafe {
+            (
+                raw::llama_n_ctx(context),
+                raw::llama_n_batch(context),
+                raw::llama_n_ubatch(context),
+                raw::llama_n_seq_max(context),
+            )
+        };
+        // SAFETY: the context lives; the memory is NULL for models without a cache.
+        let has_memory = unsafe { !raw::llama_get_memory(context).is_null() };
+        let embedding_shape = model.embedding_shape();
+        // llama-context.cpp: 0 means n_batch, and models with an encoder always have n_batch.
+        let n_outputs_max =
+            if params.n_outputs_max == 0 || model.has_encoder() { n_batch } else { params.n_outputs_max };
+        let mut context = Self {
+            raw,
+            n_ctx,
+            n_batch,
+            n_ubatch,
+            n_seq_max,
+            n_outputs_max,
+            kv_unified: params.kv_unified,
+            causal: model.shape().causal,
+            has_memory,
+            encodes: !has_memory || (model.has_encoder() && !model.has_decoder()),
+            n_positions: embedding_shape.n_positions,
+            pooling: match params.pooling {
+                Pooling::Unspecified => embedding_shape.pooling,
+                stated => Some(stated),
+            }
+            // llama-context.cpp: without any statement there is no pooling.
+            .unwrap_or(Pooling::None),
+            embeddings: params.embeddings,
+            mtp: params.mtp,
+            lora: Vec::new(),
+            threadpools: Threadpools::default(),
+            control_vector: false,
+            abort,
+            poisoned: None,
+            outputs: Vec::new(),
+            seq_counts: Vec::new(),
+            seq_pointers: Vec::new(),
+            needs_encoder: model.has_encoder() && model.has_decoder(),
+            vocab: model.vocab(),
+        };
+        if params.mtp != Mtp::Off {
+            context.output_hidden()?;
+        }
+        if !model.is_no_alloc() {
+            context.attach_threads().map_err(|failure| Error::ContextInit { n_ctx: params.n_ctx, failure })?;
+        }
+        Ok(context)
+    }
+
+    /// Attaches a pool of threads for each number of threads that the context's parameters name. Without a pool ggml
+    /// starts new threads for each graph.
+    fn attach_threads(&mut self) -> Result<(), Failure> {
+        let (one, several) = self.threads();
+        let (one, several) = (self.threadpools.get(one)?, self.threadpools.get(several)?);
+        if !one.is_null() {
+            // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both pools outlive it.
+            unsafe { raw::llama_attach_threadpool(self.as_ptr(), one, several) };
+        }
+        Ok(())
+    }
+
+    /// Reserves the graphs with their hidden states as outputs. The caller holds the lock on the model's list of
+    /// adapters: taking it again would wait behind a change that waits for the first.
+    fn output_hidden(&mut self) -> Result<(), Error> {
+        // llama.cpp keeps the hidden states of all tokens of a trunk, and of heads only those that drafts continue
+        // from.
+        let outputs_only = self.mtp == Mtp::Heads;
+        let reserved = call::accepted(
+            // SAFETY: the context lives and is borrowed mutably.
+            |error| unsafe { raw::shim_context_output_hidden(self.as_ptr(), outputs_only, error) },
+            |reserved| *reserved,
+        );
+        reserved.map(drop).map_err(|failure| Error::ContextInit { n_ctx: self.n_ctx(), failure })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut raw::llama_context {
+        self.raw.as_ptr()
+    }
+
+    /// The model of this context.
+    pub fn model(&self) -> &Model {
+        self.vocab.model()
+    }
+
+    pub(crate) fn vocab(&self) -> &Vocab {
+        &self.vocab
+    }
+
+    /// Context length in tokens over all sequences, as llama.cpp rounded it.
+    pub fn n_ctx(&self) -> u32 {
+        self.n_ctx
+    }
+
+    /// Context length in tokens of each sequence.
+    pub fn n_ctx_seq(&self) -> u32 {
+        // SAFETY: the context lives.
+        unsafe { raw::llama_n_ctx_seq(self.as_ptr()) }
+    }
+
+    /// The most tokens in one decode.
+    pub fn n_batch(&self) -> u32 {
+        self.n_batch
+    }
+
+    /// The most tokens in one graph.
+    pub fn n_ubatch(&self) -> u32 {
+        self.n_ubatch
+    }
+
+    /// The number of sequences.
+    pub fn n_seq_max(&self) -> u32 {
+        self.n_seq_max
+    }
+
+    /// The most outputs in one decode.
+    pub fn n_outputs_max(&self) -> u32 {
+        self.n_outputs_max
+    }
+
+    /// How many copies of a graph may be in flight at once: 1, or 4 with pipeline parallelism. Each copy has its own
+    /// compute memory (llama-context.cpp, the constructor).
+    pub fn copies(&self) -> u32 {
+        // SAFETY: the context lives, and has a scheduler since its creation.
+        unsafe { raw::shim_context_copies(self.as_ptr()) }.try_into().unwrap_or(1)
+    }
+
+    /// How many tokens a recurrent state can go back; 0 where llama.cpp cannot do that, or the memory is of another
+    /// kind.
+    pub fn n_rs_seq(&self) -> u32 {
+        // SAFETY: the context lives.
+        unsafe { raw::llama_n_rs_seq(self.as_ptr()) }
+    }
+
+    /// Whether all sequences share one cache.
+    pub fn kv_unified(&self) -> bool {
+        self.kv_unified
+    }
+
+    /// False for models that keep nothing between batches and therefore cannot generate token by token: BERT, LLaDA.
+    pub fn has_memory(&self) -> bool {
+        self.has_memory
+    }
+
+    /// Forgets an abort that was requested and has not taken effect yet.
+    pub fn clear_abort(&mut self) {
+        self.abort.store(false, Ordering::Relaxed);
+    }
+
+    /// A handle that stops a decode from another thread.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(Arc::clone(&self.abort))
+    }
+
+    /// Listens to this handle instead of its current one. That may be the handle of a context that this one replaces,
+    /// or a new handle, so that holders of an old handle cannot stop the next use.
+    pub fn follow_abort_handle(&mut self, handle: AbortHandle) {
+        // SAFETY: the context lives and is borrowed mutably, so nothing is computing; the flag is kept alive below.
+        unsafe {
+            raw::llama_set_abort_callback(
+                self.as_ptr(),
+                Some(on_abort_question),
+                Arc::as_ptr(&handle.0).cast_mut().cast(),
+            );
+        }
+        self.abort = handle.0;
+    }
+
+    /// False once a failed call has left the context in an unknown state.
+    pub fn is_usable(&self) -> bool {
+        self.poisoned.is_none()
+    }
+
+    /// The numbers of threads that compute a graph of one token, and a graph of several.
+    pub fn threads(&self) -> (u32, u32) {
+        // SAFETY: the context lives.
+        let (one, several) =
+            unsafe { (raw::llama_n_threads(self.as_ptr()), raw::llama_n_threads_batch(self.as_ptr())) };
+        (one.unsigned_abs(), several.unsigned_abs())
+    }
+
+    /// Sets the numbers of threads that compute a graph of one token, and a graph of several, from the next computation
+    /// on (llama-context.cpp, `graph_compute`). Setting the current numbers again costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for 0 threads, or more than ggml supports. [`Error::Call`] if the system starts no
+    /// more threads.
+    pub fn set_threads(&mut self, one: u32, several: u32) -> Result<(), Error> {
+        for (name, threads) in [("n_threads", one), ("n_threads_batch", several)] {
+            check_threads(name, threads)?;
+        }
+        // llama.cpp logs a line at each call.
+        if self.threads() != (one, several) {
+            // SAFETY: the context lives and is borrowed mutably, so nothing is computing; both numbers are above 0 and
+            // within ggml's limit.
+            unsafe { raw::llama_set_n_threads(self.as_ptr(), one as i32, several as i32) };
+            if !self.model().is_no_alloc() {
+                self.attach_threads().map_err(|failure| Error::Call { what: "starting threads", failure })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the context yields embeddings instead of logits.
+    pub fn embeds(&self) -> bool {
+        self.embeddings
+    }
+
+    /// How the embeddings of a sequence are combined: as the parameters ask, otherwise as the model states, otherwise
+    /// not at all. Never [`Pooling::Unspecified`].
+    pub fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Whether there is one vector for each sequence.
+    fn pools(&self) -> bool {
+        self.embeddings && self.pooling != Pooling::None
+    }
+
+    fn check_usable(&self) -> Result<(), Error> {
+        match &self.poisoned {
+            None => Ok(()),
+            Some(reason) => Err(Error::Poisoned { reason: reason.clone() }),
+        }
+    }
+
+    fn poison(&mut self, failure: &Failure) {
+        self.poisoned = Some(failure.to_string());
+    }
+
+    /// Refuses a sequence that the context does not have.
+    fn check_seq(&self, seq: SeqId) -> Result<(), Error> {
+        if u32::try_from(seq).is_ok_and(|seq| seq < self.n_seq_max()) {
+            Ok(())
+        } else {
+            Err(Error::parameter("seq_id", seq, format!("the context has {} sequences", self.n_seq_max())))
+        }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("model", self.model())
+            .field("n_ctx", &self.n_ctx)
+            .field("n_batch", &self.n_batch)
+            .field("n_ubatch", &self.n_ubatch)
+            .field("n_seq_max", &self.n_seq_max)
+            .finish_non_exhaustive()
+    }
+}
+
+unsafe extern "C" fn on_abort_question(data: *mut c_void) -> bool {
+    // SAFETY: the flag belongs to the context that calls back, and outlives it.
+    unsafe { &*data.cast::<AtomicBool>() }.load(Ordering::Relaxed)
+}

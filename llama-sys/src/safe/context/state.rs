@@ -1,0 +1,236 @@
+//! Saving and restoring the state of a sequence (KV cache, recurrent state).
+//!
+//! llama.cpp trusts the bytes that it restores. So a [`State`] holds bytes that a context wrote and the shapes of its
+//! model, which are checked before llama.cpp sees a byte.
+//!
+//! The *partial* state is the part that cannot go back to an earlier token: a recurrent state, and the windows of
+//! layers with a shorter cache (`swa_full` off). Full attention keeps every token separately. So a sequence can go back
+//! to the point where its partial state was saved: llama.cpp's `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY`.
+
+use std::ffi::c_void;
+use std::fmt;
+
+use super::{Context, Position, SeqId};
+use crate::raw;
+use crate::safe::call::{self, Error};
+
+/// The part of a sequence's state that is written and read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// The part that cannot go back to an earlier token.
+    Partial,
+}
+
+/// The state of a sequence, or its partial state, in host memory.
+#[derive(Clone, PartialEq, Eq)]
+pub struct State {
+    data: Vec<u8>,
+    part: Part,
+    end: Position,
+    fingerprint: u64,
+}
+
+impl State {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether the state has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// One past the last position of the sequence when it was saved.
+    pub fn end(&self) -> Position {
+        self.end
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { part, end, .. } = self;
+        write!(f, "State {{ {} bytes, {part:?}, end: {end} }}", self.data.len())
+    }
+}
+
+impl Context {
+    /// Saves the state of a sequence. Waits for computations in progress.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a sequence that the context does not have, and for a model without memory;
+    /// [`Error::State`] for an empty sequence, or if the host has no memory for the state; [`Error::Poisoned`];
+    /// [`Error::Call`].
+    pub fn save_state(&mut self, seq: SeqId) -> Result<State, Error> {
+        self.save(seq, Part::Whole)
+    }
+
+    /// Saves the partial state of a sequence. Waits for computations in progress.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_state`](Self::save_state); [`Error::InvalidParameter`] for a memory [without a partial
+    /// state](Self::has_partial_state).
+    pub fn save_partial_state(&mut self, seq: SeqId) -> Result<State, Error> {
+        self.save(seq, Part::Partial)
+    }
+
+    /// Restores a state into a sequence. For a partial state, the sequence must hold the same tokens up to the state's
+    /// end; later ones are forgotten. After a failure the sequence is empty, and no other sequence is changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] if the state comes from a model or cache with other shapes, does not fit, or ends behind the
+    /// sequence; otherwise as [`save_state`](Self::save_state).
+    pub fn restore_state(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
+        self.check_part(seq, state.part)?;
+        let restored = self.restore(seq, state);
+        if restored.is_err() {
+            self.kv_seq_remove(seq, 0..Position::MAX)?;
+        }
+        restored
+    }
+
+    /// Whether the memory has a partial state. False for plain attention, whose partial state would be the whole state.
+    pub fn has_partial_state(&self) -> bool {
+        // SAFETY: the context lives; a missing memory is checked first.
+        self.has_memory() && unsafe { raw::shim_memory_has_partial(self.as_ptr()) }
+    }
+
+    /// Bytes of the partial state of a sequence.
+    ///
+    /// # Errors
+    ///
+    /// As [`save_partial_state`](Self::save_partial_state).
+    pub fn partial_state_bytes(&mut self, seq: SeqId) -> Result<u64, Error> {
+        self.bytes_of(seq, Part::Partial)
+    }
+
+    fn save(&mut self, seq: SeqId, part: Part) -> Result<State, Error> {
+        self.check_part(seq, part)?;
+        let end = self.kv_seq_end(seq)?;
+        let end = end.ok_or_else(|| refused("the sequence is empty"))?;
+        let bytes = self.bytes_of(seq, part)?;
+        let mut data = Vec::new();
+        data.try_reserve_exact(usize::try_from(bytes).unwrap_or(usize::MAX))
+            .map_err(|error| refused(format!("the host has no {bytes} bytes for it: {error}")))?;
+        self.write_part(seq, part, &mut data)?;
+        Ok(State { data, part, end, fingerprint: self.fingerprint() })
+    }
+
+    fn restore(&mut self, seq: SeqId, state: &State) -> Result<(), Error> {
+        if state.fingerprint != self.fingerprint() {
+            return Err(refused("it was saved from another model"));
+        }
+        let held = self.kv_seq_end(seq)?.unwrap_or(0);
+        if state.part == Part::Partial && held < state.end {
+            let end = state.end;
+            return Err(refused(format!("it was saved at position {end}, and the sequence holds only {held}")));
+        }
+        self.read_part(seq, state.part, &state.data)?;
+        self.kv_seq_remove(seq, state.end..Position::MAX)?;
+        let end = self.kv_seq_end(seq)?.unwrap_or(0);
+        if end == state.end {
+            return Ok(());
+        }
+        Err(refused(format!("it was saved at position {}, and the restored sequence ends at {end}", state.end)))
+    }
+
+    fn bytes_of(&mut self, seq: SeqId, part: Part) -> Result<u64, Error> {
+        self.check_part(seq, part)?;
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
+        // SAFETY: the context lives, has a memory and is borrowed mutably; the sequence exists.
+        call::checked(|error| unsafe { raw::shim_state_stream_size(ctx, seq, partial, error) })
+            .map(|bytes| bytes as u64)
+            .map_err(|failure| Error::Call { what: "measuring the state", failure })
+    }
+
+    /// Appends the state to `data`, which has room for [`bytes_of`](Self::bytes_of) bytes.
+    fn write_part(&mut self, seq: SeqId, part: Part, data: &mut Vec<u8>) -> Result<(), Error> {
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
+        let user = (&raw mut *data).cast();
+        // SAFETY: as above; `put` is called only during the call, with bytes that outlive it.
+        call::checked(|error| unsafe { raw::shim_state_write(ctx, seq, partial, Some(put), user, error) })
+            .map(drop)
+            .map_err(|failure| Error::Call { what: "saving the state", failure })
+    }
+
+    /// Reads the state into the sequence. After a failure the sequence is empty.
+    fn read_part(&mut self, seq: SeqId, part: Part, data: &[u8]) -> Result<(), Error> {
+        let (ctx, partial) = (self.as_ptr(), part == Part::Partial);
+        let mut left = data;
+        let user = (&raw mut left).cast();
+        // SAFETY: as above. Every length that llama.cpp reads is compared with the bytes that are left
+        // (native/shim.cpp, stream_reader).
+        let read = call::checked(|error| unsafe {
+            raw::shim_state_read(ctx, seq, partial, data.len(), Some(take), user, error)
+        });
+        let reason = match read {
+            Ok(read) if read == data.len() => return Ok(()),
+            Ok(read) => format!("llama.cpp read only {read} of its {} bytes", data.len()),
+            Err(failure) => failure.to_string(),
+        };
+        self.kv_seq_remove(seq, 0..Position::MAX)?;
+        Err(refused(reason))
+    }
+
+    fn check_part(&self, seq: SeqId, part: Part) -> Result<(), Error> {
+        self.check_usable()?;
+        self.check_seq(seq)?;
+        let reason = match part {
+            Part::Whole if !self.has_memory() => "this model keeps no state between batches",
+            Part::Partial if !self.has_partial_state() => {
+                "this model's memory can return to any token, so it has no partial state"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::parameter("model", self.model().description(), reason))
+    }
+
+    /// Shapes and size of the model. Two models that share them may still differ in weights; the `autoplace` crate
+    /// tells them apart.
+    fn fingerprint(&self) -> u64 {
+        let model = self.model();
+        let text = format!(
+            "{} {} {} {} {:?}",
+            model.description(),
+            model.n_params(),
+            model.bytes(),
+            model.n_embd(),
+            model.shape()
+        );
+        // FNV-1a with 64 bits, against accidents and not against forgery.
+        let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
+    }
+}
+
+fn refused(reason: impl Into<String>) -> Error {
+    Error::State { reason: reason.into() }
+}
+
+unsafe extern "C" fn put(user: *mut c_void, data: *const c_void, size: usize) -> bool {
+    // SAFETY: `write_part` passes its bytes, which nobody else uses meanwhile.
+    let to = unsafe { &mut *user.cast::<Vec<u8>>() };
+    // SAFETY: llama.cpp has `size` bytes there (native/shim.cpp, stream_writer).
+    let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+    // Never grows the vector: growing could panic, and a panic must not unwind into C++.
+    let has_room = to.capacity() - to.len() >= size;
+    if has_room {
+        to.extend_from_slice(data);
+    }
+    has_room
+}
+
+unsafe extern "C" fn take(user: *mut c_void, data: *mut c_void, size: usize) -> bool {
+    // SAFETY: `read_part` passes the bytes that are left, which nobody else uses meanwhile.
+    let left = unsafe { &mut *user.cast::<&[u8]>() };
+    // SAFETY: there are `size` bytes, set to zero before the call (native/shim.cpp, stream_reader).
+    let data = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
+    let Some((first, rest)) = left.split_at_checked(size) else { return false };
+    data.copy_from_slice(first);
+    *left = rest;
+    true
+}

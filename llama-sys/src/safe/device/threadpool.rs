@@ -1,0 +1,83 @@
+//! CPU threads that compute graphs. The threads of a pool sleep when they have nothing to do (`native/wait.h`).
+//!
+//! A build with OpenMP has no pools: its runtime keeps the threads, and decides how they wait.
+
+use std::ptr::NonNull;
+
+use crate::raw;
+use crate::safe::build::has_openmp;
+use crate::safe::call::{self, Error, Failure};
+
+/// A pool of threads. It computes one graph at a time.
+pub(crate) struct Threadpool {
+    raw: NonNull<raw::ggml_threadpool>,
+    n_threads: u32,
+}
+
+// SAFETY: ggml binds a pool to no thread: the thread that computes a graph acts as the pool's first thread meanwhile
+// (ggml-cpu.c, `ggml_graph_compute`).
+unsafe impl Send for Threadpool {}
+
+impl Threadpool {
+    /// Starts `n_threads - 1` threads; the calling thread of a computation is the remaining one.
+    pub(crate) fn new(n_threads: u32) -> Result<Self, Failure> {
+        let raw = call::accepted(
+            // SAFETY: plain numbers; callers have compared `n_threads` with ggml's limit.
+            |error| unsafe { raw::shim_threadpool_new(n_threads as i32, error) },
+            |pool| !pool.is_null(),
+        )?;
+        Ok(Self { raw: NonNull::new(raw).expect("accepted above"), n_threads })
+    }
+
+    pub(crate) fn as_ptr(&self) -> raw::ggml_threadpool_t {
+        self.raw.as_ptr()
+    }
+}
+
+/// Makes a bare context of llama.cpp compute with a pool of `n_threads`, as llama.cpp's own programs do, for loops that
+/// are compared with a [`Context`](crate::Context). The pool lives until the process ends.
+///
+/// # Errors
+///
+/// [`Error::Call`] if the system starts no more threads.
+///
+/// # Safety
+///
+/// The context lives and is not computing. It was made for at most `n_threads`.
+pub unsafe fn attach_threads(context: *mut raw::llama_context, n_threads: u32) -> Result<(), Error> {
+    let mut pools = Threadpools::default();
+    let pool = pools.get(n_threads).map_err(|failure| Error::Call { what: "starting threads", failure })?;
+    std::mem::forget(pools);
+    if !pool.is_null() {
+        // SAFETY: the caller's promise; the pool is never freed.
+        unsafe { raw::llama_attach_threadpool(context, pool, pool) };
+    }
+    Ok(())
+}
+
+impl Drop for Threadpool {
+    fn drop(&mut self) {
+        // SAFETY: created by `new` and freed once. A user of a pool in a backend frees the backend first, or gives it
+        // another pool.
+        unsafe { raw::shim_threadpool_free(self.raw.as_ptr()) };
+    }
+}
+
+/// The pools of one context or backend: one for each number of threads that it has computed with. Unused pools sleep.
+/// No pool is freed before the backend, which may refer to it.
+#[derive(Default)]
+pub(crate) struct Threadpools(Vec<Threadpool>);
+
+impl Threadpools {
+    /// The pool of `n_threads`; NULL if OpenMP runs the threads. The threads of a new pool start here.
+    pub(crate) fn get(&mut self, n_threads: u32) -> Result<raw::ggml_threadpool_t, Failure> {
+        if has_openmp() {
+            return Ok(std::ptr::null_mut());
+        }
+        if let Some(pool) = self.0.iter().find(|pool| pool.n_threads == n_threads) {
+            return Ok(pool.as_ptr());
+        }
+        self.0.push(Threadpool::new(n_threads)?);
+        Ok(self.0[self.0.len() - 1].as_ptr())
+    }
+}

@@ -1,0 +1,218 @@
+//! How long ggml's own operations take on a device, in graphs like llama.cpp's and with their data where a load would
+//! put it.
+
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use crate::raw;
+use crate::safe::call::{self, Error};
+use crate::safe::device::{Backend, Device};
+use crate::safe::model::tensor_types;
+
+/// A device that is open for measurements.
+#[derive(Debug)]
+pub struct Bench {
+    raw: NonNull<raw::shim_bench>,
+}
+
+// SAFETY: a ggml backend belongs to no thread (llama.cpp moves contexts with their backends between threads), and
+// `Bench` is used only through `&mut`.
+unsafe impl Send for Bench {}
+
+/// One of ggml's operations. Sizes are in elements; `n_tokens` are computed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are llama.cpp's")]
+pub enum Operation {
+    /// Tokens through a matrix (`MUL_MAT`). The type is ggml's number.
+    Matrix { type_id: u32, n_in: u32, n_out: u32, n_tokens: u32 },
+    /// Tokens through the experts that they use (`MUL_MAT_ID`), each of them a matrix of this size.
+    Experts { type_id: u32, n_in: u32, n_out: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
+    /// Fused attention (`FLASH_ATTN_EXT`) of tokens that see all `n_kv` cells.
+    Attention { type_id: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_kv: u32, n_tokens: u32 },
+    /// A block's other computations, without its matrices and its attention: norms, rotations, writes to the cache, an
+    /// activation, sums.
+    Block { type_id: u32, n_embd: u32, n_ff: u32, head_size: u32, n_head: u32, n_head_kv: u32, n_tokens: u32 },
+    /// A block's computations to choose experts and to add up their results.
+    Routing { n_embd: u32, n_expert: u32, n_used: u32, n_tokens: u32 },
+}
+
+/// How long a graph took, and how much it read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// The lower quartile of several runs, because other programs can only lengthen them.
+    pub graph: Duration,
+    /// Bytes of weights, or of keys and values, that the graph reads.
+    pub bytes: u64,
+}
+
+/// How long transfers to a device and back take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkTiming {
+    /// A copy from the host's plain memory to the device.
+    pub upload: Duration,
+    /// A copy from the device.
+    pub download: Duration,
+    /// A token's activations to the device, an operation on them, and the way back.
+    pub crossing: Duration,
+}
+
+#[allow(clippy::unnecessary_cast, reason = "C's enumerations are signed on Windows")]
+const F32: u32 = raw::GGML_TYPE_F32 as u32;
+/// The largest size of any kind: products of three sizes stay within 64 bits.
+const MAX_SIZE: u32 = 1 << 20;
+
+/// Nodes that a graph may have (native/rates.cpp, `max_tensors`).
+const MAX_NODES: u64 = 8192;
+
+impl Bench {
+    /// Opens a device. The CPU computes with `threads` threads. With `repack` its weights are rearranged for its
+    /// instruction set, which a load does unless one of its GPUs [pins host memory](Device::pins_host_memory).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if the device does not open; [`Error::InvalidParameter`] for 0 threads.
+    pub fn new(device: &Device, threads: u32, repack: bool) -> Result<Self, Error> {
+        Backend::init()?;
+        let n_threads = i32::try_from(threads).ok().filter(|&n| n > 0);
+        let n_threads =
+            n_threads.ok_or_else(|| Error::parameter("n_threads", threads, "there must be at least one thread"))?;
+        let bench = call::checked(|error| {
+            // SAFETY: the device is registered, and the error slot is valid.
+            unsafe { raw::shim_bench_new(device.as_ptr(), n_threads, repack, error) }
+        })
+        .map_err(|failure| Error::Call { what: "opening a device to measure it", failure })?;
+        // The shim returns NULL only with an error.
+        let raw = NonNull::new(bench).expect("a bench or an error");
+        Ok(Self { raw })
+    }
+
+    /// Computes a graph that contains the operation `n_repeat` times, each with its own weights or cache. Repeats that
+    /// for `budget`, three times at least. `None` if the device does not have this operation, or no memory for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for impossible sizes; [`Error::Call`] if the device fails.
+    pub fn time(&mut self, operation: &Operation, n_repeat: u32, budget: Duration) -> Result<Option<Timing>, Error> {
+        let native = operation.to_native(n_repeat)?;
+        let mut timing = raw::shim_timing { graph_ns: 0, bytes: 0 };
+        let budget = nanoseconds(budget);
+        let done = call::checked(|error| {
+            // SAFETY: the bench is open, and every pointer is valid. `to_native` has checked ggml's assertions: whole
+            // blocks, and heads that share keys evenly (ggml.c, ggml_new_tensor, ggml_flash_attn_ext).
+            unsafe {
+                let (native, timing) = (&raw const native, &raw mut timing);
+                raw::shim_bench_time(self.raw.as_ptr(), native, budget, timing, error)
+            }
+        })
+        .map_err(|failure| Error::Call { what: "measuring an operation", failure })?;
+        Ok((done == raw::SHIM_MEASURED_DONE)
+            .then(|| Timing { graph: Duration::from_nanos(timing.graph_ns), bytes: timing.bytes }))
+    }
+
+    /// Copies `bytes` bytes to the device and back, and hands over `width` activations, for `budget` in all. `None` if
+    /// there is no memory for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for impossible sizes; [`Error::Call`] if the device fails.
+    pub fn link(&mut self, bytes: u32, width: u32, budget: Duration) -> Result<Option<LinkTiming>, Error> {
+        if bytes == 0 || width == 0 || width > MAX_SIZE {
+            let given = format!("{bytes} bytes, {width} activations");
+            return Err(Error::parameter(
+                "link",
+                given,
+                "both must be at least 1, and there are at most 1048576 activations",
+            ));
+        }
+        let mut link = raw::shim_link { upload_ns: 0, download_ns: 0, crossing_ns: 0 };
+        let (bytes, width, budget) = (bytes as usize, width as usize, nanoseconds(budget));
+        let done = call::checked(|error| {
+            // SAFETY: the bench is open, and every pointer is valid.
+            unsafe {
+                let link = &raw mut link;
+                raw::shim_bench_link(self.raw.as_ptr(), bytes, width, budget, link, error)
+            }
+        })
+        .map_err(|failure| Error::Call { what: "measuring a link", failure })?;
+        Ok((done == raw::SHIM_MEASURED_DONE).then(|| LinkTiming {
+            upload: Duration::from_nanos(link.upload_ns),
+            download: Duration::from_nanos(link.download_ns),
+            crossing: Duration::from_nanos(link.crossing_ns),
+        }))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // SAFETY: from shim_bench_new, freed once.
+        unsafe { raw::shim_bench_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Operation {
+    fn to_native(self, n_repeat: u32) -> Result<raw::shim_operation, Error> {
+        // The kind, the type, the unit that rows must be a multiple of, and the sizes: of matrices, experts and heads.
+        let (kind, type_id, row, [n_in, n_out], [n_expert, n_used], [head_size, n_head, n_head_kv, n_kv], n_tokens) =
+            match self {
+                Self::Matrix { type_id, n_in, n_out, n_tokens } => {
+                    (raw::SHIM_OPERATION_MATRIX, type_id, n_in, [n_in, n_out], [1; 2], [1; 4], n_tokens)
+                }
+                Self::Experts { type_id, n_in, n_out, n_expert, n_used, n_tokens } => {
+                    let experts = [n_expert, n_used];
+                    (raw::SHIM_OPERATION_EXPERTS, type_id, n_in, [n_in, n_out], experts, [1; 4], n_tokens)
+                }
+                Self::Attention { type_id, head_size, n_head, n_head_kv, n_kv, n_tokens } => {
+                    let heads = [head_size, n_head, n_head_kv, n_kv];
+                    (raw::SHIM_OPERATION_ATTENTION, type_id, head_size, [1; 2], [1; 2], heads, n_tokens)
+                }
+                Self::Block { type_id, n_embd, n_ff, head_size, n_head, n_head_kv, n_tokens } => {
+                    let heads = [head_size, n_head, n_head_kv, 1];
+                    (raw::SHIM_OPERATION_BLOCK, type_id, head_size, [n_embd, n_ff], [1; 2], heads, n_tokens)
+                }
+                Self::Routing { n_embd, n_expert, n_used, n_tokens } => {
+                    (raw::SHIM_OPERATION_ROUTING, F32, 1, [n_embd, 1], [n_expert, n_used], [1; 4], n_tokens)
+                }
+            };
+        let wrong = |reason| {
+            let given = format!("{self:?}");
+            Err(Error::parameter("operation", given, reason))
+        };
+        let sizes = [n_in, n_out, n_expert, n_used, head_size, n_head, n_head_kv, n_kv, n_tokens, n_repeat];
+        if !sizes.iter().all(|size| (1..=MAX_SIZE).contains(size)) {
+            return wrong("every size must be 1 to 1048576");
+        }
+        let known = tensor_types()?;
+        let Some(info) = known.get(type_id as usize).filter(|info| info.type_size > 0) else {
+            return wrong("ggml has no tensor type of this number");
+        };
+        if !u64::from(row).is_multiple_of(info.block_size) {
+            return wrong("a row must be a whole number of blocks");
+        }
+        if n_used > n_expert || n_head % n_head_kv != 0 {
+            return wrong("n_used must be at most n_expert, and n_head a multiple of n_head_kv");
+        }
+        // Twenty nodes for a block; for each expert a sum and its view.
+        let nodes = u64::from(n_repeat) * (20 + 2 * u64::from(n_used));
+        if nodes > MAX_NODES || head_size % 2 != 0 && kind == raw::SHIM_OPERATION_BLOCK {
+            return wrong("the graph would have too many nodes, or head_size is odd");
+        }
+        Ok(raw::shim_operation {
+            kind,
+            type_: type_id as raw::ggml_type,
+            n_in: n_in.into(),
+            n_out: n_out.into(),
+            n_expert: n_expert.into(),
+            n_used: n_used.into(),
+            head_size: head_size.into(),
+            n_head: n_head.into(),
+            n_head_kv: n_head_kv.into(),
+            n_kv: n_kv.into(),
+            n_tokens: n_tokens.into(),
+            n_repeat: n_repeat.into(),
+        })
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,90 @@
+//! How a model embeds, by its own header.
+
+use std::ffi::CStr;
+
+use super::Model;
+use crate::raw;
+
+/// The facts that decide how a model embeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EmbeddingShape {
+    /// Elements of an embedding.
+    pub n_embd_out: u32,
+    /// Scores of the model's classification head, if it has a head that llama.cpp can read ([`Pooling::Rank`]).
+    pub n_cls_out: Option<u32>,
+    /// Rows of the table of learned positions, if there is one; no position may lie beyond it (BERT, GPT-2).
+    pub n_positions: Option<u32>,
+    /// The model's own pooling. `None` if the header states none, or one that llama.cpp does not know.
+    pub pooling: Option<Pooling>,
+}
+
+/// How the embeddings of a sequence are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Pooling {
+    /// The model's own pooling.
+    #[default]
+    Unspecified,
+    /// One embedding for each token.
+    None,
+    /// Mean over the sequence.
+    Mean,
+    /// The embedding of the first token.
+    Cls,
+    /// The embedding of the last token.
+    Last,
+    /// A reranking score.
+    Rank,
+}
+
+impl Pooling {
+    /// include/llama.h, `llama_pooling_type`.
+    fn from_native(native: i32) -> Option<Self> {
+        match native {
+            raw::LLAMA_POOLING_TYPE_NONE => Some(Self::None),
+            raw::LLAMA_POOLING_TYPE_MEAN => Some(Self::Mean),
+            raw::LLAMA_POOLING_TYPE_CLS => Some(Self::Cls),
+            raw::LLAMA_POOLING_TYPE_LAST => Some(Self::Last),
+            raw::LLAMA_POOLING_TYPE_RANK => Some(Self::Rank),
+            _ => None,
+        }
+    }
+}
+
+impl Model {
+    /// The facts that decide how the model embeds.
+    pub fn embedding_shape(&self) -> EmbeddingShape {
+        // SAFETY: the shim fills every field of the struct, whose all-zero state is valid.
+        let shape = unsafe {
+            let mut shape: raw::shim_embedding_shape = std::mem::zeroed();
+            raw::shim_model_embedding_shape(self.as_ptr(), &raw mut shape);
+            shape
+        };
+        let positive = |n: u32| Some(n).filter(|&n| n > 0);
+        EmbeddingShape {
+            n_embd_out: shape.n_embd_out,
+            // llama-context.cpp reads as many scores from the head's output as the header says.
+            n_cls_out: positive(shape.n_cls_out).filter(|&n| n == shape.n_head_out),
+            n_positions: positive(shape.n_positions),
+            pooling: Pooling::from_native(shape.pooling),
+        }
+    }
+
+    /// The label of a score of the classification head, if the model states it.
+    pub fn cls_label(&self, index: u32) -> Option<String> {
+        // SAFETY: the model is loaded; llama.cpp checks the index, and the text lives as long as the model.
+        let label = unsafe { raw::llama_model_cls_label(self.as_ptr(), index) };
+        if label.is_null() {
+            return None;
+        }
+        // SAFETY: a NUL-terminated string of the model (std::string::c_str).
+        let label = unsafe { CStr::from_ptr(label) };
+        Some(label.to_string_lossy().into_owned())
+    }
+
+    /// Elements of a hidden state.
+    pub fn n_embd_out(&self) -> u32 {
+        self.embedding_shape().n_embd_out
+    }
+}

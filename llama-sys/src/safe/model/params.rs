@@ -1,0 +1,175 @@
+//! The parameters of a load, and checks for values that llama.cpp would abort on.
+
+use std::ffi::CString;
+use std::ptr;
+
+use crate::raw;
+use crate::safe::call::Error;
+use crate::safe::device::{Backend, Device};
+
+/// The parameters of a load. The fields are those of `llama_model_params`.
+pub struct ModelParams {
+    /// Layers to offload, counted backwards from the output layer: 0 offloads none, 1 the output layer alone, and the
+    /// number of blocks + 1 all. A negative number means all.
+    pub n_gpu_layers: i32,
+    /// Devices to offload to, in this order. `None`: every GPU that ggml found. Empty: none, so that no GPU is even
+    /// opened.
+    pub devices: Option<Vec<Device>>,
+    /// The proportion of layers for each device; empty means by free memory.
+    pub tensor_split: Vec<f32>,
+    /// Tensors that lie elsewhere than their layer; the first pattern that matches counts.
+    pub overrides: Vec<TensorOverride>,
+    /// How the file is read.
+    pub load_mode: LoadMode,
+    /// Reads the metadata and simulates every allocation; such a model cannot compute. Needs [`LoadMode::None`].
+    pub no_alloc: bool,
+    /// Reads the vocabulary and no tensor; such a model cannot have a context.
+    pub vocab_only: bool,
+    /// Loads the blocks that predict further tokens too (MTP), if the file has any.
+    pub load_mtp: bool,
+    /// Allows buffer types that repack weights for the CPU.
+    pub use_extra_bufts: bool,
+    /// Called with the progress from 0.0 to 1.0; returning `false` cancels the load.
+    pub progress: Option<Box<dyn FnMut(f32) -> bool + Send>>,
+}
+
+impl Default for ModelParams {
+    fn default() -> Self {
+        Self {
+            n_gpu_layers: -1,
+            devices: None,
+            tensor_split: Vec::new(),
+            overrides: Vec::new(),
+            load_mode: LoadMode::Auto,
+            no_alloc: false,
+            vocab_only: false,
+            load_mtp: false,
+            use_extra_bufts: true,
+            progress: None,
+        }
+    }
+}
+
+/// How a model file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadMode {
+    /// Memory-mapped where every device allows it.
+    #[default]
+    Auto,
+    /// Read into allocated buffers.
+    None,
+}
+
+/// Puts tensors into the memory of one device, chosen by a regular expression over their names.
+#[derive(Debug, Clone)]
+pub struct TensorOverride {
+    /// A regular expression (ECMAScript, as C++ has it), such as `blk\.(1[0-9])\.ffn_.*_exps`.
+    pub pattern: String,
+    /// The device whose default buffer type holds them. For a CPU device that is host memory, repacked where that is
+    /// faster.
+    pub device: Device,
+}
+
+impl ModelParams {
+    /// Refuses parameters that llama.cpp would abort on.
+    pub(super) fn check(&self, backend: Backend) -> Result<(), Error> {
+        // ggml-backend.cpp: a scheduler has at most GGML_SCHED_MAX_BACKENDS = 16 backends, including the CPU and
+        // accelerators.
+        const MAX_BACKENDS: usize = 16;
+        let all = backend.devices();
+        let helpers = all.iter().filter(|device| !device.is_gpu()).count().max(1);
+        let used = self.devices.as_ref().map_or_else(|| all.len() - helpers.min(all.len()), Vec::len);
+        if used + helpers > MAX_BACKENDS {
+            return Err(Error::parameter(
+                "devices",
+                format!("{used} devices"),
+                format!("llama.cpp computes with at most {} besides the CPU", MAX_BACKENDS - helpers),
+            ));
+        }
+        if let Some(devices) = &self.devices {
+            if let Some(device) = devices.iter().find(|device| !device.is_gpu()) {
+                return Err(Error::parameter("devices", device.name(), "only a GPU can take layers"));
+            }
+            let is_twice = |(index, device): &(usize, &Device)| devices[..*index].contains(device);
+            if let Some((index, device)) = devices.iter().enumerate().find(is_twice) {
+                return Err(Error::parameter(
+                    "devices",
+                    device.name(),
+                    format!("the list has this device twice, again at index {index}"),
+                ));
+            }
+        }
+        // SAFETY: a constant.
+        let max_devices = unsafe { raw::llama_max_devices() };
+        if self.tensor_split.len() > max_devices {
+            return Err(Error::parameter(
+                "tensor_split",
+                format!("{} numbers", self.tensor_split.len()),
+                format!("there must be at most {max_devices}"),
+            ));
+        }
+        if let Some(bad) = self.tensor_split.iter().find(|part| !part.is_finite() || **part < 0.0) {
+            return Err(Error::parameter("tensor_split", bad, "a proportion must be finite and not negative"));
+        }
+        // `load_tensors` in llama-model.cpp asserts that a no_alloc load maps nothing.
+        if self.no_alloc && self.load_mode == LoadMode::Auto {
+            return Err(Error::parameter("load_mode", "Auto", "a load with no_alloc needs LoadMode::None"));
+        }
+        Ok(())
+    }
+}
+
+/// The memory that the raw parameters point to.
+pub(super) struct Storage {
+    devices: Option<Vec<raw::ggml_backend_dev_t>>,
+    tensor_split: Vec<f32>,
+    _patterns: Vec<CString>,
+    overrides: Vec<raw::llama_model_tensor_buft_override>,
+}
+
+impl Storage {
+    pub(super) fn new(params: &ModelParams) -> Result<Self, Error> {
+        // Lists end with NULL; all `llama_max_devices` proportions are copied (llama-model.cpp, the constructor).
+        let devices =
+            params.devices.as_ref().map(|list| list.iter().map(Device::as_ptr).chain([ptr::null_mut()]).collect());
+        let mut tensor_split = params.tensor_split.clone();
+        // SAFETY: a constant.
+        tensor_split.resize(unsafe { raw::llama_max_devices() }, 0.0);
+        let patterns = params
+            .overrides
+            .iter()
+            .map(|rule| {
+                CString::new(rule.pattern.as_str()).map_err(|_| {
+                    Error::parameter("tensor_buft_overrides", &rule.pattern, "a pattern must not contain a NUL byte")
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut overrides = Vec::with_capacity(patterns.len() + 1);
+        for (pattern, rule) in patterns.iter().zip(&params.overrides) {
+            let buft = rule.device.buffer_type(false)?;
+            overrides.push(raw::llama_model_tensor_buft_override { pattern: pattern.as_ptr(), buft });
+        }
+        overrides.push(raw::llama_model_tensor_buft_override { pattern: ptr::null(), buft: ptr::null_mut() });
+        Ok(Self { devices, tensor_split, _patterns: patterns, overrides })
+    }
+
+    /// llama.cpp's own struct, which points into this storage; the caller sets the progress callback.
+    pub(super) fn native(&self, params: &ModelParams) -> raw::llama_model_params {
+        // SAFETY: returns a plain struct.
+        let mut native = unsafe { raw::llama_model_default_params() };
+        native.n_gpu_layers = params.n_gpu_layers;
+        native.devices = self.devices.as_ref().map_or(ptr::null_mut(), |list| list.as_ptr().cast_mut());
+        native.tensor_buft_overrides = if params.overrides.is_empty() { ptr::null() } else { self.overrides.as_ptr() };
+        native.split_mode = raw::LLAMA_SPLIT_MODE_LAYER;
+        native.tensor_split = if params.tensor_split.is_empty() { ptr::null() } else { self.tensor_split.as_ptr() };
+        native.load_mode = match params.load_mode {
+            LoadMode::Auto => raw::LLAMA_LOAD_MODE_AUTO,
+            LoadMode::None => raw::LLAMA_LOAD_MODE_NONE,
+        };
+        native.no_alloc = params.no_alloc;
+        native.vocab_only = params.vocab_only;
+        native.load_mtp = params.load_mtp;
+        native.use_extra_bufts = params.use_extra_bufts;
+        native
+    }
+}

@@ -1,0 +1,73 @@
+//! The tensors of a loaded model: names, types and shapes, and the memory in which each lies.
+
+use super::Model;
+use crate::raw;
+use crate::safe::call;
+use crate::safe::call::text::owned;
+
+/// A tensor of a model, without its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelTensor {
+    /// Its name: `blk.0.attn_q.weight`.
+    pub name: String,
+    /// The number of its type in ggml, as a GGUF file states it.
+    pub ty: u32,
+    /// Its elements along each dimension, innermost first; unused dimensions are 1.
+    pub shape: [u64; 4],
+}
+
+/// Where a tensor of a model lies.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorPlace {
+    /// Its name in the file.
+    pub name: String,
+    /// ggml's name of the buffer type.
+    pub buffer_type: String,
+    /// Plain or pinned host memory. A load that maps the file maps these tensors instead (llama-model-loader.cpp,
+    /// `create_tensor`). False for repacked weights.
+    pub on_host: bool,
+}
+
+impl Model {
+    /// The tensors of the model, in no particular order. A tensor that several devices hold appears once.
+    pub fn tensors(&self) -> Vec<ModelTensor> {
+        let mut all: Vec<ModelTensor> = self
+            .list_tensors()
+            .iter()
+            .map(|tensor| ModelTensor {
+                // SAFETY: the shim has set a NUL-terminated name that lives as long as the model.
+                name: unsafe { owned(tensor.name) },
+                #[allow(clippy::unnecessary_cast, reason = "ggml's enum is signed for MSVC")]
+                ty: tensor.type_ as u32,
+                shape: tensor.ne.map(|n| u64::try_from(n).unwrap_or(0)),
+            })
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all.dedup_by(|a, b| a.name == b.name);
+        all
+    }
+
+    /// Where every tensor lies, or with `no_alloc` would lie. A tensor in use on two devices is listed for both.
+    pub fn tensor_places(&self) -> Vec<TensorPlace> {
+        self.list_tensors()
+            .iter()
+            .filter(|tensor| !tensor.buft.is_null())
+            .map(|tensor| TensorPlace {
+                // SAFETY: tensors have NUL-terminated names that live as long as the model.
+                name: unsafe { owned(tensor.name) },
+                // SAFETY: registered buffer types have NUL-terminated names.
+                buffer_type: unsafe { owned(raw::ggml_backend_buft_name(tensor.buft)) },
+                on_host: tensor.is_host,
+            })
+            .collect()
+    }
+
+    /// llama.cpp's own list, in which a tensor that several devices hold appears once for each of them.
+    fn list_tensors(&self) -> Vec<raw::shim_tensor> {
+        // SAFETY: the model is loaded, and its list never changes; the shim writes at most as many entries as there is
+        // room for.
+        unsafe { call::list(|tensors, room| raw::shim_model_tensors(self.as_ptr(), tensors, room)) }
+    }
+}

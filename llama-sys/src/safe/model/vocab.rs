@@ -1,0 +1,215 @@
+//! Tokens and their texts. `tokenize` goes the other way.
+
+use super::{Model, WeakModel};
+use crate::raw;
+use crate::safe::call::{self, Error};
+
+/// A token: an index into the vocabulary.
+pub type Token = raw::llama_token;
+
+/// The vocabulary of a model, as long as the model is loaded; this handle does not keep it loaded.
+#[derive(Debug, Clone)]
+pub struct WeakVocab {
+    model: WeakModel,
+}
+
+impl WeakVocab {
+    /// The vocabulary, if its model is still loaded.
+    pub fn upgrade(&self) -> Option<Vocab> {
+        self.model.upgrade().map(Vocab::new)
+    }
+}
+
+/// The vocabulary of a model. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Vocab {
+    model: Model,
+    raw: *const raw::llama_vocab,
+    n_tokens: i32,
+    kind: raw::llama_vocab_type,
+}
+
+// SAFETY: `raw` points into the model, which is held and which llama.cpp only reads; tokenising keeps its working state
+// on the stack (llama-vocab.cpp, `llama_vocab::impl::tokenize` is const).
+unsafe impl Send for Vocab {}
+// SAFETY: as above.
+unsafe impl Sync for Vocab {}
+
+impl Model {
+    /// The vocabulary.
+    pub fn vocab(&self) -> Vocab {
+        Vocab::new(self.clone())
+    }
+}
+
+/// The tokens that a vocabulary puts around a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct AddedTokens {
+    /// The token before the text: `[CLS]` of BERT.
+    pub bos: Option<Token>,
+    /// The token after the text. If one is required and the vocabulary has none, the separator takes its place, as in
+    /// llama.cpp's server.
+    pub eos: Option<Token>,
+    /// The token after the text and between two texts: `[SEP]` of BERT.
+    pub sep: Option<Token>,
+}
+
+impl Vocab {
+    fn new(model: Model) -> Self {
+        // SAFETY: the model is loaded; the vocabulary lives as long as it does.
+        unsafe {
+            let raw = raw::llama_model_get_vocab(model.as_ptr());
+            Self { raw, n_tokens: raw::llama_vocab_n_tokens(raw), kind: raw::llama_vocab_type(raw), model }
+        }
+    }
+
+    /// `llama_vocab_type`.
+    pub(super) fn kind(&self) -> raw::llama_vocab_type {
+        self.kind
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const raw::llama_vocab {
+        self.raw
+    }
+
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.kind != raw::LLAMA_VOCAB_TYPE_NONE
+    }
+
+    /// The model of this vocabulary.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// A handle that does not keep the model loaded, and is not among its [holders](Model::holders).
+    pub fn downgrade(&self) -> WeakVocab {
+        WeakVocab { model: self.model.downgrade() }
+    }
+
+    /// Number of tokens.
+    pub fn n_tokens(&self) -> u32 {
+        self.n_tokens.try_into().unwrap_or(0)
+    }
+
+    /// Whether `token` is an index into the vocabulary.
+    pub fn contains(&self, token: Token) -> bool {
+        (0..self.n_tokens).contains(&token)
+    }
+
+    /// Appends the bytes that `token` stands for, which may be a part of a character. With `special`, control tokens
+    /// are written out as text; otherwise they add nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidParameter`] for a token outside the vocabulary; [`Error::NoVocabulary`]; [`Error::Call`].
+    pub fn append_piece(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        if !self.has_tokenizer() {
+            return Err(Error::NoVocabulary);
+        }
+        self.check(token)?;
+        let start = bytes.len();
+        let mut room = 32;
+        loop {
+            bytes.resize(start + room, 0);
+            let written = call::quick(|error| {
+                // SAFETY: `room` bytes from `start` are initialised and ours; the token is in the vocabulary.
+                unsafe {
+                    let target = bytes.as_mut_ptr().add(start).cast();
+                    raw::shim_token_to_piece(self.raw, token, target, room as i32, 0, special, error)
+                }
+            })
+            .map_err(|failure| {
+                bytes.truncate(start);
+                Error::Call { what: "reading a token's text", failure }
+            })?;
+            if let Ok(written) = usize::try_from(written) {
+                bytes.truncate(start + written);
+                return Ok(());
+            }
+            room = written.unsigned_abs() as usize;
+        }
+    }
+
+    /// The bytes that `token` stands for: see [`Vocab::append_piece`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Vocab::append_piece`].
+    pub fn piece(&self, token: Token, special: bool) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        self.append_piece(token, special, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether a token ends a generation: end of text, of turn, of message. False outside the vocabulary.
+    pub fn is_eog(&self, token: Token) -> bool {
+        // SAFETY: the token is in the vocabulary, which exists.
+        self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_eog(self.raw, token) }
+    }
+
+    /// Whether a token is a control token, which has no text. False outside the vocabulary.
+    pub fn is_control(&self, token: Token) -> bool {
+        // SAFETY: as in `is_eog`.
+        self.has_tokenizer() && self.contains(token) && unsafe { raw::llama_vocab_is_control(self.raw, token) }
+    }
+
+    /// The token that begins a text, if the model has one.
+    pub fn bos(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives; absent tokens are -1.
+        Some(unsafe { raw::llama_vocab_bos(self.raw) }).filter(|token| self.contains(*token))
+    }
+
+    /// The token that ends a text, if the model has one.
+    pub fn eos(&self) -> Option<Token> {
+        // SAFETY: as in `bos`.
+        Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
+    }
+
+    /// Tokens that the model's makers never want chosen (`tokenizer.ggml.suppress_tokens`).
+    #[doc(alias = "llama_vocab_get_suppress_tokens")]
+    pub fn suppressed(&self) -> &[Token] {
+        let mut count = 0;
+        // SAFETY: the vocabulary lives; the list belongs to it and lives as long.
+        let list = unsafe { raw::llama_vocab_get_suppress_tokens(self.raw, &raw mut count) };
+        match usize::try_from(count) {
+            // SAFETY: llama.cpp states that the list has `count` entries.
+            Ok(count) if !list.is_null() => unsafe { std::slice::from_raw_parts(list, count) },
+            _ => &[],
+        }
+    }
+
+    /// The tokens that [`tokenize`](Self::tokenize) puts around a text with `add_special`.
+    pub fn added_tokens(&self) -> AddedTokens {
+        if !self.has_tokenizer() {
+            return AddedTokens::default();
+        }
+        // SAFETY: the vocabulary lives; absent tokens are -1.
+        let (bos, eos, sep) = unsafe {
+            (
+                raw::llama_vocab_get_add_bos(self.as_ptr()),
+                raw::llama_vocab_get_add_eos(self.as_ptr()),
+                raw::llama_vocab_get_add_sep(self.as_ptr()),
+            )
+        };
+        // SAFETY: as above.
+        let separator = Some(unsafe { raw::llama_vocab_sep(self.as_ptr()) }).filter(|token| self.contains(*token));
+        AddedTokens {
+            bos: self.bos().filter(|_| bos),
+            eos: self.eos().or(separator).filter(|_| eos),
+            sep: separator.filter(|_| sep),
+        }
+    }
+
+    pub(crate) fn check(&self, token: Token) -> Result<(), Error> {
+        check_token(token, self.n_tokens())
+    }
+}
+
+/// Refuses a number that is no token of a vocabulary with `n_tokens` tokens.
+pub(crate) fn check_token(token: Token, n_tokens: u32) -> Result<(), Error> {
+    match u32::try_from(token) {
+        Ok(token) if token < n_tokens => Ok(()),
+        _ => Err(Error::parameter("token", token, format!("the vocabulary has {n_tokens} tokens"))),
+    }
+}

@@ -1,0 +1,103 @@
+//! Calls of the operating system that the standard library lacks, with substitutes on other systems. rustix has those of
+//! Unix, but takes as long to compile as this crate.
+
+#[cfg(windows)]
+mod sparse;
+mod stack;
+#[cfg(windows)]
+mod stdout;
+#[cfg(windows)]
+mod video_memory;
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+#[cfg(windows)]
+pub use sparse::make_sparse;
+pub(crate) use stack::with_stack;
+#[cfg(windows)]
+pub use stdout::print_to_stderr;
+#[cfg(windows)]
+pub use video_memory::{VideoMemory, VideoMemoryUse};
+
+/// The number of the user that this process runs as; 0 on Windows, where users have no number.
+pub fn user_id() -> u32 {
+    #[cfg(unix)]
+    // SAFETY: takes no arguments and cannot fail.
+    return unsafe { libc::getuid() };
+    #[cfg(not(unix))]
+    0
+}
+
+/// The longest file that this process may write (`ulimit -f`, `RLIMIT_FSIZE`), in bytes; `None` without a limit.
+pub fn longest_file() -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is valid for writes of its type.
+        let is_known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+        #[allow(
+            clippy::useless_conversion,
+            clippy::unnecessary_fallible_conversions,
+            reason = "of another type elsewhere"
+        )]
+        u64::try_from(limit.rlim_cur).ok().filter(|_| is_known && limit.rlim_cur != libc::RLIM_INFINITY)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// An empty file in memory (`memfd_create`), and the path by which this process opens it again.
+///
+/// # Errors
+///
+/// The system's error: no file descriptors are left, there is no `/proc`, or the system is not Linux.
+pub fn file_in_memory() -> io::Result<(PathBuf, File)> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the name ends with a zero.
+        let descriptor = unsafe { libc::memfd_create(c"autoplace".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was opened just now, and nobody else has it.
+        let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(descriptor) };
+        let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
+        path.metadata().map(|_| (path, file))
+    }
+    #[cfg(not(target_os = "linux"))]
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Ends this process without destructors and without a dump of its memory (`SIGKILL`); on Windows it aborts.
+pub fn end_this_process() -> ! {
+    #[cfg(unix)]
+    // SAFETY: touches no memory of ours.
+    unsafe {
+        libc::raise(libc::SIGKILL);
+    }
+    std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(unix)]
+    #[test]
+    fn the_user_is_whose_files_are() {
+        use std::os::unix::fs::MetadataExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(std::fs::metadata(folder.path()).unwrap().uid(), super::user_id());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_in_memory_is_read_again() {
+        use std::io::Write;
+
+        let (path, mut file) = super::file_in_memory().unwrap();
+        file.write_all(b"GGUF").unwrap();
+        assert_eq!(std::fs::read(path).unwrap(), b"GGUF");
+    }
+}

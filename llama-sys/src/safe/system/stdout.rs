@@ -1,0 +1,57 @@
+//! stdout on Windows, where a worker sends its messages: a line that a C library prints there would be taken for a
+//! message.
+
+use std::ffi::c_int;
+use std::io;
+
+// Functions of the C library (io.h).
+unsafe extern "C" {
+    fn _dup2(from: c_int, to: c_int) -> c_int;
+}
+
+/// Sends everything that this process prints to stdout to stderr from now on, including output of C libraries that
+/// share its C library. A handle of stdout that was copied before stays valid.
+///
+/// # Errors
+///
+/// The C library has no stdout or no stderr, as in programs without a console that were given none.
+pub fn print_to_stderr() -> io::Result<()> {
+    // SAFETY: touches no memory. It closes stdout's handle, of which Rust keeps no copy: it asks the system each time.
+    match unsafe { _dup2(2, 1) } {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{CStr, c_char, c_int, c_void};
+    use std::process::Command;
+
+    // stdio.h
+    unsafe extern "C" {
+        fn puts(text: *const c_char) -> c_int;
+        fn fflush(file: *mut c_void) -> c_int;
+    }
+
+    const TEST: &str = "safe::system::stdout::tests::what_c_prints_goes_to_stderr";
+
+    fn print(text: &CStr) {
+        // SAFETY: the text ends with a zero byte; no file is every file.
+        unsafe { (puts(text.as_ptr()), fflush(std::ptr::null_mut())) };
+    }
+
+    #[test]
+    fn what_c_prints_goes_to_stderr() {
+        if std::env::var_os(TEST).is_some() {
+            print(c"before");
+            super::print_to_stderr().unwrap();
+            return print(c"after");
+        }
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let output = again.args(["--exact", TEST, "--nocapture"]).env(TEST, "1").output().unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        assert!(stdout.contains("before") && !stdout.contains("after"), "{stdout}");
+        assert!(stderr.contains("after"), "{stderr}");
+    }
+}
