@@ -5,6 +5,7 @@
 mod adapter;
 mod arch;
 mod control_vector;
+mod file_type;
 mod hparams;
 mod hybrid;
 mod indexer;
@@ -107,7 +108,7 @@ impl ModelProfile {
         let hparams = Hyperparameters::read(&keys)?;
         let state = KvLayout::new(&keys, &hparams)?;
         let weights = WeightBytes::read(&keys, &hparams, &state);
-        let file_type = header.u32("general.file_type")?.and_then(quantisation::file_type);
+        let file_type = header.u32("general.file_type")?.and_then(file_type::name);
         let path = (!header.is_in_memory()).then(|| header.path().to_path_buf());
         let name = header.title().unwrap_or_else(|| architecture.clone());
         Ok(Self {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use autoplace_gguf::{Builder, TensorType as T};
 
 pub use crate::dims::Dims;
+pub use models::{all, at_size, computed, computed_deep, in_32_bits, measured, named, well_known, without_attention};
 
 /// A small model with grouped queries and with rows that CUDA pads (`n_ff` is 5.5 times 512).
 pub const SMALL: Dims = Dims::of([4, 2048, 2816, 16, 4, 128, 32000]);
@@ -260,61 +261,4 @@ impl Sketch {
         let tensors = self.tensors.iter().skip(no).step_by(count);
         tensors.fold(keys, |builder, (name, ty, shape)| builder.tensor(name, *ty, shape))
     }
-}
-
-/// All models whose cache layout the planner knows.
-pub fn all() -> Vec<Sketch> {
-    let mut all = models::models("small");
-    all.extend(well_known());
-    all
-}
-
-/// A small model for each kind of memory, which computes in milliseconds. They have rows that CUDA pads, types that the
-/// CPU repacks, and types that it does not.
-pub fn computed() -> Vec<Sketch> {
-    models::models("computed")
-}
-
-/// The same models with more blocks and other widths, so that there is more to distribute.
-pub fn computed_deep() -> Vec<Sketch> {
-    models::models("computed, deep")
-}
-
-/// A model whose last block has no attention.
-pub fn without_attention() -> Sketch {
-    models::models("computed, the last block without attention").remove(0)
-}
-
-/// A model of this architecture that computes with 32 bits throughout. Its choices do not depend on how many tokens are
-/// computed together. Where activations are rounded to 8 bits, the last bit of a sum can change a choice.
-pub fn in_32_bits(arch: &str) -> Sketch {
-    let mut all = models::models("32 bits").into_iter();
-    let mut sketch = all.find(|sketch| sketch.arch == arch).expect(arch);
-    sketch.vocabulary();
-    sketch.u32("context_length", 2048);
-    sketch
-}
-
-/// Well-known models at their full depth and width.
-pub fn well_known() -> Vec<Sketch> {
-    models::models("well known")
-}
-
-/// The well-known model with this title, at its full size.
-pub fn named(title: &str) -> Sketch {
-    let mut all = at_size().into_iter();
-    all.find(|sketch| sketch.title() == title).expect(title)
-}
-
-/// Well-known models of every kind at their full size, as `llama-quantize` makes them in Q4_K_M. Our plans are compared
-/// with llama.cpp's own fit on them.
-pub fn at_size() -> Vec<Sketch> {
-    models::models("at size")
-}
-
-/// Those, and the further ones that the ledger of measured speeds names.
-pub fn measured() -> Vec<Sketch> {
-    let mut all = at_size();
-    all.extend(models::models("measured"));
-    all
 }

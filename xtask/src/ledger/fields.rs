@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 /// Maximum length of a text in a submission.
-const LONGEST: usize = 300;
+const MAX_LETTERS: usize = 300;
 
 /// A value and its path.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ impl<'v> Field<'v> {
             anyhow::bail!("{}: a text is needed", self.path());
         };
         let length = text.chars().count();
-        ensure!(length <= LONGEST, "{}: {length} letters, and there can be {LONGEST}", self.path());
+        ensure!(length <= MAX_LETTERS, "{}: {length} letters, and there can be {MAX_LETTERS}", self.path());
         ensure!(!text.contains(char::is_control), "{}: a control character is in it", self.path());
         let is_path = text.starts_with(['/', '~']) || text.contains(":\\") || text.matches('/').count() > 1;
         ensure!(!is_path && !text.contains('@'), "{}: `{text}` may say whose machine it was", self.path());

@@ -46,7 +46,7 @@ pub(super) const COLUMNS: [&str; 37] = [
 /// The number of columns that a submission leaves empty, the last ones.
 pub(super) const EMPTY_IN_SUBMISSIONS: usize = 9;
 
-/// The rates that a row can calibrate (planner/tests/planner/ledger.rs).
+/// The rates that a row can calibrate (planner/tests/planner/ledger/mod.rs).
 const RATES: [&str; 4] = ["gpu", "host", "prompts", "link"];
 
 /// Columns that every row fills. Published measurements lack some of the others.

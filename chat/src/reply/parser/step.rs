@@ -4,7 +4,7 @@ use std::{mem, slice};
 
 use super::super::CallError;
 use super::super::call::{Body, CallSyntax, End};
-use super::super::channel::{self, LONGEST_HEADER, Message};
+use super::super::channel::{self, MAX_HEADER, Message};
 use super::super::json;
 use super::super::marks::{At, Marks};
 use super::super::section::Kind;
@@ -133,8 +133,8 @@ impl ReplyParser {
             return true;
         };
         let text = &self.raw[start..];
-        let (mark, longest) = (channels.header_end, LONGEST_HEADER + channels.header_end.len());
-        let mut places = text.as_bytes().windows(mark.len()).take(LONGEST_HEADER + 1);
+        let (mark, longest) = (channels.header_end, MAX_HEADER + channels.header_end.len());
+        let mut places = text.as_bytes().windows(mark.len()).take(MAX_HEADER + 1);
         let message = match places.position(|bytes| bytes == mark.as_bytes()) {
             Some(end) => {
                 let message = (channels.message)(&text[..end]);

@@ -342,7 +342,7 @@ mod tests {
     use super::{Clean, Measurement, Submission};
 
     /// The file that `cargo xtask ledger` reads in its tests.
-    const FILE: &str = include_str!("../../xtask/tests/submission.json");
+    const FILE: &str = include_str!("../../../xtask/tests/submission.json");
 
     /// A measurement whose texts all identify the machine's owner.
     fn measurement() -> Measurement {

@@ -18,7 +18,7 @@ use name::Name;
 
 /// The rows of `cards.txt`, which documents its columns. The tests check that each line is a row.
 static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| {
-    let lines = include_str!("catalogue/cards.txt").lines();
+    let lines = include_str!("cards.txt").lines();
     lines.filter(|line| !line.starts_with('#')).filter_map(Card::parse).collect()
 });
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn every_card_of_the_table_is_found_by_its_name_and_by_its_drivers_name() {
-        let lines = include_str!("catalogue/cards.txt").lines();
+        let lines = include_str!("cards.txt").lines();
         let rows = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         assert_eq!(CARDS.len(), rows.count());
         let mut seen = BTreeSet::new();

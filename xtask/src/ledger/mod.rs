@@ -51,9 +51,9 @@ fn print_predictions(workspace: &Workspace) -> Result<()> {
 /// The rows of a submission's file.
 fn read(file: &Path) -> Result<Vec<Vec<String>>> {
     /// A sweep of every layer has some hundred kilobytes.
-    const LARGEST: u64 = 16 << 20;
+    const MAX_BYTES: u64 = 16 << 20;
     let length = fs::metadata(file)?.len();
-    ensure!(length <= LARGEST, "it has {length} bytes, and a submission has at most {LARGEST}");
+    ensure!(length <= MAX_BYTES, "it has {length} bytes, and a submission has at most {MAX_BYTES}");
     rows(&fs::read_to_string(file)?)
 }
 
@@ -245,7 +245,7 @@ mod tests {
     use super::{check, line, rows};
 
     /// A submission of `measure`. A test of `measure` keeps this file current.
-    const FILE: &str = include_str!("../tests/submission.json");
+    const FILE: &str = include_str!("../../tests/submission.json");
 
     fn changed(change: impl FnOnce(&mut Value)) -> Result<Vec<Vec<String>>, String> {
         let mut value: Value = serde_json::from_str(FILE).unwrap();

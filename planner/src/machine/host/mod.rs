@@ -233,15 +233,28 @@ impl Host {
         says_so("/proc/sys/kernel/osrelease") || says_so("/proc/version")
     }
 
-    setters! {
-        /// Sets the number of physical cores.
-        physical_cores(cores: u32) physical_cores = Some(cores);
-        /// Sets the limit on processor time.
-        cpu_limit(limit: CpuLimit) cpu_limit = Some(limit);
-        /// Sets the memory's bandwidth in bytes per second, as a stated figure.
-        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
-        /// Sets the disk's read rate in bytes per second, as a stated figure.
-        disk(bytes_per_second: u64) disk = Some(DiskRate::new(bytes_per_second, DiskRateSource::Stated));
+    /// Sets the number of physical cores.
+    pub fn physical_cores(mut self, cores: u32) -> Self {
+        self.physical_cores = Some(cores);
+        self
+    }
+
+    /// Sets the limit on processor time.
+    pub fn cpu_limit(mut self, limit: CpuLimit) -> Self {
+        self.cpu_limit = Some(limit);
+        self
+    }
+
+    /// Sets the memory's bandwidth in bytes per second, as a stated figure.
+    pub fn bandwidth(mut self, bytes_per_second: u64) -> Self {
+        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        self
+    }
+
+    /// Sets the disk's read rate in bytes per second, as a stated figure.
+    pub fn disk(mut self, bytes_per_second: u64) -> Self {
+        self.disk = Some(DiskRate::new(bytes_per_second, DiskRateSource::Stated));
+        self
     }
 
     /// Size of a buffer that, read over and over, hardly hits this computer's caches, in bytes.
