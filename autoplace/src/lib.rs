@@ -20,18 +20,6 @@
 #[cfg(test)]
 extern crate self as autoplace;
 
-/// Defines builder methods: `name(argument: type) field = value, others.push(value);` assigns and returns the changed
-/// value.
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $ty:ty),*)
-        $($($field:ident).+ $(($($item:expr),*))? $(= $value:expr)?),+;)*) => {
-        $($(#[$doc])* pub fn $name(mut self, $($argument: $ty),*) -> Self {
-            $(self.$($field).+ $(($($item),*))? $(= $value)?;)+
-            self
-        })*
-    };
-}
-
 /// Implements `Debug` with these fields alone, because the other fields have no `Debug`.
 macro_rules! debug_with {
     ($name:ident $(<$of:lifetime>)?: $($field:tt),*) => {

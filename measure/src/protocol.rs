@@ -39,17 +39,34 @@ impl Protocol {
         Self { n_prompt, n_gen, depths, rounds: 3, prompts: Vec::new() }
     }
 
-    setters! {
-        /// Sets the tokens of each prompt.
-        n_prompt(tokens: u32) n_prompt = tokens;
-        /// Sets the tokens generated after each prompt.
-        n_gen(tokens: u32) n_gen = tokens;
-        /// Sets the tokens in the context before the prompt.
-        depths(depths: impl Into<Vec<u32>>) depths = depths.into();
-        /// Sets the rounds over all placements.
-        rounds(rounds: u32) rounds = rounds;
-        /// Replaces the default texts.
-        prompts(texts: impl Into<Vec<String>>) prompts = texts.into();
+    /// Sets the tokens of each prompt.
+    pub fn n_prompt(mut self, tokens: u32) -> Self {
+        self.n_prompt = tokens;
+        self
+    }
+
+    /// Sets the tokens generated after each prompt.
+    pub fn n_gen(mut self, tokens: u32) -> Self {
+        self.n_gen = tokens;
+        self
+    }
+
+    /// Sets the tokens in the context before the prompt.
+    pub fn depths(mut self, depths: impl Into<Vec<u32>>) -> Self {
+        self.depths = depths.into();
+        self
+    }
+
+    /// Sets the rounds over all placements.
+    pub fn rounds(mut self, rounds: u32) -> Self {
+        self.rounds = rounds;
+        self
+    }
+
+    /// Replaces the default texts.
+    pub fn prompts(mut self, texts: impl Into<Vec<String>>) -> Self {
+        self.prompts = texts.into();
+        self
     }
 
     /// Keeps only the first `n` texts.

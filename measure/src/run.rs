@@ -78,22 +78,43 @@ impl<'a> Measure<'a> {
         }
     }
 
-    setters! {
-        /// Sets the request of a [`sweep`](Self::sweep)'s plans: context, cache types and so on.
-        request(request: Request) request = request;
-        /// Changes the protocol. The default is [`Protocol::new`] for the smallest of the placements' contexts.
-        protocol(change: impl Fn(Protocol) -> Protocol + 'a) protocol = Box::new(change);
-        /// Configures each load apart from its request: machine, threads, isolation, adapters.
-        load_with(prepare: impl Fn(ModelBuilder) -> ModelBuilder + 'a) prepare = Box::new(prepare);
-        /// Sets a callback before each computation. If it returns `false`, the measurement ends with its results so
-        /// far.
-        progress(progress: impl FnMut(&Progress<'_>) -> bool + 'a) progress = Box::new(progress);
-        /// Sets the folder whose `proc` and `sys` describe the host, as
-        /// [`Host::detect_under`](autoplace::machine::Host::detect_under) reads them. The default is `/`. A container
-        /// may mount its host's files elsewhere.
-        system(root: impl Into<PathBuf>) system = root.into();
-        /// Sets the clock by which [`ready`](Self::ready) spaces its runs. The default is the computer's.
-        clock(clock: impl Clock + 'a) clock = Box::new(clock);
+    /// Sets the request of a [`sweep`](Self::sweep)'s plans: context, cache types and so on.
+    pub fn request(mut self, request: Request) -> Self {
+        self.request = request;
+        self
+    }
+
+    /// Changes the protocol. The default is [`Protocol::new`] for the smallest of the placements' contexts.
+    pub fn protocol(mut self, change: impl Fn(Protocol) -> Protocol + 'a) -> Self {
+        self.protocol = Box::new(change);
+        self
+    }
+
+    /// Configures each load apart from its request: machine, threads, isolation, adapters.
+    pub fn load_with(mut self, prepare: impl Fn(ModelBuilder) -> ModelBuilder + 'a) -> Self {
+        self.prepare = Box::new(prepare);
+        self
+    }
+
+    /// Sets a callback before each computation. If it returns `false`, the measurement ends with its results so
+    /// far.
+    pub fn progress(mut self, progress: impl FnMut(&Progress<'_>) -> bool + 'a) -> Self {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// Sets the folder whose `proc` and `sys` describe the host, as
+    /// [`Host::detect_under`](autoplace::machine::Host::detect_under) reads them. The default is `/`. A container
+    /// may mount its host's files elsewhere.
+    pub fn system(mut self, root: impl Into<PathBuf>) -> Self {
+        self.system = root.into();
+        self
+    }
+
+    /// Sets the clock by which [`ready`](Self::ready) spaces its runs. The default is the computer's.
+    pub fn clock(mut self, clock: impl Clock + 'a) -> Self {
+        self.clock = Box::new(clock);
+        self
     }
 
     pub(super) fn builder(&self, variant: &Variant) -> ModelBuilder {

@@ -18,16 +18,6 @@
 #[cfg(test)]
 extern crate self as autoplace_planner;
 
-/// Defines setters: `name(argument: type, ...) field = value, ...`.
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $ty:ty),*) $($($field:ident).+ = $value:expr),+;)*) => {
-        $($(#[$doc])* pub fn $name(mut self, $($argument: $ty),*) -> Self {
-            $(self.$($field).+ = $value;)+
-            self
-        })*
-    };
-}
-
 /// Returns the problem as an error unless the condition holds.
 macro_rules! ensure {
     ($holds:expr, $($problem:tt)+) => {

@@ -192,24 +192,41 @@ impl Chat {
         self.with(|generate| generate.stop(text))
     }
 
-    setters! {
-        /// Tools that the model may call. A call arrives as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall);
-        /// [`tool_result`](Self::tool_result) adds its result.
-        tools(tools: impl Into<Vec<Tool>>) tools = tools.into();
-        /// Decides whether the model answers a user message with a tool call. After the result of a call the model
-        /// chooses freely again. Default: the model chooses.
-        ///
-        /// A forced call is generated as JSON of the tool's schema, without reasoning (`enable_thinking`), and is
-        /// parsed as a call.
-        #[cfg(feature = "constraints")]
-        tool_choice(choice: ToolChoice) tool_choice = choice;
-        /// Sets a variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
-        variable(name: impl Into<String>, value: impl Into<Value>) variables.insert(name.into(), value.into());
-        /// Parses answers by this format instead of the template's.
-        reply_format(format: ReplyFormat) format = Some(format);
-        /// Decides which messages are shown when the context has no room for all. Default: the oldest turns are left
-        /// out, and the system message stays.
-        when_full(when_full: ChatFull) window.when_full = when_full;
+    /// Tools that the model may call. A call arrives as [`ReplyPart::ToolCall`](crate::chat::ReplyPart::ToolCall);
+    /// [`tool_result`](Self::tool_result) adds its result.
+    pub fn tools(mut self, tools: impl Into<Vec<Tool>>) -> Self {
+        self.tools = tools.into();
+        self
+    }
+
+    /// Decides whether the model answers a user message with a tool call. After the result of a call the model
+    /// chooses freely again. Default: the model chooses.
+    ///
+    /// A forced call is generated as JSON of the tool's schema, without reasoning (`enable_thinking`), and is
+    /// parsed as a call.
+    #[cfg(feature = "constraints")]
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.tool_choice = choice;
+        self
+    }
+
+    /// Sets a variable of the template, such as `enable_thinking`, `reasoning_effort` or `documents`.
+    pub fn variable(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// Parses answers by this format instead of the template's.
+    pub fn reply_format(mut self, format: ReplyFormat) -> Self {
+        self.format = Some(format);
+        self
+    }
+
+    /// Decides which messages are shown when the context has no room for all. Default: the oldest turns are left
+    /// out, and the system message stays.
+    pub fn when_full(mut self, when_full: ChatFull) -> Self {
+        self.window.when_full = when_full;
+        self
     }
 
     /// Messages that the model is no longer shown because the context has no room for them.

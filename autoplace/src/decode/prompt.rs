@@ -63,15 +63,28 @@ impl Prompt {
         Self::from_part(Part::Tokens(tokens.into()), Begin::Nothing)
     }
 
-    setters! {
-        /// Appends plain text.
-        then_text(text: impl Into<String>) parts.push(Part::Text(text.into()));
-        /// Appends text in which control tokens are read as such.
-        then_markup(text: impl Into<String>) parts.push(Part::Markup(text.into()));
-        /// Appends tokens.
-        then_tokens(tokens: impl Into<Vec<Token>>) parts.push(Part::Tokens(tokens.into()));
-        /// Sets whether the special tokens of the vocabulary, such as BOS, are added in front.
-        add_special(add: bool) begin = if add { Begin::Special } else { Begin::Nothing };
+    /// Appends plain text.
+    pub fn then_text(mut self, text: impl Into<String>) -> Self {
+        self.parts.push(Part::Text(text.into()));
+        self
+    }
+
+    /// Appends text in which control tokens are read as such.
+    pub fn then_markup(mut self, text: impl Into<String>) -> Self {
+        self.parts.push(Part::Markup(text.into()));
+        self
+    }
+
+    /// Appends tokens.
+    pub fn then_tokens(mut self, tokens: impl Into<Vec<Token>>) -> Self {
+        self.parts.push(Part::Tokens(tokens.into()));
+        self
+    }
+
+    /// Sets whether the special tokens of the vocabulary, such as BOS, are added in front.
+    pub fn add_special(mut self, add: bool) -> Self {
+        self.begin = if add { Begin::Special } else { Begin::Nothing };
+        self
     }
 
     /// Appends a rendered template without its first `skip` bytes. User text in it is plain text.

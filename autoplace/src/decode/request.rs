@@ -139,164 +139,276 @@ impl Spec {
 }
 
 impl GenerateRequest {
-    setters! {
-        /// Replaces the prompt.
-        prompt(prompt: impl Into<Prompt>) spec.prompt = prompt.into();
-        /// Ends after `n` tokens. Default: at the end of the text or of the context.
-        #[doc(alias = "n_predict")]
-        #[doc(alias = "num_predict")]
-        #[doc(alias = "max_new_tokens")]
-        max_tokens(n: usize) spec.limits.max_tokens = n;
-        /// Reuses the tokens of the prompt that the context still holds from earlier texts. Those tokens may have been
-        /// rounded differently, so the same seed can give another text.
-        /// [`cached_tokens`](crate::generate::Statistics::cached_tokens) counts the reused tokens. Default: off, and on
-        /// in an [`Engine`](crate::generate::Engine).
-        ///
-        /// The tokens of a text stay in the context until another text needs the cells. A recurrent model continues
-        /// only where a text ended, a model with sliding windows also where the window is still held. Both also
-        /// continue from an earlier [checkpoint](crate::ModelBuilder::checkpoints).
-        cache_prompt(cache: bool) spec.cache_prompt = Some(cache);
-        /// Decides how the text continues when the context is full. Default: the text ends.
-        when_full(when_full: WhenFull) spec.when_full = when_full;
-        /// Ends the text before `text` would appear. Each call adds one stop string.
-        #[doc(alias = "stop_sequence")]
-        #[doc(alias = "reverse_prompt")]
-        #[doc(alias = "antiprompt")]
-        stop(text: impl Into<String>) spec.stops.push(text.into());
-        /// Ends the text at this token, as at the model's own end tokens (vLLM's `stop_token_ids`). The token's
-        /// characters are not part of the answer. Each call adds one token.
-        stop_token(token: Token) spec.stop_tokens.push(token);
-        /// Forbids tokens that end the text before `n` tokens were generated: the model's own end tokens and each
-        /// [`stop_token`](Self::stop_token). Stop strings, limits and a complete constraint can still end the text
-        /// earlier. Default: 0.
-        min_tokens(n: usize) spec.limits.min_tokens = n;
-        /// Writes control tokens out as text instead of leaving them out.
-        special(show: bool) spec.limits.special = show;
-        /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices. The text ends by
-        /// itself once it meets the constraint, and not before. A limit ([`max_tokens`](Self::max_tokens),
-        /// [`stop`](Self::stop), the end of the context) can end the text earlier; the last item is then
-        /// [`Error::Incomplete`](crate::generate::Error::Incomplete).
-        ///
-        /// ```no_run
-        /// use autoplace::generate::Constraint;
-        /// # let model = autoplace::Model::load("model.gguf")?;
-        /// let sentiment = model
-        ///     .generate("Is \"What a day!\" positive? ")
-        ///     .constraint(Constraint::choices(["yes", "no"]))
-        ///     .text()?;
-        /// # Ok::<(), Box<dyn std::error::Error>>(())
-        /// ```
-        #[cfg(feature = "constraints")]
-        #[doc(alias = "grammar")]
-        #[doc(alias = "json_schema")]
-        #[doc(alias = "response_format")]
-        #[doc(alias = "format")]
-        constraint(constraint: Constraint) spec.constraint = Some(constraint);
-        /// Drafts the next tokens, so that several are computed at once. Except for rounding, the text does not change.
-        /// The [`Statistics`](crate::generate::Statistics) count the accepted draft tokens. Drafting pauses by itself
-        /// while it costs more time than it saves.
-        ///
-        /// The model must be loaded with room for drafts: [`Request::draft_max`](crate::plan::Request::draft_max).
-        /// Without that room, or with a memory that cannot discard tokens, the text is generated without drafts, and
-        /// [`Statistics::drafts_off`](crate::generate::Statistics::drafts_off) gives the reason. Default:
-        /// [`Speculation::Off`].
-        #[doc(alias = "draft")]
-        speculate(speculation: Speculation) spec.speculation = speculation.in_range();
-        /// Drafts the next tokens with a closure of the application, in place of [`speculate`](Self::speculate). The
-        /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. A step
-        /// computes at most as many draft tokens as the context was planned for
-        /// ([`Request::draft_max`](crate::plan::Request::draft_max)). This suits an application that can predict the
-        /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the
-        /// closure.
-        ///
-        /// Wrong drafts cost time and do not change the text. A model in a worker process refuses the closure:
-        /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
-        ///
-        /// ```no_run
-        /// # let model = autoplace::Model::builder("model.gguf").draft_max(8).load()?;
-        /// let before = model.tokenize("fn main() { println!(); }")?;
-        /// let generate = model.generate("Repeat the function.").draft_with(move |so_far, draft| {
-        ///     // What followed the last token in the file.
-        ///     let last = so_far.last().and_then(|last| before.iter().rposition(|token| token == last));
-        ///     draft.extend(last.map_or(&[][..], |at| &before[at + 1..]));
-        /// });
-        /// # Ok::<(), Box<dyn std::error::Error>>(())
-        /// ```
-        draft_with(draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static)
-            spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
-        /// Reports with each piece the log-probability of its token and the `n` likeliest tokens, at most 128
-        /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)). They come from the model's own distribution, before
-        /// any sampler. Default: no report.
-        logprobs(n: usize) spec.logprobs = Some(n);
-        /// Continues where the model would end the text, like vLLM's `ignore_eos`; useful for measurements. Only
-        /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context then ends the text.
-        ignore_eos() spec.limits.ignore_eos = true;
-        /// Sets all sampling parameters at once. Default: the model's own
-        /// ([`Model::sampling`](crate::Model::sampling)).
-        sampling(sampling: Sampling) spec.sampling = sampling;
-        /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
-        #[doc(alias = "temperature")]
-        temp(temp: f32) spec.sampling.temperature = temp;
-        /// Keeps the `k` likeliest tokens; 0 keeps all. Default: the model's own, or 40.
-        top_k(k: u32) spec.sampling.top_k = k;
-        /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all. Default: the model's own, or
-        /// 0.95.
-        top_p(p: f32) spec.sampling.top_p = p;
-        /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default: the model's own, or
-        /// 0.05.
-        min_p(p: f32) spec.sampling.min_p = p;
-        /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default:
-        /// the model's own, or 1.0.
-        #[doc(alias = "repetition_penalty")]
-        #[doc(alias = "penalty_repeat")]
-        repeat_penalty(penalty: f32) spec.sampling.repeat_penalty = penalty;
-        /// Subtracts `penalty` from the logit of a recent token once per occurrence; 0.0, the default, is off.
-        frequency_penalty(penalty: f32) spec.sampling.frequency_penalty = penalty;
-        /// Subtracts `penalty` once from the logit of a recent token; 0.0, the default, is off.
-        presence_penalty(penalty: f32) spec.sampling.presence_penalty = penalty;
-        /// Drops the likeliest tokens with this `probability`, down to the last that is at least `threshold` likely
-        /// (XTC); 0.0 is off. Default: the model's own, or off.
-        xtc(probability: f32, threshold: f32)
-            spec.sampling.xtc_probability = probability, spec.sampling.xtc_threshold = threshold;
-        /// Penalises tokens that continue a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`]
-        /// has the other DRY parameters.
-        dry(multiplier: f32) spec.sampling.dry_multiplier = multiplier;
-        /// Keeps the surprise of the text near `tau` bits per token. Mirostat replaces all samplers except the
-        /// temperature. Default: the model's own, or off.
-        mirostat(mirostat: Mirostat, tau: f32) spec.sampling.mirostat = mirostat, spec.sampling.mirostat_tau = tau;
-        /// Adds `bias` to the logit of a token. Each call sets the bias of one token. -1000.0 forbids the token unless
-        /// it is the only one left.
-        logit_bias(token: Token, bias: f32) spec.sampling.logit_bias.push((token, bias));
-        /// Adds `bias` to the logit of the token that `text` stands for. A `text` of several tokens or none fails with
-        /// [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the generation begins.
-        logit_bias_text(text: impl Into<String>, bias: f32) spec.sampling.logit_bias_text.push((text.into(), bias));
-        /// Sets the samplers and their order. An empty list samples from the model's own probabilities. Default: the
-        /// model's own, or [`SamplerKind::DEFAULT`].
-        samplers(kinds: impl IntoIterator<Item = SamplerKind>) spec.sampling.samplers = kinds.into_iter().collect();
-        /// Chooses each token with a closure. The closure gets the candidates that the other samplers leave, and the
-        /// tokens so far, starting with the prompt. [`Candidates::selected`] is the token that the samplers chose. With
-        /// no [`samplers`](Self::samplers), the candidates are all tokens. [`Candidates::softmax`] computes their
-        /// probabilities.
-        ///
-        /// The closure may return any token of the vocabulary. Under a constraint, a token that the constraint forbids
-        /// ends the text with [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the
-        /// closure. A model in a worker process refuses the closure:
-        /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
-        ///
-        /// ```no_run
-        /// # let model = autoplace::Model::load("model.gguf")?;
-        /// // Never twice the same token.
-        /// let generate = model.generate("Once upon a time").sampler(|candidates, so_far| {
-        ///     candidates.retain(|candidate| !so_far.ends_with(&[candidate.token()]));
-        ///     let likeliest = candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit()));
-        ///     likeliest.map_or(0, |candidate| candidate.token())
-        /// });
-        /// # Ok::<(), Box<dyn std::error::Error>>(())
-        /// ```
-        sampler(choose: impl FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static)
-            spec.custom = Some(CustomSampler::new(Box::new(choose)));
-        /// Seeds the random choices. The same seed gives the same text. Default: a new seed for each text.
-        seed(seed: u32) spec.sampling.seed = Some(seed);
+    /// Replaces the prompt.
+    pub fn prompt(mut self, prompt: impl Into<Prompt>) -> Self {
+        self.spec.prompt = prompt.into();
+        self
+    }
+
+    /// Ends after `n` tokens. Default: at the end of the text or of the context.
+    #[doc(alias = "n_predict")]
+    #[doc(alias = "num_predict")]
+    #[doc(alias = "max_new_tokens")]
+    pub fn max_tokens(mut self, n: usize) -> Self {
+        self.spec.limits.max_tokens = n;
+        self
+    }
+
+    /// Reuses the tokens of the prompt that the context still holds from earlier texts. Those tokens may have been
+    /// rounded differently, so the same seed can give another text.
+    /// [`cached_tokens`](crate::generate::Statistics::cached_tokens) counts the reused tokens. Default: off, and on
+    /// in an [`Engine`](crate::generate::Engine).
+    ///
+    /// The tokens of a text stay in the context until another text needs the cells. A recurrent model continues
+    /// only where a text ended, a model with sliding windows also where the window is still held. Both also
+    /// continue from an earlier [checkpoint](crate::ModelBuilder::checkpoints).
+    pub fn cache_prompt(mut self, cache: bool) -> Self {
+        self.spec.cache_prompt = Some(cache);
+        self
+    }
+
+    /// Decides how the text continues when the context is full. Default: the text ends.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.spec.when_full = when_full;
+        self
+    }
+
+    /// Ends the text before `text` would appear. Each call adds one stop string.
+    #[doc(alias = "stop_sequence")]
+    #[doc(alias = "reverse_prompt")]
+    #[doc(alias = "antiprompt")]
+    pub fn stop(mut self, text: impl Into<String>) -> Self {
+        self.spec.stops.push(text.into());
+        self
+    }
+
+    /// Ends the text at this token, as at the model's own end tokens (vLLM's `stop_token_ids`). The token's
+    /// characters are not part of the answer. Each call adds one token.
+    pub fn stop_token(mut self, token: Token) -> Self {
+        self.spec.stop_tokens.push(token);
+        self
+    }
+
+    /// Forbids tokens that end the text before `n` tokens were generated: the model's own end tokens and each
+    /// [`stop_token`](Self::stop_token). Stop strings, limits and a complete constraint can still end the text
+    /// earlier. Default: 0.
+    pub fn min_tokens(mut self, n: usize) -> Self {
+        self.spec.limits.min_tokens = n;
+        self
+    }
+
+    /// Writes control tokens out as text instead of leaving them out.
+    pub fn special(mut self, show: bool) -> Self {
+        self.spec.limits.special = show;
+        self
+    }
+
+    /// Holds the text to a JSON schema, a regular expression, a grammar or a list of choices. The text ends by
+    /// itself once it meets the constraint, and not before. A limit ([`max_tokens`](Self::max_tokens),
+    /// [`stop`](Self::stop), the end of the context) can end the text earlier; the last item is then
+    /// [`Error::Incomplete`](crate::generate::Error::Incomplete).
+    ///
+    /// ```no_run
+    /// use autoplace::generate::Constraint;
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// let sentiment = model
+    ///     .generate("Is \"What a day!\" positive? ")
+    ///     .constraint(Constraint::choices(["yes", "no"]))
+    ///     .text()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "constraints")]
+    #[doc(alias = "grammar")]
+    #[doc(alias = "json_schema")]
+    #[doc(alias = "response_format")]
+    #[doc(alias = "format")]
+    pub fn constraint(mut self, constraint: Constraint) -> Self {
+        self.spec.constraint = Some(constraint);
+        self
+    }
+
+    /// Drafts the next tokens, so that several are computed at once. Except for rounding, the text does not change.
+    /// The [`Statistics`](crate::generate::Statistics) count the accepted draft tokens. Drafting pauses by itself
+    /// while it costs more time than it saves.
+    ///
+    /// The model must be loaded with room for drafts: [`Request::draft_max`](crate::plan::Request::draft_max).
+    /// Without that room, or with a memory that cannot discard tokens, the text is generated without drafts, and
+    /// [`Statistics::drafts_off`](crate::generate::Statistics::drafts_off) gives the reason. Default:
+    /// [`Speculation::Off`].
+    #[doc(alias = "draft")]
+    pub fn speculate(mut self, speculation: Speculation) -> Self {
+        self.spec.speculation = speculation.in_range();
+        self
+    }
+
+    /// Drafts the next tokens with a closure of the application, in place of [`speculate`](Self::speculate). The
+    /// closure gets the prompt and the answer so far, and pushes the tokens that it expects, in their order. A step
+    /// computes at most as many draft tokens as the context was planned for
+    /// ([`Request::draft_max`](crate::plan::Request::draft_max)). This suits an application that can predict the
+    /// answer, for example from the file being edited or the form being filled in. Each text has a copy of the
+    /// closure.
+    ///
+    /// Wrong drafts cost time and do not change the text. A model in a worker process refuses the closure:
+    /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::builder("model.gguf").draft_max(8).load()?;
+    /// let before = model.tokenize("fn main() { println!(); }")?;
+    /// let generate = model.generate("Repeat the function.").draft_with(move |so_far, draft| {
+    ///     // What followed the last token in the file.
+    ///     let last = so_far.last().and_then(|last| before.iter().rposition(|token| token == last));
+    ///     draft.extend(last.map_or(&[][..], |at| &before[at + 1..]));
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn draft_with(mut self, draft: impl FnMut(&[Token], &mut Vec<Token>) + Clone + Send + 'static) -> Self {
+        self.spec.drafter = Some(CustomDrafter::new(Box::new(draft)));
+        self
+    }
+
+    /// Reports with each piece the log-probability of its token and the `n` likeliest tokens, at most 128
+    /// ([`Piece::logprobs`](crate::generate::Piece::logprobs)). They come from the model's own distribution, before
+    /// any sampler. Default: no report.
+    pub fn logprobs(mut self, n: usize) -> Self {
+        self.spec.logprobs = Some(n);
+        self
+    }
+
+    /// Continues where the model would end the text, like vLLM's `ignore_eos`; useful for measurements. Only
+    /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context then ends the text.
+    pub fn ignore_eos(mut self) -> Self {
+        self.spec.limits.ignore_eos = true;
+        self
+    }
+
+    /// Sets all sampling parameters at once. Default: the model's own
+    /// ([`Model::sampling`](crate::Model::sampling)).
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.spec.sampling = sampling;
+        self
+    }
+
+    /// Divides the logits; 0.0 always takes the likeliest token. Default: the model's own, or 0.8.
+    #[doc(alias = "temperature")]
+    pub fn temp(mut self, temp: f32) -> Self {
+        self.spec.sampling.temperature = temp;
+        self
+    }
+
+    /// Keeps the `k` likeliest tokens; 0 keeps all. Default: the model's own, or 40.
+    pub fn top_k(mut self, k: u32) -> Self {
+        self.spec.sampling.top_k = k;
+        self
+    }
+
+    /// Keeps the likeliest tokens whose probabilities add up to `p`; 1.0 keeps all. Default: the model's own, or
+    /// 0.95.
+    pub fn top_p(mut self, p: f32) -> Self {
+        self.spec.sampling.top_p = p;
+        self
+    }
+
+    /// Keeps tokens at least `p` times as likely as the likeliest; 0.0 keeps all. Default: the model's own, or
+    /// 0.05.
+    pub fn min_p(mut self, p: f32) -> Self {
+        self.spec.sampling.min_p = p;
+        self
+    }
+
+    /// Divides the logits of the last 64 tokens ([`Sampling::repeat_last_n`]) by `penalty`; 1.0 is off. Default:
+    /// the model's own, or 1.0.
+    #[doc(alias = "repetition_penalty")]
+    #[doc(alias = "penalty_repeat")]
+    pub fn repeat_penalty(mut self, penalty: f32) -> Self {
+        self.spec.sampling.repeat_penalty = penalty;
+        self
+    }
+
+    /// Subtracts `penalty` from the logit of a recent token once per occurrence; 0.0, the default, is off.
+    pub fn frequency_penalty(mut self, penalty: f32) -> Self {
+        self.spec.sampling.frequency_penalty = penalty;
+        self
+    }
+
+    /// Subtracts `penalty` once from the logit of a recent token; 0.0, the default, is off.
+    pub fn presence_penalty(mut self, penalty: f32) -> Self {
+        self.spec.sampling.presence_penalty = penalty;
+        self
+    }
+
+    /// Drops the likeliest tokens with this `probability`, down to the last that is at least `threshold` likely
+    /// (XTC); 0.0 is off. Default: the model's own, or off.
+    pub fn xtc(mut self, probability: f32, threshold: f32) -> Self {
+        self.spec.sampling.xtc_probability = probability;
+        self.spec.sampling.xtc_threshold = threshold;
+        self
+    }
+
+    /// Penalises tokens that continue a repetition (DRY), by `multiplier`; 0.0, the default, is off. [`Sampling`]
+    /// has the other DRY parameters.
+    pub fn dry(mut self, multiplier: f32) -> Self {
+        self.spec.sampling.dry_multiplier = multiplier;
+        self
+    }
+
+    /// Keeps the surprise of the text near `tau` bits per token. Mirostat replaces all samplers except the
+    /// temperature. Default: the model's own, or off.
+    pub fn mirostat(mut self, mirostat: Mirostat, tau: f32) -> Self {
+        self.spec.sampling.mirostat = mirostat;
+        self.spec.sampling.mirostat_tau = tau;
+        self
+    }
+
+    /// Adds `bias` to the logit of a token. Each call sets the bias of one token. -1000.0 forbids the token unless
+    /// it is the only one left.
+    pub fn logit_bias(mut self, token: Token, bias: f32) -> Self {
+        self.spec.sampling.logit_bias.push((token, bias));
+        self
+    }
+
+    /// Adds `bias` to the logit of the token that `text` stands for. A `text` of several tokens or none fails with
+    /// [`Error::NotOneToken`](crate::generate::Error::NotOneToken) when the generation begins.
+    pub fn logit_bias_text(mut self, text: impl Into<String>, bias: f32) -> Self {
+        self.spec.sampling.logit_bias_text.push((text.into(), bias));
+        self
+    }
+
+    /// Sets the samplers and their order. An empty list samples from the model's own probabilities. Default: the
+    /// model's own, or [`SamplerKind::DEFAULT`].
+    pub fn samplers(mut self, kinds: impl IntoIterator<Item = SamplerKind>) -> Self {
+        self.spec.sampling.samplers = kinds.into_iter().collect();
+        self
+    }
+
+    /// Chooses each token with a closure. The closure gets the candidates that the other samplers leave, and the
+    /// tokens so far, starting with the prompt. [`Candidates::selected`] is the token that the samplers chose. With
+    /// no [`samplers`](Self::samplers), the candidates are all tokens. [`Candidates::softmax`] computes their
+    /// probabilities.
+    ///
+    /// The closure may return any token of the vocabulary. Under a constraint, a token that the constraint forbids
+    /// ends the text with [`Error::NotAllowed`](crate::generate::Error::NotAllowed). Each text has a copy of the
+    /// closure. A model in a worker process refuses the closure:
+    /// [`worker::Error::Elsewhere`](crate::worker::Error::Elsewhere).
+    ///
+    /// ```no_run
+    /// # let model = autoplace::Model::load("model.gguf")?;
+    /// // Never twice the same token.
+    /// let generate = model.generate("Once upon a time").sampler(|candidates, so_far| {
+    ///     candidates.retain(|candidate| !so_far.ends_with(&[candidate.token()]));
+    ///     let likeliest = candidates.iter().max_by(|a, b| a.logit().total_cmp(&b.logit()));
+    ///     likeliest.map_or(0, |candidate| candidate.token())
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sampler(mut self, choose: impl FnMut(&mut Candidates, &[Token]) -> Token + Clone + Send + 'static) -> Self {
+        self.spec.custom = Some(CustomSampler::new(Box::new(choose)));
+        self
+    }
+
+    /// Seeds the random choices. The same seed gives the same text. Default: a new seed for each text.
+    pub fn seed(mut self, seed: u32) -> Self {
+        self.spec.sampling.seed = Some(seed);
+        self
     }
 
     /// Applies these [adapters](Model::adapters) of the model, by name, at these scales, and no others. An empty list

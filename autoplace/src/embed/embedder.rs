@@ -56,13 +56,18 @@ impl Embedder {
         Ok(Self { runner, options: Options::default() })
     }
 
-    setters! {
-        /// Truncates texts that are too long instead of refusing them. The tokens that the model adds at the end stay.
-        /// Of a query and a document, the document is truncated. Default: `false`.
-        truncate(truncate: bool) options.truncate = truncate;
-        /// Sets the scaling of vectors; scores are never scaled. `true` and `false` mean Euclidean and none. Default:
-        /// [`Normalization::Euclidean`], a length of 1.
-        normalize(normalization: impl Into<Normalization>) options.normalization = normalization.into();
+    /// Truncates texts that are too long instead of refusing them. The tokens that the model adds at the end stay.
+    /// Of a query and a document, the document is truncated. Default: `false`.
+    pub fn truncate(mut self, truncate: bool) -> Self {
+        self.options.truncate = truncate;
+        self
+    }
+
+    /// Sets the scaling of vectors; scores are never scaled. `true` and `false` mean Euclidean and none. Default:
+    /// [`Normalization::Euclidean`], a length of 1.
+    pub fn normalize(mut self, normalization: impl Into<Normalization>) -> Self {
+        self.options.normalization = normalization.into();
+        self
     }
 
     /// Computes the vectors of these texts, in order. The caller adds prefixes that a model expects ("query: ").

@@ -92,198 +92,382 @@ impl ModelBuilder {
         self
     }
 
-    setters! {
-        /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default), which is 4096 to 32,768,
-        /// as long as it costs no layer, and at most the model's training context.
-        #[doc(alias = "ctx_size")]
-        #[doc(alias = "num_ctx")]
-        #[doc(alias = "context_length")]
-        #[doc(alias = "max_seq_len")]
-        n_ctx(tokens: u32) options.request.context = plan::Context::Tokens(tokens);
-        /// Sets the number of sequences that run at once, and the tokens of each. An
-        /// [`Engine`](crate::generate::Engine) computes one request per sequence. Default: one sequence with the whole
-        /// context.
-        #[doc(alias = "n_parallel")]
-        #[doc(alias = "n_seq_max")]
-        #[doc(alias = "num_parallel")]
-        parallel(sequences: u32, tokens_each: u32)
-            options.request.params.n_seq_max = sequences,
-            options.request.context = plan::Context::Tokens(sequences.saturating_mul(tokens_each));
-        /// Sets a policy for the tokens of context, such as the model's training context or the longest that costs no
-        /// layer. [`n_ctx`](Self::n_ctx) sets a number.
-        context(context: plan::Context) options.request.context = context;
-        /// Sets the prompt and reply lengths to optimise for. Default: [`plan::Workload::typical`] of the context.
-        workload(workload: plan::Workload) options.request.workload = Some(workload);
-        /// Sets the type of the keys in the cache. Default: F16.
-        #[doc(alias = "cache_type")]
-        #[doc(alias = "cache_type_k")]
-        #[doc(alias = "kv_cache_type")]
-        #[doc(alias = "cache_quantization")]
-        type_k(keys: KvType) options.request.params.type_k = keys;
-        /// Sets the type of the values in the cache. Default: F16.
-        #[doc(alias = "cache_type")]
-        #[doc(alias = "cache_type_v")]
-        type_v(values: KvType) options.request.params.type_v = values;
-        /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) takes
-        /// `Q8_0` where the gain in speed is worth the loss in quality, and the plan's notes report the gain. Default:
-        /// fixed.
-        kv_cache(types: plan::KvCache) options.request.kv_cache = types;
-        /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves those of all layers to the
-        /// host where that is faster. Default: as [`offload_kqv`](Self::offload_kqv) says.
-        kv_place(place: plan::KvPlace) options.request.kv_place = place;
-        /// Sets the minimum number of tokens per computation, for plans where fewer than 512 (or
-        /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: 512, or `n_ubatch`.
-        min_ubatch(tokens: u32) options.request.min_ubatch = Some(tokens);
-        /// Sets whether attention is fused. Default: fused if every device with a layer supports it.
-        #[doc(alias = "flash_attention")]
-        flash_attn(flash_attn: FlashAttention) options.request.params.flash_attn = flash_attn;
-        /// Sets whether all sequences share one cache instead of one part each. Default: no.
-        kv_unified(unified: bool) options.request.params.kv_unified = unified;
-        /// Sets whether keys and values lie with their layers; `false` keeps all of them on the host. Default: yes.
-        offload_kqv(offload: bool) options.request.params.offload_kqv = offload;
-        /// Sets whether a GPU computes long prompts with the host's weights. Default: yes.
-        op_offload(offload: bool) options.request.params.op_offload = offload;
-        /// Sets whether the file is mapped, where every device supports it, or read. Default: mapped. Truncating a
-        /// mapped file ends the process that maps it; with [`isolation`](Self::isolation), that is a worker.
-        #[doc(alias = "use_mmap")]
-        #[doc(alias = "no_mmap")]
-        mmap(map: bool) options.request.params.mmap = map;
-        /// Sets whether the CPU may rearrange weights for its instruction set. Default: yes.
-        repack(repack: bool) options.request.params.repack = repack;
-        /// Sets whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs. A
-        /// window takes a fraction of the bytes; a text that goes back further than the window is computed again.
-        swa_full(full: bool) options.request.params.swa_full = full;
-        /// Sets the maximum number of tokens per call of llama.cpp. Default: 2048.
-        #[doc(alias = "batch_size")]
-        #[doc(alias = "num_batch")]
-        n_batch(tokens: u32) options.request.params.n_batch = tokens;
-        /// Loads a small draft model of the same vocabulary beside this one
-        /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). It is planned, placed and released
-        /// together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
-        draft(path: impl Into<PathBuf>) options.draft = Some(path.into());
-        /// Sets all options of the draft at once.
-        draft_options(options: DraftOptions) options.draft_options = options;
-        /// Sets the types of the draft's keys and values. Default: F16, whatever the model's types are.
-        draft_kv_types(keys: KvType, values: KvType)
-            options.draft_options.type_k = Some(keys), options.draft_options.type_v = Some(values);
-        /// Sets the number of the draft's layers on its GPU, counted from the output layer on; 0 keeps the draft on the
-        /// host. A load fails if no GPU has room for them. Default: all, or the host if no GPU has room for all.
-        draft_n_gpu_layers(layers: u32) options.draft_options.n_gpu_layers = Some(layers);
-        /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or its own, or
-        /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: where it costs the model
-        /// least.
-        draft_device(device: impl Into<String>) options.draft_options.device = Some(device.into());
-        /// Loads the model's own block for multi-token prediction, with a context for it
-        /// ([`Speculation::Mtp`](crate::generate::Speculation::Mtp)). [`draft_max`](Self::draft_max) then defaults to
-        /// 3. Default: no. Prompts take about one more layer's time.
-        ///
-        /// A file without a usable block is refused ([`Error::Mtp`]). So is a context for embeddings, or one with
-        /// several sequences of recurrent states ([`plan::Error::Mtp`]).
-        mtp(load: bool) options.mtp = load;
-        /// Sets the maximum number of tokens per [draft](crate::generate::GenerateRequest::speculate) and sequence.
-        /// Default: none.
-        draft_max(tokens: u32) options.request.draft_max = tokens;
-        /// Sets whether a model larger than all memory may be loaded: see
-        /// [`Request::allow_paging`](crate::plan::Request::allow_paging). Default: no.
-        allow_paging(allow: bool) options.request.allow_paging = allow;
-        /// Sets the memory that stays free on each GPU.
-        headroom(headroom: Headroom) options.request.headroom = headroom;
-        /// Sets the number of layers on GPUs, counted from the output layer on. A plain number is an upper bound.
-        /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] fail if they do not fit. Default: all layers that are safe.
-        #[doc(alias = "ngl")]
-        #[doc(alias = "num_gpu")]
-        #[doc(alias = "gpu_layers")]
-        n_gpu_layers(layers: impl Into<GpuLayers>) options.request.gpu_layers = layers.into();
-        /// Sets the threads of the CPU. Default: one per physical core that this process may use. For generation, at
-        /// most four if all layers are on GPUs, and fewer if they turn out to be faster, for example beside other busy
-        /// programs.
-        #[doc(alias = "num_thread")]
-        #[doc(alias = "threads")]
-        n_threads(threads: u32) options.threads = Some(threads);
-        /// Sets the threads for prompts. Default: [`n_threads`](Self::n_threads), or one per physical core.
-        n_threads_batch(threads: u32) options.threads_batch = Some(threads);
-        /// Sets the maximum bytes of host memory for checkpoints. Default: 1 GiB; 0 keeps none.
-        ///
-        /// For a model with sliding windows (`swa_full` off) or a recurrent state, a checkpoint saves the state near
-        /// the end of each prompt, so that a conversation with rewritten earlier turns can continue from there. The
-        /// least recently used checkpoints are evicted first. Plans do not count checkpoints: one is saved only while
-        /// the host has its bytes free beyond the plan's margin.
-        checkpoints(bytes: u64) options.checkpoints = bytes;
-        /// Adds a LoRA adapter, named after its file: `style` for `style.gguf`, `style-2` for a second one of that
-        /// name. `scale` applies to texts that do not [choose their own
-        /// adapters](crate::generate::GenerateRequest::lora); 0.0 leaves the adapter out. Each call adds one.
-        lora(path: impl Into<PathBuf>, scale: f32) options.adapters.add(path.into(), scale);
-        /// Adds a LoRA adapter under the given name.
-        lora_named(name: impl Into<String>, path: impl Into<PathBuf>, scale: f32)
-            options.adapters.lora.push(Adapter { name: name.into(), path: path.into(), scale });
-        /// Adds a control vector, multiplied by `scale`, to the outputs of the model's layers in all texts. Each call
-        /// adds one; their sum is applied.
-        control_vector(path: impl Into<PathBuf>, scale: f32)
-            options.adapters.control_vectors.push((path.into(), scale));
-        /// Sets the first and last layer for control vectors, counted from 0. Layer 0 never gets one. Default: all
-        /// other layers.
-        control_vector_layers(layers: RangeInclusive<u32>) options.adapters.control_layers = Some(layers.into_inner());
-        /// Sets a callback for the progress of the load: its [stage](LoadProgress::stage), and the share of the weights
-        /// that is loaded. Returning `false` cancels the load. The first call comes at once, before the load plans. The
-        /// warm-up calls it before each batch. A further attempt starts with a plan again.
-        ///
-        /// ```no_run
-        /// let builder = autoplace::Model::builder("model.gguf").progress(|progress| {
-        ///     eprint!("\r{} {:.0} %   ", progress.stage.doing(), progress.done * 100.0);
-        ///     true
-        /// });
-        /// ```
-        progress(callback: impl FnMut(LoadProgress) -> bool + Send + 'static) progress = Progress::new(callback);
-        /// Sets how far the load computes to verify itself. Default: [`Verify::Quick`].
-        verify(verify: Verify) options.verify = verify;
-        /// Sets the reaction to a load that took more of a GPU than its plan left. Default: [`OnDifference::BackOff`].
-        on_difference(action: OnDifference) options.on_difference = action;
-        /// Sets the maximum number of attempts when memory runs short, each with a plan for the memory that is then
-        /// free. Default: 4; 1 never plans again, and 0 counts as 1.
-        attempts(n: u32) options.attempts = n.max(1);
-        /// Keeps measurements of GPUs, including [simulated](llama_sys::sim) ones, in this folder instead of the user's
-        /// cache folder: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
-        headroom_folder(folder: impl Into<PathBuf>) options.learn = Folder::At(folder.into());
-        /// Keeps no measurements of GPUs.
-        without_learning() options.learn = Folder::Nowhere;
-        /// Sets where loads of this user coordinate their use of GPUs, and how long this load waits for others.
-        /// Default: [`Leases::user`].
-        leases(leases: Leases) options.leases = leases;
-        /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. Its free bytes are
-        /// trusted at the first attempt; later attempts count at most the bytes that each GPU reports. Its GPUs must be
-        /// devices of this process.
-        machine(machine: Machine) options.machine = Some(machine);
-        /// Also uses the devices of another machine. Its rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
-        /// version) listens at `endpoint`, `host:port`. Each call adds a machine. Needs the feature `rpc`.
-        ///
-        /// The load measures the link and the devices when it plans, and places layers there only if that is faster.
-        /// Each load sends their weights over the link. llama.cpp ends the process whose connection is lost, so the
-        /// model runs in a worker; without an [`isolation`](Self::isolation), it is this program's own executable
-        /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection the
-        /// worker has [died](crate::worker::Error::Died). With [`OnDeath::Resume`](crate::worker::OnDeath) the model is
-        /// placed again without the lost server, and the text continues.
-        rpc(endpoint: impl Into<String>) options.servers.endpoints.push(endpoint.into());
-        /// Lets [`rpc`](Self::rpc) connect to other machines. The protocol has neither authentication nor encryption:
-        /// anybody on the network can read the texts, and can run code on the servers. A server behind a tunnel
-        /// (docs/rpc.md) is local and does not need this setting.
-        rpc_trusted_network(trusted: bool) options.servers.trusted = trusted;
-        /// Follows a saved plan exactly instead of making one. [`SavedPlan::read`] reads a plan that `autoplace plan
-        /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's
-        /// own account. The load fails with [`Error::Conflict`] beside other settings of the plan (context, layers,
-        /// headroom), beside a [`draft`](Self::draft) or [`mtp`](Self::mtp) that the plan lacks, and
-        /// beside any option of the draft.
-        follow(saved: SavedPlan) options.saved = Some(Box::new(saved)), options.replan = false;
-        /// Follows a saved plan where it still fits. If the machine has changed, or the plan turns out not to fit, the
-        /// saved request is planned again, and the notes of the new plan list the changes. A plan that leaves room for
-        /// an mmproj is refused, because its file is unknown here.
-        follow_or_replan(saved: SavedPlan) options.saved = Some(Box::new(saved)), options.replan = true;
-        /// Sets where the model runs. Default: in this process.
-        ///
-        /// In a [worker](Isolation::Process) the model generates as it does here, and a crash of llama.cpp becomes an
-        /// error. Features that need the native model in this process are not available:
-        /// [`Model::native`](super::Model::native), and samplers and drafters of the application. [`plan`](Self::plan)
-        /// still calls llama.cpp in this process.
-        isolation(isolation: Isolation) isolation = isolation;
+    /// Sets the tokens of context. Default: [`Context::Default`](plan::Context::Default), which is 4096 to 32,768,
+    /// as long as it costs no layer, and at most the model's training context.
+    #[doc(alias = "ctx_size")]
+    #[doc(alias = "num_ctx")]
+    #[doc(alias = "context_length")]
+    #[doc(alias = "max_seq_len")]
+    pub fn n_ctx(mut self, tokens: u32) -> Self {
+        self.options.request.context = plan::Context::Tokens(tokens);
+        self
+    }
+
+    /// Sets the number of sequences that run at once, and the tokens of each. An
+    /// [`Engine`](crate::generate::Engine) computes one request per sequence. Default: one sequence with the whole
+    /// context.
+    #[doc(alias = "n_parallel")]
+    #[doc(alias = "n_seq_max")]
+    #[doc(alias = "num_parallel")]
+    pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
+        self.options.request.params.n_seq_max = sequences;
+        self.options.request.context = plan::Context::Tokens(sequences.saturating_mul(tokens_each));
+        self
+    }
+
+    /// Sets a policy for the tokens of context, such as the model's training context or the longest that costs no
+    /// layer. [`n_ctx`](Self::n_ctx) sets a number.
+    pub fn context(mut self, context: plan::Context) -> Self {
+        self.options.request.context = context;
+        self
+    }
+
+    /// Sets the prompt and reply lengths to optimise for. Default: [`plan::Workload::typical`] of the context.
+    pub fn workload(mut self, workload: plan::Workload) -> Self {
+        self.options.request.workload = Some(workload);
+        self
+    }
+
+    /// Sets the type of the keys in the cache. Default: F16.
+    #[doc(alias = "cache_type")]
+    #[doc(alias = "cache_type_k")]
+    #[doc(alias = "kv_cache_type")]
+    #[doc(alias = "cache_quantization")]
+    pub fn type_k(mut self, keys: KvType) -> Self {
+        self.options.request.params.type_k = keys;
+        self
+    }
+
+    /// Sets the type of the values in the cache. Default: F16.
+    #[doc(alias = "cache_type")]
+    #[doc(alias = "cache_type_v")]
+    pub fn type_v(mut self, values: KvType) -> Self {
+        self.options.request.params.type_v = values;
+        self
+    }
+
+    /// Sets whether the types of keys and values are fixed or chosen. [`KvCache::Auto`](plan::KvCache::Auto) takes
+    /// `Q8_0` where the gain in speed is worth the loss in quality, and the plan's notes report the gain. Default:
+    /// fixed.
+    pub fn kv_cache(mut self, types: plan::KvCache) -> Self {
+        self.options.request.kv_cache = types;
+        self
+    }
+
+    /// Sets where keys and values may lie. [`KvPlace::Auto`](plan::KvPlace::Auto) moves those of all layers to the
+    /// host where that is faster. Default: as [`offload_kqv`](Self::offload_kqv) says.
+    pub fn kv_place(mut self, place: plan::KvPlace) -> Self {
+        self.options.request.kv_place = place;
+        self
+    }
+
+    /// Sets the minimum number of tokens per computation, for plans where fewer than 512 (or
+    /// [`n_ubatch`](Self::n_ubatch)) are faster or let the model fit. Default: 512, or `n_ubatch`.
+    pub fn min_ubatch(mut self, tokens: u32) -> Self {
+        self.options.request.min_ubatch = Some(tokens);
+        self
+    }
+
+    /// Sets whether attention is fused. Default: fused if every device with a layer supports it.
+    #[doc(alias = "flash_attention")]
+    pub fn flash_attn(mut self, flash_attn: FlashAttention) -> Self {
+        self.options.request.params.flash_attn = flash_attn;
+        self
+    }
+
+    /// Sets whether all sequences share one cache instead of one part each. Default: no.
+    pub fn kv_unified(mut self, unified: bool) -> Self {
+        self.options.request.params.kv_unified = unified;
+        self
+    }
+
+    /// Sets whether keys and values lie with their layers; `false` keeps all of them on the host. Default: yes.
+    pub fn offload_kqv(mut self, offload: bool) -> Self {
+        self.options.request.params.offload_kqv = offload;
+        self
+    }
+
+    /// Sets whether a GPU computes long prompts with the host's weights. Default: yes.
+    pub fn op_offload(mut self, offload: bool) -> Self {
+        self.options.request.params.op_offload = offload;
+        self
+    }
+
+    /// Sets whether the file is mapped, where every device supports it, or read. Default: mapped. Truncating a
+    /// mapped file ends the process that maps it; with [`isolation`](Self::isolation), that is a worker.
+    #[doc(alias = "use_mmap")]
+    #[doc(alias = "no_mmap")]
+    pub fn mmap(mut self, map: bool) -> Self {
+        self.options.request.params.mmap = map;
+        self
+    }
+
+    /// Sets whether the CPU may rearrange weights for its instruction set. Default: yes.
+    pub fn repack(mut self, repack: bool) -> Self {
+        self.options.request.params.repack = repack;
+        self
+    }
+
+    /// Sets whether layers with a sliding window keep the whole context. Default: no, as in llama.cpp's programs. A
+    /// window takes a fraction of the bytes; a text that goes back further than the window is computed again.
+    pub fn swa_full(mut self, full: bool) -> Self {
+        self.options.request.params.swa_full = full;
+        self
+    }
+
+    /// Sets the maximum number of tokens per call of llama.cpp. Default: 2048.
+    #[doc(alias = "batch_size")]
+    #[doc(alias = "num_batch")]
+    pub fn n_batch(mut self, tokens: u32) -> Self {
+        self.options.request.params.n_batch = tokens;
+        self
+    }
+
+    /// Loads a small draft model of the same vocabulary beside this one
+    /// ([`Speculation::DraftModel`](crate::generate::Speculation::DraftModel)). It is planned, placed and released
+    /// together with the model. [`draft_max`](Self::draft_max) then defaults to 8.
+    pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
+        self.options.draft = Some(path.into());
+        self
+    }
+
+    /// Sets all options of the draft at once.
+    pub fn draft_options(mut self, options: DraftOptions) -> Self {
+        self.options.draft_options = options;
+        self
+    }
+
+    /// Sets the types of the draft's keys and values. Default: F16, whatever the model's types are.
+    pub fn draft_kv_types(mut self, keys: KvType, values: KvType) -> Self {
+        self.options.draft_options.type_k = Some(keys);
+        self.options.draft_options.type_v = Some(values);
+        self
+    }
+
+    /// Sets the number of the draft's layers on its GPU, counted from the output layer on; 0 keeps the draft on the
+    /// host. A load fails if no GPU has room for them. Default: all, or the host if no GPU has room for all.
+    pub fn draft_n_gpu_layers(mut self, layers: u32) -> Self {
+        self.options.draft_options.n_gpu_layers = Some(layers);
+        self
+    }
+
+    /// Sets the device of the draft: a GPU by ggml's name (`CUDA1`) or its own, or
+    /// [`DraftOptions::HOST`](crate::memory::companion::DraftOptions::HOST). Default: where it costs the model
+    /// least.
+    pub fn draft_device(mut self, device: impl Into<String>) -> Self {
+        self.options.draft_options.device = Some(device.into());
+        self
+    }
+
+    /// Loads the model's own block for multi-token prediction, with a context for it
+    /// ([`Speculation::Mtp`](crate::generate::Speculation::Mtp)). [`draft_max`](Self::draft_max) then defaults to
+    /// 3. Default: no. Prompts take about one more layer's time.
+    ///
+    /// A file without a usable block is refused ([`Error::Mtp`]). So is a context for embeddings, or one with
+    /// several sequences of recurrent states ([`plan::Error::Mtp`]).
+    pub fn mtp(mut self, load: bool) -> Self {
+        self.options.mtp = load;
+        self
+    }
+
+    /// Sets the maximum number of tokens per [draft](crate::generate::GenerateRequest::speculate) and sequence.
+    /// Default: none.
+    pub fn draft_max(mut self, tokens: u32) -> Self {
+        self.options.request.draft_max = tokens;
+        self
+    }
+
+    /// Sets whether a model larger than all memory may be loaded: see
+    /// [`Request::allow_paging`](crate::plan::Request::allow_paging). Default: no.
+    pub fn allow_paging(mut self, allow: bool) -> Self {
+        self.options.request.allow_paging = allow;
+        self
+    }
+
+    /// Sets the memory that stays free on each GPU.
+    pub fn headroom(mut self, headroom: Headroom) -> Self {
+        self.options.request.headroom = headroom;
+        self
+    }
+
+    /// Sets the number of layers on GPUs, counted from the output layer on. A plain number is an upper bound.
+    /// [`GpuLayers::Exactly`] and [`GpuLayers::All`] fail if they do not fit. Default: all layers that are safe.
+    #[doc(alias = "ngl")]
+    #[doc(alias = "num_gpu")]
+    #[doc(alias = "gpu_layers")]
+    pub fn n_gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
+        self.options.request.gpu_layers = layers.into();
+        self
+    }
+
+    /// Sets the threads of the CPU. Default: one per physical core that this process may use. For generation, at
+    /// most four if all layers are on GPUs, and fewer if they turn out to be faster, for example beside other busy
+    /// programs.
+    #[doc(alias = "num_thread")]
+    #[doc(alias = "threads")]
+    pub fn n_threads(mut self, threads: u32) -> Self {
+        self.options.threads = Some(threads);
+        self
+    }
+
+    /// Sets the threads for prompts. Default: [`n_threads`](Self::n_threads), or one per physical core.
+    pub fn n_threads_batch(mut self, threads: u32) -> Self {
+        self.options.threads_batch = Some(threads);
+        self
+    }
+
+    /// Sets the maximum bytes of host memory for checkpoints. Default: 1 GiB; 0 keeps none.
+    ///
+    /// For a model with sliding windows (`swa_full` off) or a recurrent state, a checkpoint saves the state near
+    /// the end of each prompt, so that a conversation with rewritten earlier turns can continue from there. The
+    /// least recently used checkpoints are evicted first. Plans do not count checkpoints: one is saved only while
+    /// the host has its bytes free beyond the plan's margin.
+    pub fn checkpoints(mut self, bytes: u64) -> Self {
+        self.options.checkpoints = bytes;
+        self
+    }
+
+    /// Adds a LoRA adapter, named after its file: `style` for `style.gguf`, `style-2` for a second one of that
+    /// name. `scale` applies to texts that do not [choose their own
+    /// adapters](crate::generate::GenerateRequest::lora); 0.0 leaves the adapter out. Each call adds one.
+    pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
+        self.options.adapters.add(path.into(), scale);
+        self
+    }
+
+    /// Adds a LoRA adapter under the given name.
+    pub fn lora_named(mut self, name: impl Into<String>, path: impl Into<PathBuf>, scale: f32) -> Self {
+        self.options.adapters.lora.push(Adapter { name: name.into(), path: path.into(), scale });
+        self
+    }
+
+    /// Adds a control vector, multiplied by `scale`, to the outputs of the model's layers in all texts. Each call
+    /// adds one; their sum is applied.
+    pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
+        self.options.adapters.control_vectors.push((path.into(), scale));
+        self
+    }
+
+    /// Sets the first and last layer for control vectors, counted from 0. Layer 0 never gets one. Default: all
+    /// other layers.
+    pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
+        self.options.adapters.control_layers = Some(layers.into_inner());
+        self
+    }
+
+    /// Sets a callback for the progress of the load: its [stage](LoadProgress::stage), and the share of the weights
+    /// that is loaded. Returning `false` cancels the load. The first call comes at once, before the load plans. The
+    /// warm-up calls it before each batch. A further attempt starts with a plan again.
+    ///
+    /// ```no_run
+    /// let builder = autoplace::Model::builder("model.gguf").progress(|progress| {
+    ///     eprint!("\r{} {:.0} %   ", progress.stage.doing(), progress.done * 100.0);
+    ///     true
+    /// });
+    /// ```
+    pub fn progress(mut self, callback: impl FnMut(LoadProgress) -> bool + Send + 'static) -> Self {
+        self.progress = Progress::new(callback);
+        self
+    }
+
+    /// Sets how far the load computes to verify itself. Default: [`Verify::Quick`].
+    pub fn verify(mut self, verify: Verify) -> Self {
+        self.options.verify = verify;
+        self
+    }
+
+    /// Sets the reaction to a load that took more of a GPU than its plan left. Default: [`OnDifference::BackOff`].
+    pub fn on_difference(mut self, action: OnDifference) -> Self {
+        self.options.on_difference = action;
+        self
+    }
+
+    /// Sets the maximum number of attempts when memory runs short, each with a plan for the memory that is then
+    /// free. Default: 4; 1 never plans again, and 0 counts as 1.
+    pub fn attempts(mut self, n: u32) -> Self {
+        self.options.attempts = n.max(1);
+        self
+    }
+
+    /// Keeps measurements of GPUs, including [simulated](llama_sys::sim) ones, in this folder instead of the user's
+    /// cache folder: see [`Detector::cache_folder`](crate::machine::Detector::cache_folder).
+    pub fn headroom_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.options.learn = Folder::At(folder.into());
+        self
+    }
+
+    /// Keeps no measurements of GPUs.
+    pub fn without_learning(mut self) -> Self {
+        self.options.learn = Folder::Nowhere;
+        self
+    }
+
+    /// Sets where loads of this user coordinate their use of GPUs, and how long this load waits for others.
+    /// Default: [`Leases::user`].
+    pub fn leases(mut self, leases: Leases) -> Self {
+        self.options.leases = leases;
+        self
+    }
+
+    /// Plans for this machine instead of the detected one. GPUs that it lacks stay unused. Its free bytes are
+    /// trusted at the first attempt; later attempts count at most the bytes that each GPU reports. Its GPUs must be
+    /// devices of this process.
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.options.machine = Some(machine);
+        self
+    }
+
+    /// Also uses the devices of another machine. Its rpc-server (`autoplace-rpc-server`, or llama.cpp's of the same
+    /// version) listens at `endpoint`, `host:port`. Each call adds a machine. Needs the feature `rpc`.
+    ///
+    /// The load measures the link and the devices when it plans, and places layers there only if that is faster.
+    /// Each load sends their weights over the link. llama.cpp ends the process whose connection is lost, so the
+    /// model runs in a worker; without an [`isolation`](Self::isolation), it is this program's own executable
+    /// ([`WorkerProcess::own_executable`](crate::WorkerProcess::own_executable)). After a lost connection the
+    /// worker has [died](crate::worker::Error::Died). With [`OnDeath::Resume`](crate::worker::OnDeath) the model is
+    /// placed again without the lost server, and the text continues.
+    pub fn rpc(mut self, endpoint: impl Into<String>) -> Self {
+        self.options.servers.endpoints.push(endpoint.into());
+        self
+    }
+
+    /// Lets [`rpc`](Self::rpc) connect to other machines. The protocol has neither authentication nor encryption:
+    /// anybody on the network can read the texts, and can run code on the servers. A server behind a tunnel
+    /// (docs/rpc.md) is local and does not need this setting.
+    pub fn rpc_trusted_network(mut self, trusted: bool) -> Self {
+        self.options.servers.trusted = trusted;
+        self
+    }
+
+    /// Follows a saved plan exactly instead of making one. [`SavedPlan::read`] reads a plan that `autoplace plan
+    /// --save` wrote. Before the load, the plan is checked against the model, the present machine, and llama.cpp's
+    /// own account. The load fails with [`Error::Conflict`] beside other settings of the plan (context, layers,
+    /// headroom), beside a [`draft`](Self::draft) or [`mtp`](Self::mtp) that the plan lacks, and
+    /// beside any option of the draft.
+    pub fn follow(mut self, saved: SavedPlan) -> Self {
+        self.options.saved = Some(Box::new(saved));
+        self.options.replan = false;
+        self
+    }
+
+    /// Follows a saved plan where it still fits. If the machine has changed, or the plan turns out not to fit, the
+    /// saved request is planned again, and the notes of the new plan list the changes. A plan that leaves room for
+    /// an mmproj is refused, because its file is unknown here.
+    pub fn follow_or_replan(mut self, saved: SavedPlan) -> Self {
+        self.options.saved = Some(Box::new(saved));
+        self.options.replan = true;
+        self
+    }
+
+    /// Sets where the model runs. Default: in this process.
+    ///
+    /// In a [worker](Isolation::Process) the model generates as it does here, and a crash of llama.cpp becomes an
+    /// error. Features that need the native model in this process are not available:
+    /// [`Model::native`](super::Model::native), and samplers and drafters of the application. [`plan`](Self::plan)
+    /// still calls llama.cpp in this process.
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
     }
 
     /// Makes the plan that [`load`](Self::load) would follow, confirmed by llama.cpp's own arithmetic. Allocates

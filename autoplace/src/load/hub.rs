@@ -26,20 +26,32 @@ pub(super) struct Source {
 debug_with!(Source: hub, preference, fetch);
 
 impl ModelBuilder {
-    setters! {
-        /// Sets whether a hub's model, `hf:OWNER/NAME`, may be fetched if the cache lacks it. Default: no; the load
-        /// then fails with [`Error::NotFetched`], which names the size. A cached model is loaded without any request.
-        fetch(allowed: bool) source.fetch = allowed;
-        /// Sets the preference among a hub's files. The choice is made by arithmetic for the machine and the request,
-        /// and for the model alone. Default: [`Preference::Auto`].
-        preference(preference: Preference) source.preference = preference;
-        /// Sets the hub and its cache. Default: [`Hub::from_env`].
-        hub(hub: Hub) source.hub = Some(hub);
-        /// Sets a callback for the progress of a fetch, called every tenth of a second with the fetched and the total
-        /// bytes. It may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress) reports
-        /// only the load.
-        fetch_progress(callback: impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'static)
-            source.progress = Some(Mutex::new(Box::new(callback)));
+    /// Sets whether a hub's model, `hf:OWNER/NAME`, may be fetched if the cache lacks it. Default: no; the load
+    /// then fails with [`Error::NotFetched`], which names the size. A cached model is loaded without any request.
+    pub fn fetch(mut self, allowed: bool) -> Self {
+        self.source.fetch = allowed;
+        self
+    }
+
+    /// Sets the preference among a hub's files. The choice is made by arithmetic for the machine and the request,
+    /// and for the model alone. Default: [`Preference::Auto`].
+    pub fn preference(mut self, preference: Preference) -> Self {
+        self.source.preference = preference;
+        self
+    }
+
+    /// Sets the hub and its cache. Default: [`Hub::from_env`].
+    pub fn hub(mut self, hub: Hub) -> Self {
+        self.source.hub = Some(hub);
+        self
+    }
+
+    /// Sets a callback for the progress of a fetch, called every tenth of a second with the fetched and the total
+    /// bytes. It may stop the fetch; the fetched part stays for the next one. [`progress`](Self::progress) reports
+    /// only the load.
+    pub fn fetch_progress(mut self, callback: impl FnMut(u64, u64) -> ControlFlow<()> + Send + 'static) -> Self {
+        self.source.progress = Some(Mutex::new(Box::new(callback)));
+        self
     }
 }
 

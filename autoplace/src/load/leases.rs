@@ -50,10 +50,11 @@ impl Leases {
         Self { folder: Folder::Nowhere, patience: None }
     }
 
-    setters! {
-        /// Sets how long to wait for loads that use the same GPUs. After that, those GPUs are not used. Default: ten
-        /// minutes.
-        patience(patience: Duration) patience = Some(patience);
+    /// Sets how long to wait for loads that use the same GPUs. After that, those GPUs are not used. Default: ten
+    /// minutes.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
     }
 }
 

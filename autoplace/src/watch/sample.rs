@@ -85,11 +85,16 @@ impl DeviceSample {
         Self { free: Some(free), ..Self::default() }
     }
 
-    setters! {
-        /// Sets the reasons for lowered clocks, and the temperature in degrees Celsius.
-        throttle(reasons: impl Into<Vec<ThrottleReason>>, temperature: Option<u32>)
-            throttle = Some(reasons.into()), temperature = temperature;
-        /// Sets the other programs on the GPU.
-        processes(processes: impl Into<Vec<GpuProcess>>) processes = Some(processes.into());
+    /// Sets the reasons for lowered clocks, and the temperature in degrees Celsius.
+    pub fn throttle(mut self, reasons: impl Into<Vec<ThrottleReason>>, temperature: Option<u32>) -> Self {
+        self.throttle = Some(reasons.into());
+        self.temperature = temperature;
+        self
+    }
+
+    /// Sets the other programs on the GPU.
+    pub fn processes(mut self, processes: impl Into<Vec<GpuProcess>>) -> Self {
+        self.processes = Some(processes.into());
+        self
     }
 }

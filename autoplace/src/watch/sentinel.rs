@@ -94,40 +94,77 @@ pub struct SentinelBuilder {
 }
 
 impl SentinelBuilder {
-    setters! {
-        /// Sets the interval between samples, at least a millisecond. Default: a second. The rest is longer if samples
-        /// take more than 1 % of the interval.
-        ///
-        /// [`patience`](Self::patience) and [`calm`](Self::calm) say how long a condition, and its absence, must last
-        /// before it is reported.
-        interval(interval: Duration) settings.interval = interval.max(MIN_INTERVAL);
-        /// Sets how long a throttled clock, a gain of room or a slowdown must last before it is reported. Default: two
-        /// intervals. Memory pressure, other programs and fewer threads are reported at once.
-        patience(patience: Duration) settings.patience = Some(patience);
-        /// Sets how long a condition must be false before its end is reported. This is also the shortest time between
-        /// two reports of its beginning. Default: five intervals.
-        calm(calm: Duration) settings.calm = Some(calm);
-        /// Sets the interval between two looks at the programs on the GPUs, which take longer than the rest of a
-        /// sample. Default: five intervals, and at once where a program may explain an event that is about to begin.
-        process_interval(interval: Duration) settings.process_interval = Some(interval);
-        /// Sets the fraction of its own speed below which a model is slow, clamped to 0 to 1. Default: 0.7. With 0 or
-        /// NaN no slowdown is reported.
-        slower_than(part: f64) settings.slow = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
-        /// Sets the number of tokens per measurement of speed; at least 1. Default: 32.
-        window(tokens: u64) settings.window = tokens.max(1);
-        /// Sets the number of tokens before the first window, from which the model's own speed is learned. Default: 16.
-        warm_up(tokens: u64) settings.warm_up = tokens;
-        /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, at most half of the rest that it
-        /// left; see [`ModelSource`](super::ModelSource) for the reasons.
-        memory_below(bytes: u64) settings.needed = Some(bytes);
-        /// Sets a callback for each event. It runs on the sentinel's thread, which does not watch meanwhile.
-        on_event(callback: impl FnMut(&Event) + Send + 'static) callback = Some(Box::new(callback));
-        /// Re-places the model when an event [advises](Event::advises) it: under memory pressure by a plan for the
-        /// memory then free; after a gain of room by a better plan with at least this
-        /// [gain](crate::load::BetterPlan::gain) (0.1 means 10 % more predicted tokens per second). If nothing is being
-        /// generated, the sentinel's thread re-places the model at once. Otherwise the generating thread does so before
-        /// its next token, and the text continues unchanged. Applies only to [`watch`](Self::watch).
-        auto_replace(min_gain: f64) min_gain = Some(min_gain);
+    /// Sets the interval between samples, at least a millisecond. Default: a second. The rest is longer if samples
+    /// take more than 1 % of the interval.
+    ///
+    /// [`patience`](Self::patience) and [`calm`](Self::calm) say how long a condition, and its absence, must last
+    /// before it is reported.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.settings.interval = interval.max(MIN_INTERVAL);
+        self
+    }
+
+    /// Sets how long a throttled clock, a gain of room or a slowdown must last before it is reported. Default: two
+    /// intervals. Memory pressure, other programs and fewer threads are reported at once.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.settings.patience = Some(patience);
+        self
+    }
+
+    /// Sets how long a condition must be false before its end is reported. This is also the shortest time between
+    /// two reports of its beginning. Default: five intervals.
+    pub fn calm(mut self, calm: Duration) -> Self {
+        self.settings.calm = Some(calm);
+        self
+    }
+
+    /// Sets the interval between two looks at the programs on the GPUs, which take longer than the rest of a
+    /// sample. Default: five intervals, and at once where a program may explain an event that is about to begin.
+    pub fn process_interval(mut self, interval: Duration) -> Self {
+        self.settings.process_interval = Some(interval);
+        self
+    }
+
+    /// Sets the fraction of its own speed below which a model is slow, clamped to 0 to 1. Default: 0.7. With 0 or
+    /// NaN no slowdown is reported.
+    pub fn slower_than(mut self, part: f64) -> Self {
+        self.settings.slow = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
+        self
+    }
+
+    /// Sets the number of tokens per measurement of speed; at least 1. Default: 32.
+    pub fn window(mut self, tokens: u64) -> Self {
+        self.settings.window = tokens.max(1);
+        self
+    }
+
+    /// Sets the number of tokens before the first window, from which the model's own speed is learned. Default: 16.
+    pub fn warm_up(mut self, tokens: u64) -> Self {
+        self.settings.warm_up = tokens;
+        self
+    }
+
+    /// Sets the bytes that must stay free on each GPU. Default: the plan's growth, at most half of the rest that it
+    /// left; see [`ModelSource`](super::ModelSource) for the reasons.
+    pub fn memory_below(mut self, bytes: u64) -> Self {
+        self.settings.needed = Some(bytes);
+        self
+    }
+
+    /// Sets a callback for each event. It runs on the sentinel's thread, which does not watch meanwhile.
+    pub fn on_event(mut self, callback: impl FnMut(&Event) + Send + 'static) -> Self {
+        self.callback = Some(Box::new(callback));
+        self
+    }
+
+    /// Re-places the model when an event [advises](Event::advises) it: under memory pressure by a plan for the
+    /// memory then free; after a gain of room by a better plan with at least this
+    /// [gain](crate::load::BetterPlan::gain) (0.1 means 10 % more predicted tokens per second). If nothing is being
+    /// generated, the sentinel's thread re-places the model at once. Otherwise the generating thread does so before
+    /// its next token, and the text continues unchanged. Applies only to [`watch`](Self::watch).
+    pub fn auto_replace(mut self, min_gain: f64) -> Self {
+        self.min_gain = Some(min_gain);
+        self
     }
 
     /// Watches this model.

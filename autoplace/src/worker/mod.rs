@@ -100,18 +100,30 @@ impl WorkerProcess {
         Self { program: Some(path.into()), ..Self::own_executable() }
     }
 
-    setters! {
-        /// Sets the reaction to its death. Default: [`OnDeath::Fail`].
-        on_death(policy: OnDeath) on_death = policy;
-        /// Sets an environment variable, in addition to the application's own.
-        env(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>)
-            environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
-        /// Sets the time from its start to its first message, after which it is killed. Default: a minute.
-        patience(patience: Duration) patience = patience;
-        /// Sets how long a busy worker may be silent before it is killed and counts as dead ([`Error::Silent`]). A
-        /// worker sends a sign of life every few seconds, unless a single computation of llama.cpp takes longer, such
-        /// as a batch of a prompt. After an abort the limit is at most 30 seconds. Default: ten minutes.
-        timeout(timeout: Duration) timeout = timeout;
+    /// Sets the reaction to its death. Default: [`OnDeath::Fail`].
+    pub fn on_death(mut self, policy: OnDeath) -> Self {
+        self.on_death = policy;
+        self
+    }
+
+    /// Sets an environment variable, in addition to the application's own.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets the time from its start to its first message, after which it is killed. Default: a minute.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Sets how long a busy worker may be silent before it is killed and counts as dead ([`Error::Silent`]). A
+    /// worker sends a sign of life every few seconds, unless a single computation of llama.cpp takes longer, such
+    /// as a batch of a prompt. After an abort the limit is at most 30 seconds. Default: ten minutes.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     /// Maximum number of restarts for one call.

@@ -24,10 +24,7 @@ fn methods() -> BTreeSet<String> {
                 let functions = ["pub fn ", "pub const fn ", "pub async fn "]
                     .into_iter()
                     .flat_map(|begin| text.split(begin).skip(1));
-                let setters =
-                    text.split("setters! {").skip(1).flat_map(|it| it.split("\n    }").next().unwrap().lines());
-                let names_of = functions.chain(setters.map(str::trim_start));
-                names.extend(names_of.map(|it| it.split(ends).next().unwrap().to_owned()));
+                names.extend(functions.map(|it| it.split(ends).next().unwrap().to_owned()));
             }
         }
     }

@@ -52,13 +52,22 @@ impl Ready {
         Self { runs: 6, over: Duration::from_secs(120), is_quick: true, ..Self::default() }
     }
 
-    setters! {
-        /// Sets the number of runs, at least two.
-        runs(runs: u32) runs = runs.max(2);
-        /// Sets the time over which the runs are spread. Longer runs follow each other at once.
-        over(time: Duration) over = time;
-        /// Sets the share by which the last runs may be slower or faster than the first: 0.05 is 5 %.
-        drift(share: f64) drift = share;
+    /// Sets the number of runs, at least two.
+    pub fn runs(mut self, runs: u32) -> Self {
+        self.runs = runs.max(2);
+        self
+    }
+
+    /// Sets the time over which the runs are spread. Longer runs follow each other at once.
+    pub fn over(mut self, time: Duration) -> Self {
+        self.over = time;
+        self
+    }
+
+    /// Sets the share by which the last runs may be slower or faster than the first: 0.05 is 5 %.
+    pub fn drift(mut self, share: f64) -> Self {
+        self.drift = share;
+        self
     }
 
     fn protocol(&self, mut usual: Protocol) -> Protocol {

@@ -40,27 +40,51 @@ impl Detector {
         Self::default()
     }
 
-    setters! {
-        /// Reads the host from `{root}/proc` and `{root}/sys` instead of `/proc` and `/sys`.
-        root(root: impl AsRef<Path>) root = Some(root.as_ref().to_owned());
-        /// Uses the NVIDIA driver library at this path instead of the system's.
-        nvml_library(library: impl AsRef<Path>) nvml = Some(library.as_ref().to_owned()), without_nvml = false;
-        /// Names the build that will use the GPUs, in words that change with the build. Only measurements of the same
-        /// build are used; without a build none are.
-        for_build(build: impl Into<String>) build = Some(build.into());
-        /// Uses the measurements cached in this folder instead of the user's cache folder. A machine under another
-        /// [`root`](Self::root) has no default cache.
-        cache_folder(folder: impl AsRef<Path>) cache = Some(folder.as_ref().to_owned());
-        /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. They give the right
-        /// reason for a card that no backend lists.
-        backends(names: impl IntoIterator<Item = impl Into<String>>)
-            backends = names.into_iter().map(Into::into).collect();
-        /// Uses these values of `CUDA_VISIBLE_DEVICES` (`None`: unset, all cards are visible) and of
-        /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` instead of the environment's.
-        cuda_visible_devices(list: Option<&str>, pci_order: bool)
-            cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
-        /// Skips NVIDIA's driver.
-        without_nvml() without_nvml = true;
+    /// Reads the host from `{root}/proc` and `{root}/sys` instead of `/proc` and `/sys`.
+    pub fn root(mut self, root: impl AsRef<Path>) -> Self {
+        self.root = Some(root.as_ref().to_owned());
+        self
+    }
+
+    /// Uses the NVIDIA driver library at this path instead of the system's.
+    pub fn nvml_library(mut self, library: impl AsRef<Path>) -> Self {
+        self.nvml = Some(library.as_ref().to_owned());
+        self.without_nvml = false;
+        self
+    }
+
+    /// Names the build that will use the GPUs, in words that change with the build. Only measurements of the same
+    /// build are used; without a build none are.
+    pub fn for_build(mut self, build: impl Into<String>) -> Self {
+        self.build = Some(build.into());
+        self
+    }
+
+    /// Uses the measurements cached in this folder instead of the user's cache folder. A machine under another
+    /// [`root`](Self::root) has no default cache.
+    pub fn cache_folder(mut self, folder: impl AsRef<Path>) -> Self {
+        self.cache = Some(folder.as_ref().to_owned());
+        self
+    }
+
+    /// Names the ggml backends of this build (`CUDA`, `Vulkan`, ...), with or without devices. They give the right
+    /// reason for a card that no backend lists.
+    pub fn backends(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.backends = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Uses these values of `CUDA_VISIBLE_DEVICES` (`None`: unset, all cards are visible) and of
+    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` instead of the environment's.
+    pub fn cuda_visible_devices(mut self, list: Option<&str>, pci_order: bool) -> Self {
+        self.cuda_visibility = Some(CudaVisibility { devices: list.map(str::to_owned), pci_order });
+        self
+    }
+
+    /// Skips NVIDIA's driver.
+    pub fn without_nvml(mut self) -> Self {
+        self.without_nvml = true;
+        self
     }
 
     fn cuda_visibility(&self) -> CudaVisibility {

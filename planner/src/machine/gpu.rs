@@ -143,25 +143,58 @@ impl Gpu {
         self
     }
 
-    setters! {
-        /// Sets the alignment of tensors: a power of two, in bytes.
-        alignment(bytes: u64) alignment = Some(bytes);
-        /// Sets where the GPU's memory is.
-        kind(kind: GpuKind) kind = kind;
-        /// Sets an integrated GPU's own bytes and the host's bytes.
-        pools(pools: Pools) pools = Some(pools);
-        /// Sets the PCI address.
-        pci_id(id: PciId) pci_id = Some(id);
-        /// Sets the memory's bandwidth in bytes per second, as a stated figure.
-        bandwidth(bytes_per_second: u64) bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
-        /// Sets the PCIe link.
-        pcie(link: PcieLink) pcie = Some(link);
-        /// Sets the measured memory outside the buffers that llama.cpp counts.
-        learned(learned: LearnedHeadroom) learned = Some(learned);
-        /// Sets the ggml backend (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
-        backend(backend: impl Into<String>) backend = backend.into();
-        /// Sets the name in ggml (`CUDA0`).
-        device(device: impl Into<String>) device = Some(device.into());
+    /// Sets the alignment of tensors: a power of two, in bytes.
+    pub fn alignment(mut self, bytes: u64) -> Self {
+        self.alignment = Some(bytes);
+        self
+    }
+
+    /// Sets where the GPU's memory is.
+    pub fn kind(mut self, kind: GpuKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Sets an integrated GPU's own bytes and the host's bytes.
+    pub fn pools(mut self, pools: Pools) -> Self {
+        self.pools = Some(pools);
+        self
+    }
+
+    /// Sets the PCI address.
+    pub fn pci_id(mut self, id: PciId) -> Self {
+        self.pci_id = Some(id);
+        self
+    }
+
+    /// Sets the memory's bandwidth in bytes per second, as a stated figure.
+    pub fn bandwidth(mut self, bytes_per_second: u64) -> Self {
+        self.bandwidth = Some(Bandwidth::new(bytes_per_second, BandwidthSource::Stated));
+        self
+    }
+
+    /// Sets the PCIe link.
+    pub fn pcie(mut self, link: PcieLink) -> Self {
+        self.pcie = Some(link);
+        self
+    }
+
+    /// Sets the measured memory outside the buffers that llama.cpp counts.
+    pub fn learned(mut self, learned: LearnedHeadroom) -> Self {
+        self.learned = Some(learned);
+        self
+    }
+
+    /// Sets the ggml backend (`CUDA`, `Vulkan`, `MTL`, `ROCm`, `RPC`).
+    pub fn backend(mut self, backend: impl Into<String>) -> Self {
+        self.backend = backend.into();
+        self
+    }
+
+    /// Sets the name in ggml (`CUDA0`).
+    pub fn device(mut self, device: impl Into<String>) -> Self {
+        self.device = Some(device.into());
+        self
     }
 
     /// Whether bytes placed on the GPU may come from the host's memory.

@@ -77,13 +77,23 @@ impl GgmlDevice {
         Self { description: name.clone(), name, backend: backend.into(), kind, device_id: None, total: 0, free: 0 }
     }
 
-    setters! {
-        /// Sets the description, the full name of the hardware.
-        description(description: impl Into<String>) description = description.into();
-        /// Sets the `device_id`.
-        device_id(id: impl Into<String>) device_id = Some(id.into());
-        /// Sets the reported total and free bytes.
-        memory(total: u64, free: u64) total = total, free = free;
+    /// Sets the description, the full name of the hardware.
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// Sets the `device_id`.
+    pub fn device_id(mut self, id: impl Into<String>) -> Self {
+        self.device_id = Some(id.into());
+        self
+    }
+
+    /// Sets the reported total and free bytes.
+    pub fn memory(mut self, total: u64, free: u64) -> Self {
+        self.total = total;
+        self.free = free;
+        self
     }
 
     fn pci_id(&self) -> Option<PciId> {

@@ -47,11 +47,16 @@ impl Split {
         if proportions.len() > 1 { split.tensor_split(proportions) } else { split }
     }
 
-    setters! {
-        /// Sets the proportions of the layers for each GPU.
-        tensor_split(proportions: impl Into<Vec<f32>>) tensor_split = proportions.into();
-        /// Sets the weights placed apart from their layer.
-        overrides(overrides: impl Into<Vec<TensorOverride>>) overrides = overrides.into();
+    /// Sets the proportions of the layers for each GPU.
+    pub fn tensor_split(mut self, proportions: impl Into<Vec<f32>>) -> Self {
+        self.tensor_split = proportions.into();
+        self
+    }
+
+    /// Sets the weights placed apart from their layer.
+    pub fn overrides(mut self, overrides: impl Into<Vec<TensorOverride>>) -> Self {
+        self.overrides = overrides.into();
+        self
     }
 
     /// The overrides in the form that llama.cpp should get: their patterns list the matching names among the model's

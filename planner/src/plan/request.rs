@@ -258,84 +258,208 @@ impl Request {
         }
     }
 
-    setters! {
-        /// Sets the tokens of context, or their range.
-        context(tokens: Context) context = tokens;
-        /// Sets the criterion between placements that fit.
-        policy(policy: Policy) policy = policy;
-        /// Sets the allowed types for the keys and values.
-        kv_cache(types: KvCache) kv_cache = types;
-        /// Sets where caches may lie.
-        kv_place(place: KvPlace) kv_place = place;
-        /// Sets which parts of a block may stay on the host.
-        host_parts(parts: HostParts) host_parts = parts;
-        /// Sets the largest ubatch that the planner may choose, in tokens. The default is 2048;
-        /// [`n_ubatch`](Self::n_ubatch) fixes the ubatch instead.
-        max_ubatch(tokens: u32) max_ubatch = Some(tokens);
-        /// Sets the smallest ubatch that the planner may choose if fewer tokens make the plan faster or let the model
-        /// fit.
-        min_ubatch(tokens: u32) min_ubatch = Some(tokens);
-        /// Sets the prompt and reply whose time is minimised.
-        workload(workload: Workload) workload = Some(workload);
-        /// Sets the memory to leave free on GPUs.
-        headroom(headroom: Headroom) headroom = headroom;
-        /// Sets whether a layer's cache lies on the layer's device (llama.cpp's default: `true`) or on the host.
-        offload_kqv(offload: bool) params.offload_kqv = offload;
-        /// Sets whether layers with a sliding window keep the whole context. The default is `false`, as in llama.cpp's
-        /// programs.
-        swa_full(full: bool) params.swa_full = full;
-        /// Sets this many sequences of this many tokens each.
-        parallel(sequences: u32, tokens_each: u32)
-            params.n_seq_max = sequences, context = Context::Tokens(sequences.saturating_mul(tokens_each));
-        /// Sets whether all sequences share one cache, instead of having a part of it each (`false`).
-        kv_unified(unified: bool) params.kv_unified = unified;
-        /// Sets whether a GPU computes long prompts with the weights that the host keeps (llama.cpp: `true`).
-        op_offload(offload: bool) params.op_offload = offload;
-        /// Sets whether the file is mapped, where every device can, or read (llama.cpp: `true`).
-        mmap(map: bool) params.mmap = map;
-        /// Sets whether the CPU may rearrange weights for its instruction set (llama.cpp: `true`).
-        repack(repack: bool) params.repack = repack;
-        /// Sets the tokens that one call may submit (llama.cpp's default: 2048).
-        n_batch(tokens: u32) params.n_batch = tokens;
-        /// Sets the sequences that the context holds at once (default: 1). By default each has at least 4096 tokens of
-        /// the context. A stated number of tokens ([`n_ctx`](Self::n_ctx)) is for all of them together.
-        n_seq_max(sequences: u32) params.n_seq_max = sequences;
-        /// Sets the tokens of a batch that may request logits. The default is 1, which is enough to generate; 0 means
-        /// all tokens, llama.cpp's default.
-        n_outputs_max(rows: u32) params.n_outputs_max = rows;
-        /// Sets the tokens that each sequence may draft at once (default: 0).
-        draft_max(tokens: u32) draft_max = tokens;
-        /// Sets whether to plan a model that does not fit in the GPUs and the host together (default: `false`, an
-        /// error).
-        ///
-        /// A model that fits is planned as usual. For a larger one the plan maps the file and does not rearrange the
-        /// host's weights (`mmap` on, `repack` off). The system then drops pages that do not fit and reads them from
-        /// disk again; [`Plan::paging`](super::Plan::paging) predicts the cost. Cache, compute buffers and adapters
-        /// must fit in memory. Such a plan leaves out GPUs whose backend cannot use a mapped file
-        /// ([`NotMapped`](crate::memory::NotMapped)).
-        allow_paging(allow: bool) allow_paging = allow;
-        /// Sets whether attention is fused. `Auto` fuses it on devices that can.
-        flash_attn(flash_attn: FlashAttention) params.flash_attn = flash_attn;
-        /// Sets the tokens of context to exactly `tokens`: [`Context::Tokens`].
-        #[doc(alias = "ctx_size")]
-        #[doc(alias = "num_ctx")]
-        n_ctx(tokens: u32) context = Context::Tokens(tokens);
-        /// Sets the layers on GPUs. A plain number is an [upper limit](GpuLayers::AtMost).
-        n_gpu_layers(layers: impl Into<GpuLayers>) gpu_layers = layers.into();
-        /// Sets the context depths at which the plan predicts its speed, in tokens.
-        at(depths: impl Into<Vec<u32>>) at = depths.into();
-        /// Sets the weights to place apart from their layer.
-        overrides(overrides: impl Into<Vec<TensorOverride>>) overrides = overrides.into();
-        /// Sets the proportions in which GPUs share the layers.
-        tensor_split(proportions: impl Into<Vec<f32>>) tensor_split = proportions.into();
-        /// Sets the type of the keys (llama.cpp's default: `F16`).
-        type_k(keys: KvType) params.type_k = keys;
-        /// Sets the type of the values (llama.cpp's default: `F16`).
-        type_v(values: KvType) params.type_v = values;
-        /// Sets the types of keys and values together.
-        kv_types(keys: KvType, values: KvType) params.type_k = keys, params.type_v = values;
-        /// Sets the ubatch: the tokens of one computation (llama.cpp's default: 512). The planner keeps this value.
-        n_ubatch(tokens: u32) params.n_ubatch = tokens, max_ubatch = None, min_ubatch = None;
+    /// Sets the tokens of context, or their range.
+    pub fn context(mut self, tokens: Context) -> Self {
+        self.context = tokens;
+        self
+    }
+
+    /// Sets the criterion between placements that fit.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Sets the allowed types for the keys and values.
+    pub fn kv_cache(mut self, types: KvCache) -> Self {
+        self.kv_cache = types;
+        self
+    }
+
+    /// Sets where caches may lie.
+    pub fn kv_place(mut self, place: KvPlace) -> Self {
+        self.kv_place = place;
+        self
+    }
+
+    /// Sets which parts of a block may stay on the host.
+    pub fn host_parts(mut self, parts: HostParts) -> Self {
+        self.host_parts = parts;
+        self
+    }
+
+    /// Sets the largest ubatch that the planner may choose, in tokens. The default is 2048;
+    /// [`n_ubatch`](Self::n_ubatch) fixes the ubatch instead.
+    pub fn max_ubatch(mut self, tokens: u32) -> Self {
+        self.max_ubatch = Some(tokens);
+        self
+    }
+
+    /// Sets the smallest ubatch that the planner may choose if fewer tokens make the plan faster or let the model
+    /// fit.
+    pub fn min_ubatch(mut self, tokens: u32) -> Self {
+        self.min_ubatch = Some(tokens);
+        self
+    }
+
+    /// Sets the prompt and reply whose time is minimised.
+    pub fn workload(mut self, workload: Workload) -> Self {
+        self.workload = Some(workload);
+        self
+    }
+
+    /// Sets the memory to leave free on GPUs.
+    pub fn headroom(mut self, headroom: Headroom) -> Self {
+        self.headroom = headroom;
+        self
+    }
+
+    /// Sets whether a layer's cache lies on the layer's device (llama.cpp's default: `true`) or on the host.
+    pub fn offload_kqv(mut self, offload: bool) -> Self {
+        self.params.offload_kqv = offload;
+        self
+    }
+
+    /// Sets whether layers with a sliding window keep the whole context. The default is `false`, as in llama.cpp's
+    /// programs.
+    pub fn swa_full(mut self, full: bool) -> Self {
+        self.params.swa_full = full;
+        self
+    }
+
+    /// Sets this many sequences of this many tokens each.
+    pub fn parallel(mut self, sequences: u32, tokens_each: u32) -> Self {
+        self.params.n_seq_max = sequences;
+        self.context = Context::Tokens(sequences.saturating_mul(tokens_each));
+        self
+    }
+
+    /// Sets whether all sequences share one cache, instead of having a part of it each (`false`).
+    pub fn kv_unified(mut self, unified: bool) -> Self {
+        self.params.kv_unified = unified;
+        self
+    }
+
+    /// Sets whether a GPU computes long prompts with the weights that the host keeps (llama.cpp: `true`).
+    pub fn op_offload(mut self, offload: bool) -> Self {
+        self.params.op_offload = offload;
+        self
+    }
+
+    /// Sets whether the file is mapped, where every device can, or read (llama.cpp: `true`).
+    pub fn mmap(mut self, map: bool) -> Self {
+        self.params.mmap = map;
+        self
+    }
+
+    /// Sets whether the CPU may rearrange weights for its instruction set (llama.cpp: `true`).
+    pub fn repack(mut self, repack: bool) -> Self {
+        self.params.repack = repack;
+        self
+    }
+
+    /// Sets the tokens that one call may submit (llama.cpp's default: 2048).
+    pub fn n_batch(mut self, tokens: u32) -> Self {
+        self.params.n_batch = tokens;
+        self
+    }
+
+    /// Sets the sequences that the context holds at once (default: 1). By default each has at least 4096 tokens of
+    /// the context. A stated number of tokens ([`n_ctx`](Self::n_ctx)) is for all of them together.
+    pub fn n_seq_max(mut self, sequences: u32) -> Self {
+        self.params.n_seq_max = sequences;
+        self
+    }
+
+    /// Sets the tokens of a batch that may request logits. The default is 1, which is enough to generate; 0 means
+    /// all tokens, llama.cpp's default.
+    pub fn n_outputs_max(mut self, rows: u32) -> Self {
+        self.params.n_outputs_max = rows;
+        self
+    }
+
+    /// Sets the tokens that each sequence may draft at once (default: 0).
+    pub fn draft_max(mut self, tokens: u32) -> Self {
+        self.draft_max = tokens;
+        self
+    }
+
+    /// Sets whether to plan a model that does not fit in the GPUs and the host together (default: `false`, an
+    /// error).
+    ///
+    /// A model that fits is planned as usual. For a larger one the plan maps the file and does not rearrange the
+    /// host's weights (`mmap` on, `repack` off). The system then drops pages that do not fit and reads them from
+    /// disk again; [`Plan::paging`](super::Plan::paging) predicts the cost. Cache, compute buffers and adapters
+    /// must fit in memory. Such a plan leaves out GPUs whose backend cannot use a mapped file
+    /// ([`NotMapped`](crate::memory::NotMapped)).
+    pub fn allow_paging(mut self, allow: bool) -> Self {
+        self.allow_paging = allow;
+        self
+    }
+
+    /// Sets whether attention is fused. `Auto` fuses it on devices that can.
+    pub fn flash_attn(mut self, flash_attn: FlashAttention) -> Self {
+        self.params.flash_attn = flash_attn;
+        self
+    }
+
+    /// Sets the tokens of context to exactly `tokens`: [`Context::Tokens`].
+    #[doc(alias = "ctx_size")]
+    #[doc(alias = "num_ctx")]
+    pub fn n_ctx(mut self, tokens: u32) -> Self {
+        self.context = Context::Tokens(tokens);
+        self
+    }
+
+    /// Sets the layers on GPUs. A plain number is an [upper limit](GpuLayers::AtMost).
+    pub fn n_gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
+        self.gpu_layers = layers.into();
+        self
+    }
+
+    /// Sets the context depths at which the plan predicts its speed, in tokens.
+    pub fn at(mut self, depths: impl Into<Vec<u32>>) -> Self {
+        self.at = depths.into();
+        self
+    }
+
+    /// Sets the weights to place apart from their layer.
+    pub fn overrides(mut self, overrides: impl Into<Vec<TensorOverride>>) -> Self {
+        self.overrides = overrides.into();
+        self
+    }
+
+    /// Sets the proportions in which GPUs share the layers.
+    pub fn tensor_split(mut self, proportions: impl Into<Vec<f32>>) -> Self {
+        self.tensor_split = proportions.into();
+        self
+    }
+
+    /// Sets the type of the keys (llama.cpp's default: `F16`).
+    pub fn type_k(mut self, keys: KvType) -> Self {
+        self.params.type_k = keys;
+        self
+    }
+
+    /// Sets the type of the values (llama.cpp's default: `F16`).
+    pub fn type_v(mut self, values: KvType) -> Self {
+        self.params.type_v = values;
+        self
+    }
+
+    /// Sets the types of keys and values together.
+    pub fn kv_types(mut self, keys: KvType, values: KvType) -> Self {
+        self.params.type_k = keys;
+        self.params.type_v = values;
+        self
+    }
+
+    /// Sets the ubatch: the tokens of one computation (llama.cpp's default: 512). The planner keeps this value.
+    pub fn n_ubatch(mut self, tokens: u32) -> Self {
+        self.params.n_ubatch = tokens;
+        self.max_ubatch = None;
+        self.min_ubatch = None;
+        self
     }
 
     /// The types that the planner may choose for this model's keys or values, the widest first.

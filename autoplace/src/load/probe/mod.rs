@@ -78,13 +78,18 @@ impl NativeProbe {
         Ok(Self { file, header: header.clone(), lora: Vec::new(), control_vector: false })
     }
 
-    setters! {
-        /// Adds a LoRA adapter. Its bytes count with the weights. The buffers are large enough for no adapter, for each
-        /// one alone, and for all of them. The file is read when the skeleton is placed.
-        lora(path: impl Into<PathBuf>) lora.push(path.into());
-        /// Adds a control vector to the context. Its `n_embd` floats per layer are really allocated while the probe
-        /// answers.
-        control_vector() control_vector = true;
+    /// Adds a LoRA adapter. Its bytes count with the weights. The buffers are large enough for no adapter, for each
+    /// one alone, and for all of them. The file is read when the skeleton is placed.
+    pub fn lora(mut self, path: impl Into<PathBuf>) -> Self {
+        self.lora.push(path.into());
+        self
+    }
+
+    /// Adds a control vector to the context. Its `n_embd` floats per layer are really allocated while the probe
+    /// answers.
+    pub fn control_vector(mut self) -> Self {
+        self.control_vector = true;
+        self
     }
 
     /// The memory by buffer type of a load with this split over these GPUs, or on the host alone without GPUs.

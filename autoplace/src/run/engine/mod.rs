@@ -231,16 +231,25 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    setters! {
-        /// Maximum number of waiting requests, in addition to the running ones. Default 64.
-        queue(requests: usize) queue = requests;
-        /// Maximum number of pieces that a text runs ahead of its reader. A suspended text resumes when half of them
-        /// have been read. Default 1024, which lets most answers finish before they are read.
-        ahead(pieces: usize) ahead = pieces;
-        /// Maximum number of prompt tokens per step, over all texts, in addition to one token of each text that
-        /// generates. A smaller number delays other texts less, and makes long prompts take longer. Default: the rest
-        /// of `n_ubatch`.
-        prompt_chunk(tokens: usize) prompt_chunk = PromptChunk::Tokens(tokens.max(1));
+    /// Maximum number of waiting requests, in addition to the running ones. Default 64.
+    pub fn queue(mut self, requests: usize) -> Self {
+        self.queue = requests;
+        self
+    }
+
+    /// Maximum number of pieces that a text runs ahead of its reader. A suspended text resumes when half of them
+    /// have been read. Default 1024, which lets most answers finish before they are read.
+    pub fn ahead(mut self, pieces: usize) -> Self {
+        self.ahead = pieces;
+        self
+    }
+
+    /// Maximum number of prompt tokens per step, over all texts, in addition to one token of each text that
+    /// generates. A smaller number delays other texts less, and makes long prompts take longer. Default: the rest
+    /// of `n_ubatch`.
+    pub fn prompt_chunk(mut self, tokens: usize) -> Self {
+        self.prompt_chunk = PromptChunk::Tokens(tokens.max(1));
+        self
     }
 
     /// Takes the model's context, or its worker, and starts the engine's thread.

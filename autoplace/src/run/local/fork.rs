@@ -44,13 +44,22 @@ impl Fork {
         Self { from_prompt: true, ..Self::default() }
     }
 
-    setters! {
-        /// Uses other sampling parameters from the next token on. Without a seed in them, the text's seed stays.
-        sampling(sampling: Sampling) sampling = Some(sampling);
-        /// Uses another seed. The random numbers are those of a text that had this seed from its beginning.
-        seed(seed: u32) seed = Some(seed);
-        /// Ends after `n` generated tokens, including those before the fork. Default: the limit of the text.
-        max_tokens(n: usize) max_tokens = Some(n);
+    /// Uses other sampling parameters from the next token on. Without a seed in them, the text's seed stays.
+    pub fn sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = Some(sampling);
+        self
+    }
+
+    /// Uses another seed. The random numbers are those of a text that had this seed from its beginning.
+    pub fn seed(mut self, seed: u32) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Ends after `n` generated tokens, including those before the fork. Default: the limit of the text.
+    pub fn max_tokens(mut self, n: usize) -> Self {
+        self.max_tokens = Some(n);
+        self
     }
 }
 
