@@ -29,7 +29,7 @@ const ROUNDS: &str = "AUTOPLACE_BENCH_ROUNDS";
 /// The ways to measure, as a part of each name: `autoplace,passive,1 thread`. Without the variable all are measured.
 const WAYS: &str = "AUTOPLACE_BENCH_WAYS";
 /// A text that takes longer than this for each of its tokens is ended, and counts as the whole time.
-const LONGEST_TOKEN: Duration = Duration::from_millis(250);
+const MAX_TOKEN_TIME: Duration = Duration::from_millis(250);
 /// The argument that stands for the model of [`WIDE`], which is written to a temporary folder.
 const WIDE_MODEL: &str = "2GiB";
 /// Llama 3.2 3B's width; as many blocks as make 2 GiB of Q8_0, which the CPU does not repack when it is loaded.
@@ -201,7 +201,7 @@ fn measure(models: &[String]) {
     for model in &models {
         let name = model.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for tokens in list.split(',').map(|tokens| tokens.parse().expect("a number of tokens")) {
-            let longest = LONGEST_TOKEN * tokens as u32;
+            let longest = MAX_TOKEN_TIME * tokens as u32;
             for (company, programs) in companies(peers.as_deref(), model, threads) {
                 let start = |mut program: Command| {
                     let command = program.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -95,7 +95,7 @@ impl AskArgs {
             Some(Ubatch::Auto) => {
                 let usual = Request::new();
                 request.params.n_ubatch = usual.params.n_ubatch;
-                (request.max_ubatch, request.min_ubatch) = (usual.max_ubatch, Some(LEAST_UBATCH));
+                (request.max_ubatch, request.min_ubatch) = (usual.max_ubatch, Some(MIN_UBATCH));
             }
         }
         let params = &mut request.params;
@@ -146,7 +146,7 @@ pub(crate) enum Ubatch {
 
 /// The fewest tokens that `--ubatch auto` computes at once. From 32 on, a GPU computes with weights that the host keeps
 /// (ggml-cuda.cu, `min_batch_size`).
-const LEAST_UBATCH: u32 = 64;
+const MIN_UBATCH: u32 = 64;
 
 /// Parses `auto`, or a number of tokens.
 fn ubatch(text: &str) -> Result<Ubatch, String> {

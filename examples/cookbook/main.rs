@@ -58,7 +58,7 @@ fn with_adapter(model: &Path) -> anyhow::Result<()> {
 }
 
 fn no_recipe_is_long() -> Result<(), Failed> {
-    const MOST: usize = 30;
+    const MAX_LINES: usize = 30;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("cookbook");
     let mut recipes = 0;
     for entry in fs::read_dir(folder)? {
@@ -69,7 +69,7 @@ fn no_recipe_is_long() -> Result<(), Failed> {
         let text = fs::read_to_string(&path)?;
         let is_code = |line: &&str| !line.is_empty() && !line.starts_with("use ") && !line.starts_with("//!");
         let lines = text.lines().filter(is_code).count();
-        assert!(lines <= MOST, "{} has {lines} lines", path.display());
+        assert!(lines <= MAX_LINES, "{} has {lines} lines", path.display());
         recipes += 1;
     }
     assert_eq!(recipes, RECIPES.len());

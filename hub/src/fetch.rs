@@ -27,7 +27,7 @@ const AT_ONCE: usize = 4;
 
 /// Maximum bytes of one request. The hub's storage serves files above 50 GB only in ranges (`MAX_HTTP_DOWNLOAD_SIZE` in
 /// huggingface_hub's `constants.py`).
-const MOST: u64 = 16 << 30;
+const MAX_REQUEST: u64 = 16 << 30;
 
 /// Interval of progress reports and of checks for cancellation.
 const REPORT: Duration = Duration::from_millis(100);
@@ -179,7 +179,7 @@ impl Fetch<'_> {
         self.http.patiently(&self.cancelled, |progress| {
             while part.at < file.bytes {
                 self.check_cancelled(file)?;
-                let end = file.bytes.min(part.at + MOST);
+                let end = file.bytes.min(part.at + MAX_REQUEST);
                 let mut body = remote.open(&(part.at..end))?;
                 while part.at < end {
                     self.check_cancelled(file)?;

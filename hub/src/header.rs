@@ -26,7 +26,7 @@ const FIRST: u64 = 1 << 20;
 const FIRST_OF_SHARD: u64 = 256 << 10;
 
 /// The longest header to read from a hub. The longest known headers have 20 MB.
-const LONGEST: u64 = 256 << 20;
+const MAX_HEADER: u64 = 256 << 20;
 
 /// Bytes that must match on each side of a skipped range.
 const BESIDE: u64 = 4 << 10;
@@ -81,8 +81,8 @@ fn whole(remote: &mut Remote<'_>, first: u64) -> Result<Vec<u8>, Error> {
             return Ok(bytes);
         }
         more = (bytes.len() as u64 / 2).max(2 << 20);
-        if bytes.len() as u64 + more > LONGEST {
-            let problem = format!("its header has more than {LONGEST} bytes");
+        if bytes.len() as u64 + more > MAX_HEADER {
+            let problem = format!("its header has more than {MAX_HEADER} bytes");
             return Err(Error::Answer { url: remote.shown(), problem });
         }
     }
@@ -153,7 +153,7 @@ impl Vocabulary {
         loop {
             bytes.append(&mut rest);
             let have = bytes.len() as u64;
-            let is_short = have < remote.file.bytes && have <= LONGEST;
+            let is_short = have < remote.file.bytes && have <= MAX_HEADER;
             match Header::parse_shards([(Arc::from(&bytes[..]), remote.file.bytes)]) {
                 Err(gguf::Error::Truncated { .. }) if is_short => {}
                 // A single shard is not a model, but its header is complete.

@@ -19,7 +19,7 @@ use crate::error::Error;
 const MAX_REDIRECTS: usize = 10;
 
 /// The longest wait that a server can ask for. A hub counts requests over five minutes.
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Maximum bytes of a listing. A repository of 10,000 files takes 4 MB.
 const MAX_LISTING: u64 = 64 << 20;
@@ -140,7 +140,7 @@ impl Http {
             // Spread the clients that a failing server has lost, so that they do not all return at the same moment.
             let jitter = RandomState::new().hash_one(attempts) % 256;
             let pause = pause / 2 + pause.mul_f64(jitter as f64 / 256.0);
-            rest(wait.map_or(pause, |wait| wait.min(LONGEST_WAIT)), cancelled);
+            rest(wait.map_or(pause, |wait| wait.min(MAX_WAIT)), cancelled);
         }
     }
 

@@ -59,7 +59,7 @@ pub struct Progress {
 }
 
 /// Maximum unpacked size of a set. A CUDA backend for every card has some 600 MB.
-const MOST_BYTES: u64 = 8 << 30;
+const MAX_BYTES: u64 = 8 << 30;
 
 /// Installs a runtime into a folder ([`user_folder`](crate::user_folder)), in a subfolder with the runtime's name. A
 /// complete runtime of that name stays unchanged; a damaged one is replaced. `sha256` (64 hexadecimal digits) is the
@@ -181,7 +181,7 @@ fn copy(folder: &Path, new: &Path, progress: &mut dyn FnMut(Progress) -> bool) -
 fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
     let no_archive = |error: io::Error| format!("it is not a complete .tar.gz archive: {error}");
     let mut archive = tar::Archive::new(GzDecoder::new(reader));
-    let (mut left, mut buffer) = (MOST_BYTES, vec![0; 1 << 16]);
+    let (mut left, mut buffer) = (MAX_BYTES, vec![0; 1 << 16]);
     for entry in archive.entries().map_err(no_archive)? {
         let mut entry = entry.map_err(no_archive)?;
         let path = entry.path().map_err(no_archive)?.into_owned();
@@ -210,7 +210,7 @@ fn unpack(reader: impl Read, folder: &Path) -> Result<(), String> {
                 break;
             }
             file.write_all(&buffer[..n]).map_err(unwritten)?;
-            left = left.checked_sub(n as u64).ok_or_else(|| format!("it unpacks to more than {MOST_BYTES} bytes"))?;
+            left = left.checked_sub(n as u64).ok_or_else(|| format!("it unpacks to more than {MAX_BYTES} bytes"))?;
         }
         file.sync_all().map_err(unwritten)?;
     }

@@ -16,7 +16,7 @@ use crate::workspace::{Running, Workspace, output, run};
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of a body just below the size limit.
-const LARGEST: usize = (16 << 20) - 1000;
+const MAX_BODY: usize = (16 << 20) - 1000;
 const TEXT: &str = "/v1/completions";
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
 
@@ -50,21 +50,21 @@ const ATTACKS: &[Attack] = &[
         most: 64,
         answers: &["200"],
         is_isolated: false,
-        run: |server| vec![server.post(TEXT, &objects("x", LARGEST))],
+        run: |server| vec![server.post(TEXT, &objects("x", MAX_BODY))],
     },
     Attack {
         name: "eight of them at once",
         most: 256,
         answers: &["200", "503"],
         is_isolated: false,
-        run: |server| at_once(8, || server.post(TEXT, &objects("x", LARGEST))),
+        run: |server| at_once(8, || server.post(TEXT, &objects("x", MAX_BODY))),
     },
     Attack {
         name: "the same as a JSON schema",
         most: 64,
         answers: &["400"],
         is_isolated: false,
-        run: |server| vec![server.post(TEXT, &objects("json_schema", LARGEST))],
+        run: |server| vec![server.post(TEXT, &objects("json_schema", MAX_BODY))],
     },
     Attack {
         name: "eight chats at once, each with the most objects that its tools may have",
@@ -86,7 +86,7 @@ const ATTACKS: &[Attack] = &[
         most: 96,
         answers: &["400"],
         is_isolated: false,
-        run: |server| vec![server.post(TEXT, &format!(r#"{{"prompt": "{}"}}"#, "a".repeat(LARGEST)))],
+        run: |server| vec![server.post(TEXT, &format!(r#"{{"prompt": "{}"}}"#, "a".repeat(MAX_BODY)))],
     },
     Attack {
         name: "160,000 entries of `logit_bias`, with a grammar; 8 tokens",
@@ -119,7 +119,7 @@ const ATTACKS: &[Attack] = &[
         most: 64,
         answers: &["200"],
         is_isolated: false,
-        run: |server| held(server, 256, &format!("{}{{\"prompt", server.head(TEXT, LARGEST))),
+        run: |server| held(server, 256, &format!("{}{{\"prompt", server.head(TEXT, MAX_BODY))),
     },
     Attack {
         name: "the name of a stranger (DNS rebinding)",

@@ -32,7 +32,7 @@ impl Dumps {
         let indent = match argument(1, "indent")? {
             Some(indent) if indent.as_str().is_some() => indent.as_str().map(str::to_owned),
             Some(indent) => {
-                let width = i64::try_from(indent)?.clamp(0, MOST_INDENT);
+                let width = i64::try_from(indent)?.clamp(0, MAX_INDENT);
                 Some(" ".repeat(usize::try_from(width).unwrap_or(0)))
             }
             None => None,
@@ -161,4 +161,4 @@ impl Dumps {
 }
 
 /// Wider than any published template's indent, and too narrow to inflate the output much.
-const MOST_INDENT: i64 = 1000;
+const MAX_INDENT: i64 = 1000;

@@ -11,7 +11,7 @@ use super::limits::{Limit, Limits};
 use super::source::{DATA, GENERATED, KEPT, TICK};
 
 /// Maximum nesting of values, safe for recursion. JSON readers stop at 128.
-const MOST_LEVELS: u32 = 200;
+const MAX_LEVELS: u32 = 200;
 
 /// Bytes of text that cost one step. Printing adds quotes and escapes, and texts are copied.
 const BYTES_PER_STEP: usize = 16;
@@ -55,8 +55,8 @@ pub(super) fn kept(state: &State, value: Value) -> Result<Value, Error> {
 
 /// Walks over a value and charges fuel. Returns a replacement if the value changes.
 pub(super) fn walk(state: &State, value: &Value, level: u32) -> Result<Option<Value>, Error> {
-    if level > MOST_LEVELS {
-        return Err(carried(crate::Error::Limit { limit: Limit::Nesting(MOST_LEVELS), line: 0 }));
+    if level > MAX_LEVELS {
+        return Err(carried(crate::Error::Limit { limit: Limit::Nesting(MAX_LEVELS), line: 0 }));
     }
     state.consume_fuel(1)?;
     match value.kind() {

@@ -10,7 +10,7 @@ use super::list::List;
 use super::{arguments, python};
 
 /// Maximum width of padding.
-const MOST_WIDE: usize = 10_000;
+const MAX_WIDTH: usize = 10_000;
 
 pub(super) fn add(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(|state, value, method, arguments| {
@@ -153,8 +153,8 @@ fn text_method(state: &State, text: &str, method: &str, arguments: &[Value]) -> 
         "expandtabs" => {
             let given = bound(0, &["tabsize"])?;
             let width = usize::try_from(arguments::integer(&given[0])?.unwrap_or(8)).unwrap_or(0);
-            if width > MOST_WIDE {
-                return Err(failed(format!("expandtabs: a width of {width}, over {MOST_WIDE}")));
+            if width > MAX_WIDTH {
+                return Err(failed(format!("expandtabs: a width of {width}, over {MAX_WIDTH}")));
             }
             pay(state, text.len().saturating_add(text.matches('\t').count().saturating_mul(width)))?;
             python::expand_tabs(text, width).into()
@@ -330,8 +330,8 @@ fn has_width_of_argument(text: &str, begin: char) -> bool {
 }
 
 pub(super) fn pad(text: &str, method: &str, width: usize, fill: &str) -> Result<String, Error> {
-    if width > MOST_WIDE {
-        return Err(failed(format!("{method}: a width of {width}, over {MOST_WIDE}")));
+    if width > MAX_WIDTH {
+        return Err(failed(format!("{method}: a width of {width}, over {MAX_WIDTH}")));
     }
     if fill.chars().count() != 1 {
         return Err(failed("The fill character must be exactly one character long"));

@@ -76,8 +76,8 @@ impl<'a> Schema<'a> {
 
     /// Goes to a part and follows its references to definitions (pydantic's and schemars' way).
     fn to(self, mut part: &'a Value) -> Self {
-        const MOST_REFERENCES: usize = 8;
-        for _ in 0..MOST_REFERENCES {
+        const MAX_REFERENCES: usize = 8;
+        for _ in 0..MAX_REFERENCES {
             let definition = part.get("$ref").and_then(Value::as_str).and_then(|it| it.strip_prefix('#'));
             match definition.and_then(|pointer| self.whole.pointer(pointer)) {
                 Some(definition) => part = definition,

@@ -54,7 +54,7 @@ pub(super) enum Body {
 }
 
 /// Maximum bytes of the whitespace before a call together with the call's name.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 
 /// Possible first keys of a call without a mark.
 const FIRST_KEYS: &[&str] = &["\"name\"", "\"type\"", "\"function\"", "\"parameters\""];
@@ -75,7 +75,7 @@ impl Body {
             return Some(true);
         }
         let start = text.trim_start();
-        if text.len() - start.len() > LONGEST_NAME {
+        if text.len() - start.len() > MAX_NAME {
             return Some(false);
         }
         let first = start.chars().next();
@@ -246,7 +246,7 @@ fn begins_with(text: &str, mark: &str) -> Option<bool> {
 fn begins_with_name(text: &str, next: &str) -> Option<bool> {
     let name = text.find(|c| !arguments::in_a_name(c)).unwrap_or(text.len());
     let behind = text[name..].trim_start();
-    if text.len() - behind.len() > LONGEST_NAME {
+    if text.len() - behind.len() > MAX_NAME {
         return Some(false);
     }
     let behind = behind.chars().next()?;
@@ -255,10 +255,10 @@ fn begins_with_name(text: &str, next: &str) -> Option<bool> {
 
 /// Whether an object begins like a call.
 fn begins_as_bare(text: &str) -> Option<bool> {
-    const MOST_WHITESPACE: usize = 64;
+    const MAX_WHITESPACE: usize = 64;
     let inside = text.strip_prefix('{')?;
     let key = inside.trim_start();
-    if inside.len() - key.len() > MOST_WHITESPACE {
+    if inside.len() - key.len() > MAX_WHITESPACE {
         return Some(false);
     }
     let mut begins = FIRST_KEYS.iter().map(|first| begins_with(key, first));

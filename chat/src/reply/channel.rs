@@ -37,7 +37,7 @@ impl Channels {
 pub(super) const CALL: CallSyntax = CallSyntax { open: "", end: End::Mark(&[]), bodies: &[Body::Arguments] };
 
 /// Maximum bytes of a header. Longer text is content.
-pub(super) const LONGEST_HEADER: usize = 256;
+pub(super) const MAX_HEADER: usize = 256;
 
 /// `<|channel|>analysis<|message|>..<|end|><|start|>assistant<|channel|>commentary to=functions.f ..<|message|>{..}
 /// <|call|>`

@@ -135,7 +135,7 @@ impl Tags {
         // An opening tag of an argument: its name is on one line and not too long.
         let opens = |text: &str| {
             let header = text.strip_prefix(key)?;
-            let end = header.find(key_end).filter(|end| *end <= LONGEST_HEADER)?;
+            let end = header.find(key_end).filter(|end| *end <= MAX_HEADER)?;
             let name = attribute(&header[..end]);
             (!name.is_empty() && !name.contains(['\n', '<']) && is_argument(name)).then_some(())
         };
@@ -168,7 +168,7 @@ impl Tags {
 }
 
 /// Maximum bytes of an argument's opening tag.
-const LONGEST_HEADER: usize = 256;
+const MAX_HEADER: usize = 256;
 
 fn read_value(text: &str, header: &str, tags: &Tags, schema: Option<Schema<'_>>) -> Value {
     let mut text = text;

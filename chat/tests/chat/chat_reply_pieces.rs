@@ -136,7 +136,7 @@ fn every_sample_means_the_same_in_single_characters() {
 }
 
 /// Maximum bytes that the parser holds back: a text that might be a header, and whitespace.
-const MOST_HELD_BACK: usize = 300;
+const MAX_HELD_BACK: usize = 300;
 
 #[test]
 fn text_that_is_no_call_is_given_out_as_it_comes() {
@@ -154,7 +154,7 @@ fn text_that_is_no_call_is_given_out_as_it_comes() {
                         other => panic!("{}: {other:?} from {unit}", sample.name),
                     };
                 }
-                assert!(pushed <= given + MOST_HELD_BACK, "{}: {unit}", sample.name);
+                assert!(pushed <= given + MAX_HELD_BACK, "{}: {unit}", sample.name);
             }
         }
     }

@@ -14,7 +14,7 @@ pub(super) struct Http {
 
 /// A busy server answers between two tokens.
 const WAIT: Duration = Duration::from_secs(5);
-const MOST: u64 = 4 << 20;
+const MAX_ANSWER: u64 = 4 << 20;
 
 impl Http {
     pub(super) fn new(url: &str, key: Option<String>) -> Self {
@@ -37,7 +37,7 @@ impl Http {
     }
 
     fn read(&self, path: &str, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, String> {
-        let read = answer.and_then(|mut answer| answer.body_mut().with_config().limit(MOST).read_json::<Value>());
+        let read = answer.and_then(|mut answer| answer.body_mut().with_config().limit(MAX_ANSWER).read_json::<Value>());
         read.map_err(|error| format!("{path}: {error}"))
     }
 }

@@ -12,7 +12,7 @@ use autoplace_openai::server::Activity;
 use crate::picture;
 
 /// The most events on the page.
-const MOST_EVENTS: usize = 10;
+const MAX_EVENTS: usize = 10;
 
 type Events = Arc<Mutex<VecDeque<(Instant, String)>>>;
 
@@ -31,7 +31,7 @@ impl Page {
         let kept = Arc::clone(&events);
         let keep = move |event: &autoplace::watch::Event| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.truncate(MOST_EVENTS - 1);
+            kept.truncate(MAX_EVENTS - 1);
             kept.push_front((Instant::now(), event.to_string()));
         };
         let sentinel = Sentinel::builder().on_event(keep).watch(model).map_err(|error| error.to_string());

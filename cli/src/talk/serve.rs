@@ -191,10 +191,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 impl ServeArgs {
     fn request(&self) -> Request {
-        const LEAST: u32 = 4096;
+        const MIN_TOKENS: u32 = 4096;
         let request = self.load.request().n_seq_max(self.parallel);
         match request.context {
-            Context::Default if self.parallel > 1 => request.context(Context::AtLeast(LEAST * self.parallel)),
+            Context::Default if self.parallel > 1 => request.context(Context::AtLeast(MIN_TOKENS * self.parallel)),
             _ => request,
         }
     }

@@ -17,7 +17,7 @@ use crate::stop::Stop;
 use crate::terminal::print;
 
 /// Upper bound of a token's bytes. A file with more bytes for each token of the context is not read.
-const MOST_PER_TOKEN: u64 = 128;
+const MAX_PER_TOKEN: u64 = 128;
 /// Minimum gain in speed that justifies a reload: a tenth.
 const MIN_GAIN: f64 = 0.1;
 
@@ -88,7 +88,7 @@ impl Session {
 
     /// Answers a message. An error does not end the chat.
     fn answer(&mut self, message: &str) {
-        let most = u64::from(self.model.placement().context.n_ctx) * MOST_PER_TOKEN;
+        let most = u64::from(self.model.placement().context.n_ctx) * MAX_PER_TOKEN;
         let answered = with_files(message, most).map_err(Into::into).and_then(|message| self.say(&message));
         if let Err(error) = answered {
             note(format!("error: {error}"));

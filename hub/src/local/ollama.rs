@@ -14,7 +14,7 @@ use super::walk::Finder;
 use super::{Store, Why, files};
 
 /// Maximum bytes of a manifest. Real ones have a few hundred.
-const MOST_MANIFEST: u64 = 1 << 20;
+const MAX_MANIFEST: u64 = 1 << 20;
 
 const MODEL: &str = "application/vnd.ollama.image.model";
 
@@ -122,8 +122,8 @@ fn model(path: &Path, blobs: &Path) -> Result<Option<PathBuf>, Why> {
 
 fn read(path: &Path) -> Result<Manifest, Why> {
     let file = files::look(path)?;
-    if !file.is_file() || file.len() > MOST_MANIFEST {
-        return Err(Why::Manifest(format!("it is not a file of at most {MOST_MANIFEST} bytes")));
+    if !file.is_file() || file.len() > MAX_MANIFEST {
+        return Err(Why::Manifest(format!("it is not a file of at most {MAX_MANIFEST} bytes")));
     }
     let text = fs::read(path).map_err(|error| files::unreadable(&error))?;
     serde_json::from_slice(&text).map_err(|error| Why::Manifest(error.to_string()))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Store;
 
 /// Maximum bytes to read of LM Studio's settings.
-const MOST_SETTINGS: u64 = 1 << 20;
+const MAX_SETTINGS: u64 = 1 << 20;
 
 /// A home folder and environment variables, which decide where tools keep their models.
 /// [`Models::local`](super::Models::local) uses the environment of this process.
@@ -181,7 +181,7 @@ fn downloads_folder(settings: &Path) -> Option<PathBuf> {
 /// A small text file; `None` if it is missing or too large.
 fn read_small(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
-    (file.is_file() && file.len() <= MOST_SETTINGS).then(|| fs::read_to_string(path).ok())?
+    (file.is_file() && file.len() <= MAX_SETTINGS).then(|| fs::read_to_string(path).ok())?
 }
 
 #[cfg(test)]

@@ -14,10 +14,10 @@ use super::files::{self, Id};
 use super::{LocalModel, Models, Place, Skipped, Store, Why};
 
 /// Maximum depth of folders.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// Maximum number of folder entries in all.
-const MOST_ENTRIES: usize = 1 << 20;
+const MAX_ENTRIES: usize = 1 << 20;
 
 /// Suffixes of unfinished downloads: huggingface_hub's (file_download.py, `_download_to_tmp_and_move`), llama.cpp's
 /// (common/download.cpp, `common_download_file_single_online`), ours and browsers'.
@@ -98,10 +98,10 @@ impl Finder {
                     if file.starts_with("datasets--") || file.starts_with("spaces--") || file == ".locks" {
                         continue;
                     }
-                    if depth < DEEPEST {
+                    if depth < MAX_DEPTH {
                         left.push((path, depth + 1));
                     } else {
-                        self.skip(path, Why::TooMuch(DEEPEST));
+                        self.skip(path, Why::TooMuch(MAX_DEPTH));
                     }
                 } else if is_half(&file) {
                     self.half(path);
@@ -177,8 +177,8 @@ impl Finder {
         let Some(entries) = self.of_folder(folder, fs::read_dir(folder)) else { return Vec::new() };
         let mut found = Vec::new();
         for entry in entries {
-            if self.entries == MOST_ENTRIES {
-                self.skip(folder, Why::TooMuch(MOST_ENTRIES));
+            if self.entries == MAX_ENTRIES {
+                self.skip(folder, Why::TooMuch(MAX_ENTRIES));
                 break;
             }
             self.entries += 1;

@@ -21,7 +21,7 @@ use super::python;
 use crate::Error;
 
 /// Maximum number of `elif`s. Each adds a level of recursion to minijinja's parser.
-const MOST_ELIFS: usize = 500;
+const MAX_ELIFS: usize = 500;
 
 /// The source with its guards.
 pub(super) fn guarded(source: &str) -> Result<String, Error> {
@@ -53,7 +53,7 @@ pub(super) fn guarded(source: &str) -> Result<String, Error> {
         }
         let tag = Tag::read(inner, is_block).map_err(wrong)?;
         elifs += usize::from(tag.word(0) == "elif");
-        if elifs > MOST_ELIFS {
+        if elifs > MAX_ELIFS {
             return Err(wrong("over 500 `elif`"));
         }
         tag.write(&mut out, &mut open).map_err(wrong)?;

@@ -6,7 +6,7 @@ use regex_lite::Regex;
 
 /// More tokens than any published template has in a tag (200), and few enough for the recursion of parsing and
 /// compiling.
-const MOST_TOKENS: usize = 1000;
+const MAX_TOKENS: usize = 1000;
 
 /// Words that cannot be operands.
 pub(super) const KEYWORDS: &[&str] = &["in", "not", "and", "or", "if", "else", "elif", "is", "recursive"];
@@ -54,7 +54,7 @@ impl<'a> Tag<'a> {
                 b')' | b']' | b'}' => open.pop().map(drop).ok_or("a bracket that nothing opens")?,
                 _ => {}
             }
-            if tokens.len() == MOST_TOKENS {
+            if tokens.len() == MAX_TOKENS {
                 return Err("over 1000 tokens in one tag");
             }
             let around = open.last().copied();
