@@ -6,8 +6,8 @@
 //!     cargo bench -p autoplace-benches --bench engine
 
 mod paired;
-mod plain;
 
+use std::path::Path;
 use std::time::Instant;
 
 use autoplace::Model;
@@ -15,8 +15,8 @@ use autoplace::generate::Engine;
 use autoplace::llama_sys::raw;
 use autoplace::memory::FlashAttention;
 use autoplace::plan::Request;
+use bare_llama::{Bare, chain};
 use paired::{PROMPT, Paired, Run, SEED, model_path, paired, tokens};
-use plain::{Plain, chain};
 
 const SEQUENCES: u32 = 8;
 
@@ -30,7 +30,7 @@ fn main() {
         let placement = model.placement();
         let engine = Engine::new(&model).expect("the context is free");
         let planned = &placement.context;
-        let mut plain = Plain::load(&path, placement.n_gpu_layers, threads, |params| {
+        let bare = Bare::load(Path::new(&path), placement.n_gpu_layers, threads, |params| {
             params.n_ctx = planned.n_ctx;
             params.n_batch = planned.n_batch;
             params.n_ubatch = planned.n_ubatch;
@@ -39,11 +39,12 @@ fn main() {
             params.kv_unified = planned.kv_unified;
             params.flash_attn_type = raw::LLAMA_FLASH_ATTN_TYPE_DISABLED;
         });
+        let mut bare = bare.expect("llama.cpp loads the model");
         let tokens = tokens();
-        let Paired { rounds, first, second, speed_ratio, .. } = paired(&mut plain, |_| ours(&model, &engine), generate);
+        let Paired { rounds, first, second, speed_ratio, .. } = paired(&mut bare, |_| ours(&model, &engine), generate);
         println!(
             "{SEQUENCES} texts, {threads} thread(s), {rounds} rounds of up to {tokens} tokens each: engine {first:.2} us/token, \
-             plain llama.cpp {second:.2} us/token; throughput ratio {speed_ratio:.4} (median of pairs)"
+             bare llama.cpp {second:.2} us/token; throughput ratio {speed_ratio:.4} (median of pairs)"
         );
     }
 }
@@ -76,13 +77,13 @@ struct Text {
 }
 
 /// One loop over all texts.
-fn generate(plain: &mut Plain) -> Run {
+fn generate(bare: &mut Bare) -> Run {
     let most = tokens();
     // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch has room for the
     // prompts of all sequences, and no more is put into it; the chains end in a sampler that selects.
     unsafe {
         let started = Instant::now();
-        let (vocab, context, tokens) = (plain.vocab(), plain.cleared(), plain.prompt());
+        let (vocab, context, tokens) = (bare.vocab(), bare.cleared(), bare.tokenize(PROMPT));
         let count = tokens.len() as i32;
         let mut batch = raw::llama_batch_init(count * SEQUENCES as i32, 0, 1);
         let mut texts: Vec<Text> = (0..SEQUENCES)

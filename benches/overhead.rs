@@ -6,14 +6,14 @@
 //!     cargo bench -p autoplace-benches --bench overhead
 
 mod paired;
-mod plain;
 
+use std::path::Path;
 use std::time::Instant;
 
 use autoplace::Model;
 use autoplace::llama_sys::raw;
+use bare_llama::{Bare, chain};
 use paired::{PROMPT, Paired, Run, SEED, model_path, paired, tokens};
-use plain::{Plain, chain};
 use test_support::tiny::tiny_llama;
 
 fn main() {
@@ -25,15 +25,16 @@ fn main() {
     for (name, path, threads) in [("demo", &*model_path(), 1), ("demo", &*model_path(), 2), ("smallest", smallest, 1)] {
         let model = Model::builder(path).n_threads(threads).load().expect("the model loads");
         let placement = model.placement();
-        let mut plain = Plain::load(path, placement.n_gpu_layers, threads, |params| {
+        let bare = Bare::load(Path::new(path), placement.n_gpu_layers, threads, |params| {
             params.n_ctx = placement.context.n_ctx;
             params.n_outputs_max = 1;
         });
+        let mut bare = bare.expect("llama.cpp loads the model");
         let tokens = tokens();
         let Paired { rounds, first, second, difference, speed_ratio, quickest_difference } =
-            paired(&mut plain, |_| ours(&model), generate);
+            paired(&mut bare, |_| ours(&model), generate);
         println!(
-            "{name} model, {threads} thread(s), {rounds} rounds of up to {tokens} tokens: ours {first:.2} us/token, plain \
+            "{name} model, {threads} thread(s), {rounds} rounds of up to {tokens} tokens: ours {first:.2} us/token, bare \
              llama.cpp {second:.2} us/token; {difference:+.2} us, speed ratio {speed_ratio:.4} (medians of pairs); quickest rounds \
              {quickest_difference:+.2} us"
         );
@@ -54,12 +55,12 @@ fn ours(model: &Model) -> Run {
 }
 
 /// llama.cpp's loop as its `examples/simple` has it.
-fn generate(plain: &mut Plain) -> Run {
+fn generate(bare: &mut Bare) -> Run {
     let most = tokens();
     // SAFETY: model and context live; every buffer is as long as the length passed with it; the batch holds at most
     // n_batch tokens; the chain ends in a sampler that selects.
     unsafe {
-        let (vocab, context, mut tokens) = (plain.vocab(), plain.cleared(), plain.prompt());
+        let (vocab, context, mut tokens) = (bare.vocab(), bare.cleared(), bare.tokenize(PROMPT));
         let count = tokens.len() as i32;
         let chain = chain(SEED);
         let mut buffer = [0u8; 256];

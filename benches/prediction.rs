@@ -7,13 +7,12 @@
 //! in `cargo test`, the same is done once with models of some megabytes. `-- MODEL.gguf...` compares what a load of
 //! these files would say, with the rates that the user's cache has or that the load measures.
 
-use std::ffi::CString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use autoplace::Model;
 use autoplace::gguf::{Header, TensorType as T};
-use autoplace::llama_sys::{Backend, attach_threads, raw};
+use autoplace::llama_sys::Backend;
 use autoplace::load::{RatesRequest, measure_rates};
 use autoplace::machine::Machine;
 use autoplace::memory::estimate::Assignment;
@@ -22,6 +21,7 @@ use autoplace::plan::speed::{Rates, SpeedModel};
 use autoplace::plan::{Request, Workload};
 use autoplace::profile::ModelProfile;
 
+use bare_llama::Bare;
 use test_support::dims::{self, Dims, Mixture};
 use test_support::synthetic::block::{Better, Block, Feed, QkNorms};
 use test_support::synthetic::{SMALL, Sketch};
@@ -124,7 +124,7 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     let n_ctx = shape.depths[shape.depths.len() - 1] + 256;
     let mut params = ContextParams::default();
     (params.n_ctx, params.type_k, params.type_v) = (n_ctx, kv, kv);
-    let mut plain = Plain::load(path, &params, threads);
+    let mut bare = load(path, &params, threads);
     let host = Assignment::by_counts(profile.n_layer(), &[]);
     let mut request = RatesRequest::of_model(&header, &profile, &[kv]);
     (request.each, request.working_set) = (shape.each, shape.working_set);
@@ -142,13 +142,11 @@ fn compare(name: &str, path: &Path, kv: KvType, shape: &Shape) {
     let tokens = f64::from(shape.prompt);
     rounds(format!("prompt of {}", shape.prompt), &mut |model| {
         let seconds = model.prompt_seconds(&host, &Workload::new(shape.prompt, 0));
-        (tokens / seconds, tokens / plain.prompt(shape.prompt))
+        (tokens / seconds, tokens / prompt(&mut bare, shape.prompt as usize))
     });
-    plain.forget_after(0);
     for &depth in shape.depths {
         rounds(format!("after {depth}"), &mut |model| {
-            let measured = 1.0 / plain.token_after(depth);
-            plain.forget_after(depth);
+            let measured = 1.0 / token_after(&mut bare, depth);
             (model.tokens_per_second(&host, depth), measured)
         });
     }
@@ -161,22 +159,20 @@ fn compare_real(path: &Path) {
     let plan = Model::builder(path).request(request).plan().expect("a plan");
     let speed = plan.speed.expect("a prediction");
     let host = Machine::detect().host;
-    let mut plain = Plain::load(path, &plan.context, host.compute_threads().unwrap_or(1));
+    let mut bare = load(path, &plan.context, host.compute_threads().unwrap_or(1));
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let line = |what: String, predicted: f64, measured: f64| {
         println!("| {name} | {what} | {predicted:.1} | {measured:.1} | {:.2} |", predicted / measured);
     };
-    let prompt = 512.0 / median((0..ROUNDS).map(|_| plain.prompt(512)).collect());
-    line("prompt of 512".to_owned(), speed.prompt.tokens_per_second, prompt);
-    plain.forget_after(0);
+    let measured = 512.0 / median((0..ROUNDS).map(|_| prompt(&mut bare, 512)).collect());
+    line("prompt of 512".to_owned(), speed.prompt.tokens_per_second, measured);
     for at in &speed.generation {
         // A quota stops some tokens and leaves others alone: only their mean is the speed that a user sees.
         let seconds = match host.cpu_limit {
-            Some(_) => plain.mean_after(at.depth),
-            None => plain.token_after(at.depth),
+            Some(_) => mean_after(&mut bare, at.depth),
+            None => token_after(&mut bare, at.depth),
         };
         let measured = 1.0 / seconds;
-        plain.forget_after(at.depth);
         line(format!("after {}", at.depth), at.tokens_per_second, measured);
     }
     println!("(by {})", speed.basis);
@@ -187,92 +183,34 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// llama.cpp's own API and nothing else.
-struct Plain {
-    model: *mut raw::llama_model,
-    context: *mut raw::llama_context,
-    tokens: u32,
+/// The model on the host, in a context of this length and with this type of keys and values.
+fn load(path: &Path, params: &ContextParams, threads: u32) -> Bare {
+    let bare = Bare::load(path, 0, threads, |native| {
+        native.n_ctx = params.n_ctx;
+        let ty = params.type_k.tensor_type().id();
+        (native.type_k, native.type_v) = (ty as _, ty as _);
+    });
+    bare.expect("llama.cpp loads the model")
 }
 
-impl Plain {
-    fn load(path: &Path, params: &ContextParams, threads: u32) -> Self {
-        let path = CString::new(path.to_str().expect("a path of UTF-8")).expect("no NUL");
-        // SAFETY: the backend is initialised; the path is NUL-terminated; the parameters are llama.cpp's defaults with
-        // numbers changed.
-        unsafe {
-            let mut model = raw::llama_model_default_params();
-            model.n_gpu_layers = 0;
-            let model = raw::llama_model_load_from_file(path.as_ptr(), model);
-            assert!(!model.is_null());
-            let mut native = raw::llama_context_default_params();
-            native.n_ctx = params.n_ctx;
-            (native.n_threads, native.n_threads_batch) = (threads as i32, threads as i32);
-            let ty = params.type_k.tensor_type().id();
-            (native.type_k, native.type_v) = (ty as _, ty as _);
-            let context = raw::llama_init_from_model(model, native);
-            assert!(!context.is_null());
-            attach_threads(context, threads).expect("threads start");
-            Self { model, context, tokens: 0 }
-        }
-    }
-
-    fn forget_after(&mut self, depth: u32) {
-        // SAFETY: the context lives.
-        unsafe {
-            let memory = raw::llama_get_memory(self.context);
-            assert!(raw::llama_memory_seq_rm(memory, 0, depth as i32, -1));
-        }
-        self.tokens = depth;
-    }
-
-    /// Seconds of a prompt of so many tokens, after a first one that is not timed.
-    fn prompt(&mut self, n_tokens: u32) -> f64 {
-        self.forget_after(0);
-        self.decode(n_tokens);
-        self.forget_after(0);
-        self.decode(n_tokens)
-    }
-
-    /// Seconds of a token after `depth` others: the median of some tokens.
-    fn token_after(&mut self, depth: u32) -> f64 {
-        self.fill(depth);
-        median((0..TOKENS).map(|_| self.decode(1)).collect())
-    }
-
-    /// Seconds of a token after `depth` others: the mean of many tokens.
-    fn mean_after(&mut self, depth: u32) -> f64 {
-        self.fill(depth);
-        (0..LIMITED_TOKENS).map(|_| self.decode(1)).sum::<f64>() / LIMITED_TOKENS as f64
-    }
-
-    /// Computes tokens until the context holds `depth` of them.
-    fn fill(&mut self, depth: u32) {
-        while self.tokens < depth {
-            self.decode((depth - self.tokens).min(512));
-        }
-    }
-
-    /// Seconds to compute so many further tokens.
-    fn decode(&mut self, n_tokens: u32) -> f64 {
-        let mut tokens: Vec<i32> = (0..n_tokens).map(|n| ((self.tokens + n) * 31 % 500) as i32).collect();
-        let begin = Instant::now();
-        // SAFETY: the context lives and has room; the tokens are of its vocabulary, and live through the call.
-        unsafe {
-            let batch = raw::llama_batch_get_one(tokens.as_mut_ptr(), n_tokens as i32);
-            assert_eq!(raw::llama_decode(self.context, batch), 0);
-            raw::llama_synchronize(self.context);
-        }
-        self.tokens += n_tokens;
-        begin.elapsed().as_secs_f64()
-    }
+/// Seconds of a prompt of this many tokens, after one that is not timed.
+fn prompt(bare: &mut Bare, tokens: usize) -> f64 {
+    let mut timed = || {
+        bare.go_to(0).expect("the memory can be emptied");
+        bare.step(tokens).expect("it computes").as_secs_f64()
+    };
+    timed();
+    timed()
 }
 
-impl Drop for Plain {
-    fn drop(&mut self) {
-        // SAFETY: both were created by `load` and are freed once, the context first.
-        unsafe {
-            raw::llama_free(self.context);
-            raw::llama_model_free(self.model);
-        }
-    }
+/// Seconds of a token after `depth` others: the median of some tokens.
+fn token_after(bare: &mut Bare, depth: u32) -> f64 {
+    bare.go_to(depth as usize).expect("the context has room");
+    median((0..TOKENS).map(|_| bare.step(1).expect("it computes").as_secs_f64()).collect())
+}
+
+/// Seconds of a token after `depth` others: the mean of many tokens.
+fn mean_after(bare: &mut Bare, depth: u32) -> f64 {
+    bare.go_to(depth as usize).expect("the context has room");
+    (0..LIMITED_TOKENS).map(|_| bare.step(1).expect("it computes").as_secs_f64()).sum::<f64>() / LIMITED_TOKENS as f64
 }

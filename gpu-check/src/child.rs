@@ -11,12 +11,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::job::{Job, Stage};
-use crate::peer;
+use crate::{peer, sweep};
 
 /// The first arguments of the child processes.
 pub(crate) const DRIVE: &str = "__drive";
 pub(crate) const HOLD: &str = "__hold";
 pub(crate) const PEER: &str = "__peer";
+pub(crate) const SWEEP: &str = "__sweep";
 
 /// The outcome of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +74,12 @@ pub(crate) fn peer(question: &peer::Question, cache: &Path) -> Result<(Vec<peer:
         (None, _) => End::Completed,
     };
     Ok((stages, end))
+}
+
+/// Measures a sweep.
+pub(crate) fn sweep(asked: &sweep::Sweep, cache: &Path) -> Result<(Vec<sweep::Stage>, End)> {
+    let (stages, died) = converse(SWEEP, asked, cache)?;
+    Ok((stages, died.unwrap_or(End::Completed)))
 }
 
 /// Starts a process, sends it a request and reads its answers. The second value is the cause of death if the process

@@ -5,9 +5,9 @@ use autoplace::generate::{self, FinishReason, Sampling, Session, Statistics};
 use autoplace::llama_sys::Token;
 use autoplace::load::{self, Verify};
 use autoplace::{Model, ModelBuilder};
+use bare_llama::Bare;
 
 use crate::job::{Job, Stage, Step, say};
-use crate::plain::Plain;
 use crate::rig::Opened;
 
 /// Tokens to generate at the end of a text that fills its context.
@@ -107,24 +107,15 @@ impl<'a> Driver<'a> {
                     bail!("the text ended with {:?} at {}", text.reason, self.depth);
                 }
             }
-            Step::Speed { prompt, generated, rounds } => {
-                for round in 0..=rounds {
-                    let text = self.run(self.prompt(prompt), generated)?;
-                    let statistics = text.statistics;
-                    if round > 0 {
-                        done.speeds.push((statistics.prompt_tokens_per_second(), statistics.tokens_per_second()));
-                    }
-                }
-            }
             Step::Beside { prompt, generated, rounds } => {
-                let mut plain = self.plain()?;
+                let mut bare = self.bare()?;
                 for round in 0..=rounds {
                     // The two sides alternate in going first.
                     let (ours, theirs) = if round % 2 == 0 {
                         let ours = self.bench(prompt, generated)?;
-                        (ours, bench(&mut plain, prompt, generated)?)
+                        (ours, bench(&mut bare, prompt, generated)?)
                     } else {
-                        let theirs = bench(&mut plain, prompt, generated)?;
+                        let theirs = bench(&mut bare, prompt, generated)?;
                         (self.bench(prompt, generated)?, theirs)
                     };
                     if round > 0 {
@@ -142,11 +133,11 @@ impl<'a> Driver<'a> {
     }
 
     /// Loads the model a second time with the plan's placement, through llama.cpp's own functions.
-    fn plain(&self) -> Result<Plain> {
+    fn bare(&self) -> Result<Bare> {
         let plan = self.model.placement();
         let devices: Vec<String> = plan.gpus().filter_map(|gpu| gpu.device.clone()).collect();
         let threads = self.job.threads.context("only with stated threads both have as many")?;
-        Plain::load(&self.job.model, &devices, &plan.split(), &plan.context, threads)
+        Bare::with_split(&self.job.model, &devices, &plan.split(), &plan.context, threads)
     }
 
     /// A prompt and a generation, each in an empty context, in tokens per second. Sampling is greedy.
@@ -210,8 +201,8 @@ fn greedy(generate: generate::GenerateRequest) -> generate::GenerateRequest {
 }
 
 /// A prompt and a generation in llama.cpp's own loop, in tokens per second.
-fn bench(plain: &mut Plain, prompt: usize, generated: usize) -> Result<(f64, f64)> {
-    Ok((plain.prompt(prompt)?, plain.generation(generated)?))
+fn bench(bare: &mut Bare, prompt: usize, generated: usize) -> Result<(f64, f64)> {
+    Ok((bare.prompt(prompt)?, bare.generation(generated)?))
 }
 
 /// The kind of a failure. A failed computation after a verified load counts as a lack of memory, because llama.cpp does

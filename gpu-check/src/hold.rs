@@ -1,13 +1,10 @@
 //! A process that holds memory of every GPU, so that other processes find little free memory.
 
 use std::io::{BufRead, Read, Write};
-use std::ptr::NonNull;
 
 use anyhow::{Context as _, Result, ensure};
-use autoplace::llama_sys::raw;
-use autoplace::memory::estimate::Place;
+use bare_llama::Buffer;
 
-use crate::plain::{handles, memory_of};
 use crate::rig::{Opened, Rig};
 
 /// The output line once the memory is taken.
@@ -44,9 +41,8 @@ pub(crate) fn main() -> Result<()> {
 }
 
 /// Takes memory of one GPU until the free memory exceeds `leave` by less than a grain.
-fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Piece>> {
+fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Buffer>> {
     let device = &opened.devices[index];
-    let memory = memory_of(Place::Gpu(index), &handles(&opened.devices)?)?;
     let mut pieces = Vec::new();
     let mut most = PIECE;
     loop {
@@ -60,29 +56,10 @@ fn take(opened: &Opened, index: usize, leave: u64, grain: u64) -> Result<Vec<Pie
         if surplus == 0 || most < grain {
             return Ok(pieces);
         }
-        match Piece::of(memory, surplus.min(most)) {
+        match Buffer::allocate(device, surplus.min(most))? {
             Some(piece) => pieces.push(piece),
             // Free memory is fragmented into smaller pieces.
             None => most /= 2,
         }
-    }
-}
-
-/// A buffer on a device.
-struct Piece(NonNull<raw::ggml_backend_buffer>);
-
-impl Piece {
-    fn of(memory: raw::ggml_backend_buffer_type_t, bytes: u64) -> Option<Self> {
-        let bytes = usize::try_from(bytes).ok()?;
-        // SAFETY: a buffer type of a device lives as long as that, which is until the process ends.
-        let buffer = unsafe { raw::ggml_backend_buft_alloc_buffer(memory, bytes) };
-        NonNull::new(buffer).map(Self)
-    }
-}
-
-impl Drop for Piece {
-    fn drop(&mut self) {
-        // SAFETY: made by `of`, and freed once.
-        unsafe { raw::ggml_backend_buffer_free(self.0.as_ptr()) };
     }
 }

@@ -39,10 +39,9 @@ pub(crate) enum Step {
     Decode(usize),
     /// A prompt that fills the context except for a few tokens, and those tokens.
     ToTheEnd,
-    /// Measures prompts and generations of these lengths in this many rounds, after one unmeasured round.
-    Speed { prompt: usize, generated: usize, rounds: usize },
-    /// Like `Speed`, in turns with llama.cpp's own loop on the same split: a prompt in an empty context, then a
-    /// generation in an empty context. Loads the weights a second time.
+    /// Measures prompts and generations of these lengths in this many rounds, after one unmeasured round, in turns with
+    /// llama.cpp's own loop on the same split: a prompt in an empty context, then a generation in an empty context.
+    /// Loads the weights a second time.
     Beside { prompt: usize, generated: usize, rounds: usize },
     /// The greedy text of this many tokens after a prompt.
     Greedy { prompt: String, tokens: usize },

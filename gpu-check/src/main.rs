@@ -6,21 +6,18 @@
 
 mod checks;
 mod child;
-mod curve;
 mod document;
 mod drive;
-mod fit;
 mod hold;
 mod job;
 mod machine;
 mod measured;
 mod models;
 mod peer;
-mod plain;
 mod rig;
 mod setting;
 mod summary;
-mod table;
+mod sweep;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -77,12 +74,19 @@ struct Args {
 }
 
 fn main() -> ExitCode {
+    // A worker sees the cards of the process that started it.
+    let cards = sweep::cards_of_worker();
+    autoplace::worker_main();
+    if let Err(error) = cards {
+        eprintln!("error: {error:#}");
+        return ExitCode::from(2);
+    }
     let verb = std::env::args().nth(1);
     let ended = match verb.as_deref() {
         Some(child::DRIVE) => drive::main().map(|()| true),
         Some(child::HOLD) => hold::main().map(|()| true),
         Some(child::PEER) => peer::main().map(|()| true),
-        Some(table::TABLE) => table::main(),
+        Some(child::SWEEP) => sweep::main().map(|()| true),
         _ => run(&Args::parse()),
     };
     match ended {

@@ -10,11 +10,10 @@ use anyhow::{Context as _, Result};
 use autoplace::Model;
 use autoplace::memory::{ContextParams, Split};
 use autoplace::plan::Request;
+use bare_llama::{Bare, FitRequest};
 use serde::{Deserialize, Serialize};
 
-use crate::fit::Asked;
 use crate::job::say;
-use crate::plain::Plain;
 use crate::rig::{Free, Opened, Rig};
 
 /// The side that determines the split.
@@ -113,16 +112,17 @@ fn answer(question: &Question) -> Result<()> {
     let Some(work) = question.work else {
         return Ok(());
     };
-    let mut plain = Plain::load(&question.model, &chosen.devices, &chosen.split, &chosen.context, question.threads)?;
+    let mut bare =
+        Bare::with_split(&question.model, &chosen.devices, &chosen.split, &chosen.context, question.threads)?;
     say(&Stage::Loaded { free: rig.free()? })?;
     // An unmeasured round first, like llama-bench.
-    plain.prompt(work.prompt)?;
-    plain.generation(1)?;
+    bare.prompt(work.prompt)?;
+    bare.generation(1)?;
     let speeds = (0..work.rounds)
-        .map(|_| Ok((plain.prompt(work.prompt)?, plain.generation(work.generated)?)))
+        .map(|_| Ok((bare.prompt(work.prompt)?, bare.generation(work.generated)?)))
         .collect::<Result<_>>()?;
     say(&Stage::Measured { speeds })?;
-    let depth = plain.fill()?;
+    let depth = bare.fill()?;
     say(&Stage::Full { free: rig.free()?, depth })
 }
 
@@ -157,7 +157,7 @@ fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result
         }
         Side::Theirs => {
             let margins = vec![question.margin; rig.devices.len()];
-            let asked = Asked {
+            let request = FitRequest {
                 path: &question.model,
                 devices: &rig.devices,
                 params: &params,
@@ -165,11 +165,11 @@ fn ask(question: &Question, rig: &Opened, milliseconds: &mut Vec<f64>) -> Result
                 threads: question.threads,
             };
             let begin = Instant::now();
-            let answer = asked.fit()?;
+            let fit = request.fit()?;
             milliseconds.push(begin.elapsed().as_secs_f64() * 1e3);
             Ok(Chosen {
                 devices: rig.devices.clone(),
-                split: asked.read(answer)?,
+                split: request.read(fit)?,
                 headroom: question.margin * rig.devices.len() as u64,
                 context: params,
             })

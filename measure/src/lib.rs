@@ -6,22 +6,14 @@
 
 #![forbid(unsafe_code)]
 
-/// Defines setters: `name(argument: type) field = value;`.
-macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident($argument:ident: $ty:ty) $field:ident = $value:expr;)*) => {
-        $($(#[$doc])* pub fn $name(mut self, $argument: $ty) -> Self {
-            self.$field = $value;
-            self
-        })*
-    };
-}
-
 mod clock;
 mod compare;
 mod conditions;
 mod doctor;
 mod evidence;
 mod measurement;
+#[cfg(feature = "pictures")]
+pub mod picture;
 mod protocol;
 mod ready;
 mod run;

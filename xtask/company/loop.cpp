@@ -1,4 +1,5 @@
-// The bare loop of a llama.cpp program, for `cargo xtask company`:
+// The bare loop of a llama.cpp program, for `cargo xtask company`. It is C++, because it is linked with builds of llama.cpp that are not ours;
+// the crate `bare-llama` has the loop for comparisons within one process.
 //
 //     loop MODEL PROMPT TOKENS THREADS POLL
 //

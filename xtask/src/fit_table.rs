@@ -1,5 +1,4 @@
-//! `fit-table`: compares placements with llama.cpp's own fit for models of every kind. The GPU check does the
-//! comparison, with its own llama.cpp.
+//! `fit-table`: compares placements with llama.cpp's own fit for models of every kind: `benches/fit_table.rs`.
 
 use anyhow::Result;
 
@@ -9,7 +8,6 @@ use crate::workspace::{Workspace, run};
 /// Compares all models, or those whose names contain one of the words. Fails if a plan is worse.
 pub(crate) fn fit_table(workspace: &Workspace, words: &[String]) -> Result<()> {
     setup::native()?;
-    let package = "--package=autoplace-gpu-check";
-    let mut program = workspace.cargo(&["run", "--release", package, "--", "fit-table"]);
-    run(program.args(words))
+    let mut bench = workspace.cargo(&["bench", "--package=autoplace-benches", "--bench=fit_table", "--"]);
+    run(bench.args(words))
 }

@@ -18,7 +18,7 @@ use crate::setting::{Setting, Size, Verdict, first};
 const LEFT: [u64; 6] = [1, 2, 4, 8, 16, 24];
 
 /// Maximum number of additional layers to try.
-const MOST_MORE: u32 = 4;
+const MAX_MORE: u32 = 4;
 
 /// A model on a crowded card. Sizes in bytes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ fn crowded(setting: &Setting, rig: &Rig, model: &Written, left: u64) -> Result<R
         return Ok(row);
     }
     // Adds layers beyond the plan's until one is too many.
-    while row.n_gpu_layers + row.also_safe < row.layers && row.also_safe < MOST_MORE && setting.ends(0).is_none() {
+    while row.n_gpu_layers + row.also_safe < row.layers && row.also_safe < MAX_MORE && setting.ends(0).is_none() {
         let more = row.n_gpu_layers + row.also_safe + 1;
         let end = child::drive(&bare(&job, more), &setting.cache())?.end;
         if end != End::Completed {

@@ -14,7 +14,7 @@ use crate::rig::{Free, Rig};
 use crate::setting::{Setting, Size, Verdict, first};
 
 /// Maximum product of weights and tokens for filling a context: a large model takes minutes for a long context.
-const LONGEST: u64 = (5 << 30) * 16384;
+const MAX_FILL: u64 = (5 << 30) * 16384;
 
 /// Stages of a card before a load: no process has opened it, or one has.
 const UNOPENED: &str = "unopened";
@@ -185,7 +185,7 @@ fn of_split(setting: &Setting, rig: &Rig, model: &Written, shape: &Shape, layers
         .flash_attn(if shape.flash { FlashAttention::On } else { FlashAttention::Off })
         .n_gpu_layers(layers);
     let mut steps = vec![Step::Ubatch, Step::Decode(DECODED)];
-    if model.bytes.saturating_mul(u64::from(shape.n_ctx)) <= LONGEST {
+    if model.bytes.saturating_mul(u64::from(shape.n_ctx)) <= MAX_FILL {
         steps.push(Step::ToTheEnd);
     }
     let mut job = setting.job(rig, &model.path, request, steps);

@@ -1,31 +1,32 @@
-//! Measures tokens per second over `n_gpu_layers` and compares them with the plan's predicted curve.
+//! Measures tokens per second over `n_gpu_layers` and compares them with the plan's prediction: a sweep of
+//! `autoplace_measure`, and its picture.
 
-use anyhow::Result;
-use autoplace::gguf::Header;
-use autoplace::machine::{Gpu, Machine, mib};
-use autoplace::plan::{GpuLayers, Planner, Request, Speed, Workload};
-use autoplace::profile::ModelProfile;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Instant;
 
-use crate::child;
-use crate::curve::{self, Point};
-use crate::job::{Stage, Step};
+use anyhow::{Result, anyhow};
+use autoplace::machine::mib;
+use autoplace::plan::Workload;
+use autoplace_measure::{Measurement, Point, picture};
+
+use crate::child::{self, End};
 use crate::measured;
-use crate::models::{self, Written};
-use crate::rig::Rig;
+use crate::models::Written;
 use crate::setting::{Setting, Size, Verdict, first};
+use crate::sweep::{Stage, Sweep};
 
 /// The work at each point, and its context.
 struct Shape {
     n_ctx: u32,
-    prompt: usize,
-    generated: usize,
-    rounds: usize,
+    n_prompt: u32,
+    n_gen: u32,
 }
 
 const fn shape(size: Size) -> Shape {
     match size {
-        Size::Small => Shape { n_ctx: 256, prompt: 64, generated: 24, rounds: 3 },
-        Size::Real => Shape { n_ctx: 4096, prompt: 512, generated: 32, rounds: 3 },
+        Size::Small => Shape { n_ctx: 256, n_prompt: 64, n_gen: 24 },
+        Size::Real => Shape { n_ctx: 4096, n_prompt: 512, n_gen: 32 },
     }
 }
 
@@ -34,215 +35,181 @@ pub(crate) fn run(setting: &Setting) -> Result<Verdict> {
         Ok(model) => model,
         Err(error) => return Ok(measured::nothing(&error)),
     };
-    let shape = shape(setting.size);
-    let rig = setting.rig("cliff", model.bytes * 2 + mib(32));
-    let mut sweep = Sweep { layers: models::layers(&model.path)?, ..Sweep::default() };
-    match predict(setting, &model, &shape) {
-        Ok(speed) => sweep.predicted = speed,
-        Err(error) => sweep.unpredicted = Some(format!("{error:#}")),
-    }
-    for n_gpu_layers in order(sweep.layers) {
-        // Two points are always measured.
-        let points = sweep.points.len();
-        if let Some(why) = setting.ends(points).filter(|_| points > 1) {
-            sweep.skipped.push(format!("{n_gpu_layers} layers: {why}"));
-        } else {
-            sweep.measure(setting, &rig, &model, &shape, n_gpu_layers)?;
+    let Shape { n_ctx, n_prompt, n_gen } = shape(setting.size);
+    let sweep = Sweep {
+        rig: setting.rig("cliff", model.bytes * 2 + mib(32)),
+        model: model.path.clone(),
+        // Plans for the middle of the measured generation.
+        request: setting.request().n_ctx(n_ctx).workload(Workload::new(n_prompt, n_gen)),
+        n_prompt,
+        n_gen,
+        is_full: setting.size == Size::Small,
+        threads: setting.threads,
+        seconds: setting.until.map(|until| until.saturating_duration_since(Instant::now()).as_secs_f64()),
+        cases: setting.cases,
+    };
+    let (stages, end) = child::sweep(&sweep, &setting.cache())?;
+    match (stages.into_iter().next(), end) {
+        (Some(Stage::Measured { measurement, tried }), End::Completed) => {
+            let cliff = Cliff { measurement, tried };
+            setting.keep("cliff.csv", cliff.csv().as_bytes())?;
+            let svg = picture::measurement(&cliff.measurement, &[]);
+            let svg = svg.map_err(|error| anyhow!("the sweep cannot be drawn: {error}"))?;
+            setting.keep("cliff.svg", svg.as_bytes())?;
+            Ok(cliff.verdict(&model))
         }
+        (Some(Stage::Failed { error }), _) => Ok(measured::nothing(&anyhow!(error))),
+        (_, End::Completed) => Ok(measured::nothing(&anyhow!("the process that measures said nothing"))),
+        (_, End::Refused(why) | End::OutOfMemory(why) | End::Failed(why)) => Ok(measured::nothing(&anyhow!(why))),
     }
-    sweep.points.sort_by_key(|point| point.n_gpu_layers);
-    setting.keep("cliff.csv", curve::csv(&sweep.points).as_bytes())?;
-    let title = format!("{} on {}", model.name, sweep.gpus.join(", "));
-    let picture = curve::svg(&title, &sweep.points, sweep.curve())?;
-    setting.keep("cliff.svg", picture.as_bytes())?;
-    Ok(sweep.verdict(&model, &shape))
 }
 
-/// Assumed read bandwidth of a host that computes for a simulated card, in bytes per second.
-const SIMULATED: u64 = 20_000_000_000;
+/// A measured sweep.
+struct Cliff {
+    measurement: Measurement,
+    /// The placements that were loaded.
+    tried: BTreeSet<String>,
+}
 
-/// The plan's prediction for this machine's cards. A simulated card reads as fast as the host, which computes for it.
-fn predict(setting: &Setting, model: &Written, shape: &Shape) -> Result<Option<Speed>> {
-    let mut machine = Machine::detect();
-    if setting.simulated {
-        machine.host = machine.host.bandwidth(SIMULATED);
-        let mut card = Gpu::new("simulated card").total(model.bytes * 4).free(model.bytes * 4);
-        card.bandwidth = machine.host.bandwidth;
-        machine.gpus = vec![card];
+impl Cliff {
+    /// The points with a speed, by layers on the GPUs. Placements with parts of blocks on the host are left out.
+    fn measured(&self) -> Vec<(u32, &Point)> {
+        let points = self.measurement.points.iter();
+        let mut points: Vec<(u32, &Point)> = points
+            .filter(|point| point.failure.is_none() && point.generation().is_some())
+            .filter_map(|point| {
+                Some((point.placement.as_ref().filter(|it| it.overrides.is_empty())?.n_gpu_layers, point))
+            })
+            .collect();
+        points.sort_by_key(|(layers, _)| *layers);
+        points.dedup_by_key(|(layers, _)| *layers);
+        points
     }
-    let profile = ModelProfile::from_header(&Header::open(&model.path)?)?;
-    let planner = Planner::new(&profile, &machine).request(request(setting, shape)?);
-    Ok(planner.plan()?.speed)
-}
 
-/// The request of each point, without its layers.
-fn request(setting: &Setting, shape: &Shape) -> Result<Request> {
-    let request = setting.request().n_ctx(shape.n_ctx);
-    // Predicts the middle of the measured generation.
-    let workload = Workload::new(u32::try_from(shape.prompt)?, u32::try_from(shape.generated)?);
-    Ok(request.workload(workload))
-}
-
-/// Layer counts, the most informative about the cliff first.
-fn order(layers: u32) -> Vec<u32> {
-    let mut order: Vec<u32> = Vec::new();
-    let near = [0, 1, 2, 4].map(|fewer| layers.checked_sub(fewer));
-    let far = [layers / 2, 0, layers / 4 * 3, layers / 4].map(Some);
-    let between = [3, 6, 8].map(|fewer| layers.checked_sub(fewer));
-    for n in near.into_iter().chain(far).chain(between).flatten() {
-        if !order.contains(&n) {
-            order.push(n);
-        }
-    }
-    order
-}
-
-#[derive(Default)]
-struct Sweep {
     /// Layers of the model, the output layer included.
-    layers: u32,
-    gpus: Vec<String>,
-    points: Vec<Point>,
-    predicted: Option<Speed>,
-    /// Why the prediction failed.
-    unpredicted: Option<String>,
-    skipped: Vec<String>,
-}
-
-impl Sweep {
-    fn measure(
-        &mut self,
-        setting: &Setting,
-        rig: &Rig,
-        model: &Written,
-        shape: &Shape,
-        n_gpu_layers: u32,
-    ) -> Result<()> {
-        let request = request(setting, shape)?.n_gpu_layers(GpuLayers::Exactly(n_gpu_layers));
-        let step = Step::Speed { prompt: shape.prompt, generated: shape.generated, rounds: shape.rounds };
-        let job = setting.job(rig, &model.path, request, vec![step]);
-        let outcome = child::drive(&job, &setting.cache())?;
-        let mut point = Point {
-            n_gpu_layers,
-            end: outcome.end,
-            prompt: None,
-            generation: None,
-            predicted: self.curve().get(n_gpu_layers as usize).copied(),
-            rounds: Vec::new(),
-        };
-        for stage in outcome.stages {
-            match stage {
-                Stage::Loaded { report, .. } => {
-                    let plan = &report.plan;
-                    if self.gpus.is_empty() {
-                        self.gpus = plan.gpus().map(|gpu| gpu.name.clone()).collect();
-                    }
-                }
-                Stage::Done { speeds, .. } => point.rounds = speeds,
-                Stage::Opened { .. } | Stage::Failed { .. } => {}
-            }
-        }
-        (point.prompt, point.generation) = measured::medians(&point.rounds).unzip();
-        self.points.push(point);
-        Ok(())
-    }
-
-    /// Predicted tokens per second, indexed by `n_gpu_layers`.
-    fn curve(&self) -> &[f64] {
-        let speed = self.predicted.as_ref();
-        speed.map_or(&[], |speed| speed.curve.as_slice())
+    fn layers(&self) -> u32 {
+        let placements = self.measurement.points.iter().filter_map(|point| point.placement.as_ref());
+        placements.map(|placement| placement.layers).max().unwrap_or(0)
     }
 
     /// The ratio of generation speed with all layers to that with `fewer` layers less.
     fn drop_by(&self, fewer: u32) -> Option<f64> {
+        let measured = self.measured();
         let at = |n: u32| {
-            let point = self.points.iter().find(|point| point.n_gpu_layers == n);
-            point?.generation
+            let (_, point) = measured.iter().find(|(layers, _)| *layers == n)?;
+            Some(point.generation()?.speed.median)
         };
-        Some(at(self.layers)? / at(self.layers.checked_sub(fewer)?)?)
+        Some(at(self.layers())? / at(self.layers().checked_sub(fewer)?)?)
     }
 
-    fn verdict(&self, model: &Written, shape: &Shape) -> Verdict {
-        let failed: Vec<String> = self
-            .points
-            .iter()
-            .filter_map(|point| {
-                let why = point.end.failure()?;
-                Some(format!("{} layers: {why}", point.n_gpu_layers))
-            })
-            .collect();
-        let completed = || self.points.iter().filter(|point| point.generation.is_some());
-        let ratios = || completed().filter_map(Point::ratio);
+    /// Points that failed after a plan had promised a load.
+    fn failed(&self) -> Vec<String> {
+        let failed = self.measurement.points.iter().filter(|point| self.tried.contains(&point.name));
+        failed.filter_map(|point| Some(format!("{}: {}", point.name, point.failure.as_ref()?))).collect()
+    }
+
+    /// One line for each measured point.
+    fn csv(&self) -> String {
+        let mut table = "n_gpu_layers,prompt_tokens_per_second,tokens_per_second,predicted_tokens_per_second,measured_by_predicted\n".to_owned();
+        let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
+        for (layers, point) in self.measured() {
+            let (prompt, generation) = (point.prompt(), point.generation());
+            let predicted = generation.and_then(|row| row.predicted);
+            let _ = writeln!(
+                table,
+                "{layers},{},{},{},{}",
+                cell(prompt.map(|row| row.speed.median)),
+                cell(generation.map(|row| row.speed.median)),
+                cell(predicted),
+                cell(ratio(point))
+            );
+        }
+        table
+    }
+
+    fn verdict(&self, model: &Written) -> Verdict {
+        let (measured, failed) = (self.measured(), self.failed());
+        let ratios = || measured.iter().filter_map(|(_, point)| ratio(point));
         let beside = match (ratios().reduce(f64::min), ratios().reduce(f64::max)) {
-            (Some(least), Some(most)) => {
-                format!("measured by predicted {least:.2} to {most:.2}")
-            }
+            (Some(least), Some(most)) => format!("measured by predicted {least:.2} to {most:.2}"),
             _ => "no speed was predicted".to_owned(),
         };
         let drop = |fewer| self.drop_by(fewer).map_or("?".to_owned(), |by| format!("{by:.2}"));
-        let first = first(&failed);
         let (one, two, four) = (drop(1), drop(2), drop(4));
+        let first = first(&failed);
         Verdict {
             // Fewer points show no cliff.
-            passed: failed.is_empty() && completed().count() > 1,
+            passed: failed.is_empty() && measured.len() > 1,
             line: format!(
                 "{}: {} of {} points measured, all layers are {one}, {two} and {four} times as fast as one, two and four fewer; {beside}{first}",
                 model.name,
-                completed().count(),
-                self.points.len() + self.skipped.len(),
+                measured.len(),
+                self.measurement.points.len(),
             ),
             json: serde_json::json!({
                 "model": model.name,
                 "model_bytes": model.bytes,
-                "gpus": self.gpus,
-                "layers": self.layers,
-                "n_ctx": shape.n_ctx,
-                "prompt_tokens": shape.prompt,
-                "generated_tokens": shape.generated,
-                "rounds": shape.rounds,
-                "points": self.points,
-                "predicted": self.predicted,
-                "unpredicted": self.unpredicted,
+                "layers": self.layers(),
+                "measurement": self.measurement,
+                "tried": self.tried,
                 "all_by_fewer": { "one": self.drop_by(1), "two": self.drop_by(2), "four": self.drop_by(4) },
                 "failed": failed,
-                "skipped": self.skipped,
             }),
         }
     }
 }
 
+/// Measured generation speed divided by predicted.
+fn ratio(point: &Point) -> Option<f64> {
+    let row = point.generation()?;
+    Some(row.speed.median / row.predicted?)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Sweep, order};
-    use crate::child::End;
-    use crate::curve::Point;
+    use std::collections::BTreeSet;
 
-    #[test]
-    fn the_points_near_the_cliff_come_first_and_none_twice() {
-        let points = order(33);
-        assert_eq!(points[..4], [33, 32, 31, 29]);
-        assert_eq!(points.len(), 11);
-        let mut few = order(3);
-        few.sort_unstable();
-        assert_eq!(few, [0, 1, 2, 3]);
+    use autoplace::machine::{Host, Machine};
+    use autoplace_measure::Measurement;
+    use serde_json::{Value, json};
+
+    use super::Cliff;
+
+    /// A sweep of a model with 9 layers: points with their layers and their speed, or why they failed.
+    fn cliff(points: &[(u32, Result<f64, &str>)], tried: &[&str]) -> Cliff {
+        let point = |&(layers, ref speed): &(u32, Result<f64, &str>)| -> Value {
+            let row = |speed: f64| {
+                json!([{"n_prompt": 0, "n_gen": 24, "n_depth": 64, "time": "2026-11-29T10:00:00Z", "samples": [],
+                    "speed": {"median": speed, "least": speed, "most": speed}, "predicted": speed * 2.0}])
+            };
+            json!({"name": format!("ngl {layers}"), "failure": speed.err(), "rows": speed.map_or(json!([]), row),
+                "placement": speed.ok().map(|_| json!({"n_gpu_layers": layers, "layers": 9, "tensor_split": [], "overrides": [],
+                    "settings": autoplace::memory::ContextParams::default(), "threads": 1, "threads_batch": 1, "devices": []})),
+                "conditions": {"temperature": null, "clock_mhz": null, "throttle": [], "least_free": null, "cpu_pressure": null,
+                    "memory_pressure": null, "swapped_in": null, "swapped_out": null}})
+        };
+        let measurement = json!({"version": 1, "made_by": "a test", "machine": Machine::new(Host::new(1 << 36)),
+            "model": {"path": "m.gguf", "name": "m", "file_bytes": [1], "header": "", "description": "llama", "tensor_bytes": 1, "n_params": 1},
+            "protocol": {"prompts": [], "n_prompt": 64, "n_gen": 24, "depths": [0], "rounds": 1},
+            "points": points.iter().map(point).collect::<Vec<_>>(), "notes": []});
+        let tried: BTreeSet<String> = tried.iter().map(|name| (*name).to_owned()).collect();
+        Cliff { measurement: Measurement::from_json(&measurement.to_string()).unwrap(), tried }
     }
 
     #[test]
     fn the_drop_is_between_points_that_were_measured() {
-        let point = |n_gpu_layers, generation| Point {
-            n_gpu_layers,
-            end: End::Completed,
-            prompt: generation,
-            generation,
-            predicted: None,
-            rounds: Vec::new(),
-        };
-        let sweep = Sweep {
-            layers: 9,
-            points: vec![point(9, Some(90.0)), point(8, Some(30.0)), point(7, None)],
-            ..Sweep::default()
-        };
-        assert_eq!(sweep.drop_by(1), Some(3.0));
-        assert_eq!((sweep.drop_by(2), sweep.drop_by(4)), (None, None));
+        let cliff = cliff(&[(9, Ok(90.0)), (8, Ok(30.0)), (7, Err("signal: 6"))], &["ngl 9", "ngl 8", "ngl 7"]);
+        assert_eq!(cliff.drop_by(1), Some(3.0));
+        assert_eq!((cliff.drop_by(2), cliff.drop_by(4)), (None, None));
+        assert_eq!(cliff.failed(), ["ngl 7: signal: 6"]);
+    }
+
+    #[test]
+    fn a_placement_that_was_refused_before_it_was_loaded_has_not_failed() {
+        let cliff = cliff(&[(9, Err("no room")), (8, Ok(30.0))], &["ngl 8"]);
+        assert!(cliff.failed().is_empty());
+        let table = cliff.csv();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[1..], ["8,,30.000,60.000,0.500"]);
     }
 }

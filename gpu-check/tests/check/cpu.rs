@@ -46,16 +46,6 @@ fn success(output: &Output) {
 }
 
 #[test]
-fn no_plan_is_behind_llama_cpps_own_fit() {
-    let output = Command::new(PROGRAM).args(["fit-table", "Llama 3.1 8B", "Mistral Small 24B"]).output().unwrap();
-    success(&output);
-    let table = String::from_utf8_lossy(&output.stdout);
-    for row in ["| Llama 3.1 8B | 32768 | ", "| Mistral Small 24B | 4096 | "] {
-        assert!(table.contains(row), "{table}");
-    }
-}
-
-#[test]
 fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
     let folder = tempfile::tempdir().unwrap();
     bundle(folder.path());
@@ -102,19 +92,21 @@ fn without_a_card_every_check_passes_from_a_folder_like_the_archive() {
 /// Speeds are not asserted.
 fn every_split_is_measured_beside_a_prediction(out: &Path) {
     let json = json(&out.join("cliff.json"));
-    let points = json["points"].as_array().unwrap();
+    let points = json["measurement"]["points"].as_array().unwrap();
     let layers = json["layers"].as_u64().unwrap();
     assert_eq!(points.len() as u64, layers + 1, "few layers are all measured");
     for point in points {
-        assert_eq!(point["end"], "completed");
-        assert_eq!(point["rounds"].as_array().unwrap().len(), 3);
-        assert!(point["generation"].as_f64().unwrap() > 0.0);
-        assert!(point["predicted"].as_f64().unwrap() > 0.0);
+        assert_eq!(point["failure"], Value::Null, "{point}");
+        let generation = point["rows"].as_array().unwrap().iter().find(|row| row["n_gen"] != 0).unwrap();
+        assert_eq!(generation["samples"].as_array().unwrap().len(), 3);
+        assert!(generation["speed"]["median"].as_f64().unwrap() > 0.0);
+        assert!(generation["predicted"].as_f64().unwrap() > 0.0);
     }
     let table = fs::read_to_string(out.join("cliff.csv")).unwrap();
     assert_eq!(table.lines().count(), points.len() + 1);
     let picture = fs::read_to_string(out.join("cliff.svg")).unwrap();
-    assert_eq!(picture.matches("<circle").count(), points.len());
+    // Each point, and again in its share of the fastest.
+    assert!(picture.matches("<circle").count() >= 2 * points.len());
 }
 
 fn both_sides_fill_the_context_on_the_split_that_they_chose(json: &Value) {

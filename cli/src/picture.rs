@@ -1,13 +1,5 @@
-//! Pictures: a plan ([`plan`]) or a measurement ([`measured`]) flows in; an SVG document, or a page with it, flows out.
-//!
-//! A picture needs no other file and no font of its own: its texts are text elements. It has a light and a dark form,
-//! selected by `prefers-color-scheme`, and is readable at a width of 400 pixels. The same input gives the same picture.
-
-mod canvas;
-mod measured;
-mod page;
-mod plan;
-mod series;
+//! Files of pictures: a plan or a measurement flows in; an SVG document, or a page with it, is written. The pictures
+//! themselves are `autoplace_measure::picture`.
 
 use std::error::Error;
 use std::fs;
@@ -15,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use autoplace::plan::Plan;
 use autoplace_measure::Measurement;
+use autoplace_measure::picture::{self, page};
 
-pub(crate) use series::{Series, read};
+pub(crate) use autoplace_measure::picture::Series;
 
-use crate::files::in_file;
+use crate::files::{self, in_file};
 
 /// Checks the name of a picture's file. Its ending selects the format.
 pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
@@ -27,9 +20,16 @@ pub(crate) fn file(text: &str) -> Result<PathBuf, String> {
     is_known.then_some(path).ok_or_else(|| "a picture is a file that ends in .svg or .html".to_owned())
 }
 
+/// Reads speeds to draw beside a measurement: [`Series::read`]. The curve has the file's name.
+pub(crate) fn read(file: &Path) -> Result<Series, String> {
+    let text = files::read(file)?;
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    Series::read(&name, &text).map_err(|error| in_file(file, error))
+}
+
 /// Draws a plan. On a page, `report` is the text below.
 pub(crate) fn write_plan(file: &Path, plan: &Plan, report: &str) -> Result<(), Box<dyn Error>> {
-    let svg = plan::svg(plan)?;
+    let svg = picture::plan(plan)?;
     let title = format!("Where {} goes", plan.model.name);
     written(file, &title, svg, &page::text(report))
 }
@@ -37,7 +37,7 @@ pub(crate) fn write_plan(file: &Path, plan: &Plan, report: &str) -> Result<(), B
 /// A page with tables, and with the plan's picture and its text below them. The first row of a table is its heading.
 pub(crate) fn plan_page(title: &str, plan: &Plan, tables: &[Vec<Vec<String>>]) -> String {
     // A plan that cannot be drawn is still told.
-    let picture = plan::svg(plan).unwrap_or_default();
+    let picture = picture::plan(plan).unwrap_or_default();
     let tables: String = tables.iter().map(|rows| page::table(rows)).collect();
     page::html(title, &tables, &(picture + &page::text(&plan.to_string())))
 }
@@ -49,7 +49,7 @@ pub(crate) fn write_measured(
     others: &[Series],
     table: &[Vec<String>],
 ) -> Result<(), Box<dyn Error>> {
-    let svg = measured::svg(measurement, others)?;
+    let svg = picture::measurement(measurement, others)?;
     let title = format!("{}, measured", measurement.model.identity.name);
     written(file, &title, svg, &page::table(table))
 }

@@ -1,10 +1,13 @@
-//! `fit-table`: compares our plans with llama.cpp's own fit, for models of every kind on cards of every size, by the
-//! seconds that the planner's speed model predicts for each.
+//! Our plans beside llama.cpp's own fit, for models of every kind on cards of every size, by the seconds that the
+//! planner's speed model predicts for each.
 //!
-//! In: optional words of model names. Out: tables in Markdown, and whether every plan keeps up. Nothing is computed:
-//! the cards are simulated, and the models are headers only.
+//!     cargo xtask fit-table [WORD...] [--host-parts=auto]
+//!
+//! In: optional words of model names. Out: tables in Markdown; it fails if a plan is behind. Nothing is computed: the
+//! cards are simulated, and the models are headers only. Without `--bench`, as in `cargo test`, two models are compared.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -17,11 +20,8 @@ use autoplace::plan::speed::{Rates, SpeedModel};
 use autoplace::plan::{HostParts, Plan, Planner, Request, Workload};
 use autoplace::profile::ModelProfile;
 
-use crate::fit::Asked;
+use bare_llama::FitRequest;
 use test_support::synthetic::{Sketch, at_size};
-
-/// The name of the verb.
-pub(crate) const TABLE: &str = "fit-table";
 
 /// Card names in the catalogue, which has their sizes and bandwidths.
 const MACHINES: [(&str, &[&str]); 7] = [
@@ -44,10 +44,33 @@ const NOT_BEHIND: f64 = 0.99;
 /// The flag that lets parts of blocks stay on the host.
 const AUTO_PARTS: &str = "--host-parts=auto";
 
-/// Compares all models, or those whose names contain one of the words, and prints the tables.
-pub(crate) fn main() -> Result<bool> {
-    let words = std::env::args().skip(2);
-    let (flags, words): (Vec<String>, Vec<String>) = words.partition(|word| word.starts_with("--"));
+/// The models of `cargo test`: one that fits on most cards, and one that fits on few.
+const TESTED: [&str; 2] = ["Llama 3.1 8B", "Mistral Small 24B"];
+
+fn main() -> ExitCode {
+    match compare() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("a plan is behind llama.cpp's fit: see the cells with BEHIND");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Compares all models, or those whose names contain one of the words, and prints the tables. Returns whether every
+/// plan keeps up.
+fn compare() -> Result<bool> {
+    let is_measured = std::env::args().any(|argument| argument == "--bench");
+    let words = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let (mut flags, mut words): (Vec<String>, Vec<String>) = words.partition(|word| word.starts_with("--"));
+    if !is_measured {
+        // The flags are those of `cargo test`.
+        (flags, words) = (Vec::new(), TESTED.map(str::to_owned).to_vec());
+    }
     let host_parts = match flags.as_slice() {
         [] => HostParts::default(),
         [flag] if flag == AUTO_PARTS => HostParts::Auto,
@@ -220,8 +243,9 @@ impl Model {
             params.n_outputs_max = plan.context.n_outputs_max;
         }
         let devices: Vec<String> = gpus.iter().filter_map(|gpu| gpu.device.clone()).collect();
-        let asked = Asked { path: &self.path, devices: &devices, params: &params, margins: &margins, threads: HOST.2 };
-        let split = asked.read(asked.fit()?)?;
+        let request =
+            FitRequest { path: &self.path, devices: &devices, params: &params, margins: &margins, threads: HOST.2 };
+        let split = request.read(request.fit()?)?;
         self.score_split(machine, &gpus, &params, &split)
     }
 

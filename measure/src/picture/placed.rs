@@ -6,7 +6,7 @@ use autoplace::plan::{Placement, PlacementKind, Plan, Speed};
 
 use super::canvas::{
     Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, FREE, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TAKEN,
-    TEXT, WEIGHTS, bar, chart, document, heading, legend, legend_lines, line, number,
+    TEXT, WEIGHTS, bar, chart, curve, document, heading, legend, legend_lines, line, number,
 };
 
 /// A bar's height, and the height of a device with its lines of text.
@@ -17,8 +17,12 @@ const HEAD: i32 = 2 * LINE + 22;
 /// Units between the legend and the first device.
 const GAP: i32 = 6;
 
-/// The picture as an SVG document.
-pub(super) fn svg(plan: &Plan) -> Result<String, String> {
+/// Draws a plan as an SVG document: the memory of each device, and the predicted speeds.
+///
+/// # Errors
+///
+/// A text that says why the picture cannot be drawn.
+pub fn svg(plan: &Plan) -> Result<String, String> {
     let names = legend_of(plan);
     let bars = HEAD + LINE * legend_lines(&names) + GAP + DEVICE * plan.placements.len() as i32 + MARGIN;
     let charts = charts(plan);
@@ -137,10 +141,6 @@ fn by_depth(speed: &Speed) -> Option<Chart> {
         let curves = vec![curve("this plan, predicted", CHOSEN, points, true, true)];
         ("Generation, tok/s by depth".to_owned(), "tokens in the context".to_owned(), curves)
     })
-}
-
-pub(super) fn curve(name: &str, ink: Ink, points: Vec<Mark>, is_line: bool, has_dots: bool) -> Curve {
-    Curve { name: name.to_owned(), ink, points, is_line, has_dots }
 }
 
 #[cfg(test)]

@@ -1,57 +1,62 @@
 //! Speeds of another measurement for comparison: layers on GPUs, and tokens per second of generation.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use autoplace_measure::Measurement;
 use serde_json::Value;
 
-use crate::files;
+use crate::measurement::Measurement;
 
 /// A curve and its name.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Series {
-    pub(crate) name: String,
+pub struct Series {
+    /// The name of the curve.
+    pub name: String,
     /// Layers of the model, the output layer included; `None` if unknown.
-    pub(crate) layers: Option<u32>,
-    pub(crate) points: Vec<(u32, f64)>,
+    pub layers: Option<u32>,
+    /// Layers on GPUs, and tokens per second of generation.
+    pub points: Vec<(u32, f64)>,
 }
 
 /// A widely known sweep: Qwen2.5-Coder-14B (Q4_K_M, 48 blocks) on an RTX 5060 Ti with 16 GB in a PCIe 3.0 x8 slot, with
 /// a Core i7-8700 and two channels of DDR4-2400, llama.cpp (CUDA 12.4), a context of 4096 tokens.
 ///
 /// InventiveHQ, local-llm-benchmarks, experiment vram-offload-cliff (CC BY 4.0).
-pub(crate) fn published() -> Series {
+pub(super) fn published() -> Series {
     let points = vec![(0, 2.89), (8, 3.58), (16, 4.24), (24, 5.61), (32, 7.26), (40, 12.5), (49, 43.18)];
     Series { name: "published: RTX 5060 Ti, 14B (InventiveHQ)".to_owned(), layers: Some(49), points }
 }
 
-/// Reads a file of `measure --write`, output of llama-bench (`-o json`, `-o jsonl`), or a table with `n_gpu_layers` in
-/// the first column and tokens per second in the second, like the published sweeps (Markdown or comma-separated).
-pub(crate) fn read(file: &Path) -> Result<Series, String> {
-    let text = files::read(file)?;
-    let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let series = match Measurement::from_json(&text) {
-        Ok(measurement) => of(&measurement, name),
-        Err(_) => {
-            let points = bench(&text).or_else(|| table(&text)).unwrap_or_default();
-            Series { name, layers: None, points }
+impl Series {
+    /// Reads a measurement ([`Measurement::to_json`]), output of llama-bench (`-o json`, `-o jsonl`), or a table with
+    /// `n_gpu_layers` in the first column and tokens per second in the second, like the published sweeps (Markdown or
+    /// comma-separated).
+    ///
+    /// # Errors
+    ///
+    /// The text is none of these.
+    pub fn read(name: &str, text: &str) -> Result<Self, String> {
+        let series = match Measurement::from_json(text) {
+            Ok(measurement) => Self::of(&measurement, name),
+            Err(_) => {
+                let points = bench(text).or_else(|| table(text)).unwrap_or_default();
+                Self { name: name.to_owned(), layers: None, points }
+            }
+        };
+        if series.points.is_empty() {
+            let error = "neither a measurement of autoplace, nor JSON of llama-bench with generations, nor a table of n_gpu_layers and tokens per second";
+            return Err(error.to_owned());
         }
-    };
-    if series.points.is_empty() {
-        let error = "neither a measurement of autoplace, nor JSON of llama-bench with generations, nor a table of n_gpu_layers and tokens per second";
-        return Err(files::in_file(file, error));
+        Ok(series)
     }
-    Ok(series)
-}
 
-/// Generation speed at the smallest depth, for placements of whole layers only: other placements with the same number
-/// of layers would be another curve.
-pub(super) fn of(measurement: &Measurement, name: String) -> Series {
-    let placements = || measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
-    let points = placements().filter(|(_, placement)| placement.overrides.is_empty());
-    let points = points.filter_map(|(point, it)| Some((it.n_gpu_layers, point.generation()?.speed.median)));
-    Series { name, layers: placements().map(|(_, it)| it.layers).max(), points: sorted(points) }
+    /// Generation speed at the smallest depth, for placements of whole layers only: other placements with the same
+    /// number of layers would be another curve.
+    pub fn of(measurement: &Measurement, name: &str) -> Self {
+        let placements = || measurement.points.iter().filter_map(|point| Some((point, point.placement.as_ref()?)));
+        let points = placements().filter(|(_, placement)| placement.overrides.is_empty());
+        let points = points.filter_map(|(point, it)| Some((it.n_gpu_layers, point.generation()?.speed.median)));
+        Self { name: name.to_owned(), layers: placements().map(|(_, it)| it.layers).max(), points: sorted(points) }
+    }
 }
 
 fn sorted(points: impl Iterator<Item = (u32, f64)>) -> Vec<(u32, f64)> {

@@ -2,14 +2,13 @@
 //! placement beside its plan.
 
 use autoplace::machine::Bytes;
-use autoplace_measure::{MeasuredDevice, Measurement, Point, Row};
 
 use super::canvas::{
     Area, BESIDE, CHART, CHOSEN, COMPUTE, Curve, Drawn, HEADROOM, Ink, KV, LINE, MARGIN, Mark, QUIET, TEXT, WEIGHTS,
-    bar, chart, document, heading, legend, legend_lines, line, mark,
+    bar, chart, curve, document, heading, legend, legend_lines, line, mark,
 };
-use super::plan::curve;
-use super::series::{self, Series, published};
+use super::series::{Series, published};
+use crate::measurement::{MeasuredDevice, Measurement, Point, Row};
 
 const HEAD: i32 = 2 * LINE + 16;
 /// A bar's height, and the height of a bar with its line of text.
@@ -21,8 +20,12 @@ const OTHERS: [Ink; 3] = [BESIDE, COMPUTE, HEADROOM];
 /// A title, the name of the horizontal axis and curves.
 type Chart = (String, String, Vec<Curve>);
 
-/// The picture as an SVG document.
-pub(super) fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
+/// Draws a measurement, with other sweeps beside it, as an SVG document.
+///
+/// # Errors
+///
+/// A text that says why the picture cannot be drawn.
+pub fn svg(measurement: &Measurement, others: &[Series]) -> Result<String, String> {
     let charts: Vec<Chart> = [Some(cliff(measurement, others)), shares(measurement, others), by_depth(measurement)]
         .into_iter()
         .flatten()
@@ -92,7 +95,7 @@ fn cliff(measurement: &Measurement, others: &[Series]) -> Chart {
 
 /// The share of the top speed by the share of layers on GPUs, comparable between machines and models.
 fn shares(measurement: &Measurement, others: &[Series]) -> Option<Chart> {
-    let ours = series::of(measurement, "measured here".to_owned());
+    let ours = Series::of(measurement, "measured here");
     // A single point has no shape.
     if ours.points.len() < 2 {
         return None;
@@ -161,10 +164,10 @@ fn draw_bars(area: &Area<'_>, bars: &[(&Point, &MeasuredDevice)]) -> Drawn {
 
 #[cfg(test)]
 mod tests {
-    use autoplace_measure::Measurement;
     use serde_json::{Value, json};
 
     use super::svg;
+    use crate::measurement::Measurement;
     use crate::picture::canvas::tests::texts;
     use crate::picture::series::Series;
 

@@ -4,16 +4,17 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use autoplace::llama_sys::raw;
-use autoplace::memory::estimate::Place;
-use autoplace::memory::{ContextParams, Split, TensorOverride};
+use autoplace_planner::gguf::Header;
+use autoplace_planner::memory::{ContextParams, Split, TensorOverride};
+use autoplace_planner::profile::ModelProfile;
+use llama_sys::raw;
 
-use crate::models;
-use crate::plain::{NO_OVERRIDE, handles, native_context};
+use crate::devices::{NO_OVERRIDE, handles, place_of};
+use crate::params::native_context;
 
 unsafe extern "C" {
     /// native/fit.cpp
-    fn gpu_check_fit(
+    fn bare_llama_fit(
         path: *const c_char,
         model: *mut raw::llama_model_params,
         context: *mut raw::llama_context_params,
@@ -26,27 +27,35 @@ unsafe extern "C" {
 
 /// The input of llama.cpp's fit, which sees only these devices.
 #[derive(Debug)]
-pub(crate) struct Asked<'a> {
-    pub(crate) path: &'a Path,
-    pub(crate) devices: &'a [String],
-    pub(crate) params: &'a ContextParams,
+pub struct FitRequest<'a> {
+    /// The model.
+    pub path: &'a Path,
+    /// Names of the devices: `CUDA0`, `SIM0`.
+    pub devices: &'a [String],
+    /// The context.
+    pub params: &'a ContextParams,
     /// Bytes to leave free on each device.
-    pub(crate) margins: &'a [u64],
-    pub(crate) threads: u32,
+    pub margins: &'a [u64],
+    /// CPU threads.
+    pub threads: u32,
 }
 
 /// The raw answer of llama.cpp's fit.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub struct Fit {
     devices: Vec<raw::ggml_backend_dev_t>,
     n_gpu_layers: i32,
     tensor_split: Vec<f32>,
     overrides: Vec<raw::llama_model_tensor_buft_override>,
 }
 
-impl Asked<'_> {
+impl FitRequest<'_> {
     /// Runs the fit.
-    pub(crate) fn fit(&self) -> Result<Answer> {
+    ///
+    /// # Errors
+    ///
+    /// The fit finds no split, or fails; there is no device of a name.
+    pub fn fit(&self) -> Result<Fit> {
         let path = CString::new(self.path.to_str().context("a path of UTF-8")?)?;
         let mut devices = handles(self.devices)?;
         // SAFETY: functions without arguments.
@@ -64,7 +73,7 @@ impl Asked<'_> {
         // SAFETY: the path is NUL-terminated; every buffer has the length that common/fit.h asks for and outlives the
         // call; no other thread uses llama.cpp.
         let status = unsafe {
-            gpu_check_fit(
+            bare_llama_fit(
                 path.as_ptr(),
                 &raw mut model,
                 &raw mut context,
@@ -90,38 +99,29 @@ impl Asked<'_> {
         } else {
             tensor_split.truncate(self.devices.len());
         }
-        Ok(Answer { devices, n_gpu_layers: model.n_gpu_layers, tensor_split, overrides })
+        Ok(Fit { devices, n_gpu_layers: model.n_gpu_layers, tensor_split, overrides })
     }
 
-    /// Converts an answer to a split.
-    pub(crate) fn read(&self, answer: Answer) -> Result<Split> {
+    /// The split that a fit has chosen.
+    ///
+    /// # Errors
+    ///
+    /// The fit names memory of another device, or the file has no header that can be read.
+    pub fn read(&self, fit: Fit) -> Result<Split> {
         // A negative number means all layers.
-        let layers = match u32::try_from(answer.n_gpu_layers) {
+        let layers = match u32::try_from(fit.n_gpu_layers) {
             Ok(layers) => layers,
-            Err(_) => models::layers(self.path)?,
+            Err(_) => ModelProfile::from_header(&Header::open(self.path)?)?.full_offload(),
         };
-        let written = answer.overrides.iter();
+        let written = fit.overrides.iter();
         let overrides = written
             .take_while(|one| !one.pattern.is_null())
             .map(|one| {
                 // SAFETY: not null, and of common_fit_params, whose patterns are static strings.
                 let pattern = unsafe { CStr::from_ptr(one.pattern) };
-                Ok(TensorOverride::new(pattern.to_str()?, place_of(one.buft, &answer.devices)?))
+                Ok(TensorOverride::new(pattern.to_str()?, place_of(one.buft, &fit.devices)?))
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Split::layers(layers).tensor_split(answer.tensor_split).overrides(overrides))
+        Ok(Split::layers(layers).tensor_split(fit.tensor_split).overrides(overrides))
     }
-}
-
-/// The place of a buffer type's memory.
-fn place_of(buft: raw::ggml_backend_buffer_type_t, devices: &[raw::ggml_backend_dev_t]) -> Result<Place> {
-    // SAFETY: a function without arguments.
-    if buft == unsafe { raw::ggml_backend_cpu_buffer_type() } {
-        return Ok(Place::Host);
-    }
-    let found = devices.iter().position(|&device| {
-        // SAFETY: a device that is found lives until the process ends, and has a buffer type.
-        !device.is_null() && buft == unsafe { raw::ggml_backend_dev_buffer_type(device) }
-    });
-    Ok(Place::Gpu(found.context("llama.cpp's fit puts weights into memory of no device that it was given")?))
 }

@@ -192,9 +192,9 @@ impl Mark {
 
     /// Whether the axes can show the point. The numbers may come from anybody's file.
     pub(super) fn can_be_drawn(&self) -> bool {
-        const MOST: f64 = 1e9;
+        const MAX: f64 = 1e9;
         let (least, most) = self.spread.unwrap_or((self.y, self.y));
-        [self.x, self.y, least, most].iter().all(|number| (0.0..MOST).contains(number))
+        [self.x, self.y, least, most].iter().all(|number| (0.0..MAX).contains(number))
     }
 }
 
@@ -280,6 +280,11 @@ fn cut(text: &str, room: i32, size: u32) -> String {
     }
     text.push('…');
     text
+}
+
+/// A curve in one colour, as a line, dots, or both.
+pub(super) fn curve(name: &str, ink: Ink, points: Vec<Mark>, is_line: bool, has_dots: bool) -> Curve {
+    Curve { name: name.to_owned(), ink, points, is_line, has_dots }
 }
 
 /// Removes characters that XML 1.0 cannot contain: control characters have no escape there. The backend escapes XML's

@@ -31,7 +31,7 @@ void common_log_add(common_log *, ggml_log_level, const char * format, ...) {
 void common_log_add_json(common_log *, const char *, const common_json &) {}
 
 // As `common_fit_params` (common/fit.h), for one model. What it lets escape is its hard error too.
-extern "C" int gpu_check_fit(
+extern "C" int bare_llama_fit(
         const char * path,
         llama_model_params * model,
         llama_context_params * context,

@@ -1,4 +1,5 @@
-//! Compiles llama.cpp's own fit from the source that `llama-sys` builds, because its libraries leave `common` out.
+//! Compiles llama.cpp's own fit from the source that `llama-sys` builds, because its libraries leave `common` out
+//! (feature `fit`).
 
 #[path = "../llama-sys/build/source.rs"]
 mod source;
@@ -8,8 +9,8 @@ fn main() {
         println!("cargo:rerun-if-changed={path}");
     }
     println!("cargo:rerun-if-env-changed=DOCS_RS");
-    if std::env::var_os("DOCS_RS").is_some() {
-        // docs.rs has no network, and nothing is linked.
+    if std::env::var_os("DOCS_RS").is_some() || std::env::var_os("CARGO_FEATURE_FIT").is_none() {
+        // With DOCS_RS nothing is linked.
         return;
     }
     let source = source::find();
@@ -31,5 +32,5 @@ fn main() {
         .file(common.join("fit.cpp"))
         .file(common.join("json.cpp"))
         .file("native/fit.cpp")
-        .compile("gpu_check_fit");
+        .compile("bare_llama_fit");
 }

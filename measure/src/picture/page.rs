@@ -1,4 +1,4 @@
-//! A self-contained page around a picture.
+//! A page in HTML, which asks for nothing from outside.
 
 /// Colours and widths of the page. The picture has its own.
 const STYLE: &str = "\
@@ -15,21 +15,21 @@ th:first-child, td:first-child { text-align: left }
 }
 ";
 
-/// The page of a picture or of tables, with the content below it.
-pub(super) fn html(title: &str, above: &str, below: &str) -> String {
+/// The page with a picture or tables, and other content below them. `above` and `below` are HTML.
+pub fn html(title: &str, above: &str, below: &str) -> String {
     let title = escaped(title);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{above}\n{below}</body>\n</html>\n"
     )
 }
 
-/// Preformatted text, as in a terminal.
-pub(super) fn text(text: &str) -> String {
+/// A text as in a terminal, as HTML.
+pub fn text(text: &str) -> String {
     format!("<pre>{}</pre>\n", escaped(text))
 }
 
-/// Rows of cells, the heading first.
-pub(super) fn table(rows: &[Vec<String>]) -> String {
+/// A table as HTML: rows of cells, the heading first.
+pub fn table(rows: &[Vec<String>]) -> String {
     let rows = rows.iter().enumerate().map(|(index, row)| {
         let tag = if index == 0 { "th" } else { "td" };
         let cells: String = row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();

@@ -1,0 +1,42 @@
+//! Random tokens, as llama-bench computes them: the same in every process.
+
+use llama_sys::raw;
+
+/// A source of random tokens.
+#[derive(Debug)]
+pub(super) struct Dice {
+    state: u64,
+    n_vocab: u64,
+    /// The token at the beginning of a text, if the vocabulary has one.
+    first: Option<raw::llama_token>,
+}
+
+impl Dice {
+    pub(super) fn new(n_vocab: i32, first: Option<raw::llama_token>) -> Self {
+        Self { state: 1, n_vocab: u64::try_from(n_vocab).unwrap_or(0).max(1), first }
+    }
+
+    /// The next token; `begins` asks for the token at the beginning of a text.
+    pub(super) fn roll(&mut self, begins: bool) -> raw::llama_token {
+        // Knuth's linear congruential generator (MMIX). Its upper bits are the better ones.
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let token = (self.state >> 33) % self.n_vocab;
+        let first = self.first.filter(|_| begins);
+        first.unwrap_or_else(|| i32::try_from(token).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dice;
+
+    #[test]
+    fn a_text_begins_as_its_vocabulary_says_and_goes_on_by_chance() {
+        let mut dice = Dice::new(50, Some(49));
+        assert_eq!(dice.roll(true), 49);
+        let rolls: Vec<i32> = (0..200).map(|_| dice.roll(false)).collect();
+        assert!(rolls.iter().all(|token| (0..50).contains(token)));
+        let kinds: std::collections::BTreeSet<i32> = rolls.iter().copied().collect();
+        assert!(kinds.len() > 40, "{kinds:?}");
+    }
+}

@@ -1,0 +1,21 @@
+//! llama.cpp's own API and nothing else: what benchmarks and the GPU check hold the library against.
+//!
+//! In: a file, and where its layers go. Out: [`Bare`], a model with its context, and its speed by the protocol of
+//! llama.cpp's llama-bench. Beside it: llama.cpp's own fit (feature `fit`), the sampler [`chain`] of the library's
+//! defaults, and a [`Buffer`] that holds a device's memory.
+
+mod bare;
+mod chain;
+mod devices;
+mod dice;
+#[cfg(feature = "fit")]
+mod fit;
+mod params;
+mod speed;
+
+pub use bare::Bare;
+pub use chain::chain;
+pub use devices::Buffer;
+#[cfg(feature = "fit")]
+pub use fit::{Fit, FitRequest};
+pub use params::native_context;
