@@ -90,8 +90,8 @@ impl Scale {
         Self { flops: 1 << 32, ..Self::gpu(free.min(32 << 20)) }
     }
 
-    /// For a host with a CPU quota. Each run takes a few milliseconds, so most runs end before the quota stops them. The
-    /// lower quartile of the runs is then the speed without a quota, which plans expect
+    /// For a host with a CPU quota. Each run takes a few milliseconds, so most runs end before the quota stops them.
+    /// The lower quartile of the runs is then the speed without a quota, which plans expect
     /// (`MeasuredRates::for_share_of_time`).
     pub(super) fn for_share_of_time(self, share: f64, threads: u32) -> Self {
         if share >= 1.0 {

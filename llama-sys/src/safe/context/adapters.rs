@@ -1,7 +1,7 @@
 //! The adapters and the control vector that a context computes with.
 //!
-//! A context computes all of its sequences with one set of adapters at a time. The cache keeps what was computed with an
-//! earlier set: llama.cpp neither tracks nor clears it.
+//! A context computes all of its sequences with one set of adapters at a time. The cache keeps what was computed with
+//! an earlier set: llama.cpp neither tracks nor clears it.
 
 use std::ptr;
 
@@ -81,10 +81,10 @@ impl Context {
 
     /// Adds a control vector to the outputs of these layers, from now on and for all sequences. Empty `data` ends that.
     ///
-    /// `data` has [`n_embd`](crate::Model::n_embd) numbers for each layer, from layer 1 on; layer 0 never has any. Layers
-    /// beyond the data and outside of `layers` are not changed. The cache stays as it was computed. The first call
-    /// allocates `n_embd` floats for every layer but the first, on the layer's device. Compute buffers are reserved
-    /// anew as by [`set_lora`](Self::set_lora).
+    /// `data` has [`n_embd`](crate::Model::n_embd) numbers for each layer, from layer 1 on; layer 0 never has any.
+    /// Layers beyond the data and outside of `layers` are not changed. The cache stays as it was computed. The first
+    /// call allocates `n_embd` floats for every layer but the first, on the layer's device. Compute buffers are
+    /// reserved anew as by [`set_lora`](Self::set_lora).
     ///
     /// # Errors
     ///

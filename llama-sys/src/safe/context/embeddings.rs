@@ -1,8 +1,8 @@
 //! Embeddings: the vectors of the last batch.
 //!
-//! A context with [`ContextParams::embeddings`](crate::ContextParams::embeddings) yields vectors instead of logits: with pooling one for each sequence of
-//! a batch, without pooling one for each token. Pooled tokens are computed as one graph, because llama.cpp pools only
-//! the tokens of a sequence that one graph holds.
+//! A context with [`ContextParams::embeddings`](crate::ContextParams::embeddings) yields vectors instead of logits:
+//! with pooling one for each sequence of a batch, without pooling one for each token. Pooled tokens are computed as one
+//! graph, because llama.cpp pools only the tokens of a sequence that one graph holds.
 
 use std::ptr::NonNull;
 

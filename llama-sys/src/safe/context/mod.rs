@@ -1,7 +1,7 @@
 //! A context: the KV cache, the compute buffers, and decoding.
 //!
-//! In: a [`Model`], [`ContextParams`] and batches of tokens. Out: logits or embeddings, saved states, and the bytes that
-//! the context takes.
+//! In: a [`Model`], [`ContextParams`] and batches of tokens. Out: logits or embeddings, saved states, and the bytes
+//! that the context takes.
 
 mod adapters;
 mod batch;

@@ -51,8 +51,8 @@ impl Context {
         self.compute(batch, hidden.as_ptr())
     }
 
-    /// The hidden state of token `index` of the last batch: [`n_embd_out`](crate::Model::n_embd_out) numbers. In a context
-    /// with [`Mtp::Trunk`] every token has one; with [`Mtp::Heads`] every output has one.
+    /// The hidden state of token `index` of the last batch: [`n_embd_out`](crate::Model::n_embd_out) numbers. In a
+    /// context with [`Mtp::Trunk`] every token has one; with [`Mtp::Heads`] every output has one.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Calls of the operating system that the standard library lacks, with substitutes on other systems. rustix has those of
-//! Unix, but takes as long to compile as this crate.
+//! Calls of the operating system that the standard library lacks, with substitutes on other systems. rustix has those
+//! of Unix, but takes as long to compile as this crate.
 
 #[cfg(windows)]
 mod sparse;
