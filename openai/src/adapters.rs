@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 
 /// Maximum entries of a list of adapters.
-pub(super) const MOST_ADAPTERS: usize = 256;
+pub(super) const MAX_ADAPTERS: usize = 256;
 
 /// Adapters by their names in the library, with scales. All others are off.
 pub(super) type Set = Vec<(String, f32)>;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::adapters::{self, Entry, MOST_ADAPTERS, Set};
+use super::adapters::{self, Entry, MAX_ADAPTERS, Set};
 use super::chat::ChatRequest;
 use super::choice::{Choice, Reading};
 use super::completion::{Completion, Writer};
@@ -283,7 +283,7 @@ impl Api {
     pub fn apply_adapters(&self, body: &[u8]) -> Result<Value, ApiError> {
         let no_list = |error| ApiError::new(400, format!("the body is no list of adapters: {error}"));
         let body: &RawValue = serde_json::from_slice(body).map_err(no_list)?;
-        let List::<Entry, MOST_ADAPTERS>(entries) = reading::value(body, "the body")?;
+        let List::<Entry, MAX_ADAPTERS>(entries) = reading::value(body, "the body")?;
         let set = adapters::set(&entries, self.model.adapters(), "the body")?;
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Some(set);
         Ok(json!({"success": true}))

@@ -12,7 +12,7 @@ use autoplace::embed::{Embedder, Embedding, Normalization};
 use autoplace::memory::Pooling;
 
 /// Maximum number of texts in a request.
-const MOST_TEXTS: usize = 2048;
+const MAX_TEXTS: usize = 2048;
 
 /// The parsed and checked body of `POST /v1/embeddings`: `model`, `input` (a text, or up to 2048 texts),
 /// `encoding_format` (`float`, `base64`), `dimensions`, `truncate`, `embd_normalize`.
@@ -78,7 +78,7 @@ impl EmbeddingRequest {
                            OpenAIEmbeddings sends texts with check_embedding_ctx_length=False";
             return Err(ApiError::unsupported("input", message));
         }
-        let texts = reading::texts::<MOST_TEXTS>(input, "input")?;
+        let texts = reading::texts::<MAX_TEXTS>(input, "input")?;
         if texts.is_empty() {
             return Err(missing());
         }

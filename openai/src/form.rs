@@ -10,7 +10,7 @@ use super::reading::{self, Body, List};
 use autoplace::generate::Constraint;
 
 /// Maximum number of choices in a list.
-const MOST_CHOICES: usize = 4096;
+const MAX_CHOICES: usize = 4096;
 
 /// vLLM's parameter `structured_outputs`.
 #[derive(Debug, Deserialize)]
@@ -165,6 +165,6 @@ fn schema(body: &Body<'_>, given: &RawValue, place: &str) -> Result<Constraint, 
 }
 
 fn choices(given: &RawValue, place: &str) -> Result<Constraint, ApiError> {
-    let List::<String, MOST_CHOICES>(choices) = reading::value(given, place)?;
+    let List::<String, MAX_CHOICES>(choices) = reading::value(given, place)?;
     Ok(Constraint::choices(choices))
 }

@@ -13,9 +13,9 @@ use autoplace::chat::{Message, Role, Tool, ToolCall};
 use autoplace::generate::ToolChoice;
 
 /// Maximum number of messages in a conversation.
-const MOST_MESSAGES: usize = 8192;
+const MAX_MESSAGES: usize = 8192;
 /// Maximum number of parts in a message.
-const MOST_PARTS: usize = 1024;
+const MAX_PARTS: usize = 1024;
 
 #[derive(Debug, Deserialize)]
 struct MessageBody<'a> {
@@ -88,7 +88,7 @@ type OwnParts = Vec<(usize, Vec<Value>)>;
 pub(super) fn messages(request: &Body<'_>, knows_developers: bool) -> Result<(Vec<Message>, OwnParts), ApiError> {
     let missing = || ApiError::invalid("messages", "`messages` is missing");
     let given = request.get("messages").ok_or_else(missing)?;
-    let List::<MessageBody<'_>, MOST_MESSAGES>(bodies) = reading::value(given, "messages")?;
+    let List::<MessageBody<'_>, MAX_MESSAGES>(bodies) = reading::value(given, "messages")?;
     if bodies.is_empty() {
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     }
@@ -115,7 +115,7 @@ fn has_own_keys(content: &RawValue) -> bool {
     const KNOWN: [&str; 5] = ["type", "text", "refusal", "annotations", "cache_control"];
     type Keys = BTreeMap<String, IgnoredAny>;
     let parts =
-        reading::value::<List<Keys, MOST_PARTS>>(content, "content").map_or_else(|_| Vec::new(), |parts| parts.0);
+        reading::value::<List<Keys, MAX_PARTS>>(content, "content").map_or_else(|_| Vec::new(), |parts| parts.0);
     parts.iter().flat_map(BTreeMap::keys).any(|key| !KNOWN.contains(&key.as_str()))
 }
 
@@ -148,7 +148,7 @@ impl<'a> MessageBody<'a> {
 
 /// A text, or a list of text parts, joined by lines as in llama.cpp's server.
 fn content(content: Option<&RawValue>, place: String) -> Result<String, ApiError> {
-    let parts: List<PartBody, MOST_PARTS> = match content {
+    let parts: List<PartBody, MAX_PARTS> = match content {
         None => return Ok(String::new()),
         Some(text) if reading::is_text(text) => return reading::value(text, &place),
         Some(parts) if parts.get().starts_with('[') => reading::value(parts, &place)?,

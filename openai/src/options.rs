@@ -1,6 +1,6 @@
 //! Options common to chats and completions: generating a text, and sending it.
 
-use super::adapters::{Entry, MOST_ADAPTERS};
+use super::adapters::{Entry, MAX_ADAPTERS};
 use super::error::ApiError;
 use super::form;
 use super::reading::{self, Body, Entries, List};
@@ -8,14 +8,14 @@ use autoplace::generate::{Constraint, Error, GenerateRequest, Mirostat, Sampling
 use serde::Deserialize;
 
 /// Maximum answers of one request, over all its prompts.
-pub(super) const MOST_CHOICES: usize = 128;
-const MOST_STOPS: usize = 32;
+pub(super) const MAX_CHOICES: usize = 128;
+const MAX_STOPS: usize = 32;
 /// Maximum bytes of all stop strings. Each answer holds a copy.
-const LARGEST_STOPS: usize = 64 << 10;
+const MAX_STOP_BYTES: usize = 64 << 10;
 /// Maximum number of tokens with a changed logit.
-const MOST_BIASES: usize = 4096;
+const MAX_BIASES: usize = 4096;
 /// Maximum entries of a list of sampling parameters.
-const MOST_ENTRIES: usize = 64;
+const MAX_ENTRIES: usize = 64;
 
 /// Parameters of both endpoints.
 #[derive(Debug, Deserialize)]
@@ -68,16 +68,16 @@ fn one() -> usize {
 impl Options {
     pub(super) fn read(body: &Body<'_>) -> Result<Self, ApiError> {
         let mut options: Self = body.part()?;
-        if !(1..=MOST_CHOICES).contains(&options.n) {
-            let message = format!("`n` is {}: 1 to {MOST_CHOICES} can be", options.n);
+        if !(1..=MAX_CHOICES).contains(&options.n) {
+            let message = format!("`n` is {}: 1 to {MAX_CHOICES} can be", options.n);
             return Err(ApiError::invalid("n", message));
         }
         if let Some(stop) = body.get("stop") {
-            if stop.get().len() > LARGEST_STOPS {
-                let message = format!("`stop` has more than {LARGEST_STOPS} bytes");
+            if stop.get().len() > MAX_STOP_BYTES {
+                let message = format!("`stop` has more than {MAX_STOP_BYTES} bytes");
                 return Err(ApiError::invalid("stop", message));
             }
-            options.stops = reading::texts::<MOST_STOPS>(stop, "stop")?;
+            options.stops = reading::texts::<MAX_STOPS>(stop, "stop")?;
             options.stops.retain(|stop| !stop.is_empty());
         }
         let limits = [("max_tokens", options.max_tokens), ("max_completion_tokens", options.max_completion_tokens)];
@@ -92,9 +92,9 @@ impl Options {
         options.biases = match body.get("logit_bias") {
             None => Vec::new(),
             // llama-server's form.
-            Some(list) if list.get().starts_with('[') => reading::value::<List<_, MOST_BIASES>>(list, "logit_bias")?.0,
+            Some(list) if list.get().starts_with('[') => reading::value::<List<_, MAX_BIASES>>(list, "logit_bias")?.0,
             Some(object) => {
-                let Entries::<f32, MOST_BIASES>(biases) = reading::value(object, "logit_bias")?;
+                let Entries::<f32, MAX_BIASES>(biases) = reading::value(object, "logit_bias")?;
                 let read = biases.into_iter().map(|(token, bias)| {
                     let place = format!("logit_bias.{token}");
                     let wrong = |_| ApiError::invalid(&place, format!("{place}: a token is an integer"));
@@ -103,8 +103,8 @@ impl Options {
                 read.collect::<Result<_, ApiError>>()?
             }
         };
-        let List::<i32, MOST_STOPS>(stop_tokens) = body.read("stop_token_ids")?.unwrap_or_default();
-        let List::<Entry, MOST_ADAPTERS>(lora) = body.read("lora")?.unwrap_or_default();
+        let List::<i32, MAX_STOPS>(stop_tokens) = body.read("stop_token_ids")?.unwrap_or_default();
+        let List::<Entry, MAX_ADAPTERS>(lora) = body.read("lora")?.unwrap_or_default();
         (options.stop_tokens, options.lora) = (stop_tokens, lora);
         options.aliases = body.aliases().to_vec();
         if let Some((form, constraint)) = form::read(body)? {
@@ -198,8 +198,8 @@ pub(super) fn sampling(own: &Sampling, body: &Body<'_>, context: u32) -> Result<
         ("dry_sequence_breakers", sampling.dry_sequence_breakers.len()),
         ("logit_bias_text", sampling.logit_bias_text.len()),
     ] {
-        if entries > MOST_ENTRIES {
-            let message = format!("`{name}` has {entries} entries: {MOST_ENTRIES} are the most");
+        if entries > MAX_ENTRIES {
+            let message = format!("`{name}` has {entries} entries: {MAX_ENTRIES} are the most");
             return Err(ApiError::invalid(name, message));
         }
     }

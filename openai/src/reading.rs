@@ -15,9 +15,9 @@ use super::error::ApiError;
 use super::parameters::ALIASES;
 
 /// Maximum parameters of a request, unknown ones included.
-const MOST_NAMES: usize = 256;
+const MAX_NAMES: usize = 256;
 /// Maximum JSON values of a request that become trees. A tree takes up to 500 bytes for each value.
-const MOST_VALUES: usize = 1 << 16;
+const MAX_VALUES: usize = 1 << 16;
 
 /// The body of a request: an object with unparsed values. `null` counts as absent.
 pub(super) struct Body<'a> {
@@ -54,13 +54,13 @@ pub(super) fn object(body: &[u8]) -> Result<Body<'_>, ApiError> {
 
 /// Splits a request into its parameters, under the names in the request.
 pub(super) fn object_as_given(body: &[u8]) -> Result<Body<'_>, ApiError> {
-    let read: Result<Entries<&RawValue, MOST_NAMES>, _> = serde_json::from_slice(body);
+    let read: Result<Entries<&RawValue, MAX_NAMES>, _> = serde_json::from_slice(body);
     let Entries(mut parameters) = read.map_err(|error| match error.is_data() {
         true => ApiError::new(400, format!("the body: {error}")),
         false => ApiError::new(400, format!("the body is no JSON: {error}")),
     })?;
     parameters.retain(|_, value| value.get() != "null");
-    Ok(Body { parameters, aliases: Vec::new(), values_left: Cell::new(MOST_VALUES) })
+    Ok(Body { parameters, aliases: Vec::new(), values_left: Cell::new(MAX_VALUES) })
 }
 
 /// Converts top-level numbers with a zero fraction to integers: `16.0` is 16. Numbers inside lists and objects stay as
@@ -149,7 +149,7 @@ impl<'a> Body<'a> {
     pub(super) fn count(&self, json: &str, place: &str) -> Result<(), ApiError> {
         let left = self.values_left.get().checked_sub(values(json)).ok_or_else(|| {
             let message =
-                format!("{place}: with it the request has more than {MOST_VALUES} values in its lists and objects");
+                format!("{place}: with it the request has more than {MAX_VALUES} values in its lists and objects");
             ApiError::invalid(place, message)
         })?;
         self.values_left.set(left);
@@ -205,12 +205,12 @@ pub(super) fn text<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>,
     value(given, place).map(|Text(text)| text)
 }
 
-/// A text, or a list of at most `MOST` texts.
-pub(super) fn texts<const MOST: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
+/// A text, or a list of at most `MAX` texts.
+pub(super) fn texts<const MAX: usize>(given: &RawValue, place: &str) -> Result<Vec<String>, ApiError> {
     if is_text(given) {
         return Ok(vec![value(given, place)?]);
     }
-    value(given, place).map(|List::<String, MOST>(texts)| texts)
+    value(given, place).map(|List::<String, MAX>(texts)| texts)
 }
 
 pub(super) fn is_text(value: &RawValue) -> bool {
@@ -245,39 +245,39 @@ fn located<T>(read: Result<T, serde_path_to_error::Error<serde_json::Error>>, pl
     })
 }
 
-/// A list of at most `MOST` entries. Reading stops at the first entry beyond.
+/// A list of at most `MAX` entries. Reading stops at the first entry beyond.
 #[derive(Debug)]
-pub(super) struct List<T, const MOST: usize>(pub(super) Vec<T>);
+pub(super) struct List<T, const MAX: usize>(pub(super) Vec<T>);
 
-/// The entries of an object, at most `MOST`, without duplicate names.
+/// The entries of an object, at most `MAX`, without duplicate names.
 #[derive(Debug)]
-pub(super) struct Entries<T, const MOST: usize>(pub(super) BTreeMap<String, T>);
+pub(super) struct Entries<T, const MAX: usize>(pub(super) BTreeMap<String, T>);
 
-impl<T, const MOST: usize> Default for Entries<T, MOST> {
+impl<T, const MAX: usize> Default for Entries<T, MAX> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<T, const MOST: usize> Default for List<T, MOST> {
+impl<T, const MAX: usize> Default for List<T, MAX> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for List<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(Self(Vec::new()))
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Entries<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Entries<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Self::default())
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -286,8 +286,8 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST>
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
         while let Some(entry) = list.next_element()? {
-            if self.0.len() == MOST {
-                return Err(A::Error::custom(format!("{MOST} entries are the most")));
+            if self.0.len() == MAX {
+                return Err(A::Error::custom(format!("{MAX} entries are the most")));
             }
             self.0.push(entry);
         }
@@ -295,7 +295,7 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST>
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Entries<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Entries<T, MAX> {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -307,8 +307,8 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Entries<T, MO
             if self.0.contains_key(&name) {
                 return Err(A::Error::custom(format!("`{name}` is named twice")));
             }
-            if self.0.len() == MOST {
-                return Err(A::Error::custom(format!("{MOST} names are the most")));
+            if self.0.len() == MAX {
+                return Err(A::Error::custom(format!("{MAX} names are the most")));
             }
             self.0.insert(name, value);
         }
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn what_becomes_a_tree_is_counted_and_what_nobody_reads_is_not() {
         assert_eq!(values(r#"{"a": ["b,[{\"", {}], "c\\": 0}"#), 6);
-        let half = format!("[{}0]", "0,".repeat(MOST_VALUES / 2));
+        let half = format!("[{}0]", "0,".repeat(MAX_VALUES / 2));
         let body = format!(r#"{{"unknown": [{half}, {half}], "tools": {half}, "json_schema": {half}}}"#);
         let body = object(body.as_bytes()).unwrap();
         assert!(body.tree::<Value>("tools").unwrap().is_some());

@@ -10,7 +10,7 @@ use super::reading::{self, List};
 use autoplace::embed::{self, Embedder, Embedding};
 
 /// Maximum documents of one request.
-const MOST_DOCUMENTS: usize = 2048;
+const MAX_DOCUMENTS: usize = 2048;
 /// Refused parameters, with their values without effect besides `false`.
 const REFUSED: [(&str, &str); 4] =
     [("rank_fields", ""), ("max_tokens_per_doc", ""), ("max_chunks_per_doc", ""), ("truncate", "")];
@@ -66,7 +66,7 @@ impl RerankRequest {
         if return_documents.is_some_and(|it| return_text.is_some_and(|other| it != other)) {
             return Err(ApiError::given_twice("return_text", "return_documents"));
         }
-        let List::<Document, MOST_DOCUMENTS>(documents) = reading::value(given, name_of_documents)?;
+        let List::<Document, MAX_DOCUMENTS>(documents) = reading::value(given, name_of_documents)?;
         if documents.is_empty() {
             return Err(ApiError::invalid(name_of_documents, format!("`{name_of_documents}` is empty")));
         }

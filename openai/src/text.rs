@@ -3,14 +3,14 @@
 use serde_json::value::RawValue;
 
 use super::error::{ApiError, check_length};
-use super::options::{MOST_CHOICES, Options, sampling};
+use super::options::{MAX_CHOICES, Options, sampling};
 use super::parameters;
 use super::reading::{self, Body, List};
 use autoplace::generate::{GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
 /// Maximum tokens of a prompt: the longest contexts have this length.
-const MOST_TOKENS: usize = 1 << 20;
+const MAX_TOKENS: usize = 1 << 20;
 
 pub(super) struct TextRequest {
     pub(super) options: Options,
@@ -31,8 +31,8 @@ impl TextRequest {
         let context = model.placement().context.n_ctx_seq();
         let prompts = prompts(body, context as usize)?;
         let asked = prompts.len().saturating_mul(options.n);
-        if asked > MOST_CHOICES {
-            let message = format!("{asked} texts were asked for: {MOST_CHOICES} are the most");
+        if asked > MAX_CHOICES {
+            let message = format!("{asked} texts were asked for: {MAX_CHOICES} are the most");
             return Err(ApiError::invalid("prompt", message));
         }
         let sampling = sampling(own, body, context)?;
@@ -59,11 +59,11 @@ fn prompts(body: &Body<'_>, context: usize) -> Result<Vec<Prompt>, ApiError> {
             // The client controls the whole prompt, control tokens included, as with other servers.
             Ok(Prompt::markup(text).add_special(true))
         }
-        false => reading::value(given, place).map(|List::<_, MOST_TOKENS>(tokens)| Prompt::tokens(tokens)),
+        false => reading::value(given, place).map(|List::<_, MAX_TOKENS>(tokens)| Prompt::tokens(tokens)),
     };
     match reading::first_of_list(given) {
         Some(b'"' | b'[') => {
-            let list: List<&RawValue, MOST_CHOICES> = reading::value(given, "prompt")?;
+            let list: List<&RawValue, MAX_CHOICES> = reading::value(given, "prompt")?;
             let list = list.0.into_iter().enumerate();
             list.map(|(index, prompt)| one(prompt, &format!("prompt[{index}]"))).collect()
         }

@@ -18,7 +18,7 @@ use super::parameters;
 use super::reading::{self, Entries};
 
 /// Maximum template variables of a request.
-const MOST_VARIABLES: usize = 256;
+const MAX_VARIABLES: usize = 256;
 
 /// A chat request under construction.
 #[derive(Default)]
@@ -270,7 +270,7 @@ impl<'a> ChatWriter<'a> {
 
     /// Reads the request's template variables. A later [`variable`](Self::variable) does not replace them.
     fn variables(&mut self, given: &'a RawValue) -> Result<(), ApiError> {
-        let Entries::<&'a RawValue, MOST_VARIABLES>(given) = reading::value(given, "chat_template_kwargs")?;
+        let Entries::<&'a RawValue, MAX_VARIABLES>(given) = reading::value(given, "chat_template_kwargs")?;
         self.variables.extend(given.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))));
         Ok(())
     }

@@ -10,14 +10,14 @@ use autoplace::generate::Error;
 use autoplace::llama_sys::{Token, Vocab};
 
 /// Maximum tokens of a list, and maximum texts and tokens of a mixed list.
-const MOST_TOKENS: usize = 1 << 20;
-const MOST_PIECES: usize = 4096;
+const MAX_TOKENS: usize = 1 << 20;
+const MAX_PIECES: usize = 4096;
 /// Bounds of the context that limits a text's length: programs count tokens in order to cut texts, so a small context
 /// permits longer ones. A tokenizer needs some eighty times the size of its text.
-const LEAST_CONTEXT: usize = 1 << 13;
-const LARGEST_CONTEXT: usize = 1 << 15;
+const MIN_CONTEXT: usize = 1 << 13;
+const MAX_CONTEXT: usize = 1 << 15;
 /// Maximum number of tokens listed with their texts. Each is an object.
-const MOST_SHOWN: usize = 1 << 16;
+const MAX_SHOWN: usize = 1 << 16;
 
 #[derive(Debug, Deserialize)]
 struct TokenizeBody {
@@ -55,10 +55,10 @@ impl Api {
         let Some(content) = body.get("content") else { return Ok(json!({"tokens": []})) };
         let pieces = match reading::is_text(content) {
             true => vec![Piece::Text(reading::value(content, "content")?)],
-            false => reading::value::<List<Piece, MOST_PIECES>>(content, "content")?.0,
+            false => reading::value::<List<Piece, MAX_PIECES>>(content, "content")?.0,
         };
         let bytes = pieces.iter().map(|piece| if let Piece::Text(text) = piece { text.len() } else { 0 }).sum();
-        check_length(bytes, self.context().clamp(LEAST_CONTEXT, LARGEST_CONTEXT), "content")?;
+        check_length(bytes, self.context().clamp(MIN_CONTEXT, MAX_CONTEXT), "content")?;
         self.with_vocab(|vocab| {
             let mut tokens = Vec::new();
             let mut is_first = true;
@@ -76,8 +76,8 @@ impl Api {
             if !with_pieces {
                 return Ok(json!({"tokens": tokens}));
             }
-            if tokens.len() > MOST_SHOWN {
-                let message = format!("the text has {} tokens: `with_pieces` shows {MOST_SHOWN} at most", tokens.len());
+            if tokens.len() > MAX_SHOWN {
+                let message = format!("the text has {} tokens: `with_pieces` shows {MAX_SHOWN} at most", tokens.len());
                 return Err(ApiError::invalid("with_pieces", message));
             }
             let piece = |token: &Token| {
@@ -98,7 +98,7 @@ impl Api {
     /// Status 400 for an invalid request, and for a token that the vocabulary does not have.
     pub fn detokenize(&self, body: &[u8]) -> Result<Value, ApiError> {
         let body = reading::object(body)?;
-        let List::<Token, MOST_TOKENS>(tokens) = body.read("tokens")?.unwrap_or_default();
+        let List::<Token, MAX_TOKENS>(tokens) = body.read("tokens")?.unwrap_or_default();
         self.with_vocab(|vocab| {
             let mut bytes = Vec::new();
             for (index, token) in tokens.iter().enumerate() {

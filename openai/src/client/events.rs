@@ -15,7 +15,7 @@ use super::{Endpoint, Error};
 const AHEAD: usize = 64;
 
 /// Maximum bytes of one event.
-const LARGEST: u64 = 16 << 20;
+const MAX_EVENT_BYTES: u64 = 16 << 20;
 
 /// The events of a response. Dropping it ends the connection, at the latest with the next event.
 #[derive(Debug)]
@@ -84,10 +84,10 @@ fn read(endpoint: &Endpoint, path: &str, body: &Value, mut send: impl FnMut(Even
     let mut line = String::new();
     loop {
         line.clear();
-        let read = lines.by_ref().take(LARGEST).read_line(&mut line);
+        let read = lines.by_ref().take(MAX_EVENT_BYTES).read_line(&mut line);
         let read = read.map_err(|error| Error::CutOff { url: endpoint.url.to_string(), reason: error.to_string() })?;
-        if read as u64 == LARGEST {
-            return Err(endpoint.protocol(format!("an event of more than {LARGEST} bytes")));
+        if read as u64 == MAX_EVENT_BYTES {
+            return Err(endpoint.protocol(format!("an event of more than {MAX_EVENT_BYTES} bytes")));
         }
         // The API has one `data` line for each event; comments and other fields are ignored.
         let event = match line.strip_prefix("data:").map(str::trim) {

@@ -46,7 +46,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(600);
 
 /// Maximum bytes of an answer that is not streamed.
-const LARGEST_BODY: u64 = 4 << 20;
+const MAX_BODY_BYTES: u64 = 4 << 20;
 
 /// A model on a server with OpenAI's API. Clones are handles of the same endpoint.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ impl Endpoint {
     pub fn models(&self) -> Result<Vec<String>, Error> {
         let request = self.with_key(self.agent.get(self.address("/models")));
         let mut response = self.sent(request.config().timeout_global(Some(self.silence)).build().call())?;
-        let read = response.body_mut().with_config().limit(LARGEST_BODY).read_json::<Value>();
+        let read = response.body_mut().with_config().limit(MAX_BODY_BYTES).read_json::<Value>();
         let body = read.map_err(|error| match error {
             ureq::Error::Timeout(_) => self.silent(),
             error => self.protocol(error),
@@ -183,7 +183,7 @@ impl Endpoint {
         if status == 200 {
             return Ok(response);
         }
-        let body = response.body_mut().with_config().limit(LARGEST_BODY).read_to_string();
+        let body = response.body_mut().with_config().limit(MAX_BODY_BYTES).read_to_string();
         Err(Error::refused(&self.url, status, &body.unwrap_or_default()))
     }
 

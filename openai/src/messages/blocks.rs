@@ -11,7 +11,7 @@ use crate::reading::{self, List};
 use crate::translation::{ChatCall, ChatMessage, ChatWriter, joined};
 
 /// Maximum blocks of a message, and of a block inside it.
-pub(super) const MOST_BLOCKS: usize = 1024;
+pub(super) const MAX_BLOCKS: usize = 1024;
 
 /// A block of any type: each type has some of the fields.
 #[derive(Debug, Deserialize)]
@@ -111,7 +111,7 @@ fn list<'a>(content: &'a RawValue, place: &str) -> Result<Vec<Block<'a>>, ApiErr
     if !content.get().starts_with('[') {
         return Err(ApiError::invalid(place, format!("{place}: expected a text or a list of blocks")));
     }
-    reading::value(content, place).map(|List::<Block<'a>, MOST_BLOCKS>(blocks)| blocks)
+    reading::value(content, place).map(|List::<Block<'a>, MAX_BLOCKS>(blocks)| blocks)
 }
 
 impl<'a> Block<'a> {

@@ -14,8 +14,8 @@ use crate::reading::{self, Body, List};
 use crate::translation::{ChatFunction, ChatMessage, ChatWriter, Translation, joined};
 
 /// Maximum messages and tools of a request.
-const MOST_MESSAGES: usize = 8192;
-const MOST_TOOLS: usize = 4096;
+const MAX_MESSAGES: usize = 8192;
+const MAX_TOOLS: usize = 4096;
 
 /// Parameters that the translation reads itself.
 const READ: [&str; 9] = [
@@ -136,7 +136,7 @@ fn conversation<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), 
         Some(system) => blocks::texts(system, "system")?,
         None => Vec::new(),
     };
-    let List::<MessageBody<'a>, MOST_MESSAGES>(messages) = reading::value(given, "messages")?;
+    let List::<MessageBody<'a>, MAX_MESSAGES>(messages) = reading::value(given, "messages")?;
     let Some(last) = messages.last() else {
         return Err(ApiError::invalid("messages", "`messages` is empty"));
     };
@@ -178,7 +178,7 @@ fn tools<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<bool, ApiEr
     let choice: Option<ToolChoice> = body.read("tool_choice")?;
     let named = choice.as_ref().and_then(|choice| choice.name.as_deref());
     if let Some(given) = body.get("tools") {
-        let List::<ToolBody<'a>, MOST_TOOLS>(tools) = reading::value(given, "tools")?;
+        let List::<ToolBody<'a>, MAX_TOOLS>(tools) = reading::value(given, "tools")?;
         for (index, tool) in tools.into_iter().enumerate() {
             let place = format!("tools[{index}]");
             let kind = tool.r#type.as_deref().unwrap_or("custom");

@@ -10,10 +10,10 @@ use std::borrow::Cow;
 /// A client's header for its own server, without meaning for a model.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 /// Maximum characters of the name before a stamp's colon, and of a whole stamp.
-const LONGEST_NAME: usize = 40;
-const LONGEST_STAMP: usize = 200;
+const MAX_NAME_CHARS: usize = 40;
+const MAX_STAMP_CHARS: usize = 200;
 /// Maximum number of lines to examine at the beginning of a text.
-const MOST_LINES: usize = 32;
+const MAX_LINES: usize = 32;
 
 /// Removes Claude Code's headers from a system prompt.
 pub(super) fn leave_out_headers(texts: &mut Vec<Cow<'_, str>>) {
@@ -30,7 +30,7 @@ pub(super) fn take(texts: &mut Vec<Cow<'_, str>>) -> Vec<String> {
     let mut taken = Vec::new();
     let mut is_beginning = true;
     for text in texts.iter_mut() {
-        let first = text.lines().take(MOST_LINES);
+        let first = text.lines().take(MAX_LINES);
         let count = first.take_while(|line| is_stamp(line) || line.trim().is_empty()).count();
         let is_whole = text.lines().nth(count).is_none();
         // Stamps count at the beginning of the prompt, and in blocks that contain only stamps.
@@ -78,7 +78,7 @@ fn is_stamp(line: &str) -> bool {
     let line = line.trim();
     let Some((name, value)) = line.split_once(':') else { return false };
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '\'' | '-' | '_' | '\u{2019}');
-    if name.is_empty() || name.len() > LONGEST_NAME || line.len() > LONGEST_STAMP || !name.chars().all(is_name) {
+    if name.is_empty() || name.len() > MAX_NAME_CHARS || line.len() > MAX_STAMP_CHARS || !name.chars().all(is_name) {
         return false;
     }
     let words = || value.split(|c: char| c.is_whitespace() || c == ',' || c == ';');

@@ -10,8 +10,8 @@ use crate::reading::{self, List};
 use crate::translation::{ChatCall, ChatMessage, ChatWriter, decoded_thought, joined};
 
 /// Maximum items of an input, and maximum parts of an item.
-pub(super) const MOST_ITEMS: usize = 8192;
-const MOST_PARTS: usize = 1024;
+pub(super) const MAX_ITEMS: usize = 8192;
+const MAX_PARTS: usize = 1024;
 
 /// An item of any type: each type has some of the fields.
 #[derive(Debug, Deserialize)]
@@ -126,7 +126,7 @@ fn content<'a>(given: &'a RawValue, place: &str) -> Result<Cow<'a, str>, ApiErro
     if !given.get().starts_with('[') {
         return Err(ApiError::invalid(place, format!("{place}: expected a text or a list of parts")));
     }
-    let List::<Part<'a>, MOST_PARTS>(parts) = reading::value(given, place)?;
+    let List::<Part<'a>, MAX_PARTS>(parts) = reading::value(given, place)?;
     let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.into_iter().enumerate() {
         let place = format!("{place}[{index}]");

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::items::{Item, MOST_ITEMS};
+use super::items::{Item, MAX_ITEMS};
 use super::{Store, not_stored, tools};
 use crate::error::ApiError;
 use crate::parameters;
@@ -64,7 +64,7 @@ const REFUSED: [(&str, &str); 14] = [
 ];
 /// Maximum bytes of earlier responses and of items that a request brings in by their ids: the size of a request over
 /// HTTP.
-const LARGEST_EARLIER: usize = 16 << 20;
+const MAX_EARLIER_BYTES: usize = 16 << 20;
 
 /// The fields that a response repeats of its request, and how its events are written.
 #[derive(Debug, Default)]
@@ -169,11 +169,11 @@ impl Earlier {
     /// Counts a part that is named at `place` of the request.
     fn add(&mut self, part: &str, place: &str) -> Result<(), ApiError> {
         self.bytes += part.len();
-        if self.bytes <= LARGEST_EARLIER {
+        if self.bytes <= MAX_EARLIER_BYTES {
             return Ok(());
         }
         let message = format!(
-            "{place}: earlier responses and items have more than {LARGEST_EARLIER} bytes together, which are the most \
+            "{place}: earlier responses and items have more than {MAX_EARLIER_BYTES} bytes together, which are the most \
              of one request"
         );
         Err(ApiError::invalid(place, message).with_code("context_length_exceeded"))
@@ -192,7 +192,7 @@ fn gone(id: &str) -> ApiError {
 /// The items that references of the input stand for, in ascending order of the references' indices.
 fn referenced(body: &Body<'_>, store: &Store, earlier: &mut Earlier) -> Result<Vec<(usize, Arc<str>)>, ApiError> {
     let Some(given) = body.get("input").filter(|given| given.get().starts_with('[')) else { return Ok(Vec::new()) };
-    let List::<Item<'_>, MOST_ITEMS>(items) = reading::value(given, "input")?;
+    let List::<Item<'_>, MAX_ITEMS>(items) = reading::value(given, "input")?;
     let references = items.iter().enumerate().filter_map(|(index, item)| Some((index, item.reference()?)));
     references
         .map(|(index, id)| {
@@ -239,7 +239,7 @@ fn input<'a>(
     if given.get().starts_with('{') && place != "input" {
         return reading::value::<Item<'a>>(given, place)?.write(writer, place);
     }
-    let List::<Item<'a>, MOST_ITEMS>(items) = reading::value(given, place)?;
+    let List::<Item<'a>, MAX_ITEMS>(items) = reading::value(given, place)?;
     for (index, item) in items.into_iter().enumerate() {
         let place = format!("{place}[{index}]");
         match found(referenced, index) {
@@ -270,17 +270,17 @@ fn form<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError
 /// Parameters of the client's own, which a response repeats unread.
 const LABELS: [&str; 4] = ["metadata", "user", "safety_identifier", "prompt_cache_key"];
 /// Maximum bytes of all labels: the events at a response's beginning and end repeat them.
-const LARGEST_LABELS: usize = 64 << 10;
+const MAX_LABEL_BYTES: usize = 64 << 10;
 
 /// The fields that the response repeats.
 fn fields(body: &Body<'_>, is_kept: bool) -> Result<Map<String, Value>, ApiError> {
     let mut bytes = 0;
     for (name, label) in LABELS.into_iter().filter_map(|name| Some((name, body.get(name)?))) {
         bytes += label.get().len();
-        if bytes > LARGEST_LABELS {
+        if bytes > MAX_LABEL_BYTES {
             let others = if name == LABELS[0] { "" } else { " with those before it" };
             let message =
-                format!("{name}: {bytes} bytes{others}; {} may have {LARGEST_LABELS} together", LABELS.join(", "));
+                format!("{name}: {bytes} bytes{others}; {} may have {MAX_LABEL_BYTES} together", LABELS.join(", "));
             return Err(ApiError::invalid(name, message));
         }
     }
@@ -347,7 +347,7 @@ mod tests {
         let asked = |count: usize| json!({"input": vec![reference.clone(); count]});
         let item = 64 << 10;
         // Each item is the text and some words more.
-        let most = LARGEST_EARLIER / item - 1;
+        let most = MAX_EARLIER_BYTES / item - 1;
         let kept = store(item);
         let fits = translated(&asked(most), &kept).unwrap();
         assert!(fits.body.len() > most * item);
@@ -356,13 +356,13 @@ mod tests {
         assert_eq!((error.status, error.code, error.param.clone()), expected, "{error}");
 
         let follows = json!({"input": "a", "previous_response_id": "r"});
-        assert!(translated(&follows, &store(LARGEST_EARLIER / 2 - 128)).is_ok());
-        let error = translated(&follows, &store(LARGEST_EARLIER / 2)).map(|_| ()).unwrap_err();
+        assert!(translated(&follows, &store(MAX_EARLIER_BYTES / 2 - 128)).is_ok());
+        let error = translated(&follows, &store(MAX_EARLIER_BYTES / 2)).map(|_| ()).unwrap_err();
         let expected = (400, Some("context_length_exceeded"), Some("previous_response_id"));
         assert_eq!((error.status, error.code, error.param.as_deref()), expected, "{error}");
         // Both count together.
         let both = json!({"input": [reference], "previous_response_id": "r"});
-        let error = translated(&both, &store(LARGEST_EARLIER / 2 - 128)).map(|_| ()).unwrap_err();
+        let error = translated(&both, &store(MAX_EARLIER_BYTES / 2 - 128)).map(|_| ()).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("input[0]"), "{error}");
     }
 

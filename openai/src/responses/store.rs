@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of stored responses, and maximum bytes of them and their requests.
-const MOST_RESPONSES: usize = 1024;
-const LARGEST_STORE: usize = 32 << 20;
+const MAX_RESPONSES: usize = 1024;
+const MAX_STORE_BYTES: usize = 32 << 20;
 
 /// A stored response with the data for the next request.
 #[derive(Debug, Clone)]
@@ -57,13 +57,13 @@ impl Store {
     /// the whole store is not.
     pub(super) fn keep(&self, stored: Stored) -> bool {
         let bytes = stored.bytes();
-        if bytes > LARGEST_STORE {
+        if bytes > MAX_STORE_BYTES {
             return false;
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes += bytes;
         kept.responses.push_back(stored);
-        while kept.responses.len() > MOST_RESPONSES || kept.bytes > LARGEST_STORE {
+        while kept.responses.len() > MAX_RESPONSES || kept.bytes > MAX_STORE_BYTES {
             let Some(oldest) = kept.responses.pop_front() else { break };
             kept.bytes -= oldest.bytes();
         }
@@ -145,15 +145,15 @@ mod tests {
     #[test]
     fn the_oldest_make_room_and_what_is_too_large_is_not_kept() {
         let store = Store::default();
-        for number in 0..MOST_RESPONSES + 5 {
+        for number in 0..MAX_RESPONSES + 5 {
             store.keep(stored(&number.to_string(), None, 10));
         }
         assert!(store.response("4").is_none() && store.response("5").is_some());
-        assert!(store.keep(stored("large", None, LARGEST_STORE - 100)));
+        assert!(store.keep(stored("large", None, MAX_STORE_BYTES - 100)));
         assert!(store.response("large").is_some() && store.response("1000").is_none());
-        assert!(!store.keep(stored("too large", None, LARGEST_STORE)));
+        assert!(!store.keep(stored("too large", None, MAX_STORE_BYTES)));
         assert!(store.response("too large").is_none() && store.response("large").is_some());
-        assert!(store.kept.lock().unwrap().bytes <= LARGEST_STORE);
+        assert!(store.kept.lock().unwrap().bytes <= MAX_STORE_BYTES);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::reading::{self, Body, List};
 use crate::translation::{ChatFunction, ChatWriter};
 
 /// Maximum tools of a request.
-const MOST_TOOLS: usize = 4096;
+const MAX_TOOLS: usize = 4096;
 
 #[derive(Debug, Deserialize)]
 struct ToolBody<'a> {
@@ -58,7 +58,7 @@ pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<
         _ => true,
     };
     if let Some(given) = body.get("tools") {
-        let List::<ToolBody<'a>, MOST_TOOLS>(tools) = reading::value(given, "tools")?;
+        let List::<ToolBody<'a>, MAX_TOOLS>(tools) = reading::value(given, "tools")?;
         for (index, tool) in tools.into_iter().enumerate() {
             let place = format!("tools[{index}]");
             let ToolBody { r#type: kind, name, description, parameters, strict } = tool;

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tower::ServiceExt;
 
 /// Maximum bytes of a request's head.
-const LARGEST_HEAD: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// A client's connection.
 pub(super) struct Connection {
@@ -82,7 +82,7 @@ pub(super) async fn serve(
         let spoken = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(timeout)
-            .max_buf_size(LARGEST_HEAD)
+            .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service);
         let spoken = shutdown.watch(spoken);
         let open = Arc::clone(&open);

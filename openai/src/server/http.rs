@@ -20,7 +20,7 @@ use super::connections::Connection;
 use crate::{ApiError, Completion};
 
 /// Maximum bytes of a request: some millions of tokens.
-const LARGEST_BODY: usize = 16 << 20;
+const MAX_BODY_BYTES: usize = 16 << 20;
 /// Maximum bytes of all unanswered requests.
 static BODIES: Semaphore = Semaphore::const_new(64 << 20);
 /// Maximum number of requests parsed at once. Parsing takes several times a request's size.
@@ -121,8 +121,8 @@ async fn collect(body: axum::body::Body) -> Result<(Vec<u8>, SemaphorePermit<'st
     let mut parts = body.into_data_stream();
     while let Some(part) = parts.next().await {
         let part = part.map_err(|error| failed(StatusCode::BAD_REQUEST, error.to_string()))?;
-        if bytes.len() + part.len() > LARGEST_BODY {
-            let message = format!("the request is larger than {LARGEST_BODY} bytes");
+        if bytes.len() + part.len() > MAX_BODY_BYTES {
+            let message = format!("the request is larger than {MAX_BODY_BYTES} bytes");
             return Err(failed(StatusCode::PAYLOAD_TOO_LARGE, message));
         }
         room.merge(BODIES.try_acquire_many(part.len() as u32).map_err(|_| full())?);
@@ -137,7 +137,7 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 }
 
 /// Maximum characters of a header that lists unenforced keywords.
-const LONGEST_LIST: usize = 2000;
+const MAX_LIST_CHARS: usize = 2000;
 
 /// A list as a header, separated by semicolons. Characters that a header cannot contain become `?`. `None` for an empty
 /// list.
@@ -146,7 +146,7 @@ pub(super) fn list_header(list: &[String]) -> Option<HeaderValue> {
         return None;
     }
     let text = list.join("; ");
-    let shown = text.chars().take(LONGEST_LIST).map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' });
+    let shown = text.chars().take(MAX_LIST_CHARS).map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' });
     HeaderValue::from_str(&shown.collect::<String>()).ok()
 }
 
