@@ -222,6 +222,12 @@ impl ChatTemplate {
         self
     }
 
+    /// Whether the model sees the tools of a conversation: the template shows them, or the system message
+    /// [describes](Self::describe_tools) them. Otherwise tools are [`Error::ToolsNotShown`].
+    pub fn presents_tools(&self) -> bool {
+        self.describes_tools || self.supports_tools()
+    }
+
     /// The format of answers to a conversation with or without tools: [`ReplyFormat::of_template`], or calls in Hermes'
     /// format if tools are [described](Self::describe_tools).
     pub fn reply_format(&self, with_tools: bool) -> ReplyFormat {

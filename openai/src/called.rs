@@ -2,7 +2,7 @@
 //! checked.
 
 use autoplace::chat::{ReplyFormat, Tool, ToolCall, ToolCallFormat};
-use autoplace::generate::{Constraint, ToolChoice};
+use autoplace::generate::Constraint;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -29,18 +29,16 @@ pub(super) struct Plan {
 ///
 /// Status 400 for a requested tool that does not exist, and for a `strict` tool whose schema cannot be enforced.
 pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is_open: bool) -> Result<Plan, ApiError> {
-    for (number, (tool, is_strict)) in tools.typed.iter().zip(&tools.strict).enumerate() {
-        if *is_strict && tool.parameters.is_object() {
-            let place = format!("tools[{number}].function.parameters");
-            let schema = Constraint::json_schema(tool.parameters.clone()).at(&place);
-            let checked = if is_open { schema.open_objects().check() } else { schema.check() };
-            checked.map_err(|error| ApiError::of_generation(&error, "messages"))?;
-        }
+    for (number, tool, _) in tools.callable().filter(|(_, tool, is_strict)| *is_strict && tool.parameters.is_object()) {
+        let place = format!("tools[{number}].function.parameters");
+        let schema = Constraint::json_schema(tool.parameters.clone()).at(&place);
+        let checked = if is_open { schema.open_objects().check() } else { schema.check() };
+        checked.map_err(|error| ApiError::of_generation(&error, "messages"))?;
     }
     let forced =
         tools.choice.forced(&tools.typed, None).map_err(|error| ApiError::invalid("tool_choice", error.to_string()))?;
     let opened = |constraint: Constraint| if is_open { constraint.open_objects() } else { constraint };
-    let some_strict = tools.strict.contains(&true);
+    let callable: Vec<Tool> = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
     Ok(match (forced, form) {
         (Some((constraint, format)), _) => Plan {
             constraint: Some(opened(constraint)),
@@ -49,8 +47,8 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
             may_think: false,
             unenforced: unenforced(tools),
         },
-        (None, Some(form)) if !tools.typed.is_empty() => Plan {
-            constraint: Some(opened(form.or_calls(&tools.typed))),
+        (None, Some(form)) if !callable.is_empty() => Plan {
+            constraint: Some(opened(form.or_calls(&callable))),
             format: ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes),
             is_either: true,
             may_think: false,
@@ -64,33 +62,39 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
             unenforced: Vec::new(),
         },
         (None, None) => {
-            let held = own.tool_calls().filter(|_| some_strict).map(|format| {
-                let called: Vec<(&Tool, bool)> = tools.typed.iter().zip(tools.strict.iter().copied()).collect();
-                opened(Constraint::text_or_calls(format, &called))
-            });
-            if let Some(held) = &held {
-                held.check().map_err(|error| {
-                    let mut refused = ApiError::of_generation(&error, "messages");
-                    if refused.param.as_deref() == Some("response_format") {
-                        // The fault concerns all tools.
-                        refused.param = Some("tools".to_owned());
-                    }
-                    refused
-                })?;
-            }
-            let unenforced = if held.is_some() { unenforced(tools) } else { Vec::new() };
-            Plan { constraint: held, format: own, is_either: false, may_think: true, unenforced }
+            let constraint = text_or_calls(tools, &own, opened)?;
+            let unenforced = if constraint.is_some() { unenforced(tools) } else { Vec::new() };
+            Plan { constraint, format: own, is_either: false, may_think: true, unenforced }
         }
     })
 }
 
+/// The constraint of a free text whose calls are held to their tools. `None` if no tool is `strict` and all may be
+/// called, and for a model without a format of calls.
+fn text_or_calls(
+    tools: &Tools,
+    own: &ReplyFormat,
+    opened: impl Fn(Constraint) -> Constraint,
+) -> Result<Option<Constraint>, ApiError> {
+    let called: Vec<(&Tool, bool)> = tools.callable().map(|(_, tool, is_strict)| (tool, is_strict)).collect();
+    let some_strict = called.iter().any(|(_, is_strict)| *is_strict);
+    let is_held = !called.is_empty() && (some_strict || tools.is_restricted());
+    let Some(format) = own.tool_calls().filter(|_| is_held) else { return Ok(None) };
+    let constraint = opened(Constraint::text_or_calls(format, &called));
+    constraint.check().map_err(|error| {
+        let mut refused = ApiError::of_generation(&error, "messages");
+        if refused.param.as_deref() == Some("response_format") {
+            // The fault concerns all tools.
+            refused.param = Some("tools".to_owned());
+        }
+        refused
+    })?;
+    Ok(Some(constraint))
+}
+
 /// The keywords that calls of these tools do not enforce, with their places in the request.
 fn unenforced(tools: &Tools) -> Vec<String> {
-    let called = tools.typed.iter().enumerate().filter(|(_, tool)| match &tools.choice {
-        ToolChoice::Function(name) => tool.name == *name,
-        ToolChoice::Auto | ToolChoice::Required => true,
-    });
-    let of_one = |(number, tool): (usize, &Tool)| {
+    let of_one = |(number, tool, _): (usize, &Tool, bool)| {
         let (_, left_out) = match tool.parameters.is_object() {
             true => Constraint::enforceable(&tool.parameters),
             false => (Value::Null, Vec::new()),
@@ -101,7 +105,7 @@ fn unenforced(tools: &Tools) -> Vec<String> {
             false => format!("{place}.{}: {}", it.place, it.reason),
         })
     };
-    called.flat_map(of_one).collect()
+    tools.callable().flat_map(of_one).collect()
 }
 
 /// Checks finished calls against the whole schemas of their tools.

@@ -12,7 +12,7 @@ use super::options::{Options, sampling};
 use super::parameters;
 use super::reading::{self, Body};
 use autoplace::chat::{self, ChatTemplate, Conversation, ReplyFormat, ReplyParser};
-use autoplace::generate::{Constraint, GenerateRequest, Prompt, Sampling, ToolChoice};
+use autoplace::generate::{Constraint, GenerateRequest, Prompt, Sampling};
 use autoplace::load::Model;
 
 /// The endpoint's own parameters, without messages, tools and parameters that become trees.
@@ -37,6 +37,7 @@ pub(super) struct ChatRequest {
     is_either: bool,
     rendered: String,
     pub(super) prompt: Prompt,
+    /// The tools that may be called.
     tools: Vec<chat::Tool>,
     check: CallCheck,
     one_call: bool,
@@ -75,7 +76,8 @@ impl ChatRequest {
         for (index, parts) in parts {
             conversation = conversation.parts(index, parts);
         }
-        if !tools.shown.is_empty() {
+        // Tools that a template cannot show are no loss if none of them may be called.
+        if !tools.shown.is_empty() && (template.presents_tools() || tools.callable().next().is_some()) {
             conversation = conversation.tools_json(tools.shown.clone());
         }
         if chat.continue_final_message {
@@ -114,12 +116,9 @@ impl ChatRequest {
         }
         let check = CallCheck::new(&tools);
         let one_call = chat.parallel_tool_calls == Some(false);
-        let mut called = tools.typed;
-        if let ToolChoice::Function(name) = &tools.choice {
-            // If a limit cuts a call short, it can only be a call of this tool.
-            called.retain(|tool| tool.name == *name);
-        }
-        Ok(Self { options, generate, format, is_either, rendered, prompt, tools: called, check, one_call, unenforced })
+        // Without any, the parser reads no calls. If a limit cuts a call short, it can only be a call of these tools.
+        let tools = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
+        Ok(Self { options, generate, format, is_either, rendered, prompt, tools, check, one_call, unenforced })
     }
 
     /// The prompt with control tokens written out.

@@ -70,14 +70,35 @@ struct ToolFunction {
 /// The tools of a request.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    /// The tools in the form for the template.
+    /// The tools in the form for the template. The prompt shows all of them, whatever the choice, so that a request
+    /// with another choice finds the prompt in the cache.
     pub(super) shown: Vec<Value>,
     /// The tools for parsing answers.
     pub(super) typed: Vec<Tool>,
     /// Whether each tool is `strict`.
     pub(super) strict: Vec<bool>,
-    /// Whether the model must call a tool.
+    /// Whether the model may or must call a tool.
     pub(super) choice: ToolChoice,
+    /// The names of the tools that may be called; `None` means all.
+    allowed: Option<Vec<String>>,
+}
+
+impl Tools {
+    /// The tools that the answer may call, with their indices, and whether they are `strict`.
+    pub(super) fn callable(&self) -> impl Iterator<Item = (usize, &Tool, bool)> {
+        let tools = self.typed.iter().zip(&self.strict).enumerate();
+        let tools = tools.map(|(index, (tool, is_strict))| (index, tool, *is_strict));
+        tools.filter(|(_, tool, _)| self.choice.allows(&tool.name) && self.is_allowed(&tool.name))
+    }
+
+    /// Whether the model sees a tool that it may not call, although it may call others.
+    pub(super) fn is_restricted(&self) -> bool {
+        self.allowed.is_some() && self.typed.iter().any(|tool| !self.is_allowed(&tool.name))
+    }
+
+    fn is_allowed(&self, name: &str) -> bool {
+        self.allowed.as_ref().is_none_or(|names| names.iter().any(|it| it == name))
+    }
 }
 
 /// Contents in parts with keys of their own, by message index.
@@ -198,20 +219,8 @@ impl<'a> CallBody<'a> {
     }
 }
 
-/// The tools of a request; none if it forbids tool calls.
+/// The tools of a request, and which of them may or must be called.
 pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
-    let choice: Value = body.tree("tool_choice")?.unwrap_or_default();
-    let function = choice.pointer("/function/name").and_then(Value::as_str);
-    let choice = match (choice.as_str(), function) {
-        (Some("none"), _) => return Ok(Tools::default()),
-        (Some("required"), _) => ToolChoice::Required,
-        (_, Some(name)) if choice["type"] == "function" => ToolChoice::Function(name.to_owned()),
-        _ if choice.is_null() || choice == "auto" => ToolChoice::Auto,
-        _ => {
-            let message = "`tool_choice` can be `auto`, `none`, `required` or a function";
-            return Err(ApiError::unsupported("tool_choice", message));
-        }
-    };
     // The values count twice, because they become two trees.
     let typed: Vec<ToolBody> = body.tree("tools")?.unwrap_or_default();
     let shown = body.tree("tools")?.unwrap_or_default();
@@ -222,7 +231,52 @@ pub(super) fn tools(body: &Body<'_>) -> Result<Tools, ApiError> {
         parameters: tool.function.parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
     };
     let strict = typed.iter().map(|it| it.function.strict == Some(true)).collect();
-    Ok(Tools { shown, typed: typed.into_iter().map(as_tool).collect(), strict, choice })
+    let typed: Vec<Tool> = typed.into_iter().map(as_tool).collect();
+    let (choice, allowed) = choice(body, &typed)?;
+    Ok(Tools { shown, typed, strict, choice, allowed })
+}
+
+/// `tool_choice`, and the names that `allowed_tools` permits.
+fn choice(body: &Body<'_>, tools: &[Tool]) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let given: Value = body.tree("tool_choice")?.unwrap_or_default();
+    let name = |of: &Value| of.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);
+    let choice = match (given.as_str(), given["type"].as_str()) {
+        _ if given.is_null() => ToolChoice::Auto,
+        (Some("auto"), _) => ToolChoice::Auto,
+        (Some("none"), _) => ToolChoice::None,
+        (Some("required"), _) => ToolChoice::Required,
+        (None, Some("function")) if name(&given).is_some() => ToolChoice::Function(name(&given).unwrap_or_default()),
+        (None, Some("allowed_tools")) => return allowed(&given["allowed_tools"], tools, name),
+        _ => {
+            let message = "`tool_choice` can be `auto`, `none`, `required`, a function, or `allowed_tools`";
+            return Err(ApiError::unsupported("tool_choice", message));
+        }
+    };
+    Ok((choice, None))
+}
+
+/// OpenAI's `allowed_tools`: some of the tools, of which one may (`auto`) or must (`required`) be called.
+fn allowed(
+    given: &Value,
+    tools: &[Tool],
+    name: impl Fn(&Value) -> Option<String>,
+) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let names: Vec<String> = given["tools"].as_array().into_iter().flatten().filter_map(name).collect();
+    let is_there = |name: &String| tools.iter().any(|tool| tool.name == *name);
+    match given["mode"].as_str() {
+        Some("required") if !names.iter().any(is_there) => {
+            let message =
+                format!("tool_choice: one of the tools {names:?} has to be called, and none of them is there");
+            Err(ApiError::invalid("tool_choice", message))
+        }
+        Some("required") => Ok((ToolChoice::OneOf(names), None)),
+        Some("auto") => Ok((ToolChoice::Auto, Some(names))),
+        mode => {
+            let place = "tool_choice.allowed_tools.mode";
+            let message = format!("{place} is `{}`: `auto` and `required` can be", mode.unwrap_or("missing"));
+            Err(ApiError::invalid(place, message))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -273,19 +327,41 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_shown_as_they_were_given_unless_they_are_forbidden() {
-        let tool =
-            json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "strict": true}});
-        let tools = |body: Value| tools(&reading::object(body.to_string().as_bytes())?);
-        let read = |choice: Value| tools(json!({"tools": [tool], "tool_choice": choice}));
-        let Tools { shown, typed, strict, choice } = read(Value::Null).unwrap();
-        assert_eq!((choice, &strict[..]), (ToolChoice::Auto, &[true][..]));
-        assert_eq!(shown, std::slice::from_ref(&tool));
-        assert_eq!(typed[0].name, "f");
-        assert!(read(json!("none")).unwrap().typed.is_empty());
-        assert_eq!(read(json!("auto")).unwrap().typed.len(), 1);
-        assert_eq!(read(json!("required")).unwrap().choice, ToolChoice::Required);
-        let named = read(json!({"type": "function", "function": {"name": "f"}})).unwrap();
-        assert_eq!(named.choice, ToolChoice::Function("f".into()));
+    fn tools_are_shown_as_they_were_given_whichever_may_be_called() {
+        let tool = |name: &str, strict: bool| {
+            json!({"type": "function",
+                "function": {"name": name, "parameters": {"type": "object"}, "strict": strict}})
+        };
+        let given = [tool("f", true), tool("g", false)];
+        let function = |name: &str| json!({"type": "function", "function": {"name": name}});
+        let allowed = |mode: &str, name: &str| json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [function(name)]}});
+        let read = |choice: Value| {
+            let body = json!({"tools": given, "tool_choice": choice}).to_string();
+            tools(&reading::object(body.as_bytes())?)
+        };
+        for (asked, choice, callable) in [
+            (Value::Null, ToolChoice::Auto, &["f", "g"][..]),
+            (json!("auto"), ToolChoice::Auto, &["f", "g"]),
+            (json!("none"), ToolChoice::None, &[]),
+            (json!("required"), ToolChoice::Required, &["f", "g"]),
+            (function("g"), ToolChoice::Function("g".into()), &["g"]),
+            (allowed("required", "g"), ToolChoice::OneOf(vec!["g".into()]), &["g"]),
+            (allowed("auto", "g"), ToolChoice::Auto, &["g"]),
+            (allowed("auto", "h"), ToolChoice::Auto, &[]),
+        ] {
+            let tools = read(asked.clone()).unwrap();
+            assert_eq!((&tools.choice, &tools.shown[..], &tools.strict[..]), (&choice, &given[..], &[true, false][..]));
+            let names: Vec<&str> = tools.callable().map(|(_, tool, _)| &*tool.name).collect();
+            assert_eq!(names, callable, "{asked}");
+            assert_eq!(tools.is_restricted(), asked["allowed_tools"]["mode"] == "auto", "{asked}");
+        }
+        for (asked, param) in [
+            (json!("sometimes"), "tool_choice"),
+            (json!({"type": "function"}), "tool_choice"),
+            (allowed("required", "h"), "tool_choice"),
+            (allowed("sometimes", "f"), "tool_choice.allowed_tools.mode"),
+        ] {
+            assert_eq!(read(asked).unwrap_err().param.as_deref(), Some(param));
+        }
     }
 }

@@ -183,7 +183,9 @@ impl<'a> ChatWriter<'a> {
     }
 
     /// Adds a tool from `place` of the original request, where its schema's name is `schema`.
-    pub(super) fn tool(&mut self, function: ChatFunction<'a>, place: String, schema: &'static str) {
+    pub(super) fn tool(&mut self, mut function: ChatFunction<'a>, place: String, schema: &'static str) {
+        // Prompts show tools as they are given, and this is the default.
+        function.strict = function.strict.filter(|is_strict| *is_strict);
         self.tools.push(ChatTool { r#type: "function", function });
         self.places.tools.push((place, schema));
     }

@@ -316,7 +316,8 @@ impl Chat {
             (None, None) if self.generate.spec.constraint.is_some() => (None, ReplyFormat::plain()),
             (None, None) => (None, self.template.reply_format(!self.tools.is_empty())),
         };
-        let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(&self.tools);
+        let callable: &[Tool] = if self.tool_choice.forbids_calls() { &[] } else { &self.tools };
+        let parser = ReplyParser::new(&format).after_prompt(rendered.as_str()).with_tools(callable);
         let tokens = self.tokens(&rendered)?;
         let known = Known { text: rendered.into_string(), tokens };
         Ok(Asked { known, parser, constraint })

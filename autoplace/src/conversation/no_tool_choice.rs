@@ -9,6 +9,10 @@ use crate::decode::error::Error;
 pub(crate) struct ToolChoice {}
 
 impl ToolChoice {
+    pub(crate) fn forbids_calls(&self) -> bool {
+        false
+    }
+
     pub(crate) fn forced(
         &self,
         _: &[Tool],

@@ -1,24 +1,44 @@
-//! OpenAI's `tool_choice`: whether an answer must call a tool.
+//! OpenAI's `tool_choice`: whether an answer may or must call a tool.
 
 use crate::chat::{ReplyFormat, Tool};
 use crate::decode::constraint::Constraint;
 use crate::decode::error::Error;
 
-/// Whether an answer must call a tool: OpenAI's `tool_choice` without `none`, which means to pass no tools.
+/// Whether an answer may or must call a tool: OpenAI's `tool_choice`. The prompt is the same for every choice, so that
+/// another choice does not compute it again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model chooses.
     #[default]
     Auto,
+    /// No call is read. A call that the model writes all the same is content, as in llama.cpp's server.
+    None,
     /// The model must call one of the tools.
     Required,
     /// The model must call the tool of this name.
     Function(String),
+    /// The model must call one of the tools with these names.
+    OneOf(Vec<String>),
 }
 
 impl ToolChoice {
+    /// Whether an answer may call the tool of this name.
+    pub fn allows(&self, tool: &str) -> bool {
+        match self {
+            Self::Auto | Self::Required => true,
+            Self::None => false,
+            Self::Function(name) => name == tool,
+            Self::OneOf(names) => names.iter().any(|name| name == tool),
+        }
+    }
+
+    pub(crate) fn forbids_calls(&self) -> bool {
+        *self == Self::None
+    }
+
     /// The constraint that forces an answer to be one call of these tools, and the reply format that parses it. The
-    /// call is JSON with `name` and `arguments`, without the model's own marks. `None` for [`Auto`](Self::Auto).
+    /// call is JSON with `name` and `arguments`, without the model's own marks. `None` for [`Auto`](Self::Auto) and
+    /// [`None`](Self::None).
     ///
     /// Arguments are held to the enforceable part of their tool's schema
     /// ([`Constraint::enforceable`](Constraint::enforceable)). Removed keywords are logged.
@@ -31,14 +51,14 @@ impl ToolChoice {
         tools: &[Tool],
         other: Option<&Constraint>,
     ) -> Result<Option<(Constraint, ReplyFormat)>, Error> {
-        let (called, missing): (Vec<(usize, &Tool)>, _) = match self {
-            Self::Auto => return Ok(None),
-            Self::Required => (tools.iter().enumerate().collect(), "there are no tools".to_owned()),
-            Self::Function(name) => {
-                let called = tools.iter().enumerate().filter(|(_, tool)| tool.name == *name);
-                (called.collect(), format!("there is no tool {name:?}"))
-            }
+        let missing = match self {
+            Self::Auto | Self::None => return Ok(None),
+            Self::Required => "there are no tools".to_owned(),
+            Self::Function(name) => format!("there is no tool {name:?}"),
+            Self::OneOf(names) => format!("there is none of the tools {names:?}"),
         };
+        let called: Vec<(usize, &Tool)> =
+            tools.iter().enumerate().filter(|(_, tool)| self.allows(&tool.name)).collect();
         let reason = match other {
             Some(other) => Some(format!("the answer already has to meet a {}", other.name())),
             None => called.is_empty().then_some(missing),

@@ -185,3 +185,29 @@ fn json_is_a_call_only_if_it_names_a_tool_and_is_the_whole_answer() {
         assert_eq!(without_tools.finish().content, text);
     }
 }
+
+#[test]
+fn without_tools_the_calls_of_every_format_are_content_and_reasoning_is_still_reasoning() {
+    for sample in SAMPLES.iter() {
+        let format = ReplyFormat::of_template(&sample.template);
+        for size in [1, 7, sample.text.len()] {
+            let mut parser = ReplyParser::new(&format).after_prompt(&sample.prompt).with_tools(&[]);
+            let mut pieces: Vec<String> = Vec::new();
+            for c in sample.text.chars() {
+                match pieces.last_mut() {
+                    Some(last) if last.len() < size => last.push(c),
+                    _ => pieces.push(c.to_string()),
+                }
+            }
+            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            let said = parts(&mut parser, &pieces);
+            let is_call = |part: &ReplyPart| matches!(part, ReplyPart::ToolCall(_));
+            let reply = parser.finish();
+            assert!(!said.iter().any(is_call) && reply.tool_calls.is_empty(), "{}: {said:?}", sample.name);
+            assert_eq!(reply.reasoning.as_deref(), sample.reasoning, "{}", sample.name);
+            for words in ["get_weather", "K\u{f6}ln", "note", "wet"] {
+                assert!(reply.content.contains(words), "{}: {words} in {:?}", sample.name, reply.content);
+            }
+        }
+    }
+}

@@ -38,10 +38,16 @@ pub(super) fn tools(tools: &[Tool]) -> Value {
 }
 
 pub(super) fn tool_choice(choice: &ToolChoice) -> Value {
+    let function = |name: &String| json!({"type": "function", "function": {"name": name}});
     match choice {
         ToolChoice::Auto => "auto".into(),
+        ToolChoice::None => "none".into(),
         ToolChoice::Required => "required".into(),
-        ToolChoice::Function(name) => json!({"type": "function", "function": {"name": name}}),
+        ToolChoice::Function(name) => function(name),
+        ToolChoice::OneOf(names) => {
+            let tools: Value = names.iter().map(function).collect();
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}})
+        }
     }
 }
 
@@ -95,17 +101,19 @@ impl Calls {
 
     /// The complete calls after the last chunk.
     pub(super) fn finish(&mut self) -> Result<Vec<ToolCall>, Error> {
-        let calls = self.0.drain(..).map(|Call { id, name, arguments, .. }| {
-            let read: Option<Map<String, Value>> = match arguments.trim() {
-                "" => Some(Map::new()),
-                text => text.parse().ok(),
-            };
-            match read {
-                Some(read) => Ok(ToolCall { id, name, arguments: read.into() }),
-                None => Err(Error::Call { name, arguments }),
-            }
-        });
-        calls.collect()
+        self.0.drain(..).map(|Call { id, name, arguments, .. }| called(id, name, arguments)).collect()
+    }
+}
+
+/// A whole call. No arguments are an empty object.
+pub(super) fn called(id: Option<String>, name: String, arguments: String) -> Result<ToolCall, Error> {
+    let read: Option<Map<String, Value>> = match arguments.trim() {
+        "" => Some(Map::new()),
+        text => text.parse().ok(),
+    };
+    match read {
+        Some(read) => Ok(ToolCall { id, name, arguments: read.into() }),
+        None => Err(Error::Call { name, arguments }),
     }
 }
 

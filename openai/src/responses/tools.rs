@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::reading::{self, Body, List};
@@ -50,13 +50,9 @@ enum Choice {
     Allowed(Vec<String>, String),
 }
 
-/// Adds the tools of a request to the chat.
+/// Adds the tools of a request to the chat. All functions are shown, whichever may be called.
 pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<(), ApiError> {
     let choice = choice(body)?;
-    let is_allowed = |name: &str| match &choice {
-        Choice::Allowed(names, _) => names.iter().any(|it| it == name),
-        _ => true,
-    };
     if let Some(given) = body.get("tools") {
         let List::<ToolBody<'a>, MAX_TOOLS>(tools) = reading::value(given, "tools")?;
         for (index, tool) in tools.into_iter().enumerate() {
@@ -67,30 +63,34 @@ pub(super) fn write<'a>(body: &Body<'a>, writer: &mut ChatWriter<'a>) -> Result<
                 continue;
             }
             let name = name.ok_or_else(|| ApiError::missing(&place, "name"))?;
-            if is_allowed(&name) {
-                writer.tool(ChatFunction { name, description, parameters, strict }, place, "parameters");
-            }
+            writer.tool(ChatFunction { name, description, parameters, strict }, place, "parameters");
         }
     }
     let no_tool = |place: &str, what: String| Err(ApiError::invalid(place, format!("{place}: {what}")));
+    let nothing_to_call = || {
+        let what = "a tool has to be called, and there is no function that can be".to_owned();
+        no_tool("tool_choice", what)
+    };
+    let function = |name: &str| json!({"type": "function", "function": {"name": name}});
     match choice {
-        Choice::Mode(mode) | Choice::Allowed(_, mode) if mode == "required" && !writer.has_tools() => {
-            no_tool("tool_choice", "a tool has to be called, and there is no function that can be".to_owned())
-        }
-        Choice::Mode(mode) | Choice::Allowed(_, mode) => {
-            if writer.has_tools() {
-                writer.set("tool_choice", "tool_choice", mode);
+        Choice::Mode(mode) if mode == "required" && !writer.has_tools() => return nothing_to_call(),
+        Choice::Mode(mode) if writer.has_tools() => writer.set("tool_choice", "tool_choice", mode),
+        Choice::Allowed(_, mode) if mode == "none" => writer.set("tool_choice", "tool_choice", mode),
+        Choice::Allowed(names, mode) => {
+            if mode == "required" && !names.iter().any(|name| writer.has_tool(name)) {
+                return nothing_to_call();
             }
-            Ok(())
+            let tools: Vec<Value> = names.iter().map(|name| function(name)).collect();
+            let allowed = json!({"mode": mode, "tools": tools});
+            writer.set("tool_choice", "tool_choice", json!({"type": "allowed_tools", "allowed_tools": allowed}));
         }
         Choice::Function(name) if !writer.has_tool(&name) => {
-            no_tool("tool_choice.name", format!("there is no function `{name}`"))
+            return no_tool("tool_choice.name", format!("there is no function `{name}`"));
         }
-        Choice::Function(name) => {
-            writer.set("tool_choice", "tool_choice", json!({"type": "function", "function": {"name": name}}));
-            Ok(())
-        }
+        Choice::Function(name) => writer.set("tool_choice", "tool_choice", function(&name)),
+        Choice::Mode(_) => {}
     }
+    Ok(())
 }
 
 fn choice(body: &Body<'_>) -> Result<Choice, ApiError> {

@@ -10,5 +10,6 @@ mod parameters;
 mod responses;
 mod server;
 mod surfaces;
+mod tool_choice;
 mod tools;
 mod vocabulary;

@@ -43,6 +43,8 @@ pub struct ReplyParser {
     closed_by: &'static [&'static str],
     /// Whether a constraint forces the answer to be a call.
     is_forced: bool,
+    /// Whether there are no tools, so that calls are content.
+    forbids_calls: bool,
 }
 
 /// The effect of a mark.
@@ -137,6 +139,7 @@ impl ReplyParser {
             section: Section::default(),
             closed_by: &[],
             is_forced: format.forced_call,
+            forbids_calls: false,
         };
         if family.channels.is_some() {
             parser.state = State::Header(0);
@@ -171,7 +174,8 @@ impl ReplyParser {
     #[must_use]
     pub fn with_tools(mut self, tools: &[Tool]) -> Self {
         self.tools = tools.to_vec();
-        if tools.is_empty() {
+        self.forbids_calls = tools.is_empty();
+        if self.forbids_calls {
             let is_call = |mark: Mark| matches!(mark, Mark::Call(_));
             [&mut self.in_content, &mut self.in_reasoning].into_iter().for_each(|marks| marks.remove(is_call));
         }

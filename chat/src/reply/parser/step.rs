@@ -162,6 +162,8 @@ impl ReplyParser {
         match message {
             Message::Content => self.section.begin(Kind::Content, inside),
             Message::Reasoning => self.section.begin(Kind::Reasoning, inside),
+            // The header has the tool's name, so it is a part of the content.
+            Message::Call(_) if self.forbids_calls => self.section.begin(Kind::Content, start),
             Message::Call(tool) => {
                 self.section.begin(Kind::Content, start);
                 self.begin_call(&channel::CALL, start, inside, Some(tool));
