@@ -44,8 +44,8 @@ pub use safe::context::{
 pub use safe::device::{Backend, Device, DeviceKind, DeviceMemory, attach_threads};
 pub use safe::measure::{Bench, LinkTiming, Operation, Timing};
 pub use safe::model::{
-    AddedTokens, EmbeddingShape, KvType, LoadMode, LoraAdapter, Model, ModelParams, ModelShape, ModelTensor, Pooling,
-    TensorOverride, TensorPlace, TensorTypeInfo, Token, Vocab, WeakVocab, architectures, tensor_types,
+    AddedTokens, EmbeddingShape, FimTokens, KvType, LoadMode, LoraAdapter, Model, ModelParams, ModelShape, ModelTensor,
+    Pooling, TensorOverride, TensorPlace, TensorTypeInfo, Token, Vocab, WeakVocab, architectures, tensor_types,
 };
 pub use safe::sampler::{Candidate, Candidates, Sampler, SamplerChain};
 #[cfg(windows)]

@@ -11,6 +11,7 @@ use super::chat::ChatRequest;
 use super::choice::{Choice, Reading};
 use super::completion::{Completion, Writer};
 use super::error::ApiError;
+use super::infill::{InfillEvents, InfillRequest};
 use super::logprobs::TokenTable;
 use super::messages::{self, MessageEvents};
 use super::options::Options;
@@ -19,7 +20,7 @@ use super::responses::{self, ResponseEvents, Store};
 use super::shape::{Endpoint, Frame, now};
 use super::text::TextRequest;
 use super::timings::Totals;
-use super::translation::Translation;
+use super::translation::{Places, Translation};
 use autoplace::chat::{self, ChatTemplate};
 use autoplace::generate::{Engine, GenerateRequest, Sampling, WhenFull};
 use autoplace::load::Model;
@@ -43,6 +44,8 @@ pub struct Api {
     set: Arc<RwLock<Option<Set>>>,
     /// What happens to a text that fills its context.
     when_full: WhenFull,
+    /// Whether the suffix comes before the prefix in prompts of `/infill`.
+    is_suffix_first: bool,
     /// Created when log-probabilities are first requested.
     tokens: Arc<OnceLock<Arc<TokenTable>>>,
     pub(super) totals: Arc<Totals>,
@@ -64,6 +67,7 @@ impl Api {
             sampling: model.sampling(),
             set: Arc::default(),
             when_full: WhenFull::Stop,
+            is_suffix_first: false,
             tokens: Arc::default(),
             totals: Arc::default(),
             responses: Arc::default(),
@@ -89,6 +93,15 @@ impl Api {
     #[must_use]
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
+        self
+    }
+
+    /// Sets whether the suffix comes before the prefix in prompts of `/infill`, as some models were trained. Default:
+    /// the prefix comes first.
+    #[must_use]
+    #[doc(alias = "spm_infill")]
+    pub fn infill_suffix_first(mut self, is_suffix_first: bool) -> Self {
+        self.is_suffix_first = is_suffix_first;
         self
     }
 
@@ -205,6 +218,23 @@ impl Api {
         self.submit(Endpoint::Completions, &request.options, request.texts, || Reading::Text)
     }
 
+    /// Answers `POST /infill`, llama-server's fill-in-the-middle: the text between `input_prefix` and `input_suffix`, with
+    /// other files in `input_extra`. What does not fit into the context is left out, and the answer says so
+    /// (`truncated`).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`chat`](Self::chat), and status 501 if the vocabulary has no fill-in-the-middle tokens.
+    pub fn infill(&self, body: &[u8]) -> Result<Completion, ApiError> {
+        let own = (&self.model, &self.sampling);
+        let read = self.engine.with_vocab(|vocab| InfillRequest::read(body, own, vocab, self.is_suffix_first));
+        let mut request = read.map_err(|error| ApiError::of_generation(&error, "input_prefix"))??;
+        let reading = || Reading::Lines(request.limits());
+        let completion = self.submit(Endpoint::Infill, &request.options, vec![request.generate.clone()], reading)?;
+        let events = InfillEvents::new(completion.frame().clone(), &mut request);
+        Ok(completion.translated(Writer::Infill(Box::new(events)), Places::default(), Vec::new()))
+    }
+
     /// Queues each text `n` times: all of them or none.
     fn submit(
         &self,
@@ -260,7 +290,7 @@ impl Api {
     fn id(&self, endpoint: Endpoint) -> String {
         let kind = match endpoint {
             Endpoint::Chat => "chatcmpl",
-            Endpoint::Completions => "cmpl",
+            Endpoint::Completions | Endpoint::Infill => "cmpl",
             Endpoint::Messages => "msg",
             // The id opens the stored response, so nobody may guess it.
             Endpoint::Responses => return self.responses.new_id(),

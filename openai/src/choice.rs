@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use super::called::CallCheck;
+use super::lines::LineLimits;
 use super::logprobs::{TokenInfo, TokenTable};
 use super::timings::Totals;
 use autoplace::chat::{ReplyFormat, ReplyParser, ReplyPart};
@@ -24,6 +25,8 @@ pub(super) enum Reading {
     },
     /// Plain text.
     Text,
+    /// Plain text that ends at a line.
+    Lines(LineLimits),
 }
 
 /// One of a request's answers.
@@ -157,6 +160,8 @@ impl Choice {
 
     fn take(&mut self, text: &str, end: Option<FinishReason>) -> Step {
         let mut step = Step::default();
+        // Whether a limit of lines ends the text.
+        let mut is_full = false;
         match &mut self.reading {
             Reading::Chat { parser, is_open, is_calls, .. } => {
                 if *is_open && let Some(first) = text.trim_start().chars().next() {
@@ -175,7 +180,14 @@ impl Choice {
                     step.parts.retain(|part| !matches!(part, ReplyPart::Content(_)));
                 }
             }
-            Reading::Text if text.is_empty() => {}
+            Reading::Text | Reading::Lines(_) if text.is_empty() => {}
+            Reading::Lines(limits) => match limits.end(text) {
+                None => step.parts.push(ReplyPart::Content(text.to_owned())),
+                Some(end) => {
+                    step.parts.push(ReplyPart::Content(text[..end].to_owned()));
+                    is_full = true;
+                }
+            },
             Reading::Text => step.parts.push(ReplyPart::Content(text.to_owned())),
         }
         let is_call = |part: &ReplyPart| matches!(part, ReplyPart::ToolCall(_));
@@ -185,6 +197,11 @@ impl Choice {
             self.answer = None;
             step.finish = Some(self.finish(reason));
             step.end = Some(reason);
+        }
+        if is_full {
+            // As below.
+            self.answer = None;
+            (step.finish, step.end) = (Some("length"), None);
         }
         if let (Some(call), Reading::Chat { one_call: true, .. }) = (first_call, &self.reading) {
             // Dropping the stream ends it, so no further text follows.
@@ -266,5 +283,23 @@ mod tests {
         let calls = step.parts.iter().filter(|part| matches!(part, ReplyPart::ToolCall(_)));
         assert_eq!(calls.count(), 1);
         assert_eq!(step.finish, Some("tool_calls"));
+    }
+
+    #[test]
+    fn a_call_that_must_not_be_is_content() {
+        let mut choice = choice(false);
+        let Reading::Chat { parser, .. } = &mut choice.reading else { unreachable!() };
+        let format = ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes);
+        **parser = ReplyParser::new(&format).with_tools(&[]);
+        let step = choice.take(CALL, Some(FinishReason::EndOfGeneration));
+        let said: String = step
+            .parts
+            .iter()
+            .map(|part| match part {
+                ReplyPart::Content(text) => text.as_str(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!((&*said, step.finish), (CALL, Some("stop")));
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::choice::{Choice, Step};
 use super::error::ApiError;
+use super::infill::InfillEvents;
 use super::messages::{self, Message, MessageEvents};
 use super::responses::ResponseEvents;
 use super::shape::{Chunks, Frame, usage};
@@ -22,8 +23,8 @@ use pollster::block_on;
 /// Where the request asks for a [stream](Self::is_stream), it is a `Stream` of the chunks, or on a thread gives them by
 /// [`chunks`](Self::chunks). Else [`response`](Self::response), or [`wait`](Self::wait) on a thread, is the body.
 ///
-/// Each chunk is the data of one server-sent event. The API ends a stream with an event `data: [DONE]`, unless its
-/// [events have names](Self::has_named_events): that event is no chunk, and whoever writes the events sends it last.
+/// Each chunk is the data of one server-sent event. Some APIs [end a stream](Self::ends_with_done) with an event
+/// `data: [DONE]`: that event is no chunk, and the server that writes the events sends it last.
 ///
 /// ```no_run
 /// # fn answer(completion: autoplace_openai::Completion, mut client: impl std::io::Write) -> std::io::Result<()> {
@@ -62,6 +63,8 @@ pub(super) enum Writer {
     Message(Box<MessageEvents>),
     /// Events of OpenAI's responses.
     Response(Box<ResponseEvents>),
+    /// Events of llama-server's fill-in-the-middle.
+    Infill(Box<InfillEvents>),
 }
 
 impl Completion {
@@ -121,16 +124,21 @@ impl Completion {
         &self.left_out
     }
 
-    /// Whether events have names, which are the `type` of each chunk, and no `[DONE]` comes after the last: so it is
-    /// with Anthropic's messages and OpenAI's responses.
+    /// Whether events have names, which are the `type` of each chunk: so it is with Anthropic's messages and OpenAI's
+    /// responses.
     pub fn has_named_events(&self) -> bool {
-        !matches!(self.writer, Writer::Chunks(_))
+        matches!(self.writer, Writer::Message(_) | Writer::Response(_))
+    }
+
+    /// Whether an event `data: [DONE]` ends the stream: so it is with chat completions and completions.
+    pub fn ends_with_done(&self) -> bool {
+        matches!(self.writer, Writer::Chunks(_))
     }
 
     /// The data of the event that ends a stream with an error.
     pub fn error_event(&self, error: &ApiError) -> Value {
         match &self.writer {
-            Writer::Chunks(_) => error.to_json(),
+            Writer::Chunks(_) | Writer::Infill(_) => error.to_json(),
             Writer::Message(_) => messages::error_json(error),
             Writer::Response(events) => events.error(error),
         }
@@ -150,6 +158,7 @@ impl Completion {
         match &self.writer {
             Writer::Chunks(_) => {}
             Writer::Message(_) => return self.message().await,
+            Writer::Infill(_) => return self.last_event().await,
             Writer::Response(_) => return self.last_event().await.map(|mut event| event["response"].take()),
         }
         // By turns: one that nobody reads is not computed for long.
@@ -246,6 +255,7 @@ impl Completion {
             }
             Writer::Message(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),
             Writer::Response(events) => self.ready.extend(events.step(step, &self.choices[index].tokens())),
+            Writer::Infill(events) => self.ready.extend(events.step(step, &self.choices[index].statistics)),
         }
     }
 
@@ -261,6 +271,10 @@ impl Completion {
             Writer::Chunks(_) => {}
             Writer::Message(events) => self.ready.extend(events.end(&tokens)),
             Writer::Response(events) => self.ready.extend(events.end(&tokens)),
+            Writer::Infill(events) => {
+                let statistics = self.choices.first().map(|choice| choice.statistics).unwrap_or_default();
+                self.ready.extend(events.end(&statistics));
+            }
         }
     }
 

@@ -10,8 +10,8 @@ use autoplace::{chat, embed, generate};
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ApiError {
-    /// HTTP status: 400 for an invalid request, 404 for another model's name, 503 for a full queue, 500 for errors that
-    /// are not the client's fault.
+    /// HTTP status: 400 for an invalid request, 404 for another model's name, 501 for what the model cannot do, 503 for a
+    /// full queue, 500 for errors that are not the client's fault.
     pub status: u16,
     /// The message for people.
     pub message: String,
@@ -22,9 +22,13 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error with this status.
+    /// An error with this status. The message of a client's error repeats parts of the request, so it is cut at 8 KiB.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None }
+        let mut message = message.into();
+        if (400..500).contains(&status) {
+            cut(&mut message, MAX_MESSAGE_BYTES);
+        }
+        Self { status, message, param: None, code: None }
     }
 
     /// Sets the code for programs.
@@ -35,7 +39,9 @@ impl ApiError {
 
     /// An error for an invalid parameter.
     pub(super) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::new(400, message) }
+        let mut param = param.into();
+        cut(&mut param, MAX_PARAM_BYTES);
+        Self { param: Some(param), ..Self::new(400, message) }
     }
 
     /// An error for a parameter or value that is not supported.
@@ -115,6 +121,20 @@ impl ApiError {
     }
 }
 
+/// Maximum bytes of a client error's message, and of its parameter's name.
+const MAX_MESSAGE_BYTES: usize = 8 << 10;
+const MAX_PARAM_BYTES: usize = 1 << 10;
+
+/// Cuts a text that is too long, and marks the place.
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str(" ...");
+        text.shrink_to_fit();
+    }
+}
+
 /// Maximum bytes of text for each token of context. In most texts, a token has three or four bytes.
 const BYTES_PER_TOKEN: usize = 32;
 
@@ -177,5 +197,16 @@ mod tests {
     fn whose_fault_it_is_shows_in_the_status() {
         let status = |error| ApiError::of_generation(&error, "prompt").status;
         assert_eq!((status(Error::EmptyPrompt), status(Error::Busy)), (400, 500));
+    }
+
+    #[test]
+    fn an_error_does_not_repeat_a_whole_request() {
+        let long = "\u{e4}".repeat(1 << 20);
+        let error = ApiError::invalid(&*long, format!("{long}: unknown"));
+        let param = error.param.as_deref().unwrap_or_default();
+        assert!(error.message.len() < 9 << 10 && error.message.ends_with("\u{e4} ..."), "{}", error.message.len());
+        assert!(param.len() < 2 << 10 && param.ends_with(" ..."), "{}", param.len());
+        // What a model has written is not lost.
+        assert_eq!(ApiError::new(500, &*long).message, long);
     }
 }

@@ -1,8 +1,8 @@
 //! OpenAI's HTTP API without the HTTP: JSON of a request in, JSON of an answer out, for use in any web framework.
 //! `Server` (feature `server`) is a complete server.
 //!
-//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, and of Anthropic's
-//! `/v1/messages`. Out: a [`Completion`], which gives chunks or the whole answer. Every error is an [`ApiError`] in the
+//! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, of Anthropic's
+//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which gives chunks or the whole answer. Every error is an [`ApiError`] in the
 //! API's form.
 //!
 //! ```no_run
@@ -34,7 +34,7 @@
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
 //! A parameter that would change the meaning of a request but is not supported is refused (images and sound, `suffix`,
-//! `echo`, `best_of`; docs/openai.md has the list for vLLM's and llama-server's parameters). Names unknown to all three
+//! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names unknown to all three
 //! are ignored, because clients send new ones every year.
 
 #![forbid(unsafe_code)]
@@ -50,6 +50,8 @@ mod completion;
 mod embeddings;
 mod error;
 mod form;
+mod infill;
+mod lines;
 mod logprobs;
 mod message;
 mod messages;

@@ -114,6 +114,11 @@ impl Options {
         Ok(options)
     }
 
+    /// The limit of tokens; `None` without one.
+    pub(super) fn max_tokens(&self) -> Option<usize> {
+        self.max_completion_tokens.or(self.max_tokens).and_then(|limit| usize::try_from(limit).ok())
+    }
+
     /// The strings that end the text.
     pub(super) fn stops(&self) -> &[String] {
         &self.stops
@@ -149,7 +154,7 @@ impl Options {
 
     /// Applies all options to the generation of one of the answers.
     pub(super) fn apply(&self, mut generate: GenerateRequest, index: usize) -> GenerateRequest {
-        if let Some(Ok(tokens)) = self.max_completion_tokens.or(self.max_tokens).map(usize::try_from) {
+        if let Some(tokens) = self.max_tokens() {
             generate = generate.max_tokens(tokens);
         }
         if let Some(seed) = self.seed(index) {

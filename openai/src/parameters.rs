@@ -1,7 +1,7 @@
 //! Parameters of vLLM and llama-server: aliases of ours, and unsupported ones.
 //!
 //! No parameter that would change the answer is ignored: an unsupported parameter is refused by name, unless its value
-//! has no effect. docs/openai.md has the whole list, which `tests/openai/parameters.rs` compares with both servers'.
+//! has no effect. docs/chat-completions.md has the whole list, which `tests/openai/parameters.rs` compares with both servers'.
 
 use serde_json::Value;
 
@@ -82,6 +82,9 @@ const REFUSED: [(&str, &str); 60] = [
     ("chat_parser", "\"\""),
     ("generation_prompt", "\"\""),
 ];
+/// Parameters of [`REFUSED`] that `/infill` supports, and those that it refuses besides.
+const INFILL: [&str; 3] = ["n_indent", "t_max_predict_ms", "response_fields"];
+const REFUSED_IN_INFILL: [(&str, &str); 2] = [("n", "1"), ("logprobs", "")];
 /// Parameters unsupported by `/v1/chat/completions` only, and by `/v1/completions` only.
 const REFUSED_IN_CHATS: [(&str, &str); 2] = [("echo", "false"), ("add_special_tokens", "false")];
 const REFUSED_IN_TEXTS: [(&str, &str); 4] =
@@ -97,6 +100,13 @@ pub(super) fn check(body: &Body<'_>, is_chat: bool) -> Result<(), ApiError> {
     let own: &[(&str, &str)] = if is_chat { &REFUSED_IN_CHATS } else { &REFUSED_IN_TEXTS };
     refuse(body, &REFUSED, "")?;
     refuse(body, own, "")
+}
+
+/// Refuses unsupported parameters of `/infill` that would change the answer.
+pub(super) fn check_infill(body: &Body<'_>) -> Result<(), ApiError> {
+    let refused: Vec<_> = REFUSED.into_iter().filter(|(name, _)| !INFILL.contains(name)).collect();
+    refuse(body, &refused, "")?;
+    refuse(body, &REFUSED_IN_INFILL, " by /infill")
 }
 
 /// Refuses these parameters unless their values have no effect: each is listed with those values as JSON, separated by

@@ -18,6 +18,8 @@ pub(super) enum Endpoint {
     Messages,
     /// OpenAI's responses.
     Responses,
+    /// llama-server's fill-in-the-middle.
+    Infill,
 }
 
 impl Endpoint {
@@ -26,6 +28,7 @@ impl Endpoint {
         match self {
             Self::Chat | Self::Messages | Self::Responses => "messages",
             Self::Completions => "prompt",
+            Self::Infill => "input_prefix",
         }
     }
 
@@ -34,7 +37,7 @@ impl Endpoint {
         match self {
             _ if tokens.is_empty() => Value::Null,
             Self::Chat | Self::Messages | Self::Responses => logprobs::chat(tokens),
-            Self::Completions => logprobs::completion(tokens, offset),
+            Self::Completions | Self::Infill => logprobs::completion(tokens, offset),
         }
     }
 }
@@ -69,7 +72,7 @@ impl Frame {
         let object = match (self.endpoint, chunk) {
             (Endpoint::Chat, false) => "chat.completion",
             (Endpoint::Chat, true) => "chat.completion.chunk",
-            (Endpoint::Completions, _) => "text_completion",
+            (Endpoint::Completions | Endpoint::Infill, _) => "text_completion",
             (Endpoint::Messages, _) => "message",
             (Endpoint::Responses, _) => "response",
         };

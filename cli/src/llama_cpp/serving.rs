@@ -61,7 +61,7 @@ pub(super) const ROWS: &[Row] = &[
         &["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"],
         "n-grams are the text's own (--prompt-lookup)",
     ),
-    Row::refused_switch(&["--spm-infill"], "there is no /infill"),
+    Row::switch(&["--spm-infill"], "--spm-infill").library("`Api::infill_suffix_first`"),
     Row::always([&["--prefill-assistant"], &["--no-prefill-assistant"]], "a request says so: `continue_final_message`"),
     Row::switch(&["--lora-init-without-apply"], "--lora-init-without-apply")
         .library("`.lora(path, 0.0)` of the builder"),

@@ -68,6 +68,9 @@ pub(crate) struct ServeArgs {
     /// Refuses tools that the chat template does not show, instead of describing them in the system message
     #[arg(long)]
     no_tool_descriptions: bool,
+    /// Puts the text after the gap first in prompts of `/infill`, for models that were trained so
+    #[arg(long)]
+    spm_infill: bool,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     host: IpAddr,
@@ -134,6 +137,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, Box<dyn Error>> {
     let engine = engine.start()?;
     let mut api = Api::new(&model, &engine, args.alias.clone().unwrap_or_else(|| name_of(&path)));
     api = api.sampling(args.sampling.over(model.sampling())).when_full(args.shift.when_full());
+    api = api.infill_suffix_first(args.spm_infill);
     if args.shift.context_shift {
         // A model that cannot shift its context is an error now instead of in each request.
         let text = model.generate("a").max_tokens(1).when_full(args.shift.when_full());

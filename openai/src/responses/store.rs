@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MAX_RESPONSES: usize = 1024;
 const MAX_STORE_BYTES: usize = 32 << 20;
 
+/// Maximum characters of an id in an error.
+const MAX_ID_CHARS: usize = 200;
+
 /// A stored response with the data for the next request.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
@@ -112,6 +115,7 @@ impl Store {
 
 /// The sentence about a response that is asked for and not stored.
 pub(crate) fn not_stored(id: &str) -> String {
+    let id: String = id.chars().take(MAX_ID_CHARS).collect();
     format!("there is no response `{id}`: it was not stored, or has made room for newer ones")
 }
 

@@ -186,7 +186,7 @@ pub(super) async fn read<T: Send + 'static>(
 /// The chunks of an answer as server-sent events, with a comment from time to time during a long prompt.
 pub(super) fn events(completion: Completion) -> Sse<KeepAliveStream<impl Stream<Item = Result<Event, Infallible>>>> {
     let has_names = completion.has_named_events();
-    let done = (!has_names).then(|| Event::default().data("[DONE]"));
+    let done = completion.ends_with_done().then(|| Event::default().data("[DONE]"));
     let mut completion = completion;
     let chunks = stream::poll_fn(move |context| {
         let chunk = ready!(completion.poll_chunk(context));

@@ -1,6 +1,6 @@
 //! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`;
-//! Anthropic's `/v1/messages`; `/v1/rerank`; llama-server's `/tokenize`, `/props`, `/metrics` and others; and
-//! `/health`. docs/openai.md, docs/responses.md and docs/messages.md describe all of them.
+//! Anthropic's `/v1/messages`; `/v1/rerank`; llama-server's `/infill`, `/tokenize`, `/props`, `/metrics` and others; and
+//! `/health`. docs/openai.md leads to the pages of all of them.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -52,7 +52,7 @@ type Embedding = (String, Arc<Mutex<Embedder>>);
 ///
 /// It answers to `localhost`, to addresses and to [additional names](Self::allow_host), accepts only bodies declared as
 /// JSON, and refuses requests from other sites' pages, so no page in a browser can use it unasked. Bodies, heads and
-/// connections are limited; docs/openai.md has the numbers. It uses HTTP without TLS.
+/// connections are limited; docs/server.md has the numbers. It uses HTTP without TLS.
 #[derive(Debug)]
 #[must_use]
 pub struct Server {
@@ -182,7 +182,7 @@ fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) 
             false => Ok(Json(slots)),
         }
     };
-    let [tokenize, detokenize, template, counted_chat] = [(); 4].map(|()| api.clone());
+    let [tokenize, detokenize, template, counted_chat, infill] = [(); 5].map(|()| api.clone());
     let reranking = (reranking, "no model for reranking: `autoplace serve --reranker FILE` has one");
     let rerank = move |body| embed(reranking, body, RerankRequest::read, RerankRequest::answer);
     let embedding = (embedding, "no model for embeddings: `autoplace serve --embed FILE` has one");
@@ -207,6 +207,7 @@ fn routes(api: Api, embedding: Option<Embedding>, reranking: Option<Embedding>) 
         .route("/tokenize", post(move |body| reply(body, move |body| tokenize.tokenize(body))))
         .route("/detokenize", post(move |body| reply(body, move |body| detokenize.detokenize(body))))
         .route("/apply-template", post(move |body| reply(body, move |body| template.apply_template(body))))
+        .route("/infill", post(move |body| answer(body, move |body| infill.infill(body))))
         .route("/metrics", get(metrics))
         .route("/props", get(props))
         .route("/slots", get(slots))
@@ -261,7 +262,7 @@ const PATHS: &str = "POST /v1/chat/completions, POST /v1/completions, POST /v1/r
     POST /v1/responses/input_tokens, GET /v1/responses/ID, DELETE /v1/responses/ID, POST /v1/messages, \
     POST /v1/messages/count_tokens, POST /v1/embeddings, POST /v1/rerank, GET /v1/models, \
     GET /v1/models/NAME, POST /v1/chat/completions/input_tokens, POST /tokenize, POST /detokenize, \
-    POST /apply-template, GET /metrics, GET /props, GET /slots, GET /lora-adapters, POST /lora-adapters, GET /health";
+    POST /apply-template, POST /infill, GET /metrics, GET /props, GET /slots, GET /lora-adapters, POST /lora-adapters, GET /health";
 
 /// Computes a request with the model that it needs. Without that model the response is 404, with this message.
 async fn embed<R: Send + 'static>(

@@ -4,6 +4,7 @@ mod adapters;
 mod api;
 mod called;
 mod endpoint;
+mod infill;
 mod messages;
 mod page;
 mod parameters;

@@ -174,6 +174,13 @@ impl Sketch {
         });
     }
 
+    /// Gives tokens of the vocabulary their roles, by llama.cpp's names: `fim_pre`, `eot`.
+    pub fn token_ids(&mut self, ids: &[(&str, u32)]) {
+        for (name, id) in ids {
+            self.edit(|keys| keys.u32(&format!("tokenizer.ggml.{name}_token_id"), *id));
+        }
+    }
+
     /// Adds BERT's vocabulary: these words, and letters and digits that compose other words.
     pub fn word_pieces(&mut self, words: &[&str]) {
         let special =

@@ -7,6 +7,24 @@ use crate::safe::call::{self, Error};
 /// A token: an index into the vocabulary.
 pub type Token = raw::llama_token;
 
+/// The tokens of a vocabulary for fill-in-the-middle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct FimTokens {
+    /// Before the text before the gap.
+    pub pre: Option<Token>,
+    /// Before the text behind the gap.
+    pub suf: Option<Token>,
+    /// Before the text that fills the gap.
+    pub mid: Option<Token>,
+    /// Fills a sequence up in training.
+    pub pad: Option<Token>,
+    /// Before the name of a repository.
+    pub rep: Option<Token>,
+    /// Before the name of a file.
+    pub sep: Option<Token>,
+}
+
 /// The vocabulary of a model, as long as the model is loaded; this handle does not keep it loaded.
 #[derive(Debug, Clone)]
 pub struct WeakVocab {
@@ -164,6 +182,23 @@ impl Vocab {
     pub fn eos(&self) -> Option<Token> {
         // SAFETY: as in `bos`.
         Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
+    }
+
+    /// The tokens for fill-in-the-middle, from the header or by their texts (llama-vocab.cpp, `llama_vocab::impl::load`).
+    #[doc(alias = "llama_vocab_fim_pre")]
+    pub fn fim(&self) -> FimTokens {
+        let token = |of: unsafe extern "C" fn(*const raw::llama_vocab) -> Token| {
+            // SAFETY: the vocabulary lives; absent tokens are -1.
+            Some(unsafe { of(self.raw) }).filter(|token| self.contains(*token))
+        };
+        FimTokens {
+            pre: token(raw::llama_vocab_fim_pre),
+            suf: token(raw::llama_vocab_fim_suf),
+            mid: token(raw::llama_vocab_fim_mid),
+            pad: token(raw::llama_vocab_fim_pad),
+            rep: token(raw::llama_vocab_fim_rep),
+            sep: token(raw::llama_vocab_fim_sep),
+        }
     }
 
     /// Tokens that the model's makers never want chosen (`tokenizer.ggml.suppress_tokens`).
