@@ -9,12 +9,14 @@ use autoplace::generate::{FinishReason, Statistics};
 use serde_json::Value;
 
 use super::events::{Event, Events};
+use super::responses::{self, Said};
 use super::wire::Calls;
-use super::{Endpoint, Error};
+use super::{Endpoint, Error, Surface};
 
 #[derive(Debug)]
 pub(super) struct Answer {
     events: Events,
+    surface: Surface,
     parts: VecDeque<ReplyPart>,
     calls: Calls,
     begun: Instant,
@@ -30,6 +32,7 @@ impl Answer {
     pub(super) fn start(endpoint: &Endpoint, path: &'static str, body: Value) -> Result<Self, Error> {
         Ok(Self {
             events: Events::start(endpoint, path, body)?,
+            surface: endpoint.surface,
             parts: VecDeque::new(),
             calls: Calls::default(),
             begun: Instant::now(),
@@ -73,7 +76,10 @@ impl Answer {
 
     fn step(&mut self) -> Result<(), Error> {
         match self.events.next()? {
-            Event::Data(data) => self.read(&data),
+            Event::Data(data) => match self.surface {
+                Surface::ChatCompletions => self.read_chunk(&data),
+                Surface::Responses => self.read_event(&data),
+            },
             Event::Aborted => {
                 self.finished = Some(FinishReason::Aborted);
                 Ok(())
@@ -83,13 +89,17 @@ impl Answer {
                 Ok(())
             }
             Event::End(is_whole) => {
-                let reason = if is_whole { "no choice has a finish_reason" } else { "it was closed" };
+                let reason = match (is_whole, self.surface) {
+                    (false, _) => "it was closed",
+                    (true, Surface::ChatCompletions) => "no choice has a finish_reason",
+                    (true, Surface::Responses) => "no event says that the response has ended",
+                };
                 Err(Error::CutOff { url: self.url.clone(), reason: reason.to_owned() })
             }
         }
     }
 
-    fn read(&mut self, data: &Value) -> Result<(), Error> {
+    fn read_chunk(&mut self, data: &Value) -> Result<(), Error> {
         if data.get("error").is_some_and(|error| !error.is_null()) {
             return Err(Error::refused(&self.url, 500, &data.to_string()));
         }
@@ -109,12 +119,31 @@ impl Answer {
             });
             self.parts.extend(self.calls.finish()?.into_iter().map(ReplyPart::ToolCall));
         }
-        self.count(&data["usage"]);
+        let usage = &data["usage"];
+        let cached = &usage["prompt_tokens_details"]["cached_tokens"];
+        self.count([&usage["prompt_tokens"], cached, &usage["completion_tokens"]]);
         Ok(())
     }
 
-    /// Reads the server's counts. Times are measured here and include the network.
-    fn count(&mut self, usage: &Value) {
+    fn read_event(&mut self, event: &Value) -> Result<(), Error> {
+        let mut usage = Value::Null;
+        match responses::said(event, &self.url)? {
+            Said::Part(part) => self.parts.push_back(part),
+            Said::End(reason, used) => {
+                // Nothing follows, so the end of the connection is not waited for.
+                self.finished = Some(reason);
+                usage = used;
+            }
+            Said::Nothing => {}
+        }
+        let cached = &usage["input_tokens_details"]["cached_tokens"];
+        self.count([&usage["input_tokens"], cached, &usage["output_tokens"]]);
+        Ok(())
+    }
+
+    /// Reads the server's counts of the prompt's tokens, of those that the cache held, and of generated tokens. Times are
+    /// measured here and include the network.
+    fn count(&mut self, [prompt, cached, generated]: [&Value; 3]) {
         if self.first.is_none() && !(self.parts.is_empty() && self.calls.is_empty()) {
             self.first = Some(Instant::now());
             self.statistics.first_token_latency = Some(self.begun.elapsed());
@@ -122,11 +151,11 @@ impl Answer {
         }
         self.statistics.generation_time = self.first.map(|first| first.elapsed()).unwrap_or_default();
         let tokens = |of: &Value| of.as_u64().map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
-        let Some(prompt) = tokens(&usage["prompt_tokens"]) else {
+        let Some(prompt) = tokens(prompt) else {
             return;
         };
         self.statistics.prompt_tokens = prompt;
-        self.statistics.cached_tokens = tokens(&usage["prompt_tokens_details"]["cached_tokens"]).unwrap_or_default();
-        self.statistics.generated_tokens = tokens(&usage["completion_tokens"]).unwrap_or_default();
+        self.statistics.cached_tokens = tokens(cached).unwrap_or_default();
+        self.statistics.generated_tokens = tokens(generated).unwrap_or_default();
     }
 }

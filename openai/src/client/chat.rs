@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::answer::Answer;
 use super::generate::value;
-use super::{Error, Generate, wire};
+use super::{Error, Generate, Surface, responses, wire};
 
 /// A conversation, like [`autoplace::generate::Chat`]: the messages so far, and the settings for answers. A clone
 /// continues independently.
@@ -121,7 +121,7 @@ impl Chat {
     }
 
     /// Adds a user's message and requests an answer that is a value of `T`. The type's schema is sent to the server.
-    /// The history keeps the answer as JSON. Tools are left out: such an answer cannot call any.
+    /// The history keeps the answer as JSON. Such an answer calls no tool (`tool_choice: "none"`).
     ///
     /// # Errors
     ///
@@ -129,7 +129,8 @@ impl Chat {
     /// an error, the message is removed again.
     pub fn say_as<T: DeserializeOwned + JsonSchema>(&mut self, content: impl Into<String>) -> Result<T, Error> {
         let before = self.messages.len();
-        let mut asked = Self { tools: Vec::new(), ..self.clone() };
+        // The prompt shows the tools all the same, so that the server's cache holds it.
+        let mut asked = Self { tool_choice: ToolChoice::None, ..self.clone() };
         asked.generate = asked.generate.constraint(Constraint::of_type::<T>());
         let mut stream = asked.say(content)?;
         for part in &mut stream {
@@ -155,17 +156,29 @@ impl Chat {
 
     fn begin(&self) -> Result<Answer, Error> {
         let mut body = self.generate.body()?;
-        body.insert("messages".into(), wire::messages(&self.messages));
+        let surface = self.generate.endpoint.surface;
+        let answers_a_call = self.messages.last().is_some_and(|last| last.role == Role::TOOL);
+        let is_free = answers_a_call && self.tool_choice != ToolChoice::None;
+        let choice = if is_free { &ToolChoice::Auto } else { &self.tool_choice };
+        let (name, messages, tools, choice, path) = match surface {
+            Surface::ChatCompletions => {
+                let tools = wire::tools(&self.tools);
+                ("messages", wire::messages(&self.messages), tools, wire::tool_choice(choice), "/chat/completions")
+            }
+            Surface::Responses => {
+                let (items, tools) = (responses::items(&self.messages)?, responses::tools(&self.tools));
+                ("input", items, tools, responses::tool_choice(choice), "/responses")
+            }
+        };
+        body.insert(name.into(), messages);
         if !self.tools.is_empty() {
-            body.insert("tools".into(), wire::tools(&self.tools));
-            let answers_a_call = self.messages.last().is_some_and(|last| last.role == Role::TOOL);
-            let choice = if answers_a_call { &ToolChoice::Auto } else { &self.tool_choice };
-            body.insert("tool_choice".into(), wire::tool_choice(choice));
+            body.insert("tools".into(), tools);
+            body.insert("tool_choice".into(), choice);
         }
         if !self.variables.is_empty() {
             body.insert("chat_template_kwargs".into(), self.variables.clone().into());
         }
-        Answer::start(&self.generate.endpoint, "/chat/completions", body.into())
+        Answer::start(&self.generate.endpoint, path, body.into())
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::Answer;
 use super::wire::response_format;
-use super::{Endpoint, Error};
+use super::{Endpoint, Error, Surface, responses};
 
 /// A request for a text, with the settings of [`GenerateRequest`](autoplace::generate::GenerateRequest) that the API
 /// supports. Unset ones are the server's defaults.
@@ -92,23 +92,40 @@ impl Generate {
         let mut body = self.settings.clone();
         body.insert("model".into(), self.endpoint.name()?.into());
         body.insert("stream".into(), true.into());
-        body.insert("stream_options".into(), json!({"include_usage": true}));
         if !self.stops.is_empty() {
             body.insert("stop".into(), json!(self.stops));
         }
-        if let Some(constraint) = &self.constraint {
-            body.insert("response_format".into(), response_format(constraint)?);
+        match self.endpoint.surface {
+            Surface::ChatCompletions => {
+                body.insert("stream_options".into(), json!({"include_usage": true}));
+                if let Some(constraint) = &self.constraint {
+                    body.insert("response_format".into(), response_format(constraint)?);
+                }
+            }
+            Surface::Responses => {
+                // The conversation is here, so the server need not keep it.
+                body.insert("store".into(), false.into());
+                if let Some(limit) = body.remove("max_tokens") {
+                    body.insert("max_output_tokens".into(), limit);
+                }
+                if let Some(constraint) = &self.constraint {
+                    body.insert("text".into(), responses::text(constraint)?);
+                }
+            }
         }
         Ok(body)
     }
 
-    /// Requests the text (`/completions`) and streams it.
+    /// Requests the text (`/completions`) and streams it. The [Responses API](Endpoint::responses) has conversations only.
     ///
     /// # Errors
     ///
     /// Those of [`Endpoint::chat`], [`Error::Inexpressible`] and [`Error::Thread`]. A refusal by the server arrives as
     /// the first item of the stream.
     pub fn stream(self) -> Result<TextStream, Error> {
+        if self.endpoint.surface == Surface::Responses {
+            return Err(Error::Inexpressible { what: "the continuation of a prompt, in the Responses API" });
+        }
         let mut body = self.body()?;
         body.insert("prompt".into(), self.prompt.into());
         Ok(TextStream(Answer::start(&self.endpoint, "/completions", body.into())?))

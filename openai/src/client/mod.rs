@@ -17,6 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`Endpoint::responses`] has the same conversation over OpenAI's Responses API.
+//!
 //! Settings without a field in the API have no method here, and a constraint that the API cannot express is an error:
 //! nothing is dropped silently.
 
@@ -25,6 +27,7 @@ mod chat;
 mod error;
 mod events;
 mod generate;
+mod responses;
 mod wire;
 
 use std::fmt;
@@ -56,6 +59,15 @@ pub struct Endpoint {
     key: Option<Key>,
     name: Arc<OnceLock<String>>,
     silence: Duration,
+    surface: Surface,
+}
+
+/// The API that conversations use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Surface {
+    #[default]
+    ChatCompletions,
+    Responses,
 }
 
 /// Sent to the server and never shown.
@@ -84,6 +96,7 @@ impl Endpoint {
             key: None,
             name: Arc::default(),
             silence: SILENCE,
+            surface: Surface::default(),
         }
     }
 
@@ -91,6 +104,44 @@ impl Endpoint {
     #[must_use]
     pub fn model(mut self, name: impl Into<String>) -> Self {
         self.name = Arc::new(OnceLock::from(name.into()));
+        self
+    }
+
+    /// Uses OpenAI's Responses API (`/responses`) for conversations instead of chat completions. The conversation has the
+    /// same methods and gives the same parts; it is sent whole each time, and the server stores nothing (`store: false`).
+    /// Calls, structured answers, counts and errors are as with chat completions. Texts that continue a prompt
+    /// ([`generate`](Self::generate)) do not exist in this API: [`Error::Inexpressible`].
+    ///
+    /// Parameters that OpenAI's own server does not know in this API (`top_k`, `min_p`, `seed`, `stop`, penalties) are
+    /// sent by the names of chat completions, which other servers read.
+    ///
+    /// ```no_run
+    /// use autoplace::chat::{ReplyPart, Tool};
+    /// use serde_json::json;
+    /// let model = autoplace_openai::Endpoint::new("http://127.0.0.1:8080/v1").responses();
+    /// let weather = Tool::new("weather", "The weather of a city.", json!({
+    ///     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
+    /// }));
+    /// let mut chat = model.chat()?.system("Be brief.").tools([weather]);
+    /// let mut calls = Vec::new();
+    /// for part in &mut chat.say("Do I need an umbrella in Bonn?")? {
+    ///     match part? {
+    ///         ReplyPart::Reasoning(_) => {}
+    ///         ReplyPart::Content(text) => print!("{text}"),
+    ///         ReplyPart::ToolCall(call) => calls.push(call),
+    ///     }
+    /// }
+    /// for call in &calls {
+    ///     chat.tool_result(call, "rain");
+    /// }
+    /// let (reply, statistics) = chat.answer()?.finish()?;
+    /// println!("{}\n{} of {} prompt tokens were cached",
+    ///     reply.content, statistics.cached_tokens, statistics.prompt_tokens);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn responses(mut self) -> Self {
+        self.surface = Surface::Responses;
         self
     }
 

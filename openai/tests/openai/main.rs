@@ -9,6 +9,7 @@ mod messages;
 mod page;
 mod parameters;
 mod responses;
+mod responses_client;
 mod server;
 mod surfaces;
 mod tool_choice;
