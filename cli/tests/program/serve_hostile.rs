@@ -40,7 +40,10 @@ fn a_head_and_a_body_that_do_not_end_are_not_waited_for() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_request_takes_a_small_multiple_of_its_body() {
-    let server = Server::start(&["--ctx", "512", "--embed", FILE]);
+    let folder = tempfile::tempdir().unwrap();
+    let reranker = test_support::embedding_models::reranker(autoplace::gguf::TensorType::F32);
+    let reranker = test_support::random_weights::write(&reranker, folder.path());
+    let server = Server::start(&["--ctx", "512", "--embed", FILE, "--reranker", reranker.to_str().unwrap()]);
     let bytes = 4 << 20;
     let bomb = format!("[{}0]", "{\"\":0},".repeat(bytes / 7));
     let text = "a".repeat(bytes);
@@ -66,7 +69,16 @@ fn a_request_takes_a_small_multiple_of_its_body() {
         // Its tokens would take much more than the text.
         (TEXT, format!(r#"{{"prompt": "{text}"}}"#), 400, Some("prompt")),
         ("/v1/embeddings", format!(r#"{{"input": "{text}"}}"#), 400, Some("input[0]")),
-        (CHAT, said, 400, Some("messages")),
+        (CHAT, said.clone(), 400, Some("messages")),
+        ("/apply-template", said, 400, Some("messages")),
+        ("/apply-template", format!(r#"{{"messages": {messages}, "tools": {bomb}}}"#), 400, Some("tools")),
+        ("/tokenize", format!(r#"{{"content": "{text}"}}"#), 400, Some("content")),
+        ("/tokenize", format!(r#"{{"content": {bomb}}}"#), 400, Some("content[0]")),
+        ("/detokenize", format!(r#"{{"tokens": {bomb}}}"#), 400, Some("tokens[0]")),
+        ("/detokenize", format!(r#"{{"tokens": [{}0]}}"#, "1,".repeat(bytes / 2)), 400, Some("tokens")),
+        ("/v1/rerank", format!(r#"{{"query": "{text}", "documents": ["a"]}}"#), 400, Some("query")),
+        ("/v1/rerank", format!(r#"{{"query": "a", "documents": {bomb}}}"#), 400, Some("documents[0]")),
+        ("/infill", format!(r#"{{"input_prefix": "{text}", "input_suffix": "", "input_extra": {bomb}}}"#), 501, None),
     ] {
         let (answered, answer) = post(path, &body);
         assert_eq!((answered, answer["error"]["param"].as_str()), (status, param), "{answer}");

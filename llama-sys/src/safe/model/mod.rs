@@ -31,7 +31,7 @@ pub use params::{LoadMode, ModelParams, TensorOverride};
 pub use tensor_type::{KvType, TensorTypeInfo, tensor_types};
 pub use tensors::{ModelTensor, TensorPlace};
 pub(crate) use vocab::check_token;
-pub use vocab::{AddedTokens, Token, Vocab, WeakVocab};
+pub use vocab::{AddedTokens, FimTokens, Token, Vocab, WeakVocab};
 
 /// Facts about a model's shape that limit the parameters of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

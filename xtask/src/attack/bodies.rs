@@ -1,0 +1,47 @@
+//! Bodies of hostile requests, and ways of sending them.
+
+use std::thread;
+
+use super::Server;
+
+pub(super) const TEXT: &str = "/v1/completions";
+/// Bytes of a body just below the size limit.
+pub(super) const BODY: usize = (16 << 20) - 1000;
+/// The beginning of most lists' most expensive entries: an object with one member.
+pub(super) const OBJECT: &str = "{\"\":0},";
+
+/// A request of about this many bytes with a parameter that is a list of objects.
+pub(super) fn objects(name: &str, bytes: usize) -> String {
+    let objects = list(OBJECT, bytes);
+    format!(r#"{{"prompt": "a", "max_tokens": 1, "{name}": {objects}}}"#)
+}
+
+pub(super) fn at_once(count: usize, ask: impl Fn() -> String + Sync) -> Vec<String> {
+    thread::scope(|scope| {
+        let asking: Vec<_> = (0..count).map(|_| scope.spawn(&ask)).collect();
+        let mut answers: Vec<String> = asking.into_iter().map(|it| it.join().unwrap_or_default()).collect();
+        answers.sort();
+        answers
+    })
+}
+
+/// The status of `/health` while `count` connections have sent only `bytes`.
+pub(super) fn held(server: &Server, count: usize, bytes: &str) -> Vec<String> {
+    let _held: Vec<_> = (0..count).map(|_| server.connected(bytes)).collect();
+    vec![server.sent(&server.health())]
+}
+
+/// A list of about this many bytes of such entries, and a zero.
+pub(super) fn list(entry: &str, bytes: usize) -> String {
+    format!("[{}0]", entry.repeat((bytes - 100) / entry.len()))
+}
+
+/// A JSON text of about this many bytes.
+pub(super) fn text(part: &str, bytes: usize) -> String {
+    format!("\"{}\"", part.repeat((bytes - 100) / part.len()))
+}
+
+/// A conversation of one message with this content.
+pub(super) fn messages(content: &str) -> String {
+    format!(r#""messages": [{{"role": "user", "content": {content}}}]"#)
+}

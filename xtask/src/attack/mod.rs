@@ -1,0 +1,200 @@
+//! `attack`: measures how much memory hostile clients can take from `autoplace serve`, and whether it answers others
+//! meanwhile. Prints a Markdown table. `cli/tests/program/serve_hostile.rs` is a small version of it.
+
+mod bodies;
+mod rows;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use self::bodies::TEXT;
+use self::rows::{ATTACKS, Setup};
+use crate::setup;
+use crate::workspace::{Running, Workspace, output, run};
+
+/// The longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(120);
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
+
+/// Attacks our program, or another program with the same arguments. Fails if the memory or an answer is out of bounds,
+/// never because of time.
+pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    if !cfg!(target_os = "linux") {
+        bail!("what a process holds is read from /proc: Linux only");
+    }
+    setup::native()?;
+    let program = match arguments {
+        [] => {
+            run(&mut workspace.cargo(&["build", "--package=autoplace-cli"]))?;
+            workspace.target.join("debug/autoplace")
+        }
+        [program] => PathBuf::from(program),
+        _ => bail!("usage: cargo xtask attack [PROGRAM]"),
+    };
+    let models = workspace.target.join("attack");
+    run(workspace.cargo(&["run", "--quiet", "--package=test-support", "--example=models", "--"]).arg(&models))?;
+    let target = Target { program, models };
+    println!("| attack | memory beyond idle | at most | answered | after | `/health` after |");
+    println!("|---|--:|--:|---|--:|--:|");
+    let mut broken = Vec::new();
+    for attack in ATTACKS {
+        let server = Server::start(&target, attack.setup)?;
+        // Includes one-time allocations of the first answer.
+        server.post(TEXT, r#"{"prompt": "a", "max_tokens": 1, "grammar": "%llguidance {}\nstart: /[a-z]{9}/"}"#);
+        let idle = server.peak()?;
+        let begin = Instant::now();
+        let (answers, after, health) = thread::scope(|scope| {
+            let attacker = scope.spawn(|| ((attack.run)(&server), begin.elapsed()));
+            let mut slowest = Duration::ZERO;
+            let mut is_well = true;
+            loop {
+                let asked = Instant::now();
+                is_well &= server.sent(&server.health()) == "200";
+                slowest = slowest.max(asked.elapsed());
+                if attacker.is_finished() {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            let (answers, after) = attacker.join().unwrap_or_default();
+            (answers, after, is_well.then_some(slowest))
+        });
+        let taken = (server.peak()? - idle) >> 10;
+        let mut said = answers.clone();
+        said.dedup();
+        println!(
+            "| {} | {taken} MiB | {} MiB | {} | {} | {} |",
+            attack.name,
+            attack.most,
+            said.join(", "),
+            seconds(after),
+            health.map_or("never".to_owned(), seconds)
+        );
+        let is_expected = |answer: &String| attack.answers.contains(&answer.as_str());
+        let is_answered = !answers.is_empty() && answers.iter().all(is_expected);
+        if taken > attack.most || health.is_none() || !is_answered {
+            broken.push(attack.name);
+        }
+    }
+    if broken.is_empty() {
+        return Ok(());
+    }
+    bail!("the bounds of these are broken:\n{}", broken.join("\n"));
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+/// The attacked program, and the folder of models that it serves besides the demo model.
+struct Target {
+    program: PathBuf,
+    models: PathBuf,
+}
+
+struct Server {
+    process: Running,
+    address: String,
+}
+
+impl Server {
+    /// Starts the server with a low limit of open files.
+    fn start(Target { program, models }: &Target, setup: Setup) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(program).arg("serve");
+        match setup {
+            Setup::FillInTheMiddle => shell.arg(models.join("fim.gguf")),
+            _ => shell.arg(MODEL),
+        };
+        shell.args(["--port", "0", "--template", "chatml", "--parallel", "8", "--ctx", "4096"]);
+        match setup {
+            Setup::Plain | Setup::FillInTheMiddle => {}
+            Setup::Isolated => _ = shell.args(["--isolated", "--silent", "5"]),
+            Setup::Reranker => _ = shell.arg("--reranker").arg(models.join("reranker.gguf")),
+        }
+        let pipes = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Running(pipes.spawn().context("cannot start `sh`")?);
+        let mut line = String::new();
+        let stdout = process.0.stdout.as_mut().context("piped")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        let address = line.trim_end().strip_prefix("listening on http://").map(str::to_owned);
+        let server = Self { process, address: address.unwrap_or_default() };
+        if server.address.is_empty() {
+            bail!("{} does not start", program.display());
+        }
+        Ok(server)
+    }
+
+    fn health(&self) -> String {
+        format!("GET /health HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.address)
+    }
+
+    fn head(&self, path: &str, bytes: usize) -> String {
+        let address = &self.address;
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {bytes}\r\n\
+             connection: close\r\n\r\n"
+        )
+    }
+
+    fn post(&self, path: &str, body: &str) -> String {
+        self.sent(&(self.head(path, body.len()) + body))
+    }
+
+    fn connected(&self, bytes: &str) -> Option<TcpStream> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        // The server may answer before it has read the whole request.
+        let _ = stream.write_all(bytes.as_bytes());
+        Some(stream)
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.sent(&format!("GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.address))
+    }
+
+    /// The status and the body of the answer.
+    fn answer(&self, path: &str, body: &str) -> (String, String) {
+        let mut answer = String::new();
+        let read = self.connected(&(self.head(path, body.len()) + body)).map(|mut it| it.read_to_string(&mut answer));
+        match (read, answer.get(9..12)) {
+            (Some(Ok(_)), Some(status)) => {
+                let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+                (status.to_owned(), body.to_owned())
+            }
+            _ => ("no answer".to_owned(), String::new()),
+        }
+    }
+
+    /// The status of the answer to these bytes.
+    fn sent(&self, bytes: &str) -> String {
+        let mut status = [0; 12];
+        let read = self.connected(bytes).map(|mut it| it.read_exact(&mut status));
+        match read {
+            Some(Ok(())) => String::from_utf8_lossy(&status[9..]).into_owned(),
+            _ => "no answer".to_owned(),
+        }
+    }
+
+    /// The server's peak memory in KiB.
+    fn peak(&self) -> Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id()))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = peak.and_then(|it| it.trim().strip_suffix(" kB")).context("VmHWM in kB")?;
+        Ok(kib.parse()?)
+    }
+
+    fn stop_worker(&self) {
+        let id = self.process.0.id();
+        let workers = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        for worker in workers.unwrap_or_default().split_whitespace() {
+            let _ = output(Command::new("kill").args(["-STOP", worker]));
+        }
+    }
+}
