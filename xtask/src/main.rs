@@ -137,7 +137,7 @@ cargo xtask interop                 checks, tests and runs the planner beside ll
 cargo xtask ledger [FILE...]        prints the ledger of measured speeds beside what the speed model predicts, or adds what people sent (`autoplace measure --submission`)
 cargo xtask llama-server            has `doctor --watch` look at the llama-server of the pinned source (compiles it)
 cargo xtask package                 packages both published crates and builds what was packaged
-cargo xtask pictures                looks at pages of `plan --picture` and `measure --picture` in Chromium, light and dark
+cargo xtask pictures                looks at pages of `plan --picture`, `measure --picture` and `serve` in Chromium, light and dark
 cargo xtask real [--write] [CHECK...]
                                     two public models beside llama.cpp's own programs (compiles them), transformers and OpenAI's client
 cargo xtask runtime [--vulkan] [--cuda]

@@ -1,16 +1,21 @@
-//! `pictures`: opens the pictures of `plan --picture` and `measure --picture` in a real browser.
+//! `pictures`: opens the pictures of `plan --picture` and `measure --picture`, and the page of `serve`, in a real browser.
 //!
-//! In: pages that the program writes, and Chromium. Out: an error if a text leaves its picture or a page requests an
+//! In: pages that the program writes or serves, and Chromium. Out: an error if a text leaves its picture or a page requests an
 //! outside resource, and screenshots in `target/pictures`.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::workspace::{Workspace, run};
+use crate::workspace::{Running, Workspace, run};
+
+const DEMO: &str = "examples/model/autoplace-demo-q8_0.gguf";
 
 /// The names of the browser on various systems.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
@@ -42,17 +47,45 @@ addEventListener('load', () => {
 
 pub(crate) fn pictures(workspace: &Workspace) -> Result<()> {
     let browser = browser()?;
+    run(&mut workspace.cargo(&["build", "--package=autoplace-cli"]))?;
+    look_at_all(workspace, &browser)
+}
+
+/// The step of `cargo xtask test`, after the program was built. Without a browser, it says so and passes.
+pub(crate) fn test(workspace: &Workspace) -> Result<()> {
+    match browser() {
+        Ok(browser) => {
+            // Builds the program in the same way as the step `test`, so nothing is compiled again.
+            run(&mut workspace.compile("test", &["--workspace", "--no-run"]))?;
+            look_at_all(workspace, &browser)
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            Ok(())
+        }
+    }
+}
+
+fn look_at_all(workspace: &Workspace, browser: &Path) -> Result<()> {
     let folder = workspace.target.join("pictures");
     fs::create_dir_all(&folder)?;
-    for (name, page) in pages(workspace, &folder)? {
+    let program = workspace.target.join("debug/autoplace");
+    let browser = Browser { program: browser.to_owned(), folder };
+    let mut pages = pages(workspace, &program, &browser.folder)?;
+    let server = Server::start(workspace, &program, &browser.folder)?;
+    let served = browser.folder.join("serve.html");
+    fs::write(&served, server.page()?)?;
+    pages.push(("serve".to_owned(), served));
+    for (name, page) in pages {
         for width in WIDTHS {
-            let [light, dark] = [false, true].map(|dark| look(&browser, &folder, &page, (&name, width, dark)));
+            let [light, dark] = [false, true].map(|dark| browser.look(&page, (&name, width, dark)));
             let (light, dark) = (light?, dark?);
             ensure!(light != dark, "{name}: light and dark have the same background, {light}");
             println!("{name} at {width} pixels: light {light}, dark {dark}");
         }
     }
-    println!("screenshots are in {}", folder.display());
+    server.visit(&browser)?;
+    println!("screenshots are in {}", browser.folder.display());
     Ok(())
 }
 
@@ -65,8 +98,8 @@ fn browser() -> Result<PathBuf> {
 }
 
 /// Draws pages: plans of the demo model on a small card, on two cards and on none, and a sweep.
-fn pages(workspace: &Workspace, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
-    let demo = workspace.root.join("examples/model/autoplace-demo-q8_0.gguf");
+fn pages(workspace: &Workspace, program: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let demo = workspace.root.join(DEMO);
     let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
     let mut pages = Vec::new();
     for (name, verb, said) in [
@@ -80,51 +113,116 @@ fn pages(workspace: &Workspace, folder: &Path) -> Result<Vec<(String, PathBuf)>>
         ),
     ] {
         let page = folder.join(format!("{name}.html"));
-        let mut program = Command::new("cargo");
-        program.current_dir(&workspace.root).args(["run", "--quiet", "-p", "autoplace-cli", "--", verb]);
-        run(program.arg(&demo).args(words(said)).arg("--picture").arg(&page))?;
+        let mut program = Command::new(program);
+        run(program.arg(verb).arg(&demo).args(words(said)).arg("--picture").arg(&page))?;
         ensure!(page.is_file(), "{name}: no page was written");
         pages.push((name.to_owned(), page));
     }
     Ok(pages)
 }
 
-/// Opens a page without a network, takes a screenshot, and returns the background colour.
-fn look(browser: &Path, folder: &Path, page: &Path, (name, width, dark): (&str, u32, bool)) -> Result<String> {
-    let scheme = if dark { "dark" } else { "light" };
-    let title = format!("{name}-{width}-{scheme}");
-    let looked_at = folder.join(format!("{title}.look.html"));
-    fs::write(&looked_at, fs::read_to_string(page)?.replace("</body>", &format!("{LOOK}</body>")))?;
-    let open = |extra: &[String], page: &Path| -> Result<String> {
-        let mut command = Command::new(browser);
+/// `autoplace serve` with the demo model, and its log of requests.
+struct Server {
+    _process: Running,
+    address: String,
+    log: PathBuf,
+}
+
+impl Server {
+    fn start(workspace: &Workspace, program: &Path, folder: &Path) -> Result<Self> {
+        let log = folder.join("serve.log");
+        let mut command = Command::new(program);
+        command.arg("serve").arg(workspace.root.join(DEMO)).args(["--port", "0", "--template", "chatml"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(fs::File::create(&log)?);
+        let mut process = Running(command.spawn().context("`autoplace serve` does not start")?);
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.as_mut().context("piped")?).read_line(&mut line)?;
+        let address = line.trim_end().strip_prefix("listening on http://").map(str::to_owned);
+        let address = address.with_context(|| format!("`autoplace serve` said {line:?}"))?;
+        Ok(Self { _process: process, address, log })
+    }
+
+    /// The page, as a browser receives it.
+    fn page(&self) -> Result<String> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        write!(stream, "GET / HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.address)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, page) = answer.split_once("\r\n\r\n").context("an answer with a head")?;
+        ensure!(head.starts_with("HTTP/1.1 200") && head.contains("content-security-policy:"), "{head}");
+        Ok(page.to_owned())
+    }
+
+    /// Opens the page at its address, where its policy applies: it keeps its styles, and the browser asks the server for
+    /// nothing else.
+    fn visit(&self, browser: &Browser) -> Result<()> {
+        let url = format!("http://{}/", self.address);
+        let mut shots = Vec::new();
+        for dark in [false, true] {
+            let shot = browser.folder.join(format!("serve-visited-{}.png", scheme(dark)));
+            browser.open("serve", (WIDTHS[0], dark), &[format!("--screenshot={}", shot.display())], &url)?;
+            shots.push(fs::read(&shot)?);
+        }
+        ensure!(shots[0] != shots[1], "serve: the page at its address looks the same in light and dark");
+        let log = fs::read_to_string(&self.log)?;
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let asked: BTreeSet<String> = lines.filter_map(|it| it["path"].as_str().map(str::to_owned)).collect();
+        // Every browser asks for the icon of a site.
+        let others: Vec<_> = asked.iter().filter(|path| !["/", "/favicon.ico"].contains(&path.as_str())).collect();
+        ensure!(asked.contains("/") && others.is_empty(), "serve: the page asks for {others:?}");
+        println!("serve at {url}: {} in light and dark", asked.into_iter().collect::<Vec<_>>().join(", "));
+        Ok(())
+    }
+}
+
+fn scheme(dark: bool) -> &'static str {
+    if dark { "dark" } else { "light" }
+}
+
+/// Chromium, and the folder for what it writes.
+struct Browser {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+impl Browser {
+    /// Opens an address without a network beyond this machine, and returns what the browser prints.
+    fn open(&self, title: &str, (width, dark): (u32, bool), extra: &[String], url: &str) -> Result<String> {
+        let mut command = Command::new(&self.program);
         command.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
-        command.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--force-device-scale-factor=1"]);
+        command.args(["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--force-device-scale-factor=1"]);
         command
             .arg(format!("--window-size={width},1600"))
-            .arg(format!("--user-data-dir={}", folder.join("profile").display()));
-        if dark {
-            command.arg("--blink-settings=preferredColorScheme=0");
-        } else {
-            command.arg("--blink-settings=preferredColorScheme=1");
-        }
-        let output = command.args(extra).arg(format!("file://{}", page.display())).output()?;
+            .arg(format!("--user-data-dir={}", self.folder.join("profile").display()))
+            .arg(format!("--blink-settings=preferredColorScheme={}", if dark { 0 } else { 1 }));
+        let output = command.args(extra).arg(url).output()?;
         ensure!(output.status.success(), "{title}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    let shot = folder.join(format!("{title}.png"));
-    open(&[format!("--screenshot={}", shot.display())], page)?;
-    let dom = open(&["--virtual-time-budget=5000".to_owned(), "--dump-dom".to_owned()], &looked_at)?;
-    let seen = dom.split("<title>LOOK ").nth(1).and_then(|rest| rest.split("</title>").next());
-    let seen = seen.with_context(|| format!("{title}: the page was not looked at"))?;
-    let seen = seen.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
-    let seen: serde_json::Value = serde_json::from_str(&seen).with_context(|| format!("{title}: {seen}"))?;
-    if seen["wrong"].as_array().is_none_or(|wrong| !wrong.is_empty()) {
-        bail!("{title}: texts leave the picture: {}", seen["wrong"]);
     }
-    ensure!(seen["loaded"].as_array().is_some_and(Vec::is_empty), "{title}: the page loads {}", seen["loaded"]);
-    ensure!(seen["wide"] == false, "{title}: the page is wider than its window");
-    ensure!(seen["texts"].as_u64() > Some(5), "{title}: {} texts", seen["texts"]);
-    // Letters below ten pixels are hard to read.
-    ensure!(seen["smallest"].as_f64() >= Some(10.0), "{title}: letters of {} pixels", seen["smallest"]);
-    Ok(seen["colour"].as_str().unwrap_or_default().to_owned())
+
+    /// Opens a file, takes a screenshot, checks the page, and returns its background colour.
+    fn look(&self, page: &Path, (name, width, dark): (&str, u32, bool)) -> Result<String> {
+        let title = format!("{name}-{width}-{}", scheme(dark));
+        let looked_at = self.folder.join(format!("{title}.look.html"));
+        fs::write(&looked_at, fs::read_to_string(page)?.replace("</body>", &format!("{LOOK}</body>")))?;
+        let open = |extra: &[String], page: &Path| {
+            self.open(&title, (width, dark), extra, &format!("file://{}", page.display()))
+        };
+        let shot = self.folder.join(format!("{title}.png"));
+        open(&[format!("--screenshot={}", shot.display())], page)?;
+        let dom = open(&["--virtual-time-budget=5000".to_owned(), "--dump-dom".to_owned()], &looked_at)?;
+        let seen = dom.split("<title>LOOK ").nth(1).and_then(|rest| rest.split("</title>").next());
+        let seen = seen.with_context(|| format!("{title}: the page was not looked at"))?;
+        let seen = seen.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+        let seen: serde_json::Value = serde_json::from_str(&seen).with_context(|| format!("{title}: {seen}"))?;
+        if seen["wrong"].as_array().is_none_or(|wrong| !wrong.is_empty()) {
+            bail!("{title}: texts leave the picture: {}", seen["wrong"]);
+        }
+        ensure!(seen["loaded"].as_array().is_some_and(Vec::is_empty), "{title}: the page loads {}", seen["loaded"]);
+        ensure!(seen["wide"] == false, "{title}: the page is wider than its window");
+        ensure!(seen["texts"].as_u64() > Some(5), "{title}: {} texts", seen["texts"]);
+        // Letters below ten pixels are hard to read.
+        ensure!(seen["smallest"].as_f64() >= Some(10.0), "{title}: letters of {} pixels", seen["smallest"]);
+        Ok(seen["colour"].as_str().unwrap_or_default().to_owned())
+    }
 }

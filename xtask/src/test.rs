@@ -7,7 +7,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{Workspace, output, run};
-use crate::{bindings, clients, package, promises, python, real, rooms, runtime, semver, setup, size, vulkan};
+use crate::{
+    bindings, clients, package, pictures, promises, python, real, rooms, runtime, semver, setup, size, vulkan,
+};
 
 /// One named part of the test.
 pub(crate) struct Step {
@@ -65,6 +67,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "real",
         what: "a real model's tokens, templates, texts, calls and schemas beside libllama, where the model can be had",
         run: real::test,
+    },
+    Step {
+        name: "pictures",
+        what: "the program's pictures and the server's page in Chromium, if it is installed",
+        run: pictures::test,
     },
     Step {
         name: "bench",
