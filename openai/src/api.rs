@@ -218,8 +218,8 @@ impl Api {
         self.submit(Endpoint::Completions, &request.options, request.texts, || Reading::Text)
     }
 
-    /// Answers `POST /infill`, llama-server's fill-in-the-middle: the text between `input_prefix` and `input_suffix`, with
-    /// other files in `input_extra`. What does not fit into the context is left out, and the answer says so
+    /// Answers `POST /infill`, llama-server's fill-in-the-middle: the text between `input_prefix` and `input_suffix`,
+    /// with other files in `input_extra`. What does not fit into the context is left out, and the answer says so
     /// (`truncated`).
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use autoplace::{chat, embed, generate};
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ApiError {
-    /// HTTP status: 400 for an invalid request, 404 for another model's name, 501 for what the model cannot do, 503 for a
-    /// full queue, 500 for errors that are not the client's fault.
+    /// HTTP status: 400 for an invalid request, 404 for another model's name, 501 for what the model cannot do, 503 for
+    /// a full queue, 500 for errors that are not the client's fault.
     pub status: u16,
     /// The message for people.
     pub message: String,

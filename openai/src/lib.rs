@@ -2,8 +2,8 @@
 //! `Server` (feature `server`) is a complete server.
 //!
 //! In: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/embeddings`, of `/v1/responses`, of Anthropic's
-//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which gives chunks or the whole answer. Every error is an [`ApiError`] in the
-//! API's form.
+//! `/v1/messages`, and of llama-server's `/infill`. Out: a [`Completion`], which gives chunks or the whole answer.
+//! Every error is an [`ApiError`] in the API's form.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};
@@ -34,8 +34,8 @@
 //! `repetition_penalty`, `min_tokens`, `stop_token_ids`, `ignore_eos`, `documents`, `disable_additional_properties` |
 //!
 //! A parameter that would change the meaning of a request but is not supported is refused (images and sound, `suffix`,
-//! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names unknown to all three
-//! are ignored, because clients send new ones every year.
+//! `echo`, `best_of`; docs/chat-completions.md has the list for vLLM's and llama-server's parameters). Names unknown to
+//! all three are ignored, because clients send new ones every year.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Parameters of vLLM and llama-server: aliases of ours, and unsupported ones.
 //!
 //! No parameter that would change the answer is ignored: an unsupported parameter is refused by name, unless its value
-//! has no effect. docs/chat-completions.md has the whole list, which `tests/openai/parameters.rs` compares with both servers'.
+//! has no effect. docs/chat-completions.md has the whole list, which `tests/openai/parameters.rs` compares with both
+//! servers'.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! Writes two small models with random weights into a folder, for `cargo xtask attack`: `fim.gguf`, whose vocabulary has
-//! the tokens of fill-in-the-middle, and `reranker.gguf`.
+//! Writes two small models with random weights into a folder, for `cargo xtask attack`: `fim.gguf`, whose vocabulary
+//! has the tokens of fill-in-the-middle, and `reranker.gguf`.
 
 use std::path::Path;
 

@@ -1,7 +1,8 @@
-//! `pictures`: opens the pictures of `plan --picture` and `measure --picture`, and the page of `serve`, in a real browser.
+//! `pictures`: opens the pictures of `plan --picture` and `measure --picture`, and the page of `serve`, in a real
+//! browser.
 //!
-//! In: pages that the program writes or serves, and Chromium. Out: an error if a text leaves its picture or a page requests an
-//! outside resource, and screenshots in `target/pictures`.
+//! In: pages that the program writes or serves, and Chromium. Out: an error if a text leaves its picture or a page
+//! requests an outside resource, and screenshots in `target/pictures`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -153,8 +154,8 @@ impl Server {
         Ok(page.to_owned())
     }
 
-    /// Opens the page at its address, where its policy applies: it keeps its styles, and the browser asks the server for
-    /// nothing else.
+    /// Opens the page at its address, where its policy applies: it keeps its styles, and the browser asks the server
+    /// for nothing else.
     fn visit(&self, browser: &Browser) -> Result<()> {
         let url = format!("http://{}/", self.address);
         let mut shots = Vec::new();

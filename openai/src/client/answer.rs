@@ -141,8 +141,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Reads the server's counts of the prompt's tokens, of those that the cache held, and of generated tokens. Times are
-    /// measured here and include the network.
+    /// Reads the server's counts of the prompt's tokens, of those that the cache held, and of generated tokens. Times
+    /// are measured here and include the network.
     fn count(&mut self, [prompt, cached, generated]: [&Value; 3]) {
         if self.first.is_none() && !(self.parts.is_empty() && self.calls.is_empty()) {
             self.first = Some(Instant::now());

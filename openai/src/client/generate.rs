@@ -116,7 +116,8 @@ impl Generate {
         Ok(body)
     }
 
-    /// Requests the text (`/completions`) and streams it. The [Responses API](Endpoint::responses) has conversations only.
+    /// Requests the text (`/completions`) and streams it. The [Responses API](Endpoint::responses) has conversations
+    /// only.
     ///
     /// # Errors
     ///

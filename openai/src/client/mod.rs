@@ -107,8 +107,8 @@ impl Endpoint {
         self
     }
 
-    /// Uses OpenAI's Responses API (`/responses`) for conversations instead of chat completions. The conversation has the
-    /// same methods and gives the same parts; it is sent whole each time, and the server stores nothing (`store: false`).
+    /// Uses OpenAI's Responses API (`/responses`) for conversations instead of chat completions. The conversation has
+    /// the same methods and gives the same parts; it is sent whole each time, and the server stores nothing.
     /// Calls, structured answers, counts and errors are as with chat completions. Texts that continue a prompt
     /// ([`generate`](Self::generate)) do not exist in this API: [`Error::Inexpressible`].
     ///

@@ -9,8 +9,8 @@ use crate::timings;
 use autoplace::chat::ReplyPart;
 use autoplace::generate::{FinishReason, Statistics};
 
-/// Writes the events of one answer: texts, and a last event with everything else. Without a stream, the last event alone,
-/// with the whole text.
+/// Writes the events of one answer: texts, and a last event with everything else. Without a stream, the last event
+/// alone, with the whole text.
 #[derive(Debug)]
 pub(crate) struct InfillEvents {
     frame: Frame,

@@ -1,6 +1,6 @@
 //! OpenAI's API over HTTP: `/v1/chat/completions`, `/v1/responses`, `/v1/completions`, `/v1/embeddings`, `/v1/models`;
-//! Anthropic's `/v1/messages`; `/v1/rerank`; llama-server's `/infill`, `/tokenize`, `/props`, `/metrics` and others; and
-//! `/health`. docs/openai.md leads to the pages of all of them.
+//! Anthropic's `/v1/messages`; `/v1/rerank`; llama-server's `/infill`, `/tokenize`, `/props`, `/metrics` and others;
+//! and `/health`. docs/openai.md leads to the pages of all of them.
 //!
 //! ```no_run
 //! use autoplace::{Model, generate::Engine};

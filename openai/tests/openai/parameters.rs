@@ -1,4 +1,4 @@
-//! Parameters of vLLM and llama-server: docs/openai.md lists each with its treatment, and the treatment is as
+//! Parameters of vLLM and llama-server: docs/chat-completions.md lists each with its treatment, and the treatment is as
 //! documented.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use crate::api::alone;
 
 /// Both servers' parameters by line, with the versions of the servers.
 const LISTS: &str = include_str!("parameters.txt");
-const DOCUMENT: &str = include_str!("../../../docs/openai.md");
+const DOCUMENT: &str = include_str!("../../../docs/chat-completions.md");
 
 /// Rows of the table: a parameter, and the first word of its treatment.
 fn documented() -> BTreeMap<&'static str, &'static str> {
@@ -33,7 +33,7 @@ fn listed() -> BTreeSet<&'static str> {
 fn each_parameter_of_both_servers_is_in_the_table() {
     let documented = documented();
     let missing: Vec<_> = listed().into_iter().filter(|name| !documented.contains_key(name)).collect();
-    assert!(missing.is_empty(), "docs/openai.md does not name {missing:?}");
+    assert!(missing.is_empty(), "docs/chat-completions.md does not name {missing:?}");
 }
 
 /// A value with an effect, for each refused parameter.

@@ -298,7 +298,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         },
     },
     Attack {
-        name: "`/tokenize`: 1 MiB of text eight times at once; 16 MiB of text; a list of 16 MiB; 60,000 pieces",
+        name: "`/tokenize`: 200 KiB of text eight times at once; 16 MiB of text; a list of 16 MiB; 50,000 pieces",
         most: 512,
         answers: &["200", "400", "503"],
         setup: Setup::Plain,

@@ -184,7 +184,8 @@ impl Vocab {
         Some(unsafe { raw::llama_vocab_eos(self.raw) }).filter(|token| self.contains(*token))
     }
 
-    /// The tokens for fill-in-the-middle, from the header or by their texts (llama-vocab.cpp, `llama_vocab::impl::load`).
+    /// The tokens for fill-in-the-middle, from the header or by their texts (llama-vocab.cpp,
+    /// `llama_vocab::impl::load`).
     #[doc(alias = "llama_vocab_fim_pre")]
     pub fn fim(&self) -> FimTokens {
         let token = |of: unsafe extern "C" fn(*const raw::llama_vocab) -> Token| {
