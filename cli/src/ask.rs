@@ -2,7 +2,7 @@
 
 use autoplace::machine::ParseError;
 use autoplace::memory::{FlashAttention, Headroom, KvType};
-use autoplace::plan::{Context, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
+use autoplace::plan::{Context, Depth, GpuLayers, HostParts, KvCache, KvPlace, Policy, Request, Workload};
 
 use crate::llama_cpp::{is_no, is_yes};
 use crate::sizes;
@@ -47,10 +47,14 @@ pub(crate) struct AskArgs {
     /// `auto` is experts, or feed-forward matrices for a model without experts
     #[arg(long, value_name = "auto|none|experts|ffn", value_parser = one_of(HOST_PARTS), default_value = "auto", hide_possible_values = true)]
     pub(crate) host_parts: HostParts,
-    /// The workload that should take the least time: tokens of a prompt and of its reply [default: 1024+256 in the
-    /// middle of the context]
+    /// The workload that should take the least time: tokens of a prompt and of its reply [default: 1024+256 in a
+    /// conversation that grows to the whole context]
     #[arg(long, value_name = "PROMPT+REPLY", value_parser = workload)]
     pub(crate) workload: Option<Workload>,
+    /// Live tokens that the placement is made for. `follow`: two placements where they cross within the context and
+    /// moving pays, and the model moves between them; `all`: one placement for the whole conversation [default: follow]
+    #[arg(long, value_name = "follow|all|TOKENS", value_parser = depth)]
+    pub(crate) depth: Option<Depth>,
     /// Flash attention; `auto` uses it if every device with a layer supports it [default: auto]
     #[arg(long, value_name = "auto|on|off", value_parser = flash_attn)]
     pub(crate) flash_attn: Option<FlashAttention>,
@@ -113,6 +117,7 @@ impl AskArgs {
         params.swa_full |= self.swa_full;
         request.context = self.ctx.unwrap_or(request.context);
         request.workload = self.workload;
+        request.depth = self.depth.unwrap_or_default();
         request.policy = self.policy;
         request.host_parts = self.host_parts;
         request.gpu_layers = self.ngl.unwrap_or(GpuLayers::Auto);
@@ -191,6 +196,14 @@ fn context(text: &str) -> Result<Context, String> {
     // One token of context has no room for an answer.
     let tokens = number.parse().ok().filter(|tokens| (2..=MAX_TOKENS).contains(tokens));
     tokens.map(of).ok_or_else(|| format!("tokens are 2 to {MAX_TOKENS}, with a `+` at least so many, or `auto`"))
+}
+
+/// Parses `follow`, `all`, or a number of live tokens.
+fn depth(text: &str) -> Result<Depth, String> {
+    match text.parse().map_err(|error: ParseError| error.to_string())? {
+        Depth::Fixed(tokens) if tokens > MAX_TOKENS => Err(format!("tokens are 0 to {MAX_TOKENS}")),
+        depth => Ok(depth),
+    }
 }
 
 /// Parses `4096+512`: a prompt and its reply.

@@ -60,7 +60,7 @@ pub enum Preference {
     },
     /// The best quality with at least this speed.
     BestAtLeast {
-        /// Tokens per second of generation, predicted for the middle of the workload's reply.
+        /// Tokens per second of generation, predicted over the workload's reply.
         tokens_per_second: f64,
     },
     /// The best quality with every layer on GPUs.
@@ -163,7 +163,7 @@ pub struct Placed {
     /// Blocks on GPUs with a part on the host.
     #[serde(rename = "parted_blocks")]
     pub split_blocks: u32,
-    /// Predicted tokens per second of generation in the middle of the workload's reply; `None` for embeddings.
+    /// Predicted tokens per second of the workload's generation; `None` for embeddings.
     pub tokens_per_second: Option<f64>,
     /// The basis of the prediction.
     pub basis: Option<Basis>,

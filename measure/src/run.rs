@@ -6,7 +6,7 @@ use autoplace::generate::Statistics;
 use autoplace::gguf::Header;
 use autoplace::llama_sys::Token;
 use autoplace::load::{self, Model, ModelBuilder};
-use autoplace::plan::{GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
+use autoplace::plan::{Depth, GpuLayers, HostParts, Plan, Policy, Request, SavedPlan, Workload};
 use autoplace::profile::ModelProfile;
 use autoplace::watch::speed_model;
 
@@ -58,8 +58,9 @@ impl Variant {
         Self { name: name.into(), request, saved: None }
     }
 
-    /// The placement of a saved plan.
-    pub fn saved(name: impl Into<String>, plan: SavedPlan) -> Self {
+    /// The placement of a saved plan: of two placements by depth, the plan's own.
+    pub fn saved(name: impl Into<String>, mut plan: SavedPlan) -> Self {
+        plan.plan.by_depth = None;
         Self { name: name.into(), request: Request::new(), saved: Some(Box::new(plan)) }
     }
 }
@@ -125,8 +126,12 @@ impl<'a> Measure<'a> {
         })
     }
 
-    /// Compared placements need the same context, so a context that may grow stays at its minimum.
-    pub(super) fn same_context(&self, request: Request) -> Request {
+    /// Compared placements need the same context, so a context that may grow stays at its minimum. A placement that is
+    /// measured at several depths stays where it is.
+    pub(super) fn same_context(&self, mut request: Request) -> Request {
+        if request.depth == Depth::Follow {
+            request.depth = Depth::All;
+        }
         let profile = Header::open(&self.path).ok().and_then(|header| ModelProfile::from_header(&header).ok());
         profile.iter().fold(request, Request::without_growth)
     }

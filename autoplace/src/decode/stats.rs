@@ -50,6 +50,11 @@ pub struct Statistics {
     /// ([`OnDeath::Resume`](crate::OnDeath::Resume)). [`Model::worker_deaths`](crate::Model::worker_deaths) has the
     /// causes.
     pub worker_deaths: u32,
+    /// How often the model was moved to its other placement during this text, because of its depth
+    /// ([`Plan::by_depth`]).
+    pub moves: u32,
+    /// Time of those moves.
+    pub moving_time: Duration,
 }
 
 impl Statistics {
@@ -107,6 +112,10 @@ impl fmt::Display for Statistics {
             let times =
                 if self.worker_deaths == 1 { "once".to_owned() } else { format!("{} times", self.worker_deaths) };
             write!(f, "; the worker died {times}")?;
+        }
+        if self.moves > 0 {
+            let times = if self.moves == 1 { "once".to_owned() } else { format!("{} times", self.moves) };
+            write!(f, "; moved {times} for its depth, in {:.1} s", self.moving_time.as_secs_f64())?;
         }
         match self.finish_reason {
             Some(reason) if reason.is_cut() => write!(f, "; {reason} ended the text"),
@@ -194,11 +203,20 @@ mod tests {
             queue_time: Duration::from_millis(250),
             threads: 8,
             worker_deaths: 2,
+            moves: 1,
+            moving_time: Duration::from_millis(2600),
             finish_reason: Some(FinishReason::MaxTokens),
             ..Statistics::default()
         };
         let shown = stats.to_string();
-        for part in ["(4 cached)", "250 ms in the queue", "8 threads", "died 2 times", "max_tokens ended the text"] {
+        for part in [
+            "(4 cached)",
+            "250 ms in the queue",
+            "8 threads",
+            "died 2 times",
+            "moved once for its depth, in 2.6 s",
+            "max_tokens ended the text",
+        ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         let whole = Statistics { finish_reason: Some(FinishReason::EndOfGeneration), ..Statistics::default() };

@@ -56,6 +56,13 @@ pub(crate) struct Work {
     turns: AdapterTurns,
 }
 
+impl Work {
+    /// Number of tokens in the last batch.
+    pub(crate) fn batch_tokens(&self) -> usize {
+        self.batch.len()
+    }
+}
+
 pub(crate) struct Step<'a> {
     pub(crate) lent: &'a mut Lent,
     pub(crate) sequences: &'a mut Vec<Sequence>,

@@ -128,6 +128,13 @@ impl ModelBuilder {
         self
     }
 
+    /// Sets the depths that the placement is made for, in live tokens. Default: [`Depth::Follow`](plan::Depth): a
+    /// model with two placements that cross within the context moves between them, at a token's boundary.
+    pub fn depth(mut self, depth: plan::Depth) -> Self {
+        self.options.request.depth = depth;
+        self
+    }
+
     /// Sets the type of the keys in the cache. Default: F16.
     #[doc(alias = "cache_type")]
     #[doc(alias = "cache_type_k")]

@@ -1,11 +1,13 @@
 //! Running totals of a model's generation. The generating thread writes them; a sentinel reads them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use super::depth::{DepthFollower, DepthMove};
 use super::in_use::UseMeter;
 use super::threads::{Follower, Pacer, Threads};
+use crate::plan::Plan;
 use crate::sync::lock;
 
 /// Running totals of single-token generation, without prompts.
@@ -36,6 +38,11 @@ pub(crate) struct GenerationCounters {
     pacer: Mutex<Option<Pacer>>,
     follower: Mutex<Option<Follower>>,
     meter: Mutex<Option<UseMeter>>,
+    /// Whether the model has a placement to move to. Checking costs a token a single load of a flag.
+    follows_depth: AtomicBool,
+    depth: Mutex<DepthFollower>,
+    /// The move that is under way.
+    moving: Mutex<Option<DepthMove>>,
 }
 
 impl GenerationCounters {
@@ -68,6 +75,33 @@ impl GenerationCounters {
     /// The meter that corrects rates. `None` if the rates were not measured, and for a model in a worker.
     pub(crate) fn meter(&self) -> MutexGuard<'_, Option<UseMeter>> {
         lock(&self.meter)
+    }
+
+    /// Starts with the placements of this plan, which was loaded in `load`.
+    pub(super) fn placed_by(&self, plan: &Plan, load: Duration) {
+        let follows = lock(&self.depth).placed_by(plan, load);
+        self.follows_depth.store(follows, Ordering::Release);
+    }
+
+    /// Whether the model has another placement by depth.
+    #[inline]
+    pub(crate) fn follows_depth(&self) -> bool {
+        self.follows_depth.load(Ordering::Relaxed)
+    }
+
+    /// Sets the move that is under way, or `None` at its end.
+    pub(crate) fn set_moving(&self, moving: Option<DepthMove>) {
+        *lock(&self.moving) = moving;
+    }
+
+    /// The move by depth that is under way.
+    pub(crate) fn moving(&self) -> Option<DepthMove> {
+        lock(&self.moving).clone()
+    }
+
+    /// What is known of the two placements of a model that follows the depth of its texts; `None` for another model.
+    pub(crate) fn depth(&self) -> Option<MutexGuard<'_, DepthFollower>> {
+        self.follows_depth().then(|| lock(&self.depth))
     }
 
     /// Adds a token of one sequence: the time to compute and choose it, and the tokens before it. Prompts and batches

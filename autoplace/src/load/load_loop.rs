@@ -2,6 +2,7 @@
 //! runs short, everything is released, and the next attempt uses the memory then free and the lesson of the failure.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use llama_sys::FailureCause;
 
@@ -41,6 +42,8 @@ pub(super) struct LoadLoop<'a> {
     ceilings: MemoryCeilings,
     /// Whether the last attempt failed although there was room, so that the same plan would fail again.
     must_differ: bool,
+    /// Live tokens, by which a new plan with two placements is loaded.
+    depth: u32,
 }
 
 impl<'a> LoadLoop<'a> {
@@ -72,7 +75,14 @@ impl<'a> LoadLoop<'a> {
             plans: Vec::new(),
             ceilings: MemoryCeilings::default(),
             must_differ: false,
+            depth: 0,
         })
+    }
+
+    /// Loads the placement for so many live tokens, if a new plan has two. The default is 0.
+    pub(super) const fn at_depth(mut self, tokens: u32) -> Self {
+        self.depth = tokens;
+        self
     }
 
     /// Loads the model within the allowed attempts.
@@ -83,10 +93,14 @@ impl<'a> LoadLoop<'a> {
                 Ok(prepared) => prepared,
                 Err(error) => return Err(self.no_plan(error)),
             };
+            let begun = Instant::now();
             let carried_out = self.options.carry_out(&prepared, &self.header, &self.progress);
             let judged = carried_out.and_then(|loaded| self.judged(loaded, &prepared));
             match judged.and_then(|loaded| self.beside(loaded, &prepared)) {
-                Ok(loaded) => return Ok(self.reported(loaded, &lease)),
+                Ok(mut loaded) => {
+                    Arc::make_mut(&mut loaded.placed.report).time = begun.elapsed();
+                    return Ok(self.reported(loaded, &lease));
+                }
                 Err(failure) => self.back_off(&prepared, *failure)?,
             }
         }
@@ -112,7 +126,10 @@ impl<'a> LoadLoop<'a> {
                         plan.notes.push(format!("{changed}: planned again"));
                         (plan, machine, lease)
                     }
-                    followed => followed?,
+                    followed => {
+                        let (plan, machine, lease) = followed?;
+                        (plan.for_depth(self.depth), machine, lease)
+                    }
                 }
             }
             (first, _) => self.fresh(matches!(first, FirstAttempt::Again(_)))?,
@@ -133,14 +150,14 @@ impl<'a> LoadLoop<'a> {
             true => self.plan(&machine)?,
             false => self.options.plan_or_advice(&self.header, &self.profile, &machine)?,
         };
-        Ok((plan, machine, lease))
+        Ok((plan.for_depth(self.depth), machine, lease))
     }
 
     /// Plans again after a failure. The plan must differ from those that failed although there was room.
     fn prepare_again(&mut self) -> Result<(Prepared, Lease), Error> {
         let (machine, lease) = self.options.leased_machine(true, &self.progress)?;
         loop {
-            let mut plan = self.plan(&self.ceilings.apply(machine.clone()))?;
+            let mut plan = self.plan(&self.ceilings.apply(machine.clone()))?.for_depth(self.depth);
             let is_new = !self.plans.iter().any(|tried| is_same(tried, &plan));
             if is_new || !self.must_differ || !self.ceilings.lower_further() {
                 let n = self.tried.len();
@@ -192,7 +209,7 @@ impl<'a> LoadLoop<'a> {
                 }
                 // Plans again for the same machine with that difference left free.
                 let again = self.plan(&self.ceilings.apply(prepared.machine.clone()));
-                let is_same = again.is_ok_and(|again| is_same(&again, &prepared.plan));
+                let is_same = again.is_ok_and(|again| is_same(&again.for_depth(self.depth), &prepared.plan));
                 is_same.then_some("there is more room than the plan needs")
             }
         };

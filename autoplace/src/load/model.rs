@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use llama_sys::{Context, ModelParams, Vocab};
 
 use super::check::check_vocabulary;
+use super::depth::DepthMove;
 use super::in_use::Refuted;
 use super::leases::Leases;
 use super::load_loop::{FirstAttempt, LoadLoop};
@@ -228,6 +229,13 @@ impl Model {
         *placed = Arc::new(Placed { plan: Arc::new(plan), ..Placed::clone(&placed) });
     }
 
+    /// Adds a move to the report of the load that ended it.
+    pub(crate) fn has_moved(&self, moved: DepthMove) {
+        let placed = self.placed();
+        let report = LoadReport { moved: Some(moved), ..LoadReport::clone(&placed.report) };
+        self.set_placed(Arc::new(Placed { report: Arc::new(report), ..Placed::clone(&placed) }));
+    }
+
     /// Maximum bytes of host memory for checkpoints: the requested limit, or the smaller rest that the plan leaves.
     pub(crate) fn checkpoints(&self) -> u64 {
         let plan = self.placement();
@@ -296,7 +304,9 @@ impl LoadOptions {
         let Loaded { native, context, drafts, placed, meter } = loaded;
         let slot = ContextSlot::new(native, context, drafts);
         let model = Model::new(self, Process::Own(slot), Arc::new(placed));
-        model.counters().paced_by(&model.report().threads);
+        let report = model.report();
+        model.counters().paced_by(&report.threads);
+        model.counters().placed_by(&report.plan, report.time);
         model.counters().metered_by(meter);
         Ok(model)
     }

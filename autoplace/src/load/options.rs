@@ -86,7 +86,10 @@ impl LoadOptions {
     pub(crate) fn machine(&self, again: bool) -> Result<Machine, Error> {
         let gone = self.servers.connect()?;
         let is_on_host = match &self.saved {
-            Some(saved) if !again => saved.plan.gpus().next().is_none(),
+            Some(saved) if !again => {
+                let other = saved.plan.by_depth.iter().flat_map(|by_depth| by_depth.plan.gpus());
+                saved.plan.gpus().chain(other).next().is_none()
+            }
             _ => matches!(self.request.gpu_layers, GpuLayers::Exactly(0) | GpuLayers::AtMost(0)),
         };
         let machine = match &self.machine {

@@ -1,6 +1,7 @@
 //! The state before a load, and the placement after it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,8 @@ impl Placed {
             attempts: Vec::new(),
             unleased: None,
             plan: plan.clone(),
+            time: Duration::ZERO,
+            moved: None,
         };
         Self { plan: Arc::new(plan.clone()), machine: Arc::new(machine.clone()), report: Arc::new(report) }
     }

@@ -54,6 +54,13 @@ impl Model {
             return Err(worker::Error::Elsewhere { what: "the connection to its rpc-servers" }.into());
         }
         let (header, profile) = self.read_again()?;
+        options.plan(&header, &profile, &self.machine_once_released()?)
+    }
+
+    /// The machine as it would be if the model were released now. On a machine that was passed to the builder, no GPU
+    /// counts more free bytes than stated.
+    pub(super) fn machine_once_released(&self) -> Result<Machine, Error> {
+        let options = self.options();
         let mut machine = self.once_released(options.machine(true)?);
         if let Some(stated) = &options.machine {
             machine.host.available = stated.host.available;
@@ -61,7 +68,7 @@ impl Model {
                 gpu.free = gpu.free.min(stated.free);
             }
         }
-        options.plan(&header, &profile, &machine)
+        Ok(machine)
     }
 
     /// Makes a plan as [`replan`](Self::replan) does. Returns it only if it is better than the present one.
@@ -126,7 +133,7 @@ impl Model {
         }
         let _replacing = self.replacing();
         self.take_to_release()?;
-        self.slot()?.give_back(self.reload(plan, 0)?, Contents::Unknown);
+        self.slot()?.give_back(self.reload(plan, (0, 0))?, Contents::Unknown);
         Ok(())
     }
 
@@ -150,17 +157,18 @@ impl Model {
     }
 
     /// Releases the model, whose context was lent and is dropped, and loads it again by this plan. Without a plan,
-    /// makes one for the memory that is then free, with [room for `tokens` tokens](Self::replan_for). Returns the lent
-    /// context. After an error the model is unloaded.
-    pub(crate) fn reload(&self, plan: Option<Plan>, tokens: u32) -> Result<Context, Error> {
+    /// makes one for the memory that is then free, with [room for `tokens` tokens](Self::replan_for); of two placements
+    /// by depth, the one for `live` tokens. Returns the lent context. After an error the model is unloaded.
+    pub(crate) fn reload(&self, plan: Option<Plan>, (tokens, live): (u32, u32)) -> Result<Context, Error> {
         let slot = self.slot()?;
         slot.release();
         let read = self.read_again()?;
         let options = self.options().with_room_for(tokens);
         let attempts = LoadLoop::new(&options, read, FirstAttempt::Again(plan.map(Box::new)), Progress::default())?;
-        let Loaded { native, context, drafts, placed, meter } = attempts.load()?;
+        let Loaded { native, context, drafts, placed, meter } = attempts.at_depth(live).load()?;
         slot.refill(native, drafts);
         self.counters().paced_by(&placed.report.threads);
+        self.counters().placed_by(&placed.plan, placed.report.time);
         self.counters().metered_by(meter);
         self.set_placed(Arc::new(placed));
         Ok(context)
@@ -192,7 +200,7 @@ impl Model {
     pub(crate) fn carry_out(&self, replacement: &Replacement) -> Result<(), Error> {
         match replacement {
             Replacement::Replan => self.replace(None),
-            Replacement::By(plan) => self.replace(Some(Plan::clone(plan))),
+            Replacement::By(plan) | Replacement::ForDepth(plan) => self.replace(Some(Plan::clone(plan))),
             Replacement::Better { min_gain } => match self.better_plan()? {
                 Some(better) if better.gain >= *min_gain => self.replace(Some(better.plan)),
                 _ => Ok(()),
@@ -257,8 +265,8 @@ const fn with(free: u64, held: u64, total: u64) -> u64 {
 }
 
 fn gain(loaded: &Plan, other: &Plan) -> f64 {
-    match (&loaded.speed, &other.speed) {
-        (Some(now), Some(then)) if then.seconds() > 0.0 => now.seconds() / then.seconds() - 1.0,
+    match (loaded.workload_seconds(), other.workload_seconds()) {
+        (Some(now), Some(then)) if then > 0.0 => now / then - 1.0,
         _ => (f64::from(other.n_gpu_layers) - f64::from(loaded.n_gpu_layers)) / f64::from(loaded.layers()),
     }
 }

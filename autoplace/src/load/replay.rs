@@ -44,7 +44,15 @@ pub(super) fn follow(
     if !changes.is_empty() {
         return Err(SavedPlanError::Changed { model: saved.model.name.clone(), changes }.into());
     }
+    if let Some(by_depth) = &plan.by_depth {
+        let changes: Vec<String> = by_depth.plan.changes(&machine).iter().map(ToString::to_string).collect();
+        if !changes.is_empty() {
+            plan.notes.push(format!("the placement does not follow the depth: {}", changes.join("; ")));
+            plan.by_depth = None;
+        }
+    }
     // The present path of the model.
     plan.model.path.clone_from(&profile.path);
+    plan.by_depth.iter_mut().for_each(|by_depth| by_depth.plan.model.path.clone_from(&profile.path));
     Ok((plan, machine, lease))
 }

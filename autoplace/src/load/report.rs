@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::depth::DepthMove;
 use super::error::Attempt;
 use super::options::Verify;
 use super::threads::Threads;
@@ -32,6 +33,10 @@ pub struct LoadReport {
     pub unleased: Option<String>,
     /// Further notes for people.
     pub notes: Vec<String>,
+    /// Duration of the attempt that succeeded: reading, contexts and warm-up.
+    pub time: Duration,
+    /// The move that this load was a part of, if the model [follows the depth](crate::plan::Depth) of its texts.
+    pub moved: Option<DepthMove>,
 }
 
 /// One GPU after a load. Sizes in bytes.
@@ -198,6 +203,12 @@ impl fmt::Display for LoadReport {
         }
         for note in &self.notes {
             write!(f, "\n  note: {note}")?;
+        }
+        if let Some(moved) = &self.moved {
+            write!(f, "\n  {moved}")?;
+        }
+        if let Some(by_depth) = plan.by_depth_in_words() {
+            write!(f, "\n  {by_depth}")?;
         }
         Ok(())
     }

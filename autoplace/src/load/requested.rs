@@ -17,6 +17,9 @@ pub enum Replacement {
     Replan,
     /// By this plan.
     By(Box<Plan>),
+    /// By this plan, which is the placement for the present [depth](crate::plan::Plan::by_depth). If it cannot be
+    /// loaded, the earlier plan is loaded again if possible.
+    ForDepth(Box<Plan>),
     /// By the plan of [`Model::better_plan`](super::Model::better_plan), if its [gain](super::BetterPlan::gain) is at
     /// least `min_gain`.
     Better {

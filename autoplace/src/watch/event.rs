@@ -1,6 +1,6 @@
 //! Events: the beginnings and ends of conditions.
 
-use crate::load::Replacement;
+use crate::load::{DepthMove, Replacement};
 use crate::machine::{Bytes, ThrottleReason};
 
 /// A change for a model since its load. Each condition is reported when it begins and when it ends.
@@ -48,6 +48,16 @@ pub enum Event {
     /// The end of [`FewerThreads`](Self::FewerThreads).
     #[error("{threads} threads generate again")]
     ThreadsRestored { threads: u32 },
+    /// The model moves to its other placement, because of the depth of its texts, which wait. The move's time is the
+    /// time that it is expected to take.
+    #[error(
+        "after {} live tokens the model moves from {} to {}, about {:.0} s",
+        .moving.tokens, .moving.before, .moving.after, .moving.time.as_secs_f64().max(1.0)
+    )]
+    Moving { moving: DepthMove },
+    /// The end of [`Moving`](Self::Moving).
+    #[error("{moved}")]
+    Moved { moved: DepthMove },
 }
 
 /// The likely cause of a slowdown. Pressures are the share of the last ten seconds in which a thread waited, in
@@ -90,6 +100,7 @@ impl Event {
                 | Self::OtherProcessGone { .. }
                 | Self::SpeedRecovered { .. }
                 | Self::ThreadsRestored { .. }
+                | Self::Moved { .. }
         )
     }
 

@@ -108,7 +108,7 @@ impl Source for ModelSource {
         // Read before the plan, so that the next sample detects an outdated number.
         let placed = self.counters.upgrade()?.placements();
         let model = self.model.upgrade()?;
-        let (plan, machine) = (model.placement(), model.machine());
+        let (plan, machine, moved) = (model.placement(), model.machine(), model.report().moved.clone());
         drop(model);
         let ggml = Backend::init().map_or_else(|_| Vec::new(), Backend::devices);
         let source = |name: Option<&str>, gpu: Option<&Gpu>, is_spare: bool| DeviceSource {
@@ -129,7 +129,8 @@ impl Source for ModelSource {
         }
         let used = plan.gpus().map(|placement| watched(placement, &plan, &machine));
         let devices = used.chain(spare.iter().map(|gpu| watched_for_room(gpu, &plan)));
-        Some(Watched { devices: devices.collect(), depth_cost: depth_cost(&plan, &machine), placement: placed })
+        let depth_cost = depth_cost(&plan, &machine);
+        Some(Watched { devices: devices.collect(), depth_cost, placement: placed, moved })
     }
 
     fn sample(&mut self, processes: bool) -> Option<Sample> {
@@ -137,7 +138,7 @@ impl Source for ModelSource {
         let counters = self.counters.upgrade()?;
         let generated = counters.generated();
         let threads = counters.pacer().as_ref().map(Pacer::generating);
-        let placement = counters.placements();
+        let (placement, moving) = (counters.placements(), counters.moving());
         drop(counters);
         let devices = 0..self.devices.len();
         Some(Sample {
@@ -146,6 +147,7 @@ impl Source for ModelSource {
             host: HostSample::now(),
             threads,
             placement,
+            moving,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Samples of a model's machine, and the static facts about it.
 
 use super::depth::DepthCost;
-use crate::load::{Generated, GeneratingThreads};
+use crate::load::{DepthMove, Generated, GeneratingThreads};
 use crate::machine::{GpuProcess, HostSample, ThrottleReason};
 
 /// A source of samples: [`ModelSource`](super::ModelSource) for a loaded model, or a custom one.
@@ -26,6 +26,8 @@ pub struct Watched {
     pub depth_cost: DepthCost,
     /// Number of re-placements of the model at this state.
     pub placement: u64,
+    /// The move by depth that led to this placement.
+    pub moved: Option<DepthMove>,
 }
 
 /// A watched GPU. Sizes in bytes.
@@ -59,6 +61,8 @@ pub struct Sample {
     pub threads: Option<GeneratingThreads>,
     /// Number of re-placements.
     pub placement: u64,
+    /// The move by depth that is under way; its time is the time that it is expected to take.
+    pub moving: Option<DepthMove>,
 }
 
 /// A GPU at one moment. `None`: the driver does not report the value.

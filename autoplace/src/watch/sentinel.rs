@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::event::Event;
 use super::latch::Settings;
 use super::rules::Rules;
-use super::sample::Source;
-use crate::load::{Model, WeakModel};
+use super::sample::{Source, Watched};
+use crate::load::{DepthMove, Model, WeakModel};
 
 /// Maximum number of events that wait for a reader. Further ones are dropped.
 const WAITING: usize = 256;
@@ -197,6 +197,8 @@ impl SentinelBuilder {
         let (stop, stopped) = mpsc::channel();
         let mut watch = Watch {
             placement: watched.placement,
+            moved: watched.moved.clone(),
+            moving: None,
             rules: Rules::new(self.settings.clone(), watched),
             settings: self.settings,
             source,
@@ -223,6 +225,9 @@ struct Watch<S> {
     source: S,
     /// Number of re-placements when the rules were created.
     placement: u64,
+    /// The last move by depth, and the one that is under way.
+    moved: Option<DepthMove>,
+    moving: Option<DepthMove>,
     rules: Rules,
     sender: SyncSender<Event>,
     callback: Option<Callback>,
@@ -239,13 +244,21 @@ impl<S: Source> Watch<S> {
             let processes = asked_at.is_none_or(due) || self.rules.wants_processes();
             asked_at = if processes { Some(at) } else { asked_at };
             let Some(sample) = self.source.sample(processes) else { return };
-            if sample.placement == self.placement {
+            if sample.moving.is_some() {
+                // A model that is neither here nor there leaves its memory free for a moment.
+                if self.moving != sample.moving {
+                    events.extend(sample.moving.clone().map(|moving| Event::Moving { moving }));
+                }
+                self.moving = sample.moving;
+            } else if sample.placement == self.placement {
+                self.moving = None;
                 self.rules.step(at, &sample, &mut events);
             } else {
                 // After a re-placement the GPUs and the speed differ, so the sample does not fit the old rules.
                 asked_at = None;
                 let Some(watched) = self.source.watched() else { return };
                 self.placement = watched.placement;
+                (self.moving, self.moved) = (None, self.has_moved(&watched, &mut events));
                 self.rules.end(&mut events);
                 self.rules = Rules::new(self.settings.clone(), watched);
             }
@@ -260,6 +273,13 @@ impl<S: Source> Watch<S> {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// Reports a move by depth that has ended, and returns the last one.
+    fn has_moved(&self, watched: &Watched, events: &mut Vec<Event>) -> Option<DepthMove> {
+        let moved = watched.moved.clone().filter(|moved| Some(moved) != self.moved.as_ref());
+        events.extend(moved.map(|moved| Event::Moved { moved }));
+        watched.moved.clone().or_else(|| self.moved.clone())
     }
 
     fn report(&mut self, event: Event) {

@@ -7,7 +7,7 @@ extern crate test_support;
 #[path = "../support/mod.rs"]
 mod support;
 
-use support::{native_support, replace_support, sim_support, speculative_support, text_support};
+use support::{depth_support, native_support, replace_support, sim_support, speculative_support, text_support};
 
 mod architectures;
 mod attention_fused_or_plain;
@@ -19,6 +19,7 @@ mod companion_draft;
 mod compute_buffers;
 mod conformance;
 mod defaults;
+mod depth;
 mod embed_memory;
 mod flags;
 mod fleets;

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each binary uses its part")]
 
+pub(crate) mod depth_support;
 pub(crate) mod native_support;
 pub(crate) mod replace_support;
 pub(crate) mod sim_support;

@@ -60,6 +60,7 @@ pub(crate) fn text(plan: &Plan, estimate: Option<&Footprints>, took: Took) -> St
         "paging": plan.paging,
         "speed": plan.speed,
         "notes": plan.notes,
+        "by_depth": plan.by_depth,
     });
     format!("{document:#}")
 }

@@ -63,7 +63,9 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     let planning_took = planning.elapsed();
     // The plan with its GPUs' real names: a simulated device's name belongs to this process.
     let mut real = plan.clone();
-    for placement in real.placements.iter_mut().filter(|it| described.is_some() && it.device.is_some()) {
+    let others = real.by_depth.iter_mut().flat_map(|by_depth| &mut by_depth.plan.placements);
+    let placements = real.placements.iter_mut().chain(others);
+    for placement in placements.filter(|it| described.is_some() && it.device.is_some()) {
         let index = machine.gpus.iter().position(|gpu| gpu.device == placement.device);
         placement.device = index.and_then(|index| described.as_ref()?.gpus.get(index)?.device.clone());
     }
@@ -75,6 +77,9 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
         picture::write_plan(file, &plan, &plan.to_string())?;
     }
     if let Some(text) = emitted {
+        if plan.by_depth.is_some() {
+            eprintln!("note: {ONE_OF_TWO}");
+        }
         return Ok(text.trim_end().to_owned());
     }
     if args.json {
@@ -99,6 +104,10 @@ pub(crate) fn run(args: &PlanArgs, begin: Instant) -> Result<String, Box<dyn Err
     }
     Ok(text)
 }
+
+/// Which of a plan's two placements is emitted: other tools do not move a model.
+const ONE_OF_TWO: &str = "this is the placement that is faster over a whole conversation; --depth TOKENS emits the one \
+    for that many live tokens";
 
 /// Adds the files that are loaded beside the model to the emitted settings.
 fn with_companions(args: &PlanArgs, tool: Tool, text: String) -> Result<String, String> {

@@ -115,7 +115,8 @@ impl Session {
         }
         self.forgotten = forgotten;
         if let Some(sentinel) = &self.sentinel {
-            sentinel.events().try_iter().for_each(note);
+            // The beginning of a move was said when it began.
+            sentinel.events().try_iter().filter(|event| !matches!(event, Event::Moving { .. })).for_each(note);
         }
         let placed = self.model.placement();
         if !Arc::ptr_eq(&placed, &self.placed) {
@@ -152,6 +153,11 @@ impl Session {
 /// Requests the re-placement that an event advises, which happens before the next token. The model is not reloaded at a
 /// prompt, where a person may send a message at any moment.
 fn follow(event: &Event, model: &Model) {
+    // Said at once: the answer stands still meanwhile.
+    if matches!(event, Event::Moving { .. }) {
+        note("");
+        note(event);
+    }
     if let Some(replacement) = event.advises(MIN_GAIN) {
         model.request_replace(replacement);
     }

@@ -62,7 +62,7 @@ fn has_room(json: &Value) {
 /// Asserts that the object has exactly the documented keys, each with the right type.
 #[track_caller]
 fn has_the_documented_shape(json: &Value, probed: bool) {
-    let top = "context devices estimate full_offload kv_type model n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
+    let top = "by_depth context devices estimate full_offload kv_type model n_gpu_layers notes overrides paging probe settings speed tensor_split took_ms";
     // All parameters of a context, including those that a saved plan omits when off.
     let mut params = ContextParams::default();
     (params.embeddings, params.mtp, params.n_rs_seq) = (Some(Pooling::Model), true, 1);
@@ -169,6 +169,44 @@ fn a_context_grows_as_far_as_it_costs_no_layer() {
     let context = |ctx: &str| plan_json(&demo(), &["--gpu", "X=8GiB", "--ctx", ctx])["context"].clone();
     assert_eq!(context("300"), 300);
     assert_eq!(context("300+"), context("auto"));
+}
+
+#[test]
+fn a_plan_that_follows_the_depth_has_both_placements_and_emits_the_one_that_is_asked_for() {
+    let (dir, path) = file(&LLAMA_70B.builder());
+    let machine = ["--gpu", "RTX 4090=24GiB", "--ram", "96GiB:60GB/s", "--ctx", "32768"];
+    let words = plan(&path, &machine);
+    let line = words.lines().find(|line| line.starts_with("  depth ")).unwrap_or_else(|| panic!("{words}"));
+    assert!(line.contains(" of 81 layers on GPUs") && line.contains(" until some "), "{line}");
+    assert!(line.contains("feed-forward matrices of ") && line.contains(" to the end; moving takes about "), "{line}");
+
+    let file = dir.path().join("both.json");
+    let json = plan_json(&path, &[&machine[..], &["--save", file.to_str().unwrap()]].concat());
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(saved["plan"]["by_depth"]["crossing"], json["by_depth"]["crossing"]);
+    assert_eq!(saved["plan"]["by_depth"]["plan"]["n_gpu_layers"], json["by_depth"]["plan"]["n_gpu_layers"]);
+    let crossing = json["by_depth"]["crossing"].as_u64().unwrap();
+    assert!((100..32_768).contains(&crossing), "{crossing}");
+
+    // The placement that is emitted is for the whole conversation, which is said, or for the depth that is asked for.
+    let emit = |args: &[&str]| {
+        let args = [&["plan", &path], &machine[..], &["--emit", "llama.cpp"], args].concat();
+        let output = crate::cli_support::User::new().autoplace(&args);
+        assert!(output.status.success(), "{output:?}");
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
+    };
+    let [followed, note] = emit(&[]);
+    assert!(note.contains("the placement that is faster over a whole conversation"), "{note}");
+    let [all, no_note] = emit(&["--depth", "all"]);
+    assert_eq!((all, no_note.as_str()), (followed, ""));
+    let [shallow, deep] = ["64", "32768"].map(|depth| emit(&["--depth", depth]));
+    assert_eq!((shallow[1].as_str(), deep[1].as_str()), ("", ""));
+    assert_ne!(shallow[0], deep[0]);
+    assert!(!plan(&path, &[&machine[..], &["--depth", "64"]].concat()).contains("\n  depth "));
+    for (wrong, words) in [("deep", "not a depth"), ("40000", "32768")] {
+        let code = if wrong == "deep" { 2 } else { 1 };
+        fails(&[&["plan", &path], &machine[..], &["--depth", wrong]].concat(), code, &[words]);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::machine::{Bytes, Machine};
 use crate::memory::companion::{self, CompanionRole, DraftOptions};
 use crate::memory::{Companion, CompanionBytes, ContextParams, Headroom, PeakSizes};
 
-use super::{Error, Plan, Planner, Probe};
+use super::{Depth, Error, Plan, Planner, Probe};
 
 /// Only the GPUs with the most free memory are candidates for a companion.
 const MAX_COMPANION_GPUS: usize = 4;
@@ -52,6 +52,10 @@ impl Planner<'_> {
     pub(super) fn beside_companions(&self, probe: Option<&dyn Probe>) -> Result<Plan, Error> {
         let params = self.params();
         let mut request = self.request.clone();
+        if request.depth == Depth::Follow {
+            // A companion keeps its place, which another placement may need.
+            request.depth = Depth::All;
+        }
         if self.companions.iter().any(|companion| companion.role() == CompanionRole::Draft) {
             // The companion's bytes were computed for a draft context as long as the model's.
             request = request.without_growth(&self.profile);

@@ -7,6 +7,7 @@
 
 mod advice;
 mod companions;
+mod depth;
 mod error;
 mod fit;
 mod growth;
@@ -34,6 +35,7 @@ use crate::memory::{ContextParams, Split, TensorOverride};
 
 pub use advice::{Advice, Change, ChangeKind, Effect, OffloadNotWorthwhile, Outcome};
 pub use companions::PlannedCompanion;
+pub use depth::{ByDepth, DepthRule, DepthWork, SecondsAtDepth};
 pub use error::{Error, Shortfall};
 pub use kv_cache::KvCache;
 pub use paging::Paging;
@@ -43,7 +45,7 @@ pub use probe::{NoRoom, Probe};
 pub use request::{Context, GpuLayers, HostParts, KvPlace, Policy, Request};
 pub use saved::{MachineChange, ModelIdentity, SavedPlan, SavedPlanError};
 pub use speed::Speed;
-pub use workload::Workload;
+pub use workload::{Depth, Workload};
 
 /// The placement of a model, and the reasons for it. A plan that is serialised and read back is the same plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,6 +88,11 @@ pub struct Plan {
     pub speed: Option<Speed>,
     /// Notes for people: the reason for the placement first, then changes to the request and open questions.
     pub notes: Vec<String>,
+    /// Another placement, which is faster on the other side of a depth ([`Depth::Follow`]); `None` if this placement is
+    /// best at every depth, or if moving would not pay. Of the two, this one is the faster one over a whole conversation,
+    /// for programs that do not move.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_depth: Option<Box<ByDepth>>,
 }
 
 compiled_here!(Plan);

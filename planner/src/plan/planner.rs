@@ -10,10 +10,7 @@ use crate::profile::ModelProfile;
 use super::fit::Chosen;
 use super::search::Placements;
 use super::speed::{Rates, Speed, SpeedModel};
-use super::{Context, Error, KvCache, KvPlace, ModelSummary, Paging, Plan, Policy, Probe, Request, Workload, reasons};
-
-/// The least speed-up, as a factor, of another placement that the notes mention.
-const MIN_NOTED_SPEEDUP: f64 = 1.1;
+use super::{Context, Error, KvCache, ModelSummary, Paging, Plan, Policy, Probe, Request, reasons};
 
 /// Makes plans of one model on one machine.
 ///
@@ -126,14 +123,19 @@ impl<'a> Planner<'a> {
         };
         let params = self.params();
         let model = SpeedModel::new(&self.profile, &params, Rates::for_devices(&[], &self.machine.host));
-        let mut chosen = match self.is_stated() {
-            true => self.stated(&params, probe)?,
+        let (policy, mut chosen) = match self.is_stated() {
+            true => (Policy::MostLayers, self.stated(&params, probe)?),
             false => self.chosen(policy, (&params, &model), probe)?,
         };
         if let Some(growth) = self.request.growth(&self.profile) {
             chosen.grow(&self.profile, growth, probe)?;
         }
-        self.finish(chosen, &model)
+        // The other placement holds the context that this one has grown to.
+        let by_depth = match policy {
+            Policy::Fastest => self.by_depth(&mut chosen, &model, probe)?,
+            Policy::MostLayers => None,
+        };
+        Ok(Plan { by_depth: by_depth.map(Box::new), ..self.finish(chosen, &model)? })
     }
 
     fn check_predicting(&self) -> Result<(), Error> {
@@ -142,6 +144,7 @@ impl<'a> Planner<'a> {
         request.asked_context()?;
         let n_ctx = request.tokens(&self.profile);
         let asked = request.workload.iter().map(|workload| ("workload", workload.tokens()));
+        let asked = asked.chain(request.fixed_depth().map(|depth| ("depth", depth)));
         let at = request.at.iter().map(|&depth| ("at", depth));
         match asked.chain(at).find(|&(_, tokens)| tokens > n_ctx) {
             Some((parameter, tokens)) => Err(Error::Memory(memory::Error::Context {
@@ -153,13 +156,14 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The best placement by `policy`; if none fits by `Fastest`, the one with the most layers.
+    /// The best placement by `policy`; if none fits by `Fastest`, the one with the most layers. Also returns the policy
+    /// that has chosen it.
     fn chosen<'s>(
         &'s self,
         policy: Policy,
         (params, model): (&ContextParams, &SpeedModel),
         probe: Option<&'s dyn Probe>,
-    ) -> Result<Chosen<'s>, Error> {
+    ) -> Result<(Policy, Chosen<'s>), Error> {
         let (profile, machine, request) = (&*self.profile, &*self.machine, &self.request);
         let best = |request: &'s Request, policy| {
             Placements::new(profile, machine, request, (params, model), policy, probe)?.choose()
@@ -174,10 +178,7 @@ impl<'a> Planner<'a> {
             let note = self.bought_by_smaller_cache(&chosen, policy, (params, model), probe)?;
             chosen.notes.push(note);
         }
-        match policy {
-            Policy::Fastest => self.with_other_depths(chosen, model),
-            Policy::MostLayers => Ok(chosen),
-        }
+        Ok((policy, chosen))
     }
 
     /// The note on a smaller cache type: its gains over the best placement with the given type.
@@ -202,46 +203,6 @@ impl<'a> Planner<'a> {
         };
         let speedup = wider.as_ref().map(|wider| Ok::<_, Error>(seconds(wider)? / seconds(chosen)?)).transpose()?;
         Ok(reasons::smaller_cache(chosen, params.type_k, wider.as_ref().zip(speedup)))
-    }
-
-    /// Notes another placement that would generate faster at the beginning or the end of the context. With all layers
-    /// on GPUs there is none.
-    fn with_other_depths<'c>(&self, mut chosen: Chosen<'c>, model: &SpeedModel) -> Result<Chosen<'c>, Error> {
-        let layers = self.profile.full_offload();
-        let all_on_gpus = chosen.split.n_gpu_layers == layers && chosen.split_blocks == 0;
-        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
-            return Ok(chosen);
-        }
-        let of = |chosen: &Chosen<'_>| {
-            let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
-            model.over(&self.profile, &chosen.params, rates).overrides(&self.profile, &chosen.split.overrides)
-        };
-        let here = of(&chosen)?;
-        let depths = self.request.depths(chosen.params.n_ctx);
-        // The first and the last depth, which may be the same.
-        for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
-            let workload = Workload::new(0, 1).after(depth);
-            // All settings stay as chosen.
-            let mut request = self.request.clone().workload(workload);
-            (request.max_ubatch, request.min_ubatch) = (None, None);
-            (request.kv_cache, request.kv_place) = (KvCache::Given, KvPlace::Given);
-            let (machine, policy) = (&*self.machine, Policy::Fastest);
-            let context = (&chosen.params, model);
-            let other = Placements::new(&self.profile, machine, &request, context, policy, None)?;
-            let other = match other.choose() {
-                Err(Error::DoesNotFit { .. }) => continue,
-                other => other?,
-            };
-            if other.split == chosen.split {
-                continue;
-            }
-            let seconds = here.seconds(&chosen.assignment, &workload);
-            let faster = seconds / of(&other)?.seconds(&other.assignment, &workload);
-            if faster > MIN_NOTED_SPEEDUP {
-                chosen.notes.push(reasons::another_is_faster(depth, &other, layers, faster));
-            }
-        }
-        Ok(chosen)
     }
 
     /// The request's parameters, with every default resolved.
@@ -288,7 +249,8 @@ impl<'a> Planner<'a> {
         self.profile.unmodelled().or(embeds).or(predicts)
     }
 
-    fn finish(&self, chosen: Chosen<'_>, model: &SpeedModel) -> Result<Plan, Error> {
+    /// The plan of a chosen placement, without another one by depth.
+    pub(super) fn finish(&self, chosen: Chosen<'_>, model: &SpeedModel) -> Result<Plan, Error> {
         let profile = &*self.profile;
         let layers = profile.full_offload();
         let n = chosen.split.n_gpu_layers;
@@ -348,6 +310,7 @@ impl<'a> Planner<'a> {
             paging,
             speed,
             notes,
+            by_depth: None,
         })
     }
 }

@@ -46,8 +46,8 @@ pub(super) fn another_is_faster(depth: u32, other: &Chosen<'_>, layers: u32, fas
         blocks => format!(" with parts of {} on the host", counted(blocks, "block")),
     };
     format!(
-        "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {faster:.1} times as fast: for such texts plan with \
-         a workload of that length"
+        "after {depth} tokens {n} of {layers} layers on GPUs{parts} would generate {faster:.1} times as fast: for such texts plan for \
+         that depth"
     )
 }
 

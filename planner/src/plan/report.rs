@@ -9,8 +9,8 @@ use super::reasons::counted;
 use super::{Placement, PlacementKind, Plan, Speed};
 
 impl fmt::Display for Plan {
-    /// One line for the model, a table with a line for each device, the reason, the notes, the predicted speed, and the
-    /// same placement in other programs' flags.
+    /// One line for the model, a table with a line for each device, the reason, the notes, the predicted speed, the
+    /// placements by depth, and the same placement in other programs' flags.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.model;
         write!(f, "{}", model.name)?;
@@ -56,6 +56,9 @@ impl fmt::Display for Plan {
         }
         if let Some(speed) = &self.speed {
             write!(f, "\n  speed  {}", self.speed_in_words(speed))?;
+        }
+        if let Some(by_depth) = self.by_depth_in_words() {
+            write!(f, "\n  depth  {by_depth}")?;
         }
         if let Some(elsewhere) = self.elsewhere() {
             write!(f, "\n  as     {elsewhere}")?;
@@ -113,7 +116,7 @@ impl Plan {
 }
 
 /// Rounds to about three digits, the precision of a prediction.
-fn rounded(number: f64) -> String {
+pub(super) fn rounded(number: f64) -> String {
     let digits = usize::from(number < 99.5) + usize::from(number < 9.95);
     format!("{number:.digits$}")
 }

@@ -9,7 +9,7 @@ use crate::machine::Gpu;
 use crate::memory::{ContextParams, FileFacts, FlashAttention, Headroom, KvType, NotMapped, Pooling, TensorOverride};
 use crate::profile::ModelProfile;
 
-use super::{Error, KvCache, Workload};
+use super::{Depth, Error, KvCache, Workload};
 
 /// How many tokens of context to plan for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -192,9 +192,13 @@ pub struct Request {
     /// what does not fit otherwise: halved down to this. `None` leaves it as it is.
     #[serde(default, skip_serializing_if = "json::is_default")]
     pub min_ubatch: Option<u32>,
-    /// The prompt and reply whose time is minimised. `None` is [`Workload::typical`].
+    /// The prompt and reply whose time is minimised. `None` is [`Workload::typical`], a conversation that grows to the
+    /// whole context.
     #[serde(default)]
     pub workload: Option<Workload>,
+    /// The depths that the plan is made for, in live tokens. [`Depth::Fixed`] moves the workload's reply to that depth.
+    #[serde(default, skip_serializing_if = "json::is_default")]
+    pub depth: Depth,
     /// Context depths, in tokens, at which the plan predicts its speed. Empty: near the beginning, half way, and the
     /// full context.
     #[serde(default)]
@@ -249,6 +253,7 @@ impl Request {
             max_ubatch: Some(Self::MAX_UBATCH),
             min_ubatch: None,
             workload: None,
+            depth: Depth::Follow,
             at: Vec::new(),
             draft_max: 0,
             allow_paging: false,
@@ -305,6 +310,12 @@ impl Request {
     /// Sets the prompt and reply whose time is minimised.
     pub fn workload(mut self, workload: Workload) -> Self {
         self.workload = Some(workload);
+        self
+    }
+
+    /// Sets the depths that the plan is made for (default: [`Depth::Follow`]).
+    pub fn depth(mut self, depth: Depth) -> Self {
+        self.depth = depth;
         self
     }
 
@@ -490,20 +501,36 @@ impl Request {
 
     /// The workload whose time is minimised.
     pub(super) fn work(&self, profile: &ModelProfile) -> Workload {
-        let n_ctx = self.tokens(profile);
-        self.workload.unwrap_or_else(|| Workload::typical(n_ctx))
+        let workload = self.workload.unwrap_or_else(|| Workload::typical(self.tokens(profile)));
+        match self.depth {
+            Depth::Fixed(depth) => workload.at_depth(depth),
+            Depth::Follow | Depth::All => workload,
+        }
+    }
+
+    /// The one depth that the plan is asked for.
+    pub(super) const fn fixed_depth(&self) -> Option<u32> {
+        match self.depth {
+            Depth::Fixed(depth) => Some(depth),
+            Depth::Follow | Depth::All => None,
+        }
     }
 
     /// The depths at which the plan predicts its speed in a context of `n_ctx` tokens, ascending.
     pub(super) fn depths(&self, n_ctx: u32) -> Vec<u32> {
-        const BEGINNING: u32 = 64;
         let mut depths = match self.at.as_slice() {
-            [] => vec![BEGINNING.min(n_ctx / 4), n_ctx / 2, n_ctx],
+            [] => Self::whole_depths(n_ctx).to_vec(),
             at => at.to_vec(),
         };
         depths.sort_unstable();
         depths.dedup();
         depths
+    }
+
+    /// Near the beginning, half way, and the full context.
+    pub(super) fn whole_depths(n_ctx: u32) -> [u32; 3] {
+        const BEGINNING: u32 = 64;
+        [BEGINNING.min(n_ctx / 4), n_ctx / 2, n_ctx]
     }
 
     /// Tokens that each sequence may draft at once: the request's number, or llama.cpp's default for a model with
@@ -587,7 +614,7 @@ impl Request {
             // The context must hold the workload and the depths that are asked about.
             _ if context.may_grow() => {
                 let work = self.workload.iter().map(Workload::tokens);
-                let asked = work.chain(self.at.iter().copied()).max().unwrap_or(0);
+                let asked = work.chain(self.at.iter().copied()).chain(self.fixed_depth()).max().unwrap_or(0);
                 tokens.max(asked.min(profile.hparams.n_ctx_train)).saturating_mul(self.default_sequences())
             }
             _ => tokens,

@@ -11,6 +11,7 @@ count_allocations!();
 
 mod any;
 mod companion_mmproj;
+mod depth_following;
 mod folder;
 mod headroom_presets;
 mod ledger;

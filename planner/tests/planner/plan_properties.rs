@@ -14,8 +14,16 @@ fn layers(plan: &Result<Plan, Error>) -> Option<u32> {
 }
 
 /// Checks that no device's budget is exceeded, including the host memory that GPUs use; that each layer has one place;
-/// and that the plan reads back as it was written.
-fn assert_sound(plan: &Plan) {
+/// that the plan reads back as it was written; and the same of its other placement, which holds the same context.
+pub(crate) fn assert_sound(plan: &Plan) {
+    if let Some(by_depth) = &plan.by_depth {
+        assert_sound(&by_depth.plan);
+        let (mut here, mut there) = (plan.context.clone(), by_depth.plan.context.clone());
+        // A mapped file is a setting of the devices.
+        (here.mmap, there.mmap) = (true, true);
+        assert_eq!(here, there, "{plan}");
+        assert!((1..here.n_ctx).contains(&by_depth.crossing), "{plan}");
+    }
     for placement in &plan.placements {
         assert!(placement.footprint.total() <= placement.budget, "{plan}");
         let taken = placement.budget + placement.headroom.total();

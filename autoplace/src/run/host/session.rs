@@ -106,7 +106,8 @@ impl SessionHost {
             is_loaded: session.is_loaded(),
             is_empty: session.is_empty(),
         };
-        let replaced = session.last_replaced().filter(|_| replaces).cloned();
+        // The session may have moved by itself, for the depth of its texts.
+        let replaced = session.last_replaced().filter(|_| replaces || has_moved).cloned();
         self.sender.send(&Answer {
             outcome: outcome.map_err(Failed),
             view,

@@ -112,11 +112,18 @@ impl Drop for Host {
 impl Outbox {
     /// Sends all pieces until the engine is closed and the last text has ended.
     fn send_all(&self, engine: &Engine) {
+        let mut known = engine.model().report();
         loop {
             self.notify.wait();
             // Read before the texts, so that texts ended by the close are still reported.
             let is_closing = self.is_closing.load(Ordering::Acquire);
             let mut replies = Vec::new();
+            // Before the pieces that the new placement has computed.
+            let report = engine.model().report();
+            if !Arc::ptr_eq(&known, &report) {
+                known = report;
+                replies.push(Reply::Placed(engine.model().placed()));
+            }
             let is_idle = self.take(&mut replies);
             let is_over = is_idle && is_closing;
             if is_over {

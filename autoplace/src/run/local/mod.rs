@@ -1,5 +1,6 @@
 //! Several texts at once on the model's one context, in this process. Sessions, streams and engines run on it.
 
+mod depth;
 pub(crate) mod fork;
 mod replace;
 pub(crate) mod roll_back;
@@ -172,9 +173,10 @@ impl LocalSession {
         }
     }
 
-    /// Carries out a requested re-placement, then takes a step.
+    /// Carries out a requested re-placement, or one that the depth of the texts asks for, then takes a step.
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
-        if let Some(replacement) = self.model.requests().take() {
+        // A request comes first: under pressure there may be no room for a move.
+        if let Some(replacement) = self.model.requests().take().or_else(|| self.follow_depth()) {
             self.last_failed = None;
             self.carry_out(replacement)?;
         }
@@ -200,6 +202,7 @@ impl LocalSession {
         if self.sequences.is_empty() {
             return Ok(());
         }
+        let begun = self.step_begins();
         let step = Step {
             lent: self.lent.as_mut().ok_or_else(Error::not_loaded)?,
             sequences: &mut self.sequences,
@@ -211,6 +214,9 @@ impl LocalSession {
         let computing = self.model.counters().computing();
         let computed = step.run();
         drop(computing);
+        if let Some(begun) = &begun {
+            self.step_ended(begun);
+        }
         computed.inspect_err(|_| self.spoil())
     }
 

@@ -34,7 +34,8 @@ impl LocalSession {
         let better = self.model.better(plan).filter(|better| better.gain >= min_gain);
         let Some(better) = better else { return Ok(None) };
         let before = self.is_loaded().then(|| Plan::clone(&self.model.placement()));
-        let outcome = self.replace_by(Some(better.plan), before);
+        let plan = better.plan.for_depth(self.live_tokens().try_into().unwrap_or(u32::MAX));
+        let outcome = self.replace_by(Some(plan), before);
         self.last_replaced = Some(outcome.clone());
         outcome.map(Some)
     }
@@ -52,6 +53,7 @@ impl LocalSession {
         let outcome = match replacement {
             Replacement::Replan => self.replace(None).map(drop),
             Replacement::By(plan) => self.replace(Some(*plan)).map(drop),
+            Replacement::ForDepth(plan) => self.move_for_depth(*plan),
             Replacement::Better { min_gain } => self.improve(min_gain).map(drop),
         };
         match outcome {
@@ -64,16 +66,17 @@ impl LocalSession {
     }
 
     /// Re-places the model by `plan`. If that plan cannot be loaded, loads `otherwise` and returns the first error.
-    fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
+    pub(super) fn replace_by(&mut self, plan: Option<Plan>, otherwise: Option<Plan>) -> Result<Replaced, Error> {
         let before = self.model.placement();
         let tokens = match &plan {
             Some(plan) => self.check_room(Room::new(&plan.context)).map(|()| 0)?,
             None => self.plan_with_room()?.1,
         };
+        let live = self.live_tokens().try_into().unwrap_or(u32::MAX);
         let (begun, model) = (Instant::now(), self.model.clone());
         let _replacing = model.replacing();
         let saved = self.release()?;
-        let mut reload = |plan| self.resume(model.reload(plan, tokens)?);
+        let mut reload = |plan| self.resume(model.reload(plan, (tokens, live))?);
         let resumed = reload(plan);
         if resumed.is_err() && otherwise.is_some() {
             // Returns the first error, whether or not the second load succeeds.

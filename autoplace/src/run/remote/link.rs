@@ -389,6 +389,7 @@ impl Reader {
             Reply::Accepted { id, statistics } => self.link.accepted(id, statistics),
             Reply::Piece(piece) => self.link.piece(piece.0, piece.1),
             Reply::Failed { id, error } => self.link.failed(id, error),
+            Reply::Placed(placed) => self.link.model.set_placed(placed),
             Reply::Refused(error) => {
                 self.link.fail(&error);
                 return false;

@@ -14,6 +14,8 @@ mod session;
 pub(crate) use link::{Link, Reader};
 pub(crate) use session::{Answer, SessionCall, View, WorkerSession};
 
+use std::sync::Arc;
+
 use llama_sys::Token;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,7 @@ use crate::decode::piece::Piece;
 use crate::decode::request::Spec;
 use crate::decode::stats::Statistics;
 use crate::decode::step::PromptChunk;
+use crate::load::Placed;
 use crate::load::remote::Loading;
 use crate::{load, worker};
 
@@ -70,6 +73,8 @@ pub(crate) enum Reply {
         #[serde(with = "load::ipc_error")]
         error: Error,
     },
+    /// The model was re-placed during the run.
+    Placed(Arc<Placed>),
     /// The last reply of a run: the context is free.
     Closed,
 }

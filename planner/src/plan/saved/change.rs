@@ -2,7 +2,7 @@
 
 use crate::machine::{Bytes, Gpu, Machine};
 use crate::memory::{Footprint, Footprints};
-use crate::plan::{Placement, PlacementKind};
+use crate::plan::{Placement, PlacementKind, Plan};
 
 use super::SavedPlan;
 
@@ -21,13 +21,25 @@ pub enum MachineChange {
 }
 
 impl SavedPlan {
+    /// As [`Plan::changes`], of the saved plan.
+    pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
+        self.plan.changes(machine)
+    }
+
+    /// As [`Plan::changes_by`], of the saved plan.
+    pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
+        self.plan.changes_by(machine, footprints)
+    }
+}
+
+impl Plan {
     /// The reasons why the plan cannot be followed on this machine; empty if it can be.
     ///
     /// Another amount of free memory is no reason while the plan still fits. The plan needs its footprints and the
     /// parts of its headroom for the driver and for growth; the third part, the margin, exists for such differences.
     /// GPUs that the plan does not use are ignored.
     pub fn changes(&self, machine: &Machine) -> Vec<MachineChange> {
-        let footprints = self.plan.placements.iter().map(|placement| placement.footprint);
+        let footprints = self.placements.iter().map(|placement| placement.footprint);
         self.changes_if(machine, &footprints.collect::<Vec<_>>())
     }
 
@@ -35,11 +47,11 @@ impl SavedPlan {
     /// as in a [`Probe`](crate::plan::Probe)'s answer.
     pub fn changes_by(&self, machine: &Machine, footprints: &Footprints) -> Vec<MachineChange> {
         let mut all = footprints.gpus.clone();
-        all.resize(self.plan.gpus().count(), Footprint::default());
+        all.resize(self.gpus().count(), Footprint::default());
         let mut host = footprints.host;
         if footprints.output == 0 {
             // The plan's compute buffer includes the buffer of logits, which llama.cpp does not count.
-            let planned = self.plan.host().map_or(0, |host| host.footprint.compute);
+            let planned = self.host().map_or(0, |host| host.footprint.compute);
             host.compute = host.compute.max(planned);
         }
         all.push(host);
@@ -50,7 +62,7 @@ impl SavedPlan {
     fn changes_if(&self, machine: &Machine, footprints: &[Footprint]) -> Vec<MachineChange> {
         let mut changes = Vec::new();
         let mut of_host = 0_u64;
-        for (placement, footprint) in self.plan.placements.iter().zip(footprints) {
+        for (placement, footprint) in self.placements.iter().zip(footprints) {
             let headroom = placement.headroom.driver.saturating_add(placement.headroom.growth);
             let beside = headroom.saturating_add(placement.companions);
             let needed = footprint.total().saturating_add(beside);
@@ -69,7 +81,7 @@ impl SavedPlan {
             of_host = of_host.saturating_add(gpu.bytes_of_host(footprint.total(), beside));
         }
         // Paged weights need no memory of their own.
-        let needed = of_host.saturating_sub(self.plan.paging.map_or(0, |paging| paging.bytes));
+        let needed = of_host.saturating_sub(self.paging.map_or(0, |paging| paging.bytes));
         let free = machine.host.available;
         if free < needed {
             changes.push(MachineChange::LessFree { device: "the host".to_owned(), needed, free });

@@ -1,7 +1,7 @@
 //! Validation of a plan read from a file. A file may contain anything, and some values would make llama.cpp abort the
 //! process.
 
-use crate::memory::OverrideRules;
+use crate::memory::{ContextParams, OverrideRules};
 use crate::plan::search::MAX_GPUS;
 use crate::plan::{PlacementKind, Plan};
 use crate::profile::MAX_LAYERS;
@@ -28,6 +28,7 @@ impl SavedPlan {
         let has_file = !self.model.file_bytes.is_empty();
         ensure!(has_file, "model.file_bytes is empty: a model has a file");
         check_plan(&self.plan).map_err(|problem| format!("plan.{problem}"))?;
+        check_by_depth(&self.plan).map_err(|problem| format!("plan.by_depth.{problem}"))?;
         let mut params = self.request.params.clone();
         if params.n_ctx == 0 {
             // The request left the number to its `context`; the plan holds the result.
@@ -51,6 +52,20 @@ fn check_plan(plan: &Plan) -> Result<(), String> {
     // A predicted speed is only displayed, except that its curve is indexed by the number of layers.
     let curve = plan.speed.as_ref().map_or(0, |speed| speed.curve.len());
     ensure!(curve == 0 || curve == layers as usize + 1, "speed.curve has {curve} points for {layers} layers");
+    Ok(())
+}
+
+/// Checks the other placement of a plan: a text must be able to move between both unchanged.
+fn check_by_depth(plan: &Plan) -> Result<(), String> {
+    let Some(by_depth) = plan.by_depth.as_deref() else { return Ok(()) };
+    by_depth.problem(plan.context.n_ctx)?;
+    let other = &by_depth.plan;
+    check_plan(other).map_err(|problem| format!("plan.{problem}"))?;
+    let blocks = (other.model.blocks, plan.model.blocks);
+    ensure!(blocks.0 == blocks.1, "plan.model.blocks is {}, and the plan has {}", blocks.0, blocks.1);
+    // A mapped file is a setting of the devices in use.
+    let like_here = |context: &ContextParams| ContextParams { mmap: plan.context.mmap, ..context.clone() };
+    ensure!(like_here(&other.context) == plan.context, "plan.context is not that of the plan");
     Ok(())
 }
 

@@ -146,6 +146,42 @@ fn two_gpus_need_two_names_and_two_proportions() {
 }
 
 #[test]
+fn two_placements_are_read_back_and_an_invalid_one_is_named() {
+    let at = |depth: u32, token: f64| json!({"depth": depth, "token": [token, 1.0], "prompt_token": [0.1, 0.1]});
+    let mut json = json_of(&saved());
+    let mut other = json["plan"].clone();
+    other["notes"] = json!(["the other one"]);
+    json["plan"]["by_depth"] = json!({
+        "crossing": 1000, "is_deeper": true, "plan": other, "seconds": [at(0, 0.5), at(8192, 4.0)],
+        "moving_seconds": 3.0, "workload_seconds": 100.0,
+    });
+    let both = SavedPlan::from_json(&json.to_string()).unwrap();
+    assert_eq!(both.plan.other().unwrap().notes, ["the other one"]);
+    assert_eq!(SavedPlan::from_json(&both.to_json().unwrap()).unwrap(), both);
+    for (place, value, words) in [
+        ("/crossing", json!(8193), "plan.by_depth.crossing is 8193, and the context has 8192 tokens"),
+        ("/seconds", json!([]), "plan.by_depth.seconds has 0 points"),
+        ("/seconds/1/depth", json!(0), "plan.by_depth.seconds has depths that do not ascend"),
+        ("/seconds/1/token/0", json!(-1.0), "-1 is no time"),
+        ("/seconds/1/token/0", json!(1e300), "is no time"),
+        ("/moving_seconds", json!(-0.5), "is no time"),
+        ("/plan/placements", json!([]), "plan.by_depth.plan.placements is empty"),
+        ("/plan/n_gpu_layers", json!(19), "plan.by_depth.plan.placements have 20 layers"),
+        ("/plan/context/n_ctx", json!(4096), "plan.by_depth.plan.context is not that of the plan"),
+        ("/plan/by_depth", json["plan"]["by_depth"].clone(), "plan.by_depth.plan.by_depth: a plan has two"),
+    ] {
+        let mut json = json.clone();
+        let by_depth = json.pointer_mut("/plan/by_depth").unwrap();
+        match by_depth.pointer_mut(place) {
+            Some(field) => *field = value,
+            None => by_depth["plan"]["by_depth"] = value,
+        }
+        let text = refused(&json);
+        assert!(text.contains(words), "{place}: {text}");
+    }
+}
+
+#[test]
 fn another_model_is_refused_and_both_are_named() {
     let other = Builder::new("llama").str("general.name", "Qwen 4B");
     let error = saved().check_model(&other.header().unwrap()).unwrap_err();

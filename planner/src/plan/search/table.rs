@@ -95,9 +95,9 @@ impl<'a> Table<'a> {
     ) -> Self {
         let n_layers = model.layers();
         let layers = u32::try_from(n_layers).unwrap_or(u32::MAX);
-        let (reply, depth) = (f64::from(workload.reply), workload.depth());
+        let (reply, depths) = (f64::from(workload.reply), workload.depths());
         let tokens = |place: Place| -> Vec<f64> {
-            (0..n_layers).map(|il| model.layer_token(il, place, depth) * reply).collect()
+            (0..n_layers).map(|il| model.layer_token(il, place, depths) * reply).collect()
         };
         let seconds = |tokens: &[f64], place: Place, first: Option<usize>| {
             let layers = tokens.iter().enumerate();

@@ -322,7 +322,7 @@ fn what_has_no_room_is_not_looked_at_again_and_again() {
 #[test]
 fn where_one_depth_is_asked_for_another_placement_is_named_once() {
     let card = Gpu::new("card").total(gib(4)).bandwidth(360_000_000_000);
-    let request = Request::new().n_ctx(32_768).at([64]);
+    let request = Request::new().n_ctx(32_768).at([64]).depth(crate::plan::Depth::All);
     let (profile, machine) = (LLAMA_8B.profile(), machine(vec![card], gib(32)));
     let plan = Planner::new(&profile, &machine).request(request).plan().unwrap();
     let named = plan.notes.iter().filter(|note| note.contains("times as fast"));

@@ -120,7 +120,7 @@ fn token_parts(model: &SpeedModel, assignment: &Assignment, place: Place, depth:
     for (index, (layer, at)) in model.work().zip(assignment.layers()).enumerate() {
         if at == place {
             weights += passes(&layer.matrices);
-            attention += layer.caches.iter().map(|cache| rate.attend(cache, depth)).sum::<f64>();
+            attention += layer.caches.iter().map(|cache| rate.attend(cache, depth.into())).sum::<f64>();
         }
         for (other, matrices) in model.moved.get(index).into_iter().flatten().filter(|(other, _)| *other != at) {
             if *other == place {

@@ -5,6 +5,7 @@
 //! speed and its attention is even slower, and moving other layers to the GPU does not shorten that part.
 //! `docs/speed-model.md` compares predictions with measurements.
 
+mod depths;
 mod in_use;
 mod model;
 mod rates;
@@ -18,6 +19,7 @@ use crate::profile::ModelProfile;
 
 use super::Workload;
 
+pub(super) use depths::Depths;
 pub use in_use::{Correction, InUse};
 pub use model::SpeedModel;
 pub use rates::{Basis, Rate, Rates};
@@ -35,9 +37,9 @@ pub struct Speed {
     pub generation: Vec<GenerationSpeed>,
     /// The workload that the plan is optimised for.
     pub workload: Workload,
-    /// The speed of generation in the middle of the workload's reply.
+    /// The speed of the workload's generation: its tokens over their seconds.
     pub tokens_per_second: f64,
-    /// The depth of that middle: tokens in the context before it.
+    /// The depth of the middle of that generation: tokens in the context before it.
     pub depth: u32,
     /// `tokens_per_second` with every layer on the host.
     pub all_on_host: f64,
@@ -89,7 +91,7 @@ impl Speed {
         let on_host = (on_host || !split.overrides.is_empty()).then_some(&rates.host);
         let basis = rates.gpus.iter().chain(on_host).map(|rate| rate.basis_of(plain.work())).max();
         let basis = basis.unwrap_or_else(|| rates.host.basis_of(plain.work()));
-        let depth = workload.depth();
+        let depths = workload.depths();
         // The curve divides layers among GPUs as the plan does.
         let mut points = split_points(&split.tensor_split).unwrap_or_default();
         if points.is_empty() {
@@ -98,7 +100,7 @@ impl Speed {
         let by_layers = (0..=profile.full_offload()).map(|n| Assignment::new(profile.n_layer(), n, &points));
         let curve: Vec<f64> = match n_gpus {
             0 => Vec::new(),
-            _ => plain.curve(by_layers, depth).into_iter().map(rounded).collect(),
+            _ => plain.curve(by_layers, depths).into_iter().map(rounded).collect(),
         };
         let host = Assignment::new(profile.n_layer(), 0, &[]);
         let placed = plain.clone().overrides(profile, &split.overrides)?;
@@ -116,9 +118,9 @@ impl Speed {
             },
             generation: at.iter().map(generation).collect(),
             workload,
-            tokens_per_second: speed_at(depth),
-            depth,
-            all_on_host: rounded(plain.tokens_per_second(&host, depth)),
+            tokens_per_second: rounded(1.0 / placed.mean_token_seconds(assignment, depths)),
+            depth: workload.depth(),
+            all_on_host: rounded(1.0 / plain.mean_token_seconds(&host, depths)),
             all_on_gpus: curve.last().copied(),
             curve,
             gpu_rates,

@@ -7,9 +7,9 @@ use crate::memory::{ContextParams, Error, KvType, OverrideRules, Place, TensorOv
 use crate::plan::Workload;
 use crate::profile::ModelProfile;
 
-use super::Rates;
 use super::rates::Rate;
 use super::work::{LayerWork, Matrices, matrices};
+use super::{Depths, Rates};
 
 /// From this many tokens on, a GPU computes with weights of the host, which are copied to it each time (`offload_op` of
 /// ggml's backends).
@@ -91,7 +91,12 @@ impl SpeedModel {
 
     /// Seconds of a generated token with `depth` tokens before it.
     pub fn token_seconds(&self, assignment: &Assignment, depth: u32) -> f64 {
-        let layer = |layer, place| self.layer_token(layer, place, depth);
+        self.mean_token_seconds(assignment, depth.into())
+    }
+
+    /// Mean seconds of a generated token over these depths.
+    pub(in crate::plan) fn mean_token_seconds(&self, assignment: &Assignment, depths: Depths) -> f64 {
+        let layer = |layer, place| self.layer_token(layer, place, depths);
         let moved = |matrices: &[Matrices], place, other| self.moved_token(matrices, place, other);
         self.sum_of_layers(assignment, 1.0, layer, moved)
     }
@@ -102,8 +107,8 @@ impl SpeedModel {
     }
 
     /// Generated tokens per second under each assignment. Each layer's time is computed once for each device.
-    pub(super) fn curve(&self, assignments: impl Iterator<Item = Assignment>, depth: u32) -> Vec<f64> {
-        let on = |place| (0..self.layers()).map(|il| self.layer_token(il, place, depth)).collect();
+    pub(super) fn curve(&self, assignments: impl Iterator<Item = Assignment>, depths: Depths) -> Vec<f64> {
+        let on = |place| (0..self.layers()).map(|il| self.layer_token(il, place, depths)).collect();
         let on_gpus: Vec<Vec<f64>> = (0..self.rates.gpus.len()).map(|gpu| on(Place::Gpu(gpu))).collect();
         let on_host: Vec<f64> = on(Place::Host);
         let layer = |il: usize, place| match place {
@@ -152,23 +157,24 @@ impl SpeedModel {
         seconds
     }
 
-    /// Seconds of a workload: its prompt, and each token of its reply at the speed in the middle of the reply.
+    /// Seconds of a workload: its prompt, and each token of its reply at the mean over the [workload's](Workload)
+    /// depths.
     pub fn seconds(&self, assignment: &Assignment, workload: &Workload) -> f64 {
-        let token = self.token_seconds(assignment, workload.depth());
+        let token = self.mean_token_seconds(assignment, workload.depths());
         self.prompt_seconds(assignment, workload) + token * f64::from(workload.reply)
     }
 
-    /// Seconds of a token in a layer with no weights moved, without the transfer to its device.
-    pub(in crate::plan) fn layer_token(&self, layer: usize, place: Place, depth: u32) -> f64 {
+    /// Mean seconds of a token over these depths, in a layer with no weights moved, without the transfer to its device.
+    pub(in crate::plan) fn layer_token(&self, layer: usize, place: Place, depths: Depths) -> f64 {
         let Some(work) = self.work.get(layer) else {
             return 0.0;
         };
         let rate = self.rate(place);
         let weights: f64 = work.matrices.iter().map(|matrix| rate.token(matrix)).sum();
         let caches = work.caches.iter();
-        let attention: f64 = caches.map(|cache| rate.attend(cache, depth)).sum();
+        let attention: f64 = caches.map(|cache| rate.attend(cache, depths)).sum();
         let carried =
-            if self.is_carried(work, place) { carry_cache(work, rate, depth) + 2.0 * rate.crossing } else { 0.0 };
+            if self.is_carried(work, place) { carry_cache(work, rate, depths) + 2.0 * rate.crossing } else { 0.0 };
         let state = work.state as f64 / rate.bytes_per_second;
         weights + attention + carried + state + rate.constant(work)
     }
@@ -196,7 +202,7 @@ impl SpeedModel {
         let Some(work) = self.work.get(layer) else {
             return 0.0;
         };
-        let depth = workload.prompt_depth();
+        let depth = Depths::from(workload.prompt_depth());
         if layer + 1 == self.layers() {
             // Only the last token has logits.
             return self.layer_token(layer, place, depth);
@@ -292,6 +298,6 @@ impl SpeedModel {
 }
 
 /// Seconds in which a layer's keys and values are copied to a device.
-fn carry_cache(work: &LayerWork, rate: &Rate, depth: u32) -> f64 {
-    work.caches.iter().map(|cache| cache.bytes(depth) as f64).sum::<f64>() / rate.upload
+fn carry_cache(work: &LayerWork, rate: &Rate, depths: Depths) -> f64 {
+    work.caches.iter().map(|cache| cache.bytes(depths)).sum::<f64>() / rate.upload
 }

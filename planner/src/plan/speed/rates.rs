@@ -11,6 +11,7 @@ use crate::machine::{
 };
 use crate::memory::KvType;
 
+use super::depths::Depths;
 use super::work::{Cache, LayerWork, Matrices};
 
 /// The share of its peak bandwidth that a GPU reads during generation: 83 % on an RTX 5060 Ti (docs/speed-model.md).
@@ -290,11 +291,11 @@ impl Rate {
         rates.map(basis_of).max().unwrap_or(Basis::Measured)
     }
 
-    /// Seconds of a token's attention over a cache.
-    pub(super) fn attend(&self, cache: &Cache, depth: u32) -> f64 {
+    /// Mean seconds of a token's attention over a cache at these depths.
+    pub(super) fn attend(&self, cache: &Cache, depths: Depths) -> f64 {
         let measured = |ty: KvType| self.attention_rate(ty.tensor_type(), cache);
         let (k, v) = cache.types;
-        let multiplications = cache.multiplications(depth);
+        let multiplications = cache.multiplications(depths);
         match (measured(k), measured(v)) {
             // Keys and values count by half each.
             (Some(k), Some(v)) => multiplications / 2.0 * (1.0 / k + 1.0 / v),
@@ -304,7 +305,7 @@ impl Rate {
                 None => {
                     let plain = |ty: KvType| if ty.is_quantized() { KvType::F16 } else { ty };
                     let cache = Cache { types: (plain(k), plain(v)), ..*cache };
-                    cache.bytes(depth) as f64 / self.bytes_per_second
+                    cache.bytes(depths) / self.bytes_per_second
                 }
             },
         }
@@ -365,7 +366,7 @@ impl Rate {
     }
 
     /// Seconds in which `n_tokens` tokens attend to a cache at this depth.
-    pub(super) fn prompt_attend(&self, cache: &Cache, n_tokens: u32, depth: u32) -> f64 {
+    pub(super) fn prompt_attend(&self, cache: &Cache, n_tokens: u32, depth: Depths) -> f64 {
         let operations = 2.0 * cache.multiplications(depth) * f64::from(n_tokens);
         let all = self.measured.iter().flat_map(|it| &it.prompt_attention);
         let of_type = all.filter(|rate| rate.kv_type == cache.types.0.tensor_type());

@@ -8,6 +8,8 @@ use crate::machine::MatrixShape;
 use crate::memory::{ContextParams, KvType};
 use crate::profile::{BlockState, ModelProfile, Part, Rows, Weight, WeightRole};
 
+use super::depths::Depths;
+
 /// The work of a token, or of a batch of tokens, in one layer.
 ///
 /// A token reads each weight of a block once, but only the experts that it uses. It reads all keys and values that it
@@ -210,21 +212,21 @@ impl Cache {
         [attended].into_iter().chain(index).collect()
     }
 
-    /// Cells that a token attends to with `depth` tokens before it.
-    fn cells(&self, depth: u32) -> u32 {
-        (depth / self.ratio).min(self.window)
-    }
-
-    /// Bytes of keys and values read at this depth.
-    pub(super) fn bytes(&self, depth: u32) -> u64 {
+    /// Mean bytes of keys and values read at these depths.
+    pub(super) fn bytes(&self, depths: Depths) -> f64 {
         let row = |ty: KvType, n: u32| ty.tensor_type().row_bytes(u64::from(n));
         let (k, v) = self.types;
-        row(k, self.k).saturating_add(row(v, self.v)).saturating_mul(u64::from(self.cells(depth)))
+        row(k, self.k).saturating_add(row(v, self.v)) as f64 * self.cells(depths)
     }
 
     /// Multiplications of a token's attention: each query head with the key and value of each cell.
-    pub(super) fn multiplications(&self, depth: u32) -> f64 {
+    pub(super) fn multiplications(&self, depths: Depths) -> f64 {
         let (k, v) = self.head;
-        f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * f64::from(self.cells(depth))
+        f64::from(self.n_head) * (f64::from(k) + f64::from(v)) * self.cells(depths)
+    }
+
+    /// Mean number of cells that a token attends to at these depths.
+    fn cells(&self, depths: Depths) -> f64 {
+        depths.mean_cells(self.ratio, self.window)
     }
 }

@@ -43,7 +43,7 @@ impl Rig {
         let watched = Watched {
             devices: vec![device("SIM0", Some(mib(500)), false), device("SIM1", None, true)],
             depth_cost: cost,
-            placement: 0,
+            ..Watched::default()
         };
         Self { rules: Rules::new(settings, watched), second: 0, generated: Generated::default() }
     }

@@ -1,0 +1,58 @@
+//! Whether a file lies in the page cache, so that a load need not wait for the disk.
+
+use std::path::Path;
+
+/// The share of a file's pages that are in the page cache, by a sample of 256 pages, without reading any from the disk:
+/// 0.0 to 1.0. `None` where the system does not tell: on systems other than Linux, and for some file systems.
+pub(super) fn cached_share(file: &Path) -> Option<f64> {
+    #[cfg(all(target_os = "linux", not(target_env = "uclibc")))]
+    return linux::cached_share(file);
+    #[cfg(not(all(target_os = "linux", not(target_env = "uclibc"))))]
+    {
+        let _ = file;
+        None
+    }
+}
+
+#[cfg(all(target_os = "linux", not(target_env = "uclibc")))]
+mod linux {
+    use std::fs::File;
+    use std::io::IoSliceMut;
+    use std::path::Path;
+
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+    /// Pages that are looked at, evenly spread.
+    const SAMPLES: u64 = 256;
+
+    pub(super) fn cached_share(path: &Path) -> Option<f64> {
+        let file = File::open(path).ok()?;
+        let length = file.metadata().ok()?.len();
+        let samples = SAMPLES.min(length.div_ceil(4096)).max(1);
+        let (mut cached, mut byte) = (0, [0_u8]);
+        for sample in 0..samples {
+            let at = u64::try_from(u128::from(length) * u128::from(sample) / u128::from(samples)).unwrap_or(u64::MAX);
+            match preadv2(&file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
+                Ok(_) => cached += 1,
+                Err(Errno::AGAIN) => {}
+                // The file system does not know the flag.
+                Err(_) => return None,
+            }
+        }
+        Some(f64::from(cached) / samples as f64)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::cached_share;
+
+        #[test]
+        fn a_file_that_was_just_written_is_cached_where_the_system_tells() {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("file");
+            std::fs::write(&file, vec![1_u8; 4 << 20]).unwrap();
+            assert!(cached_share(&file).is_none_or(|share| share > 0.9), "{:?}", cached_share(&file));
+            assert_eq!(cached_share(&folder.path().join("none")), None);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What a loaded model loses in its present placement, by the depth of its texts. The rule itself is the planner's
+//! ([`DepthRule`]).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{DepthRule, DepthWork, Plan};
+
+/// A move of a loaded model to its other placement, because of the depth of its texts. Its `Display` is a line for
+/// people.
+#[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize, Deserialize)]
+#[error(
+    "moved after {tokens} live tokens from {before} to {after}, in {:.1} s: {:.1} s were lost there",
+    time.as_secs_f64(), lost.as_secs_f64()
+)]
+#[non_exhaustive]
+pub struct DepthMove {
+    /// Live tokens of all texts at the move.
+    pub tokens: u32,
+    /// The placement before, in a few words.
+    pub before: String,
+    /// The placement after.
+    pub after: String,
+    /// Time lost to the placement after, before the move. Zero if a long prompt began there at once.
+    pub lost: Duration,
+    /// Time from saving the states to restoring them.
+    pub time: Duration,
+}
+
+/// What a loaded model knows of its two placements.
+#[derive(Debug, Default)]
+pub(crate) struct DepthFollower {
+    rule: Option<DepthRule>,
+    /// Duration of the last move, which counts instead of the predicted one.
+    last_move: Option<Duration>,
+}
+
+/// A prompt that is about to begin: its tokens, and the most tokens of its reply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PromptAhead {
+    pub(crate) work: DepthWork,
+    pub(crate) most_reply: u32,
+}
+
+impl DepthFollower {
+    /// Starts over with the pair of this plan, which was loaded in `load`. Returns whether there is a pair.
+    ///
+    /// Until a move has been measured, it is taken to last as long as predicted, or as the load if that was shorter: a
+    /// load reads the same file, and more slowly if the file was not cached.
+    pub(super) fn placed_by(&mut self, plan: &Plan, load: Duration) -> bool {
+        let rule = plan.by_depth.as_deref().map(DepthRule::new);
+        self.rule = rule.map(|rule| {
+            let predicted = rule.moving_seconds();
+            rule.moving_takes(self.last_move.map_or(predicted.min(load.as_secs_f64()), |last| last.as_secs_f64()))
+        });
+        self.rule.is_some()
+    }
+
+    /// Adds a step that took this long.
+    pub(crate) fn took(&mut self, work: DepthWork, time: Duration) {
+        if let Some(rule) = &mut self.rule {
+            rule.took(work, time.as_secs_f64());
+        }
+    }
+
+    /// Records how long a move took.
+    pub(crate) fn moved(&mut self, time: Duration) {
+        self.last_move = Some(time);
+        self.rule = self.rule.take().map(|rule| rule.moving_takes(time.as_secs_f64()));
+    }
+
+    /// Time lost to the other placement since the last move.
+    pub(crate) fn lost(&self) -> Duration {
+        let lost = self.rule.as_ref().map_or(0.0, DepthRule::lost);
+        Duration::try_from_secs_f64(lost).unwrap_or_default()
+    }
+
+    /// Time that a move is expected to take.
+    pub(crate) fn expected(&self) -> Duration {
+        let seconds = self.rule.as_ref().map_or(0.0, DepthRule::moving_seconds);
+        Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    }
+
+    /// Whether a move is due that takes `more` longer than usual.
+    pub(super) fn is_due(&self, ahead: Option<PromptAhead>, more: Duration) -> bool {
+        let Some(rule) = &self.rule else { return false };
+        let seconds = rule.moving_seconds() + more.as_secs_f64();
+        let is_due = |rule: &DepthRule| {
+            rule.is_due() || ahead.is_some_and(|ahead| rule.is_due_before(ahead.work, ahead.most_reply))
+        };
+        if more.is_zero() { is_due(rule) } else { is_due(&rule.clone().moving_takes(seconds)) }
+    }
+
+    /// Forgets what was lost, after a move that was not possible.
+    pub(super) fn put_off(&mut self) {
+        self.rule.iter_mut().for_each(DepthRule::put_off);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{DepthFollower, PromptAhead};
+    use crate::load::test_plan::plan;
+    use crate::plan::{DepthWork, Plan};
+
+    /// A plan whose other placement is twice as fast with 100 live tokens and more. Moving takes 3 s as predicted.
+    fn pair() -> Plan {
+        let mut json = serde_json::to_value(plan()).unwrap();
+        let other = json.clone();
+        json["by_depth"] = serde_json::json!({
+            "crossing": 100, "is_deeper": true, "plan": other, "moving_seconds": 3.0, "workload_seconds": 9.0,
+            "seconds": [
+                {"depth": 0, "token": [1.0, 2.0], "prompt_token": [0.1, 0.2]},
+                {"depth": 100, "token": [2.0, 2.0], "prompt_token": [0.2, 0.2]},
+                {"depth": 200, "token": [4.0, 2.0], "prompt_token": [0.4, 0.2]},
+            ],
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn moving_costs_what_is_predicted_at_most_what_the_load_took_and_later_what_moves_take() {
+        let seconds = Duration::from_secs;
+        let lose = |follower: &mut DepthFollower, time| follower.took(DepthWork::token(200), time);
+        let mut follower = DepthFollower::default();
+        assert!(!follower.placed_by(&plan(), seconds(1)) && !follower.is_due(None, Duration::ZERO));
+        for (load, needed) in [(100, 6), (1, 2)] {
+            assert!(follower.placed_by(&pair(), seconds(load)));
+            lose(&mut follower, seconds(needed) - Duration::from_millis(1));
+            assert!(!follower.is_due(None, Duration::ZERO), "{load}");
+            lose(&mut follower, Duration::from_millis(2));
+            assert!(follower.is_due(None, Duration::ZERO) && !follower.is_due(None, seconds(1)), "{load}");
+        }
+        follower.moved(seconds(10));
+        follower.placed_by(&pair(), seconds(1));
+        lose(&mut follower, seconds(19));
+        assert!(!follower.is_due(None, Duration::ZERO));
+        lose(&mut follower, seconds(2));
+        assert!(follower.is_due(None, Duration::ZERO));
+        follower.put_off();
+        assert!(!follower.is_due(None, Duration::ZERO) && follower.lost().is_zero());
+    }
+
+    #[test]
+    fn a_prompt_that_is_about_to_begin_counts_before_it_has_lost_anything() {
+        let mut follower = DepthFollower::default();
+        follower.placed_by(&pair(), Duration::from_secs(100));
+        let ahead = |tokens| PromptAhead { work: DepthWork::prompt(0, tokens), most_reply: 256 };
+        assert!(!follower.is_due(Some(ahead(50)), Duration::ZERO));
+        assert!(follower.is_due(Some(ahead(200)), Duration::ZERO));
+    }
+}

@@ -1,0 +1,59 @@
+//! Whether a loaded model may move to its other placement: the rule says so, there is room, and the file is cached.
+
+use std::time::Duration;
+
+use super::cached::cached_share;
+use super::depth::PromptAhead;
+use super::model::Model;
+use crate::machine::DiskRate;
+use crate::plan::Plan;
+
+/// A move is not begun if the disk would take longer than this to read what the page cache no longer holds.
+const MAX_COLD: Duration = Duration::from_secs(60);
+
+impl Model {
+    /// The other placement, if the rule says that the model should move there now, and the move is possible. `ahead` is
+    /// a prompt that begins with the next step.
+    pub(crate) fn due_for_depth(&self, ahead: Option<PromptAhead>) -> Option<Plan> {
+        let counters = self.counters();
+        if !counters.depth()?.is_due(ahead, Duration::ZERO) {
+            return None;
+        }
+        let other = self.placement().other()?;
+        let obstacle = match self.cold() {
+            cold if cold > MAX_COLD => {
+                let seconds = cold.as_secs_f64();
+                Some(format!("the file is no longer cached, and reading it takes {seconds:.0} s"))
+            }
+            // Lost time must pay for the disk too.
+            cold if !counters.depth()?.is_due(ahead, cold) => return None,
+            _ => self.without_room(&other),
+        };
+        let Some(obstacle) = obstacle else { return Some(other) };
+        tracing::info!(target: "autoplace::generate", "the model does not follow the depth of its text: {obstacle}");
+        counters.depth()?.put_off();
+        None
+    }
+
+    /// Time that the disk needs for what the page cache no longer holds of the model's files. Zero where the system does
+    /// not tell.
+    fn cold(&self) -> Duration {
+        let Ok(header) = self.header() else { return Duration::ZERO };
+        let uncached = header.shards().iter().map(|shard| {
+            let share = cached_share(shard.path()).unwrap_or(1.0);
+            shard.file_bytes() as f64 * (1.0 - share)
+        });
+        let rate = self.machine().host.disk.unwrap_or(DiskRate::UNKNOWN).bytes_per_second.max(1);
+        Duration::try_from_secs_f64(uncached.sum::<f64>() / rate as f64).unwrap_or(Duration::MAX)
+    }
+
+    /// Why a plan would not fit if the model were released now.
+    fn without_room(&self, plan: &Plan) -> Option<String> {
+        let machine = match self.machine_once_released() {
+            Ok(machine) => machine,
+            Err(error) => return Some(error.to_string()),
+        };
+        let changes: Vec<String> = plan.changes(&machine).iter().map(ToString::to_string).collect();
+        (!changes.is_empty()).then(|| changes.join("; "))
+    }
+}

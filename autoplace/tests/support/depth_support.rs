@@ -1,0 +1,27 @@
+//! Plans with two placements that cross at a made-up depth, shared by the tests of following it.
+
+use std::path::Path;
+
+use autoplace::gguf::Header;
+use autoplace::plan::{Plan, Request, SavedPlan};
+use serde_json::json;
+
+/// A saved plan that begins with `shallow`, and has `deep` for `crossing` live tokens and more. On its own side each
+/// placement takes a thousandth of the other's time, a second for each token: a prompt of a few tokens is worth a move.
+pub(crate) fn crossing(path: &Path, request: &Request, [shallow, deep]: [&Plan; 2], crossing: u32) -> SavedPlan {
+    let (fast, slow) = (0.001, 1.0);
+    let at = |depth: u32, here: f64, there: f64| json!({"depth": depth, "token": [here, there], "prompt_token": [here, there]});
+    let mut plan = serde_json::to_value(shallow).unwrap();
+    plan["by_depth"] = json!({
+        "crossing": crossing,
+        "is_deeper": true,
+        "plan": deep,
+        "moving_seconds": 0.001,
+        "workload_seconds": 1.0,
+        "seconds": [at(0, fast, slow), at(crossing - 1, fast, slow), at(crossing, slow, fast), at(crossing + 1, slow, fast)],
+    });
+    let plan = serde_json::from_value(plan).unwrap();
+    let saved = SavedPlan::new(plan, request.clone(), &Header::open(path).unwrap()).unwrap();
+    // As from a file: what is made up here must pass the checks.
+    SavedPlan::from_json(&saved.to_json().unwrap()).unwrap()
+}

@@ -1,0 +1,245 @@
+//! Looks for a second placement that is worth moving to: the fastest at the beginning, and at the end, of the context.
+
+use crate::memory::ContextParams;
+use crate::memory::estimate::Assignment;
+use crate::plan::fit::Chosen;
+use crate::plan::search::Placements;
+use crate::plan::speed::{Depths, Rates, SpeedModel};
+use crate::plan::{Depth, Error, KvCache, KvPlace, Plan, Planner, Policy, Probe, Request, Workload, reasons};
+
+use super::{ByDepth, SecondsAtDepth};
+
+/// The least speed-up, as a factor, of another placement that is mentioned or moved to.
+const MIN_SPEEDUP: f64 = 1.1;
+/// A second placement must save this many times what moving costs in one conversation to the end of the context: who
+/// does not know the end may pay for a move twice.
+const MOVES_SAVED: f64 = 2.0;
+/// Steps between the points of a pair. Between two points times are linear, except where a window ends.
+const STEPS: u32 = 8;
+/// Bytes per second in which a load reads a file from the page cache, into buffers of the host or on the way to a GPU.
+/// A stand-in, until a load of this model was timed.
+const WARM_FILE: f64 = 2e9;
+/// Seconds of a load beside reading: contexts, compute buffers and the warm-up. A stand-in too.
+const LOAD_BESIDE_READING: f64 = 1.0;
+
+/// A placement with its predicted times.
+struct Timed<'m> {
+    model: &'m SpeedModel,
+    assignment: &'m Assignment,
+}
+
+impl Timed<'_> {
+    fn token(&self, depth: u32) -> f64 {
+        self.model.token_seconds(self.assignment, depth)
+    }
+
+    /// Seconds of tokens at every depth between these.
+    fn tokens(&self, from: u32, to: u32) -> f64 {
+        let mean = self.model.mean_token_seconds(self.assignment, Depths::new(from, to));
+        mean * f64::from(to.saturating_sub(from))
+    }
+
+    /// Seconds of a token in a full ubatch of a prompt.
+    fn prompt_token(&self, depth: u32, n_ubatch: u32) -> f64 {
+        self.model.prompt_seconds(self.assignment, &Workload::new(n_ubatch, 0).after(depth)) / f64::from(n_ubatch)
+    }
+}
+
+/// Two placements that cross.
+#[derive(Debug, Clone)]
+struct Pair {
+    /// Where the other placement was searched for.
+    depth: u32,
+    crossing: u32,
+    is_deeper: bool,
+    /// Seconds that the other placement saves on its side of the crossing, in one conversation.
+    saved: f64,
+    seconds: Vec<SecondsAtDepth>,
+    workload_seconds: f64,
+}
+
+impl Planner<'_> {
+    /// The times of a chosen placement.
+    fn timed(&self, chosen: &Chosen<'_>, model: &SpeedModel) -> Result<SpeedModel, Error> {
+        let rates = Rates::for_devices(&chosen.room.gpus, chosen.room.host);
+        let model = model.over(&self.profile, &chosen.params, rates);
+        Ok(model.overrides(&self.profile, &chosen.split.overrides)?)
+    }
+
+    /// Whether the request lets the placement follow the depth.
+    fn follows_depth(&self) -> bool {
+        let request = &self.request;
+        request.depth == Depth::Follow && request.workload.is_none() && !request.allow_paging
+    }
+
+    /// The other placement of a chosen one, confirmed by the probe; `None` if one placement is as good. Where the
+    /// request allows one placement only, notes the depths at which another would be faster.
+    pub(in crate::plan) fn by_depth(
+        &self,
+        chosen: &mut Chosen<'_>,
+        model: &SpeedModel,
+        probe: Option<&dyn Probe>,
+    ) -> Result<Option<ByDepth>, Error> {
+        let all_on_gpus = chosen.split.n_gpu_layers == self.profile.full_offload() && chosen.split_blocks == 0;
+        if self.machine.gpus.is_empty() || all_on_gpus || self.request.embeds() {
+            return Ok(None);
+        }
+        let now = &*chosen;
+        let here = self.timed(now, model)?;
+        let mut best: Option<Pair> = None;
+        let mut notes = Vec::new();
+        let depths = match self.follows_depth() {
+            true => Request::whole_depths(now.params.n_ctx).to_vec(),
+            false => self.request.depths(now.params.n_ctx),
+        };
+        // The first and the last depth, which may be the same.
+        for &depth in depths.iter().step_by((depths.len() - 1).max(1)) {
+            let found = self.best_at(depth, (&now.params, model), None, |other| {
+                if other.split == now.split {
+                    return Ok((None, None));
+                }
+                let there = self.timed(&other, model)?;
+                let [here, there] = [(&here, &now.assignment), (&there, &other.assignment)]
+                    .map(|(model, assignment)| Timed { model, assignment });
+                let faster = here.token(depth) / there.token(depth);
+                let layers = self.profile.full_offload();
+                let note = (faster > MIN_SPEEDUP).then(|| reasons::another_is_faster(depth, &other, layers, faster));
+                Ok((note, self.pair(now, depth, [&here, &there])))
+            })?;
+            let (note, pair) = found.unwrap_or_default();
+            notes.extend(note);
+            best = [best, pair].into_iter().flatten().max_by(|a, b| a.saved.total_cmp(&b.saved));
+        }
+        if let Some(pair) = best.filter(|_| self.follows_depth())
+            && let Some(by_depth) = self.confirmed(now, pair, model, probe)?
+        {
+            return Ok(Some(by_depth));
+        }
+        chosen.notes.extend(notes);
+        Ok(None)
+    }
+
+    /// Gives `then` the fastest placement at one depth, with all settings as in `params`; `None` if none fits.
+    fn best_at<T>(
+        &self,
+        depth: u32,
+        (params, model): (&ContextParams, &SpeedModel),
+        probe: Option<&dyn Probe>,
+        then: impl FnOnce(Chosen<'_>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        let mut request = self.request.clone().workload(Workload::new(0, 1).after(depth));
+        (request.max_ubatch, request.min_ubatch) = (None, None);
+        (request.kv_cache, request.kv_place) = (KvCache::Given, KvPlace::Given);
+        let context = (params, model);
+        let other = Placements::new(&self.profile, &self.machine, &request, context, Policy::Fastest, probe)?;
+        match other.choose() {
+            Err(Error::DoesNotFit { .. } | Error::Probe { .. }) => Ok(None),
+            other => then(other?).map(Some),
+        }
+    }
+
+    /// The pair of the chosen placement and another one, found at `depth`, if the other is worth moving to.
+    fn pair(&self, chosen: &Chosen<'_>, depth: u32, [here, there]: [&Timed<'_>; 2]) -> Option<Pair> {
+        let n_ctx = chosen.params.n_ctx;
+        let n_ubatch = chosen.params.computed().max(1);
+        if here.token(depth) < MIN_SPEEDUP * there.token(depth) {
+            return None;
+        }
+        let at = |depth: u32| SecondsAtDepth {
+            depth,
+            token: [here.token(depth), there.token(depth)],
+            prompt_token: [here.prompt_token(depth, n_ubatch), there.prompt_token(depth, n_ubatch)],
+        };
+        let mut depths: Vec<u32> =
+            (0..=STEPS).map(|step| (u64::from(n_ctx) * u64::from(step) / u64::from(STEPS)) as u32).collect();
+        depths.dedup();
+        let seconds: Vec<SecondsAtDepth> = depths.into_iter().map(at).collect();
+        let is_deeper = depth >= n_ctx / 2;
+        let crossing = crossing(&seconds)?;
+        let (from, to) = if is_deeper { (crossing, n_ctx) } else { (0, crossing) };
+        let saved = here.tokens(from, to) - there.tokens(from, to);
+        // The whole conversation, each part of it where it is faster.
+        let workload = self.request.work(&self.profile);
+        let begin = workload.before.saturating_add(workload.prompt);
+        let end = workload.tokens().max(begin.saturating_add(1));
+        let at_crossing = crossing.clamp(begin, end);
+        let (shallow, deep) = if is_deeper { (here, there) } else { (there, here) };
+        let tokens = shallow.tokens(begin, at_crossing) + deep.tokens(at_crossing, end);
+        let prompt = here.model.prompt_seconds(here.assignment, &workload);
+        let workload_seconds = prompt + tokens / f64::from(end - begin) * f64::from(workload.reply);
+        Some(Pair { depth, crossing, is_deeper, saved, seconds, workload_seconds })
+    }
+
+    /// The pair as a part of the plan, if moving pays and the probe confirms the other placement.
+    fn confirmed(
+        &self,
+        chosen: &Chosen<'_>,
+        pair: Pair,
+        model: &SpeedModel,
+        probe: Option<&dyn Probe>,
+    ) -> Result<Option<ByDepth>, Error> {
+        let here = self.timed(chosen, model)?;
+        let confirmed = self.best_at(pair.depth, (&chosen.params, model), probe, |other| {
+            // The probe may have corrected the placement.
+            let there = self.timed(&other, model)?;
+            let [here, there] = [(&here, &chosen.assignment), (&there, &other.assignment)]
+                .map(|(model, assignment)| Timed { model, assignment });
+            let is_other = other.split != chosen.split;
+            let pair = if is_other { self.pair(chosen, pair.depth, [&here, &there]) } else { None };
+            let Some(pair) = pair else { return Ok(None) };
+            let moving_seconds = moving_seconds(&other, pair.crossing);
+            if pair.saved < MOVES_SAVED * moving_seconds {
+                return Ok(None);
+            }
+            let plan = self.finish(other, model)?;
+            Ok(Some(ByDepth {
+                crossing: pair.crossing,
+                is_deeper: pair.is_deeper,
+                plan: Plan { by_depth: None, ..plan },
+                seconds: pair.seconds,
+                moving_seconds,
+                workload_seconds: pair.workload_seconds,
+            }))
+        })?;
+        Ok(confirmed.flatten())
+    }
+}
+
+/// The depth at which two placements are equally fast, between the points; `None` if one is faster everywhere.
+fn crossing(points: &[SecondsAtDepth]) -> Option<u32> {
+    let more = |point: &SecondsAtDepth| point.token[0] - point.token[1];
+    points.windows(2).find_map(|pair| {
+        let ([a, b], [before, after]) = ([&pair[0], &pair[1]], [more(&pair[0]), more(&pair[1])]);
+        let crosses = before != after && (before <= 0.0) != (after <= 0.0);
+        let share = before / (before - after);
+        crosses.then(|| a.depth + (f64::from(b.depth - a.depth) * share).round() as u32)
+    })
+}
+
+/// Predicted seconds of a move to this placement: all weights are read from the page cache, and the state of so many
+/// tokens is copied to the host and back.
+fn moving_seconds(to: &Chosen<'_>, tokens: u32) -> f64 {
+    let levels = || to.levels.gpus.iter().chain([&to.levels.host]);
+    let weights: u64 = levels().map(|level| level.footprint.weights).fold(0, u64::saturating_add);
+    let kv: u64 = levels().map(|level| level.footprint.kv).fold(0, u64::saturating_add);
+    let state = kv as f64 * f64::from(tokens) / f64::from(to.params.n_ctx.max(1));
+    let rates = Rates::for_devices(&to.room.gpus, to.room.host);
+    let link = rates.gpus.iter().map(|gpu| gpu.upload).fold(f64::INFINITY, f64::min);
+    let copies = if link.is_finite() { 2.0 * state / link.max(1.0) } else { 0.0 };
+    weights as f64 / WARM_FILE + copies + LOAD_BESIDE_READING
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SecondsAtDepth, crossing};
+
+    #[test]
+    fn placements_cross_where_their_times_are_equal_and_nowhere_if_one_is_faster_everywhere() {
+        let at = |depth, here, there| SecondsAtDepth { depth, token: [here, there], prompt_token: [1.0; 2] };
+        assert_eq!(crossing(&[at(0, 1.0, 2.0), at(1000, 2.0, 2.0), at(2000, 3.0, 2.0)]), Some(1000));
+        assert_eq!(crossing(&[at(0, 1.0, 2.0), at(1000, 5.0, 2.0)]), Some(250));
+        assert_eq!(crossing(&[at(0, 2.0, 1.0), at(1000, 2.0, 5.0)]), Some(250));
+        assert_eq!(crossing(&[at(0, 1.0, 2.0), at(1000, 1.5, 2.0)]), None);
+        assert_eq!(crossing(&[at(0, 1.0, 1.0), at(1000, 1.0, 1.0)]), None);
+    }
+}

@@ -1,0 +1,263 @@
+//! The rule by which a running text moves: ski rental. A text moves when the time that it has lost to the other
+//! placement equals what moving costs.
+//!
+//! A text that grows deeper, and does not know how far, then never takes more than twice the time that is lost at
+//! best: who knew the future would have moved at once (and paid one move, where this rule pays two), or not at all (and
+//! lost less than one move). Texts of any order, short and deep, cost at most four times the moves and the lost time of
+//! the best order of moves: each move of this rule is paid for by as much lost time, and of two moves in a row the best
+//! order has paid for one or lost the time of one. (Karlin, Manasse, Rudolph, Sleator: Competitive snoopy caching,
+//! 1988.)
+//!
+//! A prompt is known before it is computed. If computing it here, with a reply of usual length, would lose more than a
+//! move costs, the text begins there at once.
+
+use super::{ByDepth, SecondsAtDepth, at};
+
+/// Tokens of the reply that is expected after a prompt: as in [`Workload::typical`](crate::plan::Workload::typical).
+const EXPECTED_REPLY: u32 = 256;
+
+/// One step: what a model computed at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DepthWork {
+    /// Live tokens before the step, of all sequences.
+    pub depth: u32,
+    /// Tokens of prompts in the step.
+    pub prompt_tokens: u32,
+    /// Whether the step generated tokens, one of each sequence.
+    pub generates: bool,
+}
+
+impl DepthWork {
+    /// A generated token after `depth` others.
+    pub const fn token(depth: u32) -> Self {
+        Self { depth, prompt_tokens: 0, generates: true }
+    }
+
+    /// `tokens` tokens of a prompt after `depth` others.
+    pub const fn prompt(depth: u32, tokens: u32) -> Self {
+        Self { depth, prompt_tokens: tokens, generates: false }
+    }
+
+    /// Predicted seconds of the step, here and there.
+    fn seconds(self, points: &[SecondsAtDepth]) -> [f64; 2] {
+        // Half of a prompt's tokens lie before its middle.
+        let at = at(points, self.depth.saturating_add(self.prompt_tokens / 2));
+        let tokens = f64::from(self.prompt_tokens);
+        [0, 1].map(|n| at.prompt_token[n] * tokens + if self.generates { at.token[n] } else { 0.0 })
+    }
+}
+
+/// Says when a model moves to its other placement. It holds what was lost since the last move.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DepthRule {
+    points: Vec<SecondsAtDepth>,
+    moving_seconds: f64,
+    lost: f64,
+}
+
+impl DepthRule {
+    /// The rule of a model that was just placed by the plan that holds this pair.
+    pub fn new(by_depth: &ByDepth) -> Self {
+        Self { points: by_depth.seconds.clone(), moving_seconds: by_depth.moving_seconds, lost: 0.0 }
+    }
+
+    /// The same rule, with moves that take as long as was measured.
+    #[must_use]
+    pub const fn moving_takes(mut self, seconds: f64) -> Self {
+        self.moving_seconds = seconds;
+        self
+    }
+
+    /// Seconds that a move costs.
+    pub const fn moving_seconds(&self) -> f64 {
+        self.moving_seconds
+    }
+
+    /// Seconds lost to the other placement since the last move. What was gained before is not kept for later.
+    pub const fn lost(&self) -> f64 {
+        self.lost
+    }
+
+    /// Adds a step that took this many seconds. The predictions say which part of them the other placement would have
+    /// taken, so that a machine that is slower than predicted is slower in both.
+    pub fn took(&mut self, work: DepthWork, seconds: f64) {
+        let [here, there] = work.seconds(&self.points);
+        if here > 0.0 && seconds > 0.0 {
+            self.lost = (self.lost + seconds * (1.0 - there / here)).max(0.0);
+        }
+    }
+
+    /// Whether as much time was lost as a move costs.
+    pub fn is_due(&self) -> bool {
+        self.lost > 0.0 && self.lost >= self.moving_seconds
+    }
+
+    /// Whether a prompt that is about to be computed, and a reply of usual length (at most `most_reply` tokens), would
+    /// lose more than a move costs.
+    pub fn is_due_before(&self, prompt: DepthWork, most_reply: u32) -> bool {
+        let reply = DepthWork::token(prompt.depth.saturating_add(prompt.prompt_tokens));
+        let lost = |work: DepthWork| {
+            let [here, there] = work.seconds(&self.points);
+            here - there
+        };
+        lost(prompt) + lost(reply) * f64::from(most_reply.min(EXPECTED_REPLY)) > self.moving_seconds
+    }
+
+    /// Forgets what was lost, after a move that was not possible: it is tried again when as much is lost once more.
+    pub fn put_off(&mut self) {
+        self.lost = 0.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop, prop_assert, proptest};
+
+    use super::{DepthRule, DepthWork};
+    use crate::plan::SecondsAtDepth;
+
+    /// A shallow placement that slows down with each token, and a deep one that does not, on a scale of seconds.
+    fn points(deep: f64, slope: f64) -> Vec<SecondsAtDepth> {
+        let at = |depth: u32| {
+            let shallow = 1.0 + slope * f64::from(depth);
+            SecondsAtDepth { depth, token: [shallow, deep], prompt_token: [shallow / 50.0, deep / 50.0] }
+        };
+        vec![at(0), at(10_000)]
+    }
+
+    fn turned(points: &[SecondsAtDepth]) -> Vec<SecondsAtDepth> {
+        let turn = |it: &SecondsAtDepth| SecondsAtDepth {
+            depth: it.depth,
+            token: [it.token[1], it.token[0]],
+            prompt_token: [it.prompt_token[1], it.prompt_token[0]],
+        };
+        points.iter().map(turn).collect()
+    }
+
+    fn rule(points: &[SecondsAtDepth], moving_seconds: f64) -> DepthRule {
+        DepthRule { points: points.to_vec(), moving_seconds, lost: 0.0 }
+    }
+
+    /// The total time of a trace by the rule, from the shallow placement on, and its moves.
+    fn by_rule(points: &[SecondsAtDepth], moving: f64, trace: &[DepthWork]) -> (f64, usize) {
+        let sides = [points.to_vec(), turned(points)];
+        let (mut side, mut rule_here) = (0, rule(points, moving));
+        let (mut seconds, mut moves) = (0.0, 0);
+        for &work in trace {
+            let took = work.seconds(&sides[side])[0];
+            seconds += took;
+            rule_here.took(work, took);
+            if rule_here.is_due() {
+                (seconds, moves, side) = (seconds + moving, moves + 1, 1 - side);
+                rule_here = rule(&sides[side], moving);
+            }
+        }
+        (seconds, moves)
+    }
+
+    /// The least time of a trace, with the best moves, and the time that the better placement of each step takes.
+    fn clairvoyant(points: &[SecondsAtDepth], moving: f64, trace: &[DepthWork]) -> (f64, f64) {
+        let mut best = [0.0, moving];
+        let mut least = 0.0;
+        for work in trace {
+            let seconds = work.seconds(points);
+            least += seconds[0].min(seconds[1]);
+            let after = [best[0] + seconds[0], best[1] + seconds[1]];
+            best = [after[0].min(after[1] + moving), after[1].min(after[0] + moving)];
+        }
+        (best[0].min(best[1]), least)
+    }
+
+    #[test]
+    fn a_text_moves_at_the_token_with_which_as_much_was_lost_as_a_move_costs() {
+        // Here a token takes 2 s, and there 1 s.
+        let flat = vec![SecondsAtDepth { depth: 0, token: [2.0, 1.0], prompt_token: [0.5, 0.25] }];
+        let mut rule = rule(&flat, 5.0);
+        for token in 1..=5 {
+            assert!(!rule.is_due(), "{token}");
+            rule.took(DepthWork::token(token), 2.0);
+        }
+        assert!(rule.is_due() && rule.lost() == 5.0);
+        rule.put_off();
+        assert!(!rule.is_due() && rule.lost() == 0.0);
+        // Twice as slow as predicted: the other placement would be too.
+        rule.took(DepthWork::token(1), 4.0);
+        assert_eq!(rule.lost(), 2.0);
+        // A prompt of 8 tokens.
+        rule.took(DepthWork::prompt(1, 8), 4.0);
+        assert_eq!(rule.lost(), 4.0);
+    }
+
+    #[test]
+    fn time_that_is_gained_here_makes_up_for_lost_time_and_is_not_saved_up() {
+        let points = points(2.0, 0.001);
+        let mut rule = rule(&points, 10.0);
+        // The placements cross after 1000 tokens.
+        for _ in 0..100 {
+            rule.took(DepthWork::token(0), 1.0);
+        }
+        assert_eq!(rule.lost(), 0.0);
+        rule.took(DepthWork::token(2000), 3.0);
+        assert!((rule.lost() - 1.0).abs() < 1e-9);
+        rule.took(DepthWork::token(0), 1.0);
+        assert_eq!(rule.lost(), 0.0);
+    }
+
+    #[test]
+    fn a_long_prompt_begins_in_the_deep_placement_at_once_and_a_short_one_does_not() {
+        let points = points(2.0, 0.001);
+        let rule = rule(&points, 100.0);
+        assert!(!rule.is_due_before(DepthWork::prompt(0, 500), u32::MAX));
+        assert!(!rule.is_due_before(DepthWork::prompt(0, 1000), u32::MAX));
+        assert!(rule.is_due_before(DepthWork::prompt(0, 8000), u32::MAX));
+        assert!(rule.is_due_before(DepthWork::prompt(7000, 1000), u32::MAX));
+        // Nobody waits for a move for the sake of one word.
+        assert!(!rule.is_due_before(DepthWork::prompt(0, 4000), 1));
+    }
+
+    proptest! {
+        /// A text that grows, from a prompt to any depth: never more than twice behind.
+        #[test]
+        fn a_growing_text_is_never_more_than_twice_behind_who_knew_its_end(
+            deep in 1.1_f64..20.0,
+            slope in 0.0001_f64..0.01,
+            moving in 1.0_f64..3000.0,
+            end in 1_u32..9000,
+        ) {
+            let points = points(deep, slope);
+            let trace: Vec<DepthWork> = (0..end).map(DepthWork::token).collect();
+            let ((seconds, moves), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
+            // The last token before a move may lose more than was missing.
+            let last = trace.last().unwrap().seconds(&points)[0];
+            prop_assert!(moves <= 1);
+            prop_assert!(seconds - least <= 2.0 * (best - least) + last + 1e-6, "{seconds} {best} {least}");
+            prop_assert!(seconds <= 2.0 * best + last);
+        }
+
+        /// Texts of any depth in any order.
+        #[test]
+        fn no_order_of_texts_costs_more_than_four_times_what_the_best_moves_lose(
+            deep in 1.1_f64..5.0,
+            slope in 0.0001_f64..0.002,
+            moving in 1.0_f64..500.0,
+            texts in prop::collection::vec((0_u32..8000, 1_u32..300), 1..40),
+        ) {
+            let points = points(deep, slope);
+            let trace: Vec<DepthWork> = texts
+                .iter()
+                .flat_map(|&(prompt, reply)| {
+                    let reply = (prompt..prompt + reply).map(DepthWork::token);
+                    [DepthWork::prompt(0, prompt)].into_iter().chain(reply)
+                })
+                .collect();
+            let ((seconds, _), (best, least)) = (by_rule(&points, moving, &trace), clairvoyant(&points, moving, &trace));
+            // What one step loses beyond a move, for each of the moves.
+            let most = trace.iter().map(|work| work.seconds(&points)).map(|[a, b]| (a - b).abs());
+            let most = most.fold(0.0, f64::max);
+            let moves = (best - least) / moving + 2.0;
+            let bound = 4.0 * (best - least) + 2.0 * moving + 2.0 * most * moves;
+            prop_assert!(seconds - least <= bound + 1e-6, "{seconds} {best} {least} {bound}");
+        }
+    }
+}
