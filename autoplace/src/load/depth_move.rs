@@ -35,8 +35,8 @@ impl Model {
         None
     }
 
-    /// Time that the disk needs for what the page cache no longer holds of the model's files. Zero where the system does
-    /// not tell.
+    /// Time that the disk needs for what the page cache no longer holds of the model's files. Zero where the system
+    /// does not tell.
     fn cold(&self) -> Duration {
         let Ok(header) = self.header() else { return Duration::ZERO };
         let uncached = header.shards().iter().map(|shard| {

@@ -1,5 +1,5 @@
-//! Models that move to their other placement as their texts grow deeper, and back: on simulated cards, in an engine, and
-//! in a worker. The texts equal those of a model that stays.
+//! Models that move to their other placement as their texts grow deeper, and back: on simulated cards, in an engine,
+//! and in a worker. The texts equal those of a model that stays.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use test_support::{demo_path, wait};
 /// Live tokens at which the placements cross.
 const CROSSING: u32 = 160;
 
-/// The demo model, on the host with fewer live tokens than [`CROSSING`] and on the card with more; and a model that stays
-/// on the host.
+/// The demo model, on the host with fewer live tokens than [`CROSSING`] and on the card with more; and a model that
+/// stays on the host.
 fn following(request: &Request) -> [Model; 2] {
     let path = demo_path();
     let [shallow, deep] = [0, 7].map(|layers| plan(&path, request, layers));

@@ -89,8 +89,8 @@ pub struct Plan {
     /// Notes for people: the reason for the placement first, then changes to the request and open questions.
     pub notes: Vec<String>,
     /// Another placement, which is faster on the other side of a depth ([`Depth::Follow`]); `None` if this placement is
-    /// best at every depth, or if moving would not pay. Of the two, this one is the faster one over a whole conversation,
-    /// for programs that do not move.
+    /// best at every depth, or if moving would not pay. Of the two, this one is the faster one over a whole
+    /// conversation, for programs that do not move.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_depth: Option<Box<ByDepth>>,
 }

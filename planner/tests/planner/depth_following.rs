@@ -1,8 +1,8 @@
-//! Placements by depth in virtual time: machines of the ledger, dense models of 32B and 70B, and four traces. Prints the
-//! table of `benches/results/2026-11-29-virtual`.
+//! Placements by depth in virtual time: machines of the ledger, dense models of 32B and 70B, and four traces. Prints
+//! the table of `benches/results/2026-11-29-virtual`.
 //!
-//! The speeds are the speed model's, so the test judges the rule and the choice of placements, not the model: the ledger
-//! judges that.
+//! The speeds are the speed model's, so the test judges the rule and the choice of placements, not the model: the
+//! ledger judges that.
 
 use std::cell::Cell;
 
@@ -30,8 +30,8 @@ fn profile(title: &str) -> ModelProfile {
     ModelProfile::from_header(&sketch.builder().header().unwrap()).unwrap()
 }
 
-/// The machine of unslothai/unsloth#9872 (docs/ledger/speeds.csv), its host's memory as fast as the first row says: 2.19
-/// tokens per second after 2339, with the feed-forward matrices of 38 blocks on the host.
+/// The machine of unslothai/unsloth#9872 (docs/ledger/speeds.csv), its host's memory as fast as the first row says:
+/// 2.19 tokens per second after 2339, with the feed-forward matrices of 38 blocks on the host.
 fn of_the_ledger(profile: &ModelProfile) -> Machine {
     let card = Gpu::named("RTX 6000 Ada").unwrap().free(mib(38_016));
     let host = |bytes_per_second| {
