@@ -171,7 +171,7 @@ fn servers_that_cannot_be_used_are_refused_before_anything_is_loaded() {
     assert!(error.to_string().contains("no server listens there"), "{error}");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = builder(&[&silent.local_addr().unwrap().to_string()]).plan().unwrap_err();
-    assert!(busy.to_string().contains("has one client at a time"), "{busy}");
+    assert!(busy.to_string().contains("serves one client at a time"), "{busy}");
     let far = builder(&["192.0.2.1:50052"]).load().map(drop);
     assert_matches!(far, Err(Error::UntrustedNetwork { .. }));
     // This program's `main` is not a worker's, and without a worker nothing connects.

@@ -72,7 +72,7 @@ fn a_card_and_the_host_are_measured_case_by_case_and_what_is_known_is_left_out()
     measure_rates(&mut machine, &request, Some(1), |progress| panic!("{progress:?} was known")).unwrap();
     request.cases = vec![attention(0, 1)];
     let refused = measure_rates(&mut machine, &request, Some(1), |_| ()).unwrap_err();
-    assert!(refused.to_string().contains("every size is 1 to"), "{refused}");
+    assert!(refused.to_string().contains("every size must be 1 to"), "{refused}");
     // A load on simulated cards measures nothing by itself.
     drop(Model::builder(demo_path()).n_threads(1).headroom(Headroom::Bytes(mib(1))).load().unwrap());
     let now = detect().unwrap();
