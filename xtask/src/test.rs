@@ -52,7 +52,7 @@ pub(crate) const STEPS: &[Step] = &[
             run(&mut workspace.compile("test", &["--workspace", "--bench=*", "--no-run"]))
         },
     },
-    Step { name: "test", what: "all tests and doc tests", run: |workspace| tests(workspace, &["--workspace"]) },
+    Step { name: "test", what: "all tests and doc tests", run: all_tests },
     Step {
         name: "runtime",
         what: "the native layer's tests with libraries that are opened, and an application packed with them (Linux)",
@@ -169,6 +169,11 @@ fn clients_step(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.compile("test", &["--workspace"]);
     cargo.args(["--test=program", "--test=hub", "--", "--ignored", "client::"]);
     run(cargo.env("AUTOPLACE_PYTHON", python).env(clients::PROGRAMS, programs))
+}
+
+/// Goes on after a failure, so that one run names all tests that fail.
+fn all_tests(workspace: &Workspace) -> Result<()> {
+    tests(workspace, &["--workspace", "--no-fail-fast"])
 }
 
 fn tests(workspace: &Workspace, selection: &[&str]) -> Result<()> {
