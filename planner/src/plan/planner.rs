@@ -74,8 +74,9 @@ impl<'a> Planner<'a> {
     ///
     /// The plan takes at most 6 probes on one GPU and 12 on several. If none of these fits, the search for the most
     /// layers takes that many again; a longer context takes up to 3 more. With more than two GPUs, no probe is spent on
-    /// a gain below half a percent. If the planner may choose the cache's type ([`KvCache`]) or place ([`KvPlace`]), or
-    /// a smaller ubatch ([`Request::min_ubatch`]), each combination may take that many probes.
+    /// a gain below half a percent. If the planner may choose the cache's type ([`KvCache`]) or place
+    /// ([`KvPlace`](super::KvPlace)), or a smaller ubatch ([`Request::min_ubatch`]), each combination may take that
+    /// many probes.
     ///
     /// # Errors
     ///
