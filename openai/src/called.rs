@@ -38,7 +38,6 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
     let forced =
         tools.choice.forced(&tools.typed, None).map_err(|error| ApiError::invalid("tool_choice", error.to_string()))?;
     let opened = |constraint: Constraint| if is_open { constraint.open_objects() } else { constraint };
-    let callable: Vec<Tool> = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
     Ok(match (forced, form) {
         (Some((constraint, format)), _) => Plan {
             constraint: Some(opened(constraint)),
@@ -47,13 +46,16 @@ pub(super) fn plan(tools: &Tools, form: Option<Constraint>, own: ReplyFormat, is
             may_think: false,
             unenforced: unenforced(tools),
         },
-        (None, Some(form)) if !callable.is_empty() => Plan {
-            constraint: Some(opened(form.or_calls(&callable))),
-            format: ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes),
-            is_either: true,
-            may_think: false,
-            unenforced: unenforced(tools),
-        },
+        (None, Some(form)) if tools.callable().next().is_some() => {
+            let callable: Vec<Tool> = tools.callable().map(|(_, tool, _)| tool.clone()).collect();
+            Plan {
+                constraint: Some(opened(form.or_calls(&callable))),
+                format: ReplyFormat::plain().with_tool_calls(ToolCallFormat::Hermes),
+                is_either: true,
+                may_think: false,
+                unenforced: unenforced(tools),
+            }
+        }
         (None, Some(form)) => Plan {
             constraint: Some(form),
             format: ReplyFormat::plain(),

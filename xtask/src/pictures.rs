@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -134,12 +134,7 @@ impl Server {
         let log = folder.join("serve.log");
         let mut command = Command::new(program);
         command.arg("serve").arg(workspace.root.join(DEMO)).args(["--port", "0", "--template", "chatml"]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(fs::File::create(&log)?);
-        let mut process = Running(command.spawn().context("`autoplace serve` does not start")?);
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.as_mut().context("piped")?).read_line(&mut line)?;
-        let address = line.trim_end().strip_prefix("listening on http://").map(str::to_owned);
-        let address = address.with_context(|| format!("`autoplace serve` said {line:?}"))?;
+        let (process, address) = Running::server(command.stderr(fs::File::create(&log)?))?;
         Ok(Self { _process: process, address, log })
     }
 

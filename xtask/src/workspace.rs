@@ -1,8 +1,9 @@
 //! The repository's location, and running cargo in it.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -97,6 +98,19 @@ impl Drop for Running {
     }
 }
 
+impl Running {
+    /// Starts a command that runs `autoplace serve`. Returns it with its address, `127.0.0.1:8080`.
+    pub(crate) fn server(command: &mut Command) -> Result<(Self, String)> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut process = Self(child.with_context(|| format!("cannot start `{}`", line(command)))?);
+        let mut said = String::new();
+        BufReader::new(process.0.stdout.as_mut().context("piped")?).read_line(&mut said)?;
+        let address = said.trim_end().strip_prefix("listening on http://");
+        let address = address.with_context(|| format!("`{}` said {said:?} instead of its address", line(command)))?;
+        Ok((process, address.to_owned()))
+    }
+}
+
 /// Runs a command with our own output. A failure names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
@@ -108,10 +122,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 
 /// Runs a command and returns its stdout; its stderr is ours.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .with_context(|| format!("cannot start `{}`", line(command)))?;
+    let output =
+        command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot start `{}`", line(command)))?;
     if !output.status.success() {
         bail!("`{}` failed ({})", line(command), output.status);
     }
@@ -121,7 +133,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 /// Whether the program starts with these arguments and succeeds. Its output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
-    command.args(arguments).stdin(std::process::Stdio::null());
+    command.args(arguments).stdin(Stdio::null());
     command.output().is_ok_and(|output| output.status.success())
 }
 

@@ -4,7 +4,7 @@
 mod bodies;
 mod rows;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -55,7 +55,7 @@ pub(crate) fn attack(workspace: &Workspace, arguments: &[String]) -> Result<()> 
             let mut is_well = true;
             loop {
                 let asked = Instant::now();
-                is_well &= server.sent(&server.health()) == "200";
+                is_well &= server.get("/health") == "200";
                 slowest = slowest.max(asked.elapsed());
                 if attacker.is_finished() {
                     break;
@@ -118,21 +118,8 @@ impl Server {
             Setup::Isolated => _ = shell.args(["--isolated", "--silent", "5"]),
             Setup::Reranker => _ = shell.arg("--reranker").arg(models.join("reranker.gguf")),
         }
-        let pipes = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = Running(pipes.spawn().context("cannot start `sh`")?);
-        let mut line = String::new();
-        let stdout = process.0.stdout.as_mut().context("piped")?;
-        BufReader::new(stdout).read_line(&mut line)?;
-        let address = line.trim_end().strip_prefix("listening on http://").map(str::to_owned);
-        let server = Self { process, address: address.unwrap_or_default() };
-        if server.address.is_empty() {
-            bail!("{} does not start", program.display());
-        }
-        Ok(server)
-    }
-
-    fn health(&self) -> String {
-        format!("GET /health HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.address)
+        let (process, address) = Running::server(shell.stderr(Stdio::null()))?;
+        Ok(Self { process, address })
     }
 
     fn head(&self, path: &str, bytes: usize) -> String {

@@ -50,6 +50,8 @@ pub(super) struct Scale {
     flops: u64,
     /// Larger number of operations, for a device that finishes `flops` in less than [`SHORT`].
     most_flops: u64,
+    /// Prompt tokens whose activations are computed at once.
+    n_activations: u32,
 }
 
 /// In a shorter computation, the time to reach the device would distort the rate.
@@ -77,12 +79,12 @@ const N_BLOCKS: u32 = 32;
 
 impl Scale {
     pub(super) fn host(working_set: u64) -> Self {
-        Self { working_set, flops: 1 << 32, most_flops: 1 << 32 }
+        Self { working_set, flops: 1 << 32, most_flops: 1 << 32, n_activations: N_PROMPT }
     }
 
     /// Larger than any GPU's cache, and work that takes longer than its launch.
     pub(super) fn gpu(free: u64) -> Self {
-        Self { working_set: free.min(256 << 20), flops: 1 << 37, most_flops: 1 << 37 }
+        Self { working_set: free.min(256 << 20), flops: 1 << 37, most_flops: 1 << 37, n_activations: N_PROMPT }
     }
 
     /// For a remote GPU or CPU; the first result tells which. All data is sent over the network first.
@@ -98,13 +100,7 @@ impl Scale {
             return self;
         }
         let flops = self.flops.min(u64::from(threads.max(1)) * SHORT_RUN_FLOPS);
-        Self { working_set: self.working_set.min(32 << 20), flops, most_flops: flops }
-    }
-
-    /// Number of prompt tokens whose activations are computed: fewer where runs are short.
-    fn prompt_of_activations(&self) -> u32 {
-        let is_short = self.most_flops < 1 << 32;
-        if is_short { N_PROMPT / 16 } else { N_PROMPT }
+        Self { working_set: self.working_set.min(32 << 20), flops, most_flops: flops, n_activations: N_PROMPT / 16 }
     }
 
     /// Number of matrix rows, so that two matrices fit in the working set.
@@ -249,7 +245,7 @@ impl RateCase {
             Self::Activations => {
                 // Queries, keys and values, the output of attention, and the feed-forward step.
                 let outputs = 3 * N_EMBD + N_EMBD / 2 + 2 * N_FF;
-                let n_tokens = scale.prompt_of_activations();
+                let n_tokens = scale.n_activations;
                 Work(block(n_tokens), 2, u64::from(outputs) * u64::from(n_tokens))
             }
             Self::Routing => {

@@ -35,15 +35,14 @@ impl LocalSession {
             |it: &&Sequence| it.statistics.prompt_time.is_zero() && it.statistics.first_token_latency.is_none();
         let tokens: usize = self.sequences.iter().filter(begins).map(Sequence::to_compute).sum();
         let most_reply = self.sequences.iter().filter(begins).map(|it| it.limits.max_tokens).max()?;
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let work = DepthWork::prompt(count(self.live_tokens()), count(tokens));
+        let work = DepthWork::prompt(self.live_tokens(), count(tokens));
         Some(PromptAhead { work, most_reply: count(most_reply) })
     }
 
     /// Live tokens: those of all running texts that are in the context.
-    pub(super) fn live_tokens(&self) -> usize {
+    pub(super) fn live_tokens(&self) -> u32 {
         let to_compute: usize = self.sequences.iter().map(Sequence::to_compute).sum();
-        cells(&self.sequences).saturating_sub(to_compute)
+        count(cells(&self.sequences).saturating_sub(to_compute))
     }
 
     /// Begins a step, if steps count.
@@ -53,7 +52,7 @@ impl LocalSession {
         }
         Some(StepBegun {
             begun: Instant::now(),
-            depth: u32::try_from(self.live_tokens()).unwrap_or(u32::MAX),
+            depth: self.live_tokens(),
             generates: self.sequences.iter().any(|it| it.to_compute() == 1),
             has_prompt: self.sequences.iter().any(|it| it.to_compute() > 1),
         })
@@ -63,7 +62,7 @@ impl LocalSession {
     pub(super) fn step_ended(&self, step: &StepBegun) {
         let StepBegun { begun, depth, generates, has_prompt } = *step;
         let prompt_tokens = if has_prompt { self.work.batch_tokens() } else { 0 };
-        let mut work = DepthWork::prompt(depth, u32::try_from(prompt_tokens).unwrap_or(u32::MAX));
+        let mut work = DepthWork::prompt(depth, count(prompt_tokens));
         work.generates = generates;
         if let Some(mut follower) = self.model.counters().depth() {
             follower.took(work, begun.elapsed());
@@ -72,13 +71,17 @@ impl LocalSession {
 
     /// Moves the model to its other placement. If that cannot be loaded, the present one is loaded again.
     pub(super) fn move_for_depth(&mut self, plan: Plan) -> Result<(), Error> {
-        let tokens = u32::try_from(self.live_tokens()).unwrap_or(u32::MAX);
-        let lost = self.model.counters().depth().map(|follower| follower.lost()).unwrap_or_default();
         let before = Plan::clone(&self.model.placement());
-        let moving = self.model.counters().depth().map(|follower| follower.expected()).unwrap_or_default();
-        let words = (before.placement_in_words(), plan.placement_in_words());
-        let moving = DepthMove { tokens, before: words.0.clone(), after: words.1, lost, time: moving };
-        self.model.counters().set_moving(Some(moving));
+        let follower = self.model.counters().depth();
+        let (lost, expected) = follower.map(|it| (it.lost(), it.expected())).unwrap_or_default();
+        let moving = DepthMove {
+            tokens: self.live_tokens(),
+            before: before.placement_in_words(),
+            after: plan.placement_in_words(),
+            lost,
+            time: expected,
+        };
+        self.model.counters().set_moving(Some(moving.clone()));
         let outcome = self.replace_by(Some(plan), Some(before));
         self.model.counters().set_moving(None);
         self.last_replaced = Some(outcome.clone());
@@ -92,7 +95,12 @@ impl LocalSession {
         }
         // Where memory has run short meanwhile, the model is on another placement than the one it was to move to.
         let after = replaced.after.placement_in_words();
-        self.model.has_moved(DepthMove { tokens, before: words.0, after, lost, time: replaced.time });
+        self.model.has_moved(DepthMove { after, time: replaced.time, ..moving });
         Ok(())
     }
+}
+
+/// A number of tokens.
+fn count(tokens: usize) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
 }

@@ -34,7 +34,7 @@ impl LocalSession {
         let better = self.model.better(plan).filter(|better| better.gain >= min_gain);
         let Some(better) = better else { return Ok(None) };
         let before = self.is_loaded().then(|| Plan::clone(&self.model.placement()));
-        let plan = better.plan.for_depth(self.live_tokens().try_into().unwrap_or(u32::MAX));
+        let plan = better.plan.for_depth(self.live_tokens());
         let outcome = self.replace_by(Some(plan), before);
         self.last_replaced = Some(outcome.clone());
         outcome.map(Some)
@@ -72,7 +72,7 @@ impl LocalSession {
             Some(plan) => self.check_room(Room::new(&plan.context)).map(|()| 0)?,
             None => self.plan_with_room()?.1,
         };
-        let live = self.live_tokens().try_into().unwrap_or(u32::MAX);
+        let live = self.live_tokens();
         let (begun, model) = (Instant::now(), self.model.clone());
         let _replacing = model.replacing();
         let saved = self.release()?;
