@@ -10,6 +10,7 @@ use autoplace::machine::{Gpu, Host, Machine, gib};
 use autoplace::plan::{Request, SavedPlan};
 use autoplace::profile::ModelProfile;
 use autoplace::{Model, Plan, Planner};
+use autoplace_media::{Image, ImageLimits, Sound, SoundLimits};
 use autoplace_openai::{Api, EmbeddingRequest, RerankRequest};
 
 pub(crate) struct Target {
@@ -18,7 +19,7 @@ pub(crate) struct Target {
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub(crate) const TARGETS: [Target; 7] = [
+pub(crate) const TARGETS: [Target; 9] = [
     Target { name: "header", run: header, seeds: header_seeds },
     Target { name: "plan", run: plan, seeds: || vec![saved_plan().into_bytes()] },
     Target { name: "machine", run: machine, seeds: || vec![pc().to_json().unwrap().into_bytes()] },
@@ -26,6 +27,8 @@ pub(crate) const TARGETS: [Target; 7] = [
     Target { name: "request", run: request, seeds: || owned(&REQUESTS) },
     Target { name: "template", run: template, seeds: || owned(&TEMPLATES) },
     Target { name: "constraint", run: constraint, seeds: || owned(&CONSTRAINTS) },
+    Target { name: "image", run: image, seeds: image_seeds },
+    Target { name: "sound", run: sound, seeds: || SOUNDS.map(<[u8]>::to_vec).into() },
 ];
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/model/autoplace-demo-q8_0.gguf");
@@ -203,6 +206,43 @@ const CONSTRAINTS: [&str; 7] = [
     r##"s{"$defs":{"n":{"type":"array","items":{"$ref":"#/$defs/n"},"maxItems":3}},"$ref":"#/$defs/n"}"##,
     r#"s{"anyOf":[{"enum":["a",1,null]},{"type":"string","pattern":"^b+$","minLength":2}]}"#,
     r#"s{"type":"string","format":"date-time"}"#,
+];
+
+/// A decoded picture has as many pixels as its size says.
+fn image(data: &[u8]) {
+    let mut limits = ImageLimits::default();
+    limits.memory = 256 << 20;
+    if let Ok(image) = Image::from_bytes_within(data, &limits) {
+        assert_eq!(image.rgb().len() as u64, u64::from(image.width()) * u64::from(image.height()) * 3);
+    }
+}
+
+fn image_seeds() -> Vec<Vec<u8>> {
+    use image::{DynamicImage, ImageFormat, Rgba, RgbaImage};
+    let picture = RgbaImage::from_fn(9, 7, |x, y| Rgba([(x * 20) as u8, (y * 30) as u8, 9, (x * y * 4) as u8]));
+    let formats = [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Gif, ImageFormat::Bmp];
+    let written = formats.map(|format| {
+        let mut file = std::io::Cursor::new(Vec::new());
+        DynamicImage::from(picture.clone()).to_rgb8().write_to(&mut file, format).unwrap();
+        file.into_inner()
+    });
+    written.into()
+}
+
+/// A decoded sound has finite samples and can be resampled.
+fn sound(data: &[u8]) {
+    let mut limits = SoundLimits::default();
+    limits.seconds = 60;
+    if let Ok(sound) = Sound::from_bytes_within(data, &limits) {
+        assert!(sound.samples().iter().all(|sample| sample.is_finite()));
+        assert_eq!(sound.resampled(16_000).unwrap().rate(), 16_000);
+    }
+}
+
+const SOUNDS: [&[u8]; 3] = [
+    include_bytes!("../../media/tests/media/tone.mp3"),
+    include_bytes!("../../media/tests/media/tone.ogg"),
+    b"RIFF\x28\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data\x04\0\0\0\x01\0\x02\0",
 ];
 
 fn owned(seeds: &[&str]) -> Vec<Vec<u8>> {

@@ -10,7 +10,7 @@ use crate::tree;
 use crate::workspace::Workspace;
 
 /// The crates' own code, then all tests.
-const GROUPS: [(&str, &[&str]); 12] = [
+const GROUPS: [(&str, &[&str]); 13] = [
     ("gguf", &["gguf/src"]),
     ("planner", &["planner/src"]),
     ("autoplace", &["autoplace/src"]),
@@ -18,6 +18,7 @@ const GROUPS: [(&str, &[&str]); 12] = [
     ("chat", &["chat/src"]),
     ("openai", &["openai/src"]),
     ("hub", &["hub/src"]),
+    ("media", &["media/src"]),
     ("cli", &["cli/src"]),
     ("runtime", &["runtime/src"]),
     ("llama-sys", &["llama-sys/src"]),
@@ -28,7 +29,7 @@ const GROUPS: [(&str, &[&str]); 12] = [
 /// Maximum columns of a comment. rustfmt limits the code.
 const MAX_COLUMNS: usize = 120;
 
-const TESTS: [&str; 13] = [
+const TESTS: [&str; 14] = [
     "test-support/src",
     "bare-llama/src",
     "gguf/tests",
@@ -38,6 +39,7 @@ const TESTS: [&str; 13] = [
     "measure/tests",
     "openai/tests",
     "hub/tests",
+    "media/tests",
     "cli/tests",
     "llama-sys/tests",
     "examples/tests",

@@ -1,0 +1,44 @@
+//! Errors between a file and its pixels or samples.
+
+use std::io;
+use std::time::Duration;
+
+/// Why a picture or a sound was not decoded.
+///
+/// `name` is the path of the file, or `image` or `sound` where the caller passed bytes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // The fields are named for what the message says of them.
+pub enum Error {
+    /// The file cannot be read.
+    #[error("{name}: cannot be read: {source}")]
+    Io { name: String, source: io::Error },
+
+    /// The bytes are in none of the formats that this crate decodes.
+    #[error("{name}: not {needed}: {found}")]
+    Format { name: String, needed: &'static str, found: String },
+
+    /// The format is known, but this kind of it is not decoded.
+    #[error("{name}: {format}: not supported: {feature}")]
+    Unsupported { name: String, format: &'static str, feature: String },
+
+    /// The file contradicts its format, or ends too early.
+    #[error("{name}: damaged {format}: {problem}")]
+    Damaged { name: String, format: &'static str, problem: String },
+
+    /// The file needs more than a limit allows.
+    #[error("{name}: {needed} {unit}, but at most {limit} are allowed")]
+    TooLarge { name: String, needed: u64, unit: &'static str, limit: u64 },
+
+    /// The file has less than a limit requires.
+    #[error("{name}: {found} {unit}, but at least {limit} are needed")]
+    TooSmall { name: String, found: u64, unit: &'static str, limit: u64 },
+
+    /// Decoding took longer than the limit allows.
+    #[error("{name}: decoding was stopped: it took longer than {limit:?}")]
+    TooSlow { name: String, limit: Duration },
+
+    /// Pixels or samples that the application passed do not fit together.
+    #[error("{name}: {problem}")]
+    Values { name: &'static str, problem: String },
+}
