@@ -68,8 +68,8 @@ fn main() {
     Backend::init().expect("llama.cpp starts");
     let files: Vec<PathBuf> = std::env::args().skip(1).filter(|it| !it.starts_with('-')).map(PathBuf::from).collect();
     if files.iter().any(|file| file.is_file()) {
-        println!("| model | | predicted | measured | predicted / measured |");
-        println!("|---|---|--:|--:|--:|");
+        println!("| model | | predicted | measured | of {ROUNDS} rounds | predicted / measured |");
+        println!("|---|---|--:|--:|--:|--:|");
         files.iter().for_each(|file| compare_real(file));
         return;
     }
@@ -161,18 +161,35 @@ fn compare_real(path: &Path) {
     let host = Machine::detect().host;
     let mut bare = load(path, &plan.context, host.compute_threads().unwrap_or(1));
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let line = |what: String, predicted: f64, measured: f64| {
-        println!("| {name} | {what} | {predicted:.1} | {measured:.1} | {:.2} |", predicted / measured);
+    // In turns, because the speed of a shared machine changes within minutes.
+    let mut prompts = Vec::new();
+    let mut tokens = vec![Vec::new(); speed.generation.len()];
+    for _ in 0..ROUNDS {
+        prompts.push(prompt(&mut bare, 512));
+        for (at, seconds) in speed.generation.iter().zip(&mut tokens) {
+            // A quota stops some tokens and leaves others alone: only their mean is the speed that a user sees.
+            seconds.push(match host.cpu_limit {
+                Some(_) => mean_after(&mut bare, at.depth),
+                None => token_after(&mut bare, at.depth),
+            });
+        }
+    }
+    let line = |what: String, predicted: f64, measured: Vec<f64>| {
+        let (slowest, fastest) =
+            (measured.iter().copied().fold(f64::MAX, f64::min), measured.iter().copied().fold(0.0, f64::max));
+        let measured = median(measured);
+        println!(
+            "| {name} | {what} | {predicted:.1} | {measured:.1} | {slowest:.1} to {fastest:.1} | {:.2} |",
+            predicted / measured
+        );
     };
-    let measured = 512.0 / median((0..ROUNDS).map(|_| prompt(&mut bare, 512)).collect());
-    line("prompt of 512".to_owned(), speed.prompt.tokens_per_second, measured);
-    for at in &speed.generation {
-        // A quota stops some tokens and leaves others alone: only their mean is the speed that a user sees.
-        let seconds = match host.cpu_limit {
-            Some(_) => mean_after(&mut bare, at.depth),
-            None => token_after(&mut bare, at.depth),
-        };
-        let measured = 1.0 / seconds;
+    line(
+        "prompt of 512".to_owned(),
+        speed.prompt.tokens_per_second,
+        prompts.iter().map(|seconds| 512.0 / seconds).collect(),
+    );
+    for (at, seconds) in speed.generation.iter().zip(&tokens) {
+        let measured = seconds.iter().map(|seconds| 1.0 / seconds).collect();
         line(format!("after {}", at.depth), at.tokens_per_second, measured);
     }
     println!("(by {})", speed.basis);

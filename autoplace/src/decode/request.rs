@@ -276,6 +276,7 @@ impl GenerateRequest {
 
     /// Continues where the model would end the text, like vLLM's `ignore_eos`; useful for measurements. Only
     /// [`max_tokens`](Self::max_tokens), a stop string, a complete constraint or a full context then ends the text.
+    /// Beside a constraint, the model's end tokens are not chosen while the constraint allows another token.
     pub fn ignore_eos(mut self) -> Self {
         self.spec.limits.ignore_eos = true;
         self

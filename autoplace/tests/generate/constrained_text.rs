@@ -1,7 +1,7 @@
 //! A text under a regular expression, a list of choices or a grammar meets its constraint.
 
 use crate::native_support::load_demo;
-use crate::text_support::{PROMPT, in_worker, request};
+use crate::text_support::{PROMPT, complete, in_worker, request};
 use autoplace::Model;
 use autoplace::generate::{Constraint, Error};
 use test_support::demo_path;
@@ -31,6 +31,23 @@ fn a_regular_expression_matches_the_whole_text() {
             assert!(whole.is_match(&text), "{pattern}: {text:?}");
         }
     }
+}
+
+#[test]
+fn an_ignored_end_token_is_not_taken_as_text_of_a_constraint() {
+    let model = load_demo();
+    let vocab = model.native().unwrap().vocab();
+    let end = String::from_utf8(vocab.piece(vocab.eos().unwrap(), true).unwrap()).unwrap();
+    let wants_to_end = model.generate(PROMPT).temp(0.0).logit_bias_text(end, 1000.0);
+    let may_end = wants_to_end.clone().constraint(Constraint::regex("[a-z]+")).max_tokens(7);
+    let stopped = complete(may_end.clone(), &model);
+    let stopped_text = may_end.clone().text().unwrap();
+    let text = may_end.ignore_eos().text().unwrap();
+    assert!(text.len() > stopped_text.len(), "{text:?} {stopped_text:?}");
+    assert!(stopped.tokens.len() < 7);
+    assert!(text.bytes().all(|byte| byte.is_ascii_lowercase()), "{text:?}");
+    let must_end = wants_to_end.constraint(Constraint::regex("yes")).max_tokens(7).ignore_eos();
+    assert_eq!(must_end.text().unwrap(), "yes");
 }
 
 #[test]

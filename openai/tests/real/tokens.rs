@@ -152,10 +152,9 @@ fn alone(setting: &Setting, model: &Model, texts: &[String]) -> Outcome<Row> {
         let mut file = tempfile::NamedTempFile::new()?;
         file.write_all(text.as_bytes())?;
         let file = file.path().to_str().ok_or("the temporary folder's name is no text")?;
-        let arguments = ["-f", file, "--ids", "--log-disable"];
+        let arguments = ["-f", file, "--ids", "--log-disable", "--no-parse-special"];
         let (listed, _) = output(setting, "llama-tokenize", &arguments)?.ok_or("llama-tokenize is not there")?;
         let theirs: Vec<i32> = serde_json::from_str(listed.trim())?;
-        // By default llama-tokenize does not parse control tokens.
         let ours = model.tokenize(Prompt::text(text))?;
         if ours != theirs {
             differ.push(format!("{:?}: {ours:?} here, {theirs:?} there", text.chars().take(60).collect::<String>()));

@@ -83,7 +83,7 @@ impl Sequence {
         let text = TextAssembler::new(spec.stops);
         tokens.reserve(spec.limits.max_tokens.min(capacity.saturating_sub(prompt)));
         let mut chooser = Chooser::new(&spec.sampling, spec.logprobs, spec.custom, vocab.model())?;
-        if spec.limits.min_tokens > 0 {
+        if spec.limits.min_tokens > 0 || (spec.limits.ignore_eos && matcher.is_some()) {
             chooser.know_ends(vocab, &spec.stop_tokens);
         }
         tokens.iter().try_for_each(|it| chooser.accept(*it))?;
