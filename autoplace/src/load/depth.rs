@@ -1,7 +1,7 @@
 //! What a loaded model loses in its present placement, by the depth of its texts. The rule itself is the planner's
 //! ([`DepthRule`]).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,8 @@ pub(crate) struct DepthFollower {
     rule: Option<DepthRule>,
     /// Duration of the last move, which counts instead of the predicted one.
     last_move: Option<Duration>,
+    /// When the page cache was last asked for the model's files, and the time that the disk needs for the rest.
+    cold: Option<(Instant, Duration)>,
 }
 
 /// A prompt that is about to begin: its tokens, and the most tokens of its reply.
@@ -92,6 +94,18 @@ impl DepthFollower {
         if more.is_zero() { is_due(rule) } else { is_due(&rule.clone().moving_takes(seconds)) }
     }
 
+    /// The time that the disk needs for what the page cache does not hold, as `measure` finds it. While a due move waits
+    /// for the disk to pay, each token would ask the system for every page of the files. So an answer stands for a
+    /// tenth of the time that it names.
+    pub(super) fn cold(&mut self, measure: impl FnOnce() -> Duration) -> Duration {
+        if let Some((_, cold)) = self.cold.filter(|(asked, cold)| asked.elapsed() < *cold / 10) {
+            return cold;
+        }
+        let cold = measure();
+        self.cold = Some((Instant::now(), cold));
+        cold
+    }
+
     /// Forgets what was lost, after a move that was not possible.
     pub(super) fn put_off(&mut self) {
         self.rule.iter_mut().for_each(DepthRule::put_off);
@@ -142,6 +156,24 @@ mod tests {
         assert!(follower.is_due(None, Duration::ZERO));
         follower.put_off();
         assert!(!follower.is_due(None, Duration::ZERO) && follower.lost().is_zero());
+    }
+
+    #[test]
+    fn the_page_cache_is_not_asked_again_before_each_token() {
+        let mut follower = DepthFollower::default();
+        let mut asked = 0;
+        let mut cold = |cold| {
+            follower.cold(|| {
+                asked += 1;
+                cold
+            })
+        };
+        let hour = Duration::from_secs(3600);
+        assert_eq!(cold(Duration::ZERO), Duration::ZERO);
+        // No time passes in which an answer of zero stands.
+        assert_eq!(cold(hour), hour);
+        assert_eq!(cold(Duration::ZERO), hour);
+        assert_eq!(asked, 2);
     }
 
     #[test]

@@ -20,7 +20,8 @@ impl Model {
             return None;
         }
         let other = self.placement().other()?;
-        let obstacle = match self.cold() {
+        let cold = counters.depth()?.cold(|| self.cold());
+        let obstacle = match cold {
             cold if cold > MAX_COLD => {
                 let seconds = cold.as_secs_f64();
                 Some(format!("the file is no longer cached, and reading it takes {seconds:.0} s"))
