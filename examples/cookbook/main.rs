@@ -9,6 +9,7 @@ mod draft;
 mod isolation;
 mod lora;
 mod planning;
+mod pool;
 mod search;
 mod server;
 mod sse;
@@ -25,7 +26,7 @@ use test_support::lora::Adapter;
 
 type Recipe = fn(&Path) -> anyhow::Result<()>;
 
-const RECIPES: [(&str, Recipe); 12] = [
+const RECIPES: [(&str, Recipe); 13] = [
     ("batch", batch::run),
     ("cli", cli::run),
     ("desktop", desktop::run),
@@ -33,6 +34,7 @@ const RECIPES: [(&str, Recipe); 12] = [
     ("isolation", isolation::run),
     ("lora", with_adapter),
     ("planning", planning::run),
+    ("pool", pool::run),
     ("search", search::run),
     ("server", server::run),
     ("sse", sse::run),

@@ -9,8 +9,8 @@
 //!    build read.
 //!
 //! To publish: `cargo publish -p autoplace-runtime -p autoplace-llama-sys -p autoplace-gguf -p autoplace-planner -p
-//! autoplace-chat -p autoplace-hub -p autoplace-media -p autoplace -p autoplace-measure -p autoplace-openai -p
-//! autoplace-cli` in `target/package-source`.
+//! autoplace-chat -p autoplace-hub -p autoplace-media -p autoplace -p autoplace-measure -p autoplace-pool -p
+//! autoplace-openai -p autoplace-cli` in `target/package-source`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const REPOSITORY: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 const LIMIT: u64 = 10_000_000;
 
 /// All published crates.
-pub(crate) const PUBLISHED: [&str; 11] = [
+pub(crate) const PUBLISHED: [&str; 12] = [
     "autoplace-runtime",
     LLAMA_SYS,
     "autoplace-gguf",
@@ -38,6 +38,7 @@ pub(crate) const PUBLISHED: [&str; 11] = [
     "autoplace-media",
     "autoplace",
     "autoplace-measure",
+    "autoplace-pool",
     "autoplace-openai",
     PROGRAM,
 ];

@@ -10,11 +10,12 @@ use crate::tree;
 use crate::workspace::Workspace;
 
 /// The crates' own code, then all tests.
-const GROUPS: [(&str, &[&str]); 13] = [
+const GROUPS: [(&str, &[&str]); 14] = [
     ("gguf", &["gguf/src"]),
     ("planner", &["planner/src"]),
     ("autoplace", &["autoplace/src"]),
     ("measure", &["measure/src"]),
+    ("pool", &["pool/src"]),
     ("chat", &["chat/src"]),
     ("openai", &["openai/src"]),
     ("hub", &["hub/src"]),
@@ -29,7 +30,7 @@ const GROUPS: [(&str, &[&str]); 13] = [
 /// Maximum columns of a comment. rustfmt limits the code.
 const MAX_COLUMNS: usize = 120;
 
-const TESTS: [&str; 14] = [
+const TESTS: [&str; 15] = [
     "test-support/src",
     "bare-llama/src",
     "gguf/tests",
@@ -37,6 +38,7 @@ const TESTS: [&str; 14] = [
     "chat/tests",
     "autoplace/tests",
     "measure/tests",
+    "pool/tests",
     "openai/tests",
     "hub/tests",
     "media/tests",

@@ -96,8 +96,10 @@ impl Model {
         }
     }
 
-    /// The machine with the model's own memory counted as free.
-    fn once_released(&self, machine: Machine) -> Machine {
+    /// The machine with the memory that this model takes counted as free, as llama.cpp reports it: what the machine
+    /// would be if the model were released. The driver's own memory does not count.
+    #[must_use]
+    pub fn once_released(&self, machine: Machine) -> Machine {
         if !self.is_in_worker() && self.native().is_err() {
             return machine;
         }

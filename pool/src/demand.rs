@@ -1,0 +1,124 @@
+//! How often a model is wanted, and with how many tokens, as its requests showed.
+//!
+//! Requests are counted with a weight that fades by e in [`MEMORY`]. The rate is the sum of the weights over that time:
+//! a model that nobody has wanted for an hour counts as good as never wanted.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use autoplace::Plan;
+
+/// The time in which the weight of a request fades by e. It is also the time ahead that a decision is judged by.
+pub const MEMORY: Duration = Duration::from_secs(600);
+
+/// The tokens that a request is expected to have before any was seen: those of the planner's default workload.
+const TOKENS: [f64; 2] = [1024.0, 256.0];
+
+/// The share of the newest request in the mean of tokens.
+const NEWEST: f64 = 0.2;
+
+/// The demand for one model. Times are durations since any fixed moment.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Demand {
+    /// The faded number of requests at `seen`.
+    weight: f64,
+    /// The faded number of those that came after a request for another model.
+    turns: f64,
+    /// When the last request came.
+    seen: Duration,
+    /// The mean prompt tokens that were computed, and the mean reply tokens.
+    tokens: [f64; 2],
+}
+
+impl Default for Demand {
+    fn default() -> Self {
+        Self { weight: 0.0, turns: 0.0, seen: Duration::ZERO, tokens: TOKENS }
+    }
+}
+
+impl Demand {
+    /// Counts a request that came now. `is_turn`: whether the last request before it, of all models, was for another
+    /// one.
+    pub fn wanted(&mut self, now: Duration, is_turn: bool) {
+        let fade = self.fade(now);
+        self.weight = self.weight * fade + 1.0;
+        self.turns = self.turns * fade + f64::from(u8::from(is_turn));
+        self.seen = self.seen.max(now);
+    }
+
+    /// Learns the tokens of a text that has ended: prompt tokens that were computed, and generated tokens.
+    pub fn ended(&mut self, prompt: u32, reply: u32) {
+        for (mean, tokens) in self.tokens.iter_mut().zip([prompt, reply]) {
+            *mean += NEWEST * (f64::from(tokens) - *mean);
+        }
+    }
+
+    /// Requests per second, as far as the past tells.
+    pub fn rate(&self, now: Duration) -> f64 {
+        self.weight * self.fade(now) / MEMORY.as_secs_f64()
+    }
+
+    /// How many times requests are expected to turn to this model from another one, in [`MEMORY`]. A model that is out
+    /// while another one is in is loaded so many times.
+    pub fn turns(&self, now: Duration) -> f64 {
+        self.turns * self.fade(now)
+    }
+
+    /// When the last request came; `None` before the first.
+    pub fn last(&self) -> Option<Duration> {
+        (self.weight > 0.0).then_some(self.seen)
+    }
+
+    /// The share that is left of what was counted.
+    fn fade(&self, now: Duration) -> f64 {
+        let passed = now.saturating_sub(self.seen).as_secs_f64();
+        (-passed / MEMORY.as_secs_f64()).exp()
+    }
+
+    /// The predicted seconds of a request of the usual size in this placement. A context for embeddings has no
+    /// predicted speed; each of its requests counts as one pass over the weights.
+    pub fn seconds(&self, plan: &Plan) -> f64 {
+        let [prompt, reply] = self.tokens;
+        let Some(speed) = &plan.speed else { return pass(plan) };
+        let prompt_speed = speed.prompt.tokens_per_second;
+        let prompt_seconds = if prompt_speed > 0.0 { prompt / prompt_speed } else { 0.0 };
+        prompt_seconds + reply / speed.tokens_per_second.max(f64::MIN_POSITIVE)
+    }
+}
+
+/// Bytes per second at which a GPU and a host are taken to read weights where no rate is at hand: a card of the middle
+/// class and two channels of DDR4 by their data sheets. A host computes a batch about ten times as slowly as it reads
+/// (docs/speed-model.md), and an embedder computes nothing but batches.
+const GPU_BYTES: f64 = 300e9;
+const HOST_BYTES: f64 = 40e9 / 10.0;
+
+/// Seconds of one pass over the weights.
+fn pass(plan: &Plan) -> f64 {
+    let weights = |bytes: u64, rate: f64| bytes as f64 / rate;
+    let on_gpus: f64 = plan.gpus().map(|placement| weights(placement.footprint.weights, GPU_BYTES)).sum();
+    on_gpus + plan.host().map_or(0.0, |host| weights(host.footprint.weights, HOST_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn demand_fades_and_the_next_request_is_expected_to_be_like_the_last_ones() {
+        let at = Duration::from_secs;
+        let mut demand = Demand::default();
+        assert_eq!((demand.rate(at(5)), demand.last()), (0.0, None));
+        (0..10).for_each(|minute| demand.wanted(at(60 * minute), minute % 2 == 0));
+        let busy = demand.rate(at(540));
+        assert!((0.8..1.2).contains(&(busy * 60.0 / 0.65)), "{busy}");
+        assert!(demand.rate(at(540 + 3600)) < busy / 300.0);
+        assert!((2.0..4.0).contains(&demand.turns(at(540))), "{}", demand.turns(at(540)));
+        // A clock that is behind counts as no time.
+        demand.wanted(at(1), true);
+        assert_eq!(demand.last(), Some(at(540)));
+        (0..40).for_each(|_| demand.ended(100, 10));
+        assert!((demand.tokens[0] - 100.0).abs() < 1.0 && (demand.tokens[1] - 10.0).abs() < 0.2);
+    }
+}

@@ -1,0 +1,56 @@
+//! The errors of a pool.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::{load, plan};
+
+/// An error of planning a pool, or of reading its file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the messages name the fields")]
+pub enum Error {
+    /// No model of the pool has this name or alias.
+    #[error("the model `{name}` is not in the pool: it has {}", known.join(", "))]
+    Unknown { name: String, known: Vec<String> },
+    /// The model does not fit beside those that are never unloaded, whatever else makes room.
+    #[error("{name} does not fit beside {}, which the pool keeps loaded", kept.join(" and "))]
+    NoRoom { name: String, kept: Vec<String> },
+    /// The model fits nowhere on this machine, or its request is impossible.
+    #[error("{name}: {source}")]
+    Plan {
+        name: String,
+        #[source]
+        source: Box<plan::Error>,
+    },
+    /// The file cannot be read.
+    #[error("{}: {source}", file.display())]
+    Read {
+        file: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line of the file is not as it must be.
+    #[error("{}, line {line}{}: {problem}", file.display(), key.as_ref().map_or(String::new(), |key| format!(", `{key}`")))]
+    Line { file: PathBuf, line: usize, key: Option<String>, problem: String },
+    /// Two models have the same name or alias, or a model names another one that is not there.
+    #[error("the model `{name}`: {problem}")]
+    Specification { name: String, problem: String },
+    /// The model cannot be loaded. Everybody who waits for it gets the same error.
+    #[error("{name}: {source}")]
+    Load {
+        name: String,
+        #[source]
+        source: Arc<load::Error>,
+    },
+    /// The request has waited as long as the pool lets one wait.
+    #[error("{name} was not loaded within {:.0} s: {reason}", time.as_secs_f64())]
+    Waited { name: String, time: Duration, reason: String },
+    /// The pool has ended.
+    #[error("the pool has ended")]
+    Closed,
+    /// The pool's thread cannot start.
+    #[error("the pool's thread cannot start: {0}")]
+    Thread(#[source] std::io::Error),
+}

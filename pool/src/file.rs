@@ -1,0 +1,233 @@
+//! The file `pool.toml`: models by their names, and the bounds of the pool.
+//!
+//! ```
+//! let text = r#"
+//! [models.coder]
+//! model = "qwen3-coder-30b-a3b.gguf"   # a path, relative to the file, or `hf:OWNER/NAME`
+//! ctx = 16384
+//! idle = "30m"
+//! beside = ["embedder"]
+//!
+//! [models.embedder]
+//! model = "nomic-embed-text-v1.5.gguf"
+//! embed = "mean"
+//! "#;
+//! let pool = autoplace_pool::PoolFile::parse(text, "pool.toml").unwrap();
+//! assert_eq!(pool.models[0].name, "coder");
+//! assert_eq!(pool.models[0].idle, Some(std::time::Duration::from_secs(1800)));
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use autoplace::memory::{KvType, Pooling};
+use autoplace::plan::{Context, GpuLayers, KvCache, Request};
+
+use crate::error::Error;
+use crate::spec::{self, ModelSpec};
+use crate::state::Limits;
+
+/// Bytes of the longest file that is read.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The models and the bounds of a pool, as a file describes them.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct PoolFile {
+    /// The models, in the order of their names.
+    pub models: Vec<ModelSpec>,
+    /// The bounds of the pool.
+    pub limits: Limits,
+}
+
+impl PoolFile {
+    /// Reads a file. Paths in it are relative to its folder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Read`] if the file cannot be read; [`Error::Line`] with the line, the key, and what was needed, if it
+    /// is not as it must be.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let error = |source| Error::Read { file: path.to_owned(), source };
+        let mut text = String::new();
+        File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)).map_err(error)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(error(io::Error::new(io::ErrorKind::FileTooLarge, format!("more than {MAX_BYTES} bytes"))));
+        }
+        Self::parse(&text, path)
+    }
+
+    /// Parses the text of a file. `path` is named in errors, and paths in the text are relative to its folder.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn parse(text: &str, path: impl AsRef<Path>) -> Result<Self, Error> {
+        let source = Source { text, path: path.as_ref() };
+        let raw: Raw = toml::from_str(text).map_err(|error| source.error(error.span(), error.message()))?;
+        let mut models = Vec::new();
+        let mut places = Vec::new();
+        for (name, model) in &raw.models {
+            models.push(model.get_ref().specification(name.get_ref(), &source)?);
+            places.push(name.span());
+        }
+        match spec::check(&models) {
+            Err(Error::Specification { name, problem }) => {
+                let place = models.iter().position(|model| model.name == name).map(|index| places[index].clone());
+                Err(source.error(place, &problem))
+            }
+            checked => checked.map(|()| Self { models, limits: raw.pool }),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default)]
+    pool: Limits,
+    #[serde(default)]
+    models: BTreeMap<Spanned<String>, Spanned<RawModel>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawModel {
+    model: Spanned<String>,
+    ctx: Option<Spanned<u32>>,
+    kv: Option<Spanned<String>>,
+    parallel: Option<Spanned<u32>>,
+    ngl: Option<u32>,
+    embed: Option<Spanned<String>>,
+    draft: Option<PathBuf>,
+    #[serde(default)]
+    aliases: Vec<String>,
+    #[serde(default)]
+    keep: bool,
+    idle: Option<Spanned<Idle>>,
+    priority: Option<f64>,
+    #[serde(default)]
+    beside: Vec<String>,
+}
+
+/// A time: a number of seconds, or a text such as `10m`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "an idle time is a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\"")]
+enum Idle {
+    Seconds(u64),
+    Text(String),
+}
+
+/// The text, for errors.
+struct Source<'t> {
+    text: &'t str,
+    path: &'t Path,
+}
+
+impl Source<'_> {
+    /// The error at this place: its line, and the key that the line begins with.
+    fn error(&self, place: Option<Range<usize>>, problem: &str) -> Error {
+        let begin = place.map_or(0, |place| place.start).min(self.text.len());
+        let before = self.text.get(..begin).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let text = self.text.lines().nth(line - 1).unwrap_or_default();
+        let key = text.split_once('=').map(|(key, _)| key.trim().to_owned());
+        // A table is named by its head.
+        let key = key.or_else(|| text.trim().strip_prefix('[')?.strip_suffix(']').map(str::to_owned));
+        Error::Line { file: self.path.to_owned(), line, key, problem: problem.trim().replace('\n', "; ") }
+    }
+
+    /// A path as the file means it.
+    fn path_of(&self, path: &Path) -> PathBuf {
+        let is_name = path.to_str().is_some_and(|text| text.starts_with("hf:"));
+        match self.path.parent() {
+            Some(folder) if !is_name => folder.join(path),
+            _ => path.to_owned(),
+        }
+    }
+}
+
+impl RawModel {
+    fn specification(&self, name: &str, source: &Source<'_>) -> Result<ModelSpec, Error> {
+        let mut request = Request::new();
+        if self.model.get_ref().is_empty() {
+            return Err(source.error(Some(self.model.span()), "a path, or `hf:OWNER/NAME`, was needed: it is empty"));
+        }
+        if let Some(parallel) = &self.parallel {
+            if !(1..=64).contains(parallel.get_ref()) {
+                return Err(source.error(Some(parallel.span()), "1 to 64 texts can run at once"));
+            }
+            request = request.n_seq_max(*parallel.get_ref());
+        }
+        if let Some(ctx) = &self.ctx {
+            if *ctx.get_ref() < 2 {
+                return Err(source.error(Some(ctx.span()), "at least 2 tokens of context were needed"));
+            }
+            request = request.context(Context::Tokens(*ctx.get_ref()));
+        }
+        if let Some(kv) = &self.kv {
+            let text = kv.get_ref();
+            let bad = |error: &dyn std::fmt::Display| source.error(Some(kv.span()), &error.to_string());
+            if text == "auto" {
+                request = request.kv_cache(KvCache::Auto);
+            } else {
+                let ty: KvType = text.parse().map_err(|error| bad(&format!("{error}, or auto")))?;
+                (request.params.type_k, request.params.type_v) = (ty, ty);
+            }
+        }
+        if let Some(layers) = self.ngl {
+            request.gpu_layers = GpuLayers::AtMost(layers);
+        }
+        if let Some(embed) = &self.embed {
+            let known = [Pooling::Model, Pooling::Mean, Pooling::Cls, Pooling::Last, Pooling::Rank];
+            let pooling = known.into_iter().find(|pooling| pooling.to_string() == *embed.get_ref());
+            let Some(pooling) = pooling else {
+                let problem = format!("`{}` is no pooling: use model, mean, cls, last or rank", embed.get_ref());
+                return Err(source.error(Some(embed.span()), &problem));
+            };
+            request = request.embeddings(pooling);
+        }
+        let idle = self.idle.as_ref().map(|idle| match idle.get_ref() {
+            Idle::Seconds(seconds) => Ok(Duration::from_secs(*seconds)),
+            Idle::Text(text) => duration(text).ok_or_else(|| {
+                let problem = format!(
+                    "`{text}` is no time: it is a number of seconds, or a text such as \"90s\", \"10m\" or \"2h\""
+                );
+                source.error(Some(idle.span()), &problem)
+            }),
+        });
+        Ok(ModelSpec {
+            request,
+            aliases: self.aliases.clone(),
+            keep: self.keep,
+            idle: idle.transpose()?,
+            priority: self.priority.unwrap_or(1.0),
+            beside: self.beside.clone(),
+            draft: self.draft.as_deref().map(|draft| source.path_of(draft)),
+            ..ModelSpec::new(name, source.path_of(Path::new(self.model.get_ref())))
+        })
+    }
+}
+
+/// Parses `90s`, `10m`, `2h`, or a number of seconds.
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) => (number, text.get(number.len()..)?),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "h" => 3600,
+        "m" => 60,
+        _ => 1,
+    };
+    let number: u64 = number.trim().parse().ok()?;
+    number.checked_mul(seconds).map(Duration::from_secs)
+}

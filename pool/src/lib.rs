@@ -1,0 +1,24 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod demand;
+mod error;
+mod file;
+mod held;
+mod ladder;
+mod plan;
+mod report;
+mod runtime;
+mod search;
+mod spec;
+mod state;
+
+pub use demand::{Demand, MEMORY};
+pub use error::Error;
+pub use file::PoolFile;
+pub use held::Held;
+pub use ladder::{Ladder, Rung};
+pub use plan::{DeviceLeft, PlannedModel, PoolPlan, Step};
+pub use runtime::{ModelHandle, ModelStatus, Pool, PoolBuilder, Residence, Wanted};
+pub use spec::{ModelSpec, check};
+pub use state::{Limits, ModelState, PoolState};

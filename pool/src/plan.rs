@@ -1,0 +1,329 @@
+//! The decision about all models of a machine: a state flows in, a [`PoolPlan`] with its reasons flows out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use autoplace::Plan;
+use autoplace::machine::Machine;
+use autoplace::plan::{self, Request};
+
+use crate::error::Error;
+use crate::held::{Held, Room};
+use crate::ladder::{Rung, slowness};
+use crate::search::{Arrangement, Ordered, cheapest, together};
+use crate::state::{ModelState, PoolState};
+
+/// What to do with the models of a machine, in order, and where each is then.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PoolPlan {
+    /// The model that is wanted; `None` for a plan that only mends what is loaded.
+    pub wanted: Option<String>,
+    /// The steps, in an order in which no device is ever over its free bytes.
+    pub steps: Vec<Step>,
+    /// The models that are loaded after the last step.
+    pub models: Vec<PlannedModel>,
+    /// The devices after the last step: the GPUs in the machine's order, then the host.
+    pub devices: Vec<DeviceLeft>,
+    /// Why, one sentence for each step and for each thing that was not done.
+    pub reasons: Vec<String>,
+    /// Predicted seconds that requests wait by this decision, over the time that it is judged by.
+    pub price: f64,
+}
+
+/// One step of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Step {
+    /// Wait until the running texts of this model have ended, about this long.
+    WaitForTexts {
+        /// The model.
+        model: String,
+        /// The predicted time.
+        time: Duration,
+    },
+    /// Wait because too many models were reloaded lately, then decide again. It is the only step of its plan.
+    HoldOff {
+        /// The time until a model may be reloaded.
+        time: Duration,
+    },
+    /// Unload this model.
+    Unload {
+        /// The model.
+        model: String,
+    },
+    /// Re-place this model where it takes less.
+    Shrink {
+        /// The model.
+        model: String,
+    },
+    /// Load this model.
+    Load {
+        /// The model.
+        model: String,
+    },
+    /// Re-place this model where it is faster.
+    Grow {
+        /// The model.
+        model: String,
+    },
+}
+
+/// A model that is loaded after a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct PlannedModel {
+    /// Its name in the pool.
+    pub name: String,
+    /// Its placement, planned with as many free bytes as it may take.
+    pub plan: Arc<Plan>,
+    /// The bytes that it takes of the devices.
+    pub held: Held,
+    /// Predicted seconds of a request of the usual size.
+    pub seconds: f64,
+    /// Whether the plan places it anew.
+    pub is_new: bool,
+}
+
+/// A device after a plan. Sizes in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct DeviceLeft {
+    /// The device's name for people.
+    pub name: String,
+    /// Free bytes if no model of the pool were loaded.
+    pub free: u64,
+    /// Bytes that the models of the pool take.
+    pub taken: u64,
+    /// Bytes that are left.
+    pub left: u64,
+}
+
+impl PoolPlan {
+    /// Decides what makes room for the model `wanted`, or without one whether models that are loaded should shrink,
+    /// leave or grow. The decision is the one for which requests wait least, over the demand of the last ten minutes:
+    /// the model is placed smaller, idle ones are unloaded, others shrink, or texts end first.
+    ///
+    /// `plan` plans a model, by its index in the state, for a machine. The last model that changes is planned once more
+    /// for the bytes that the others leave, which the rungs of its [ladder](crate::Ladder) only come near.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`] for a name that no model of the state has; [`Error::NoRoom`] if the model does not fit beside
+    /// those that are never unloaded.
+    pub fn decide(
+        state: &PoolState,
+        wanted: Option<&str>,
+        mut plan: impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
+    ) -> Result<Self, Error> {
+        let index = wanted.map(|name| state.find(name).ok_or_else(|| unknown(state, name))).transpose()?;
+        // Memory that another program has taken is made free at any time.
+        let held_off = state.held_off().filter(|_| state.is_within());
+        let arrangement = cheapest(state, index, held_off.is_some());
+        match (arrangement, held_off) {
+            (Some(mut arrangement), _) => {
+                polish(state, &mut arrangement, &mut plan);
+                Ok(Self::of(state, wanted, index, &arrangement, held_off))
+            }
+            (None, Some(time)) if cheapest(state, index, false).is_some() => Ok(Self::hold_off(state, wanted, time)),
+            (None, _) => Err(no_room(state, index)),
+        }
+    }
+
+    fn of(
+        state: &PoolState,
+        wanted: Option<&str>,
+        index: Option<usize>,
+        arrangement: &Arrangement,
+        held_off: Option<Duration>,
+    ) -> Self {
+        let mut steps = Vec::new();
+        let mut reasons = Vec::new();
+        for &Ordered(changed) in &arrangement.order {
+            let (model, choice) = (&state.models[changed], &arrangement.choices[changed]);
+            if choice.waits {
+                steps.push(Step::WaitForTexts { model: model.name.clone(), time: model.ends_in });
+                reasons.push(format!(
+                    "{} generates, for about {:.1} s more: nobody's text is cut off",
+                    model.name,
+                    model.ends_in.as_secs_f64()
+                ));
+            }
+            let (step, reason) = step(state, model, choice.rung.as_ref());
+            steps.push(step);
+            reasons.push(reason);
+        }
+        let wanted_model = index.map(|index| &state.models[index]).filter(|model| model.loaded.is_none());
+        if let (Some(time), Some(wanted)) = (held_off, wanted_model) {
+            reasons.push(format!(
+                "{} is placed in the room that is left: {} in the last minute, and more are not allowed for {:.0} s",
+                wanted.name,
+                reloads(state),
+                time.as_secs_f64()
+            ));
+        }
+        let mut room = Room::new(&state.machine);
+        let mut models = Vec::new();
+        for (model, choice) in state.models.iter().zip(&arrangement.choices) {
+            let Some(rung) = &choice.rung else { continue };
+            room = room.with(&rung.held).unwrap_or(room);
+            models.push(PlannedModel {
+                name: model.name.clone(),
+                plan: Arc::clone(&rung.plan),
+                held: rung.held.clone(),
+                seconds: model.demand.seconds(&rung.plan),
+                is_new: choice.is_change,
+            });
+        }
+        let devices = devices(&state.machine, &room);
+        Self { wanted: wanted.map(str::to_owned), steps, models, devices, reasons, price: arrangement.price }
+    }
+
+    /// The plan to wait before the next reload.
+    fn hold_off(state: &PoolState, wanted: Option<&str>, time: Duration) -> Self {
+        let loaded = state.models.iter().filter_map(|model| Some((model, model.loaded.as_ref()?)));
+        let mut room = Room::new(&state.machine);
+        let mut models = Vec::new();
+        for (model, rung) in loaded {
+            room = room.with(&rung.held).unwrap_or(room);
+            models.push(PlannedModel {
+                name: model.name.clone(),
+                plan: Arc::clone(&rung.plan),
+                held: rung.held.clone(),
+                seconds: model.demand.seconds(&rung.plan),
+                is_new: false,
+            });
+        }
+        let reason = format!(
+            "nothing is unloaded or moved for {:.0} s: {} in the last minute, as many as are allowed",
+            time.as_secs_f64(),
+            reloads(state)
+        );
+        Self {
+            wanted: wanted.map(str::to_owned),
+            steps: vec![Step::HoldOff { time }],
+            models,
+            devices: devices(&state.machine, &room),
+            reasons: vec![reason],
+            price: time.as_secs_f64(),
+        }
+    }
+
+    /// Where this model is after the plan.
+    pub fn model(&self, name: &str) -> Option<&PlannedModel> {
+        self.models.iter().find(|model| model.name == name)
+    }
+}
+
+/// Plans the model of the last step once more, for exactly the bytes that all others leave it.
+fn polish(
+    state: &PoolState,
+    arrangement: &mut Arrangement,
+    plan: &mut impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error>,
+) {
+    let Some(&Ordered(last)) = arrangement.order.last() else { return };
+    let Some(rung) = arrangement.choices[last].rung.clone() else { return };
+    let others = arrangement.choices.iter().enumerate().filter(|(index, _)| *index != last);
+    let others = others.filter_map(|(_, choice)| choice.rung.as_ref());
+    let room = others.into_iter().try_fold(Room::new(&state.machine), |room, other| room.with(&other.held));
+    let request = state.models[last].ladder.request();
+    let better = room.and_then(|room| room.better(&state.machine, &rung, |machine| plan(last, request, machine)));
+    if better.is_some() {
+        arrangement.choices[last].rung = better;
+    }
+}
+
+/// The step to this rung, and its reason.
+fn step(state: &PoolState, model: &ModelState, rung: Option<&Rung>) -> (Step, String) {
+    let name = model.name.clone();
+    let load = model.load_seconds(&state.machine);
+    let fastest = model.ladder.rungs().first();
+    match (&model.loaded, rung) {
+        (Some(_), None) => {
+            let requests = model.demand.rate(state.now) * 600.0;
+            let wanted = match model.demand.last() {
+                None => "nobody has wanted it yet".to_owned(),
+                Some(_) => format!("some {requests:.1} requests are expected in ten minutes"),
+            };
+            let reason = format!("{name} is unloaded: {wanted}, and loading it again takes about {load:.1} s");
+            (Step::Unload { model: name }, reason)
+        }
+        (Some(now), Some(rung)) if slowness(&rung.plan) > slowness(&now.plan) => {
+            let reason = format!(
+                "{name} shrinks from {} to {}, which takes about {load:.1} s",
+                layers(&now.plan),
+                layers(&rung.plan)
+            );
+            (Step::Shrink { model: name }, reason)
+        }
+        (Some(now), Some(rung)) => {
+            let reason = format!(
+                "{name} grows from {} to {}, which takes about {load:.1} s",
+                layers(&now.plan),
+                layers(&rung.plan)
+            );
+            (Step::Grow { model: name }, reason)
+        }
+        (None, Some(rung)) => {
+            let smaller = fastest.filter(|fastest| slowness(&fastest.plan) < 0.99 * slowness(&rung.plan));
+            let reason = match smaller {
+                None => format!("{name} is loaded with {}", layers(&rung.plan)),
+                Some(fastest) => format!(
+                    "{name} is loaded with {}; alone it would have {}",
+                    layers(&rung.plan),
+                    layers(&fastest.plan)
+                ),
+            };
+            (Step::Load { model: name }, reason)
+        }
+        (None, None) => (Step::Unload { model: name.clone() }, format!("{name} is not loaded")),
+    }
+}
+
+/// `20 of 33 layers on GPUs`, with the parts of blocks that are on the host.
+fn layers(plan: &Plan) -> String {
+    let mut text = format!("{} of {} layers on GPUs", plan.n_gpu_layers, plan.layers());
+    if plan.split_blocks > 0 {
+        text += &format!(" (parts of {} on the host)", plan.split_blocks);
+    }
+    text
+}
+
+fn reloads(state: &PoolState) -> String {
+    let count = state.reloads.iter().filter(|at| **at + Duration::from_secs(60) > state.now).count();
+    format!("{count} models were unloaded or moved")
+}
+
+fn devices(machine: &Machine, room: &Room) -> Vec<DeviceLeft> {
+    let of = |name: &str, free: u64, left: u64| DeviceLeft {
+        name: name.to_owned(),
+        free,
+        taken: free.saturating_sub(left),
+        left,
+    };
+    let gpus = machine.gpus.iter().zip(room.gpus()).map(|(gpu, &left)| of(&gpu.name, gpu.free, left));
+    gpus.chain([of("host", machine.host.available, room.host())]).collect()
+}
+
+fn unknown(state: &PoolState, name: &str) -> Error {
+    Error::Unknown { name: name.to_owned(), known: state.models.iter().map(|model| model.name.clone()).collect() }
+}
+
+fn no_room(state: &PoolState, wanted: Option<usize>) -> Error {
+    let together = wanted.map(|wanted| together(state, wanted)).unwrap_or_default();
+    let is_kept = |index: &usize| {
+        let model = &state.models[*index];
+        model.loaded.is_some() && (model.keep || together.contains(index) || model.waiting > 0)
+    };
+    let mut kept: Vec<usize> = (0..state.models.len()).filter(is_kept).collect();
+    kept.extend(together.iter().filter(|index| state.models[**index].loaded.is_none()));
+    kept.retain(|index| Some(*index) != wanted);
+    let name = |index: usize| state.models[index].name.clone();
+    Error::NoRoom {
+        name: wanted.map_or_else(|| "what is loaded".to_owned(), name),
+        kept: kept.into_iter().map(name).collect(),
+    }
+}

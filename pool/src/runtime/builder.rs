@@ -1,0 +1,108 @@
+//! The settings of a pool.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::machine::Machine;
+use autoplace::{Isolation, ModelBuilder, OnDeath, WorkerProcess};
+
+use super::Pool;
+use super::settings::Settings;
+use super::state::Shared;
+use crate::error::Error;
+use crate::file::PoolFile;
+use crate::spec::{ModelSpec, check};
+use crate::state::Limits;
+
+/// The models and the bounds of a [`Pool`].
+#[derive(Clone)]
+#[must_use = "nothing is loaded until `start` is called"]
+pub struct PoolBuilder {
+    models: Vec<ModelSpec>,
+    settings: Settings,
+}
+
+impl fmt::Debug for PoolBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuilder").field("models", &self.models).finish_non_exhaustive()
+    }
+}
+
+impl PoolBuilder {
+    pub(super) fn new() -> Self {
+        let worker = WorkerProcess::own_executable().on_death(OnDeath::Resume { attempts: 2 });
+        let settings = Settings {
+            limits: Limits::default(),
+            machine: None,
+            isolation: Isolation::Process(worker),
+            patience: Duration::from_secs(600),
+            look: Duration::from_secs(2),
+            configure: Arc::new(|_, builder| builder),
+        };
+        Self { models: Vec::new(), settings }
+    }
+
+    /// Adds a model.
+    pub fn model(mut self, model: ModelSpec) -> Self {
+        self.models.push(model);
+        self
+    }
+
+    /// Adds the models of a file, and takes its bounds.
+    pub fn file(mut self, file: PoolFile) -> Self {
+        self.models.extend(file.models);
+        self.settings.limits = file.limits;
+        self
+    }
+
+    /// Sets the bounds.
+    pub const fn limits(mut self, limits: Limits) -> Self {
+        self.settings.limits = limits;
+        self
+    }
+
+    /// Sets where the models run. Default: each in a process of its own, which is this program's executable and is
+    /// replaced when it dies; the program's `main` must begin with [`autoplace::worker_main`]. In this process
+    /// ([`Isolation::None`]) a model can be re-placed in the middle of a text.
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.settings.isolation = isolation;
+        self
+    }
+
+    /// Plans for this machine, whose free bytes are those without any model of the pool. Default: the machine that is
+    /// detected, again before each decision.
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.settings.machine = Some(machine);
+        self
+    }
+
+    /// Sets how long a request for a model waits at most. Default: ten minutes.
+    pub const fn patience(mut self, time: Duration) -> Self {
+        self.settings.patience = time;
+        self
+    }
+
+    /// Sets the time between two looks at the machine's memory. Default: two seconds.
+    pub const fn look_every(mut self, time: Duration) -> Self {
+        self.settings.look = time;
+        self
+    }
+
+    /// Sets further options of each load, such as its threads. The pool sets the machine and the isolation after
+    /// this.
+    pub fn configure(mut self, set: impl Fn(&str, ModelBuilder) -> ModelBuilder + Send + Sync + 'static) -> Self {
+        self.settings.configure = Arc::new(set);
+        self
+    }
+
+    /// Starts the pool. Models that are to be [kept](ModelSpec::keep) are loaded at once, in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Specification`]; [`Error::Thread`] if the pool's thread cannot start.
+    pub fn start(self) -> Result<Pool, Error> {
+        check(&self.models)?;
+        Pool::start(Shared::new(self.models, self.settings)).map_err(Error::Thread)
+    }
+}

@@ -1,0 +1,229 @@
+//! Carries out a plan step by step. Each load and each move reads the free memory again: the load contract never goes
+//! over it, whatever a plan says.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use autoplace::load::Replacement;
+use autoplace::machine::Machine;
+use autoplace::{Model, load};
+
+use super::state::{Id, Loaded, Shared, Work};
+use crate::held::Room;
+use crate::ladder::Rung;
+use crate::plan::{PoolPlan, Step};
+
+/// How long a move in the middle of a text may take to begin. A text that cannot be moved stays where it is.
+const MOVE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The pause between two looks at whether a move has been carried out.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a plan was not carried out to its end.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// The model cannot be loaded.
+    Failed(Id, Arc<load::Error>),
+    /// Something has changed since the decision: decide again.
+    Changed,
+    /// Nothing may be reloaded for this long.
+    HoldOff(Duration),
+    /// The pool ends.
+    Closed,
+}
+
+impl Shared {
+    /// Carries out the steps of a plan, which were decided for this machine.
+    pub(super) fn carry_out(&self, plan: &PoolPlan, machine: &Machine, patience: Duration) -> Result<(), Stopped> {
+        for step in &plan.steps {
+            let id = |name: &str| self.lock().id_of(name).ok_or(Stopped::Changed);
+            match step {
+                Step::WaitForTexts { model, .. } => self.wait_for_texts(id(model)?, patience)?,
+                Step::HoldOff { time } => return Err(Stopped::HoldOff(*time)),
+                Step::Unload { model } => {
+                    self.wait_for_texts(id(model)?, patience)?;
+                    self.unload(id(model)?);
+                    self.count_reload();
+                }
+                Step::Load { model } => self.load(id(model)?, plan, machine)?,
+                Step::Shrink { model } | Step::Grow { model } => {
+                    if !self.moves() {
+                        self.wait_for_texts(id(model)?, patience)?;
+                    }
+                    self.relocate(id(model)?, plan, machine)?;
+                    self.count_reload();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count_reload(&self) {
+        let now = self.now();
+        let mut state = self.lock();
+        state.reloads.retain(|at| *at + Duration::from_secs(60) > now);
+        state.reloads.push(now);
+    }
+
+    /// Gives no further handle of the model, and waits until nobody has one. The model stays closed to others until it
+    /// has been unloaded or moved.
+    fn wait_for_texts(&self, id: Id, patience: Duration) -> Result<(), Stopped> {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        loop {
+            let is_closed = state.is_closed;
+            let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };
+            entry.is_leaving = true;
+            if entry.handles == 0 {
+                return Ok(());
+            }
+            if is_closed || begun.elapsed() >= patience {
+                entry.is_leaving = false;
+                return Err(if is_closed { Stopped::Closed } else { Stopped::Changed });
+            }
+            state = self.wait(state, Duration::from_millis(200));
+        }
+    }
+
+    /// Unloads a model that nobody uses.
+    pub(super) fn unload(&self, id: Id) {
+        let loaded = self.change(|state| {
+            let entry = state.entry(id)?;
+            (entry.is_leaving, entry.must_leave) = (false, false);
+            entry.loaded.take()
+        });
+        if let Some(Loaded { model, engine, attached, .. }) = loaded {
+            tracing::info!("{} is unloaded", model.placement().model.name);
+            // The engine ends first: it holds the model's context.
+            drop(attached);
+            drop(engine);
+            drop(model);
+        }
+        self.change(|state| {
+            // A specification that is gone leaves with its model.
+            state.entries.retain(|entry| !(entry.is_removed && entry.loaded.is_none() && entry.handles == 0));
+        });
+    }
+
+    /// The machine as this model may use it: no more than is free now, and than the plan leaves it beside all others.
+    fn room_for(
+        &self,
+        name: &str,
+        plan: &PoolPlan,
+        machine: &Machine,
+        own: Option<&Model>,
+    ) -> Result<Machine, load::Error> {
+        let others = plan.models.iter().filter(|model| model.name != name);
+        let room = others.fold(Room::new(machine), |room, other| room.with(&other.held).unwrap_or(room));
+        if self.settings.machine.is_some() {
+            return Ok(room.of(machine));
+        }
+        let now = load::detect()?;
+        let now = own.map_or(now.clone(), |model| model.once_released(now));
+        Ok(room.of(&now))
+    }
+
+    fn load(&self, id: Id, plan: &PoolPlan, machine: &Machine) -> Result<(), Stopped> {
+        let begun = self.change(|state| {
+            let entry = state.entry(id)?;
+            entry.work = Work::Loading;
+            Some((entry.spec.clone(), entry.ladder.as_ref()?.request().clone()))
+        });
+        let Some((spec, request)) = begun else { return Err(Stopped::Changed) };
+        let started = Instant::now();
+        let loaded =
+            self.room_for(&spec.name, plan, machine, None).and_then(|room| self.builder(&spec, &request, &room).load());
+        let now = self.now();
+        self.change(|state| {
+            let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };
+            entry.work = Work::None;
+            entry.used = now;
+            match loaded {
+                Ok(model) => {
+                    let rung = Rung::new(autoplace::Plan::clone(&model.placement()), machine);
+                    entry.loaded = Some(Loaded { model, rung, engine: None, attached: None, since: SystemTime::now() });
+                    entry.load_time = Some(started.elapsed());
+                    (entry.failure, entry.is_parked) = (None, false);
+                    Ok(())
+                }
+                Err(error) => {
+                    tracing::warn!("{}: {error}", spec.name);
+                    entry.failure = Some(error.to_string());
+                    Err(Stopped::Failed(id, Arc::new(error)))
+                }
+            }
+        })
+    }
+
+    /// Re-places a loaded model by a new plan for what the pool's plan leaves it.
+    fn relocate(&self, id: Id, plan: &PoolPlan, machine: &Machine) -> Result<(), Stopped> {
+        let moves = self.moves();
+        let begun = self.change(|state| {
+            let entry = state.entry(id)?;
+            let loaded = entry.loaded.as_mut()?;
+            // The run of a worker ends before its model is moved; here the engine moves its texts.
+            let ended = if moves { None } else { Some((loaded.attached.take(), loaded.engine.take())) };
+            let model = loaded.model.clone();
+            entry.work = if moves { Work::None } else { Work::Moving };
+            Some((entry.spec.clone(), entry.ladder.as_ref()?.request().clone(), model, ended))
+        });
+        let Some((spec, request, model, ended)) = begun else { return Err(Stopped::Changed) };
+        drop(ended);
+        let started = Instant::now();
+        let room = self.room_for(&spec.name, plan, machine, Some(&model));
+        let next = room.and_then(|room| self.probed(&spec, &request, &room));
+        let moved = next.and_then(|next| replace(&model, next));
+        self.change(|state| {
+            let Some(entry) = state.entry(id) else { return Err(Stopped::Changed) };
+            (entry.work, entry.is_leaving) = (Work::None, false);
+            if let Some(loaded) = &mut entry.loaded {
+                loaded.rung = Rung::new(autoplace::Plan::clone(&model.placement()), machine);
+            }
+            match moved {
+                Ok(()) => {
+                    entry.load_time = Some(started.elapsed());
+                    Ok(())
+                }
+                Err(error) => {
+                    tracing::warn!("{} stays where it is: {error}", spec.name);
+                    Err(match error {
+                        load::Error::Busy | load::Error::NativeHeld { .. } => Stopped::Changed,
+                        error => Stopped::Failed(id, Arc::new(error)),
+                    })
+                }
+            }
+        })
+    }
+}
+
+/// Re-places the model now, or in the middle of its texts.
+///
+/// # Errors
+///
+/// [`load::Error::Busy`] if a text did not let itself be moved in time.
+fn replace(model: &Model, plan: autoplace::Plan) -> Result<(), load::Error> {
+    match model.replace(Some(plan.clone())) {
+        Err(load::Error::Busy) => {}
+        outcome => return outcome,
+    }
+    // A report belongs to one load.
+    let before = model.report();
+    model.request_replace(Replacement::By(Box::new(plan.clone())));
+    let begun = Instant::now();
+    while begun.elapsed() < MOVE_PATIENCE {
+        std::thread::sleep(PAUSE);
+        if !Arc::ptr_eq(&before, &model.report()) {
+            return Ok(());
+        }
+        // The text may have ended meanwhile, and left the request to nobody.
+        match model.replace(Some(plan.clone())) {
+            Err(load::Error::Busy) => {}
+            outcome => {
+                // The next text must not carry the request out once more.
+                model.request_replace(Replacement::Better { min_gain: f64::INFINITY });
+                return outcome;
+            }
+        }
+    }
+    Err(load::Error::Busy)
+}

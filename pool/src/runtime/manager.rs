@@ -1,0 +1,329 @@
+//! The pool's thread: it serves requests for models, unloads idle ones, and looks at the machine's memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::execute::Stopped;
+use super::handle::ModelHandle;
+use super::place::plan_of;
+use super::state::{Answer, Entry, Id, Shared, State};
+use super::ticket::Ticket;
+use super::wanted::is_alive;
+use crate::error::Error;
+use crate::plan::{PoolPlan, Step};
+use crate::spec::ModelSpec;
+
+/// How often a decision is made again because something changed while it was carried out.
+const TRIES: u32 = 4;
+
+/// What the thread does next.
+enum Task {
+    /// Make a model ready that is waited for, or that is to be kept.
+    Prepare(Id),
+    /// Unload a model that nobody uses.
+    Unload(Id),
+    /// Look at the machine's memory.
+    Look,
+    Close,
+}
+
+/// The answer to a request, to be given without the lock.
+type Due = (Arc<Ticket<Answer>>, Answer);
+
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut looked = shared.now();
+    loop {
+        match next(shared, looked) {
+            Task::Prepare(id) => prepare(shared, id),
+            Task::Unload(id) => shared.unload(id),
+            Task::Look => {
+                looked = shared.now();
+                look(shared);
+            }
+            Task::Close => break,
+        }
+    }
+    end(shared);
+}
+
+/// Ends all requests and unloads all models.
+fn end(shared: &Shared) {
+    let (due, ids) = shared.change(|state| {
+        let due: Vec<Due> = state.waiters.drain(..).map(|waiter| (waiter.ticket, Err(Error::Closed))).collect();
+        (due, state.entries.iter().map(|entry| entry.id).collect::<Vec<Id>>())
+    });
+    give(due);
+    ids.into_iter().for_each(|id| shared.unload(id));
+}
+
+fn give(due: Vec<Due>) {
+    for (ticket, answer) in due {
+        ticket.answer(answer);
+    }
+}
+
+/// Gives handles of what is ready, and waits for a task.
+fn next(shared: &Arc<Shared>, looked: Duration) -> Task {
+    let mut state = shared.lock();
+    loop {
+        let now = shared.now();
+        if state.is_closed {
+            return Task::Close;
+        }
+        let due = due(shared, &mut state, now);
+        if !due.is_empty() {
+            drop(state);
+            give(due);
+            state = shared.lock();
+            continue;
+        }
+        if let Some(task) = task(&state, now) {
+            return task;
+        }
+        let look = shared.settings.look;
+        let rest = (looked + look).saturating_sub(now);
+        if rest.is_zero() {
+            return Task::Look;
+        }
+        let rest = rest.min(soonest(&state, now));
+        state = shared.wait(state, rest);
+    }
+}
+
+/// The answers that can be given now: handles of models that are ready, and errors of those who waited too long.
+fn due(shared: &Arc<Shared>, state: &mut State, now: Duration) -> Vec<Due> {
+    let mut due = Vec::new();
+    let waiters = std::mem::take(&mut state.waiters);
+    for waiter in waiters {
+        let patience = shared.settings.patience;
+        let Some(entry) = state.entry(waiter.id) else {
+            due.push((waiter.ticket, Err(Error::Closed)));
+            continue;
+        };
+        let handle = if is_usable(entry) { ModelHandle::give(shared, entry, now) } else { None };
+        if let Some(handle) = handle {
+            due.push((waiter.ticket, Ok(handle)));
+        } else if now.saturating_sub(waiter.since) >= patience {
+            let reason = entry.failure.clone().unwrap_or_else(|| "others use the memory that it needs".to_owned());
+            due.push((waiter.ticket, Err(Error::Waited { name: entry.spec.name.clone(), time: patience, reason })));
+        } else {
+            state.waiters.push_back(waiter);
+        }
+    }
+    due
+}
+
+fn is_usable(entry: &Entry) -> bool {
+    entry.is_ready() && entry.loaded.as_ref().is_some_and(|loaded| is_alive(&loaded.model))
+}
+
+fn task(state: &State, now: Duration) -> Option<Task> {
+    let free = |entry: &&Entry| entry.loaded.is_some() && entry.handles == 0;
+    let is_dead = |entry: &Entry| entry.loaded.as_ref().is_some_and(|loaded| !is_alive(&loaded.model));
+    if let Some(entry) = state.entries.iter().filter(free).find(|entry| entry.must_leave || is_dead(entry)) {
+        return Some(Task::Unload(entry.id));
+    }
+    if let Some(waiter) = state.waiters.iter().find(|waiter| waiter.not_before <= now) {
+        return Some(Task::Prepare(waiter.id));
+    }
+    let is_missing = |entry: &&Entry| {
+        let is_kept = entry.spec.keep && !entry.is_removed && entry.failure.is_none();
+        is_kept && entry.loaded.is_none() && !entry.is_parked && entry.retry_at <= now
+    };
+    if let Some(entry) = state.entries.iter().find(is_missing) {
+        return Some(Task::Prepare(entry.id));
+    }
+    let is_idle = |entry: &&Entry| {
+        let idle = entry.spec.idle.filter(|_| !entry.spec.keep);
+        let is_over = idle.is_some_and(|idle| now >= entry.used + idle);
+        // A partner stays as long as the model that it belongs to.
+        let is_beside = |other: &Entry| other.loaded.is_some() && other.spec.beside.contains(&entry.spec.name);
+        is_over && !state.entries.iter().any(is_beside)
+    };
+    state.entries.iter().filter(free).find(is_idle).map(|entry| Task::Unload(entry.id))
+}
+
+/// The time until something is due by itself.
+fn soonest(state: &State, now: Duration) -> Duration {
+    let waiters = state.waiters.iter().map(|waiter| waiter.not_before);
+    let idle = state.entries.iter().filter(|entry| entry.loaded.is_some() && entry.handles == 0);
+    let idle = idle.filter_map(|entry| Some(entry.used + entry.spec.idle?));
+    let kept = state.entries.iter().filter(|entry| entry.spec.keep && entry.loaded.is_none());
+    let next = waiters
+        .chain(idle)
+        .chain(kept.map(|entry| entry.retry_at))
+        .map(|at| at.saturating_sub(now))
+        .filter(|left| !left.is_zero())
+        .min();
+    next.unwrap_or(Duration::from_secs(60))
+}
+
+/// Makes a model ready: decides what makes room for it, and carries that out.
+fn prepare(shared: &Arc<Shared>, id: Id) {
+    for _ in 0..TRIES {
+        match try_to_prepare(shared, id) {
+            Ok(()) | Err(Failure::Closed) => return,
+            Err(Failure::Again) => {}
+            Err(Failure::HoldOff(time)) => return put_off(shared, id, time),
+            Err(Failure::For(failed, error)) => return fail(shared, id, failed, &error),
+        }
+    }
+    // Texts that began meanwhile are in the way: others are served first.
+    put_off(shared, id, Duration::from_millis(200));
+}
+
+enum Failure {
+    Again,
+    Closed,
+    HoldOff(Duration),
+    /// The error of this model.
+    For(Id, Reason),
+}
+
+/// An error that several may get.
+enum Reason {
+    Load(Arc<autoplace::load::Error>),
+    Pool(Error),
+}
+
+fn try_to_prepare(shared: &Arc<Shared>, id: Id) -> Result<(), Failure> {
+    let load = |error| Failure::For(id, Reason::Load(Arc::new(error)));
+    let machine = shared.bare_machine().map_err(load)?;
+    let Some(name) = shared.lock().entry(id).map(|entry| entry.spec.name.clone()) else { return Ok(()) };
+    // The lock is released before the loop.
+    let partners = with_partners(&mut shared.lock(), id);
+    for id in partners {
+        let spec = shared.lock().entry(id).filter(|entry| entry.ladder.is_none()).map(|entry| entry.spec.clone());
+        if let Some(spec) = spec {
+            let ladder = shared.ladder(&spec, &machine);
+            let ladder = ladder.map_err(|error| Failure::For(id, Reason::Load(Arc::new(error))))?;
+            if let Some(entry) = shared.lock().entry(id) {
+                entry.ladder = Some(ladder);
+            }
+        }
+    }
+    let plan = decide(shared, &machine, Some(&name)).map_err(|error| Failure::For(id, Reason::Pool(error)))?;
+    // Nobody waits longer than the pool's patience, whoever is waited for.
+    let oldest = shared.lock().waiters.iter().map(|waiter| waiter.since).min();
+    let waited = oldest.map_or(Duration::ZERO, |since| shared.now().saturating_sub(since));
+    let patience = shared.settings.patience.saturating_sub(waited);
+    shared.carry_out(&plan, &machine, patience).map_err(|stopped| match stopped {
+        Stopped::Failed(id, error) => Failure::For(id, Reason::Load(error)),
+        Stopped::Changed => Failure::Again,
+        Stopped::HoldOff(time) => Failure::HoldOff(time),
+        Stopped::Closed => Failure::Closed,
+    })
+}
+
+/// The model and those that must be loaded with it.
+fn with_partners(state: &mut State, id: Id) -> Vec<Id> {
+    let mut all = vec![id];
+    let mut next = 0;
+    while next < all.len() {
+        let beside = state.entry(all[next]).map(|entry| entry.spec.beside.clone()).unwrap_or_default();
+        let found: Vec<Id> = beside.iter().filter_map(|name| state.id_of(name)).collect();
+        all.extend(found.into_iter().filter(|id| !all.contains(id)).collect::<Vec<_>>());
+        next += 1;
+    }
+    all
+}
+
+fn decide(
+    shared: &Arc<Shared>,
+    machine: &autoplace::machine::Machine,
+    wanted: Option<&str>,
+) -> Result<PoolPlan, Error> {
+    let (pool, specs) = {
+        let state = shared.lock();
+        let (pool, ids) = state.of(machine, shared.now(), shared);
+        let specs = ids.iter().filter_map(|id| state.entries.iter().find(|entry| entry.id == *id));
+        let specs: Vec<ModelSpec> = specs.map(|entry| entry.spec.clone()).collect();
+        (pool, specs)
+    };
+    let plan = PoolPlan::decide(&pool, wanted, plan_of(shared, &specs))?;
+    if !plan.steps.is_empty() {
+        plan.reasons.iter().for_each(|reason| tracing::info!("{reason}"));
+        let plan = Arc::new(plan.clone());
+        shared.change(|state| state.last_plan = Some(plan));
+    }
+    Ok(plan)
+}
+
+fn put_off(shared: &Shared, id: Id, time: Duration) {
+    let until = shared.now() + time;
+    shared.change(|state| {
+        if let Some(entry) = state.entry(id) {
+            entry.retry_at = until;
+        }
+        state.waiters.iter_mut().filter(|waiter| waiter.id == id).for_each(|waiter| waiter.not_before = until);
+    });
+}
+
+/// Answers those who wait for the model with the error: of itself, or of a partner that it needs.
+fn fail(shared: &Shared, id: Id, failed: Id, reason: &Reason) {
+    let due = shared.change(|state| {
+        let Some(name) = state.entry(failed).map(|entry| entry.spec.name.clone()) else { return Vec::new() };
+        let words = match reason {
+            Reason::Load(error) => error.to_string(),
+            Reason::Pool(error) => error.to_string(),
+        };
+        for id in [id, failed] {
+            if let Some(entry) = state.entry(id) {
+                entry.failure = Some(words.clone());
+            }
+        }
+        let mut due: Vec<Due> = Vec::new();
+        let waiters = std::mem::take(&mut state.waiters);
+        for waiter in waiters {
+            if waiter.id != id {
+                state.waiters.push_back(waiter);
+                continue;
+            }
+            due.push((waiter.ticket, Err(error_for(&name, reason))));
+        }
+        due
+    });
+    give(due);
+}
+
+fn error_for(name: &str, reason: &Reason) -> Error {
+    match reason {
+        Reason::Load(source) => Error::Load { name: name.to_owned(), source: Arc::clone(source) },
+        Reason::Pool(Error::NoRoom { name, kept }) => Error::NoRoom { name: name.clone(), kept: kept.clone() },
+        Reason::Pool(error) => Error::Specification { name: name.to_owned(), problem: error.to_string() },
+    }
+}
+
+/// Shrinks or parks models for other programs, lets them grow where there is room, and brings parked ones back.
+fn look(shared: &Arc<Shared>) {
+    let is_empty = shared.lock().entries.iter().all(|entry| entry.loaded.is_none() && !entry.is_parked);
+    if is_empty {
+        return;
+    }
+    let Ok(machine) = shared.bare_machine() else { return };
+    let Ok(plan) = decide(shared, &machine, None) else { return };
+    let unloaded = plan.steps.iter().filter_map(|step| match step {
+        Step::Unload { model } => Some(model.clone()),
+        _ => None,
+    });
+    let unloaded: Vec<String> = unloaded.collect();
+    // A text that runs is not waited for here: the next look decides again.
+    if let Err(stopped) = shared.carry_out(&plan, &machine, shared.settings.look) {
+        tracing::debug!("the pool stays as it is: {stopped:?}");
+    }
+    shared.change(|state| {
+        for entry in state.entries.iter_mut().filter(|entry| unloaded.contains(&entry.spec.name)) {
+            entry.is_parked = entry.loaded.is_none();
+        }
+    });
+    let parked = {
+        let state = shared.lock();
+        let parked = state.entries.iter().find(|entry| entry.is_parked && entry.loaded.is_none());
+        parked.map(|entry| (entry.id, entry.spec.name.clone()))
+    };
+    let Some((_, name)) = parked.filter(|_| unloaded.is_empty()) else { return };
+    let Ok(plan) = decide(shared, &machine, Some(&name)) else { return };
+    if matches!(&plan.steps[..], [Step::Load { .. }]) {
+        let _ = shared.carry_out(&plan, &machine, Duration::ZERO);
+    }
+}

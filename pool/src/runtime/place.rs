@@ -1,0 +1,142 @@
+//! The machine and the models as the pool's thread sees them: what a decision is made from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::gguf::Header;
+use autoplace::machine::Machine;
+use autoplace::plan::{self, Plan, Planner, Request};
+use autoplace::profile::ModelProfile;
+use autoplace::{Isolation, Model, ModelBuilder, load};
+
+use super::state::{Entry, Id, Shared, State};
+use crate::ladder::Ladder;
+use crate::spec::ModelSpec;
+use crate::state::{ModelState, PoolState};
+
+impl Shared {
+    /// The machine with the free bytes that it would have if no model of the pool were loaded.
+    pub(super) fn bare_machine(&self) -> Result<Machine, load::Error> {
+        if let Some(machine) = &self.settings.machine {
+            return Ok(machine.clone());
+        }
+        let models: Vec<Model> = {
+            let state = self.lock();
+            state.entries.iter().filter_map(|entry| Some(entry.loaded.as_ref()?.model.clone())).collect()
+        };
+        let machine = load::detect()?;
+        Ok(models.iter().fold(machine, |machine, model| model.once_released(machine)))
+    }
+
+    /// A load of this model by this request, on this machine.
+    pub(super) fn builder(&self, spec: &ModelSpec, request: &Request, machine: &Machine) -> ModelBuilder {
+        let mut builder = Model::builder(&spec.model).request(request.clone());
+        if let Some(draft) = &spec.draft {
+            builder = builder.draft(draft.clone());
+        }
+        let builder = (self.settings.configure)(&spec.name, builder);
+        builder.machine(machine.clone()).isolation(self.settings.isolation.clone())
+    }
+
+    /// Whether models can be re-placed in the middle of a text: a worker is re-placed between two runs.
+    pub(super) fn moves(&self) -> bool {
+        self.settings.isolation == Isolation::None
+    }
+
+    /// Plans a model by llama.cpp's own arithmetic.
+    pub(super) fn probed(&self, spec: &ModelSpec, request: &Request, machine: &Machine) -> Result<Plan, load::Error> {
+        self.builder(spec, request, machine).plan()
+    }
+
+    /// Makes the ladder of a model. The fastest rung is planned by probes; the others by the estimate, where it knows
+    /// the model's memory and there is no draft.
+    pub(super) fn ladder(&self, spec: &ModelSpec, machine: &Machine) -> Result<Ladder, load::Error> {
+        let alone = self.probed(spec, &spec.request, machine)?;
+        let path = alone.model.path.clone().unwrap_or_else(|| spec.model.clone());
+        let profile = ModelProfile::from_header(&Header::open(path)?)?;
+        let is_estimated =
+            spec.draft.is_none() && Planner::new(&profile, machine).request(spec.request.clone()).unknown().is_none();
+        let mut failed = None;
+        let mut first = Some(alone);
+        let ladder = Ladder::new(machine, &spec.request, |request, machine| {
+            if let Some(alone) = first.take() {
+                return Ok(alone);
+            }
+            if is_estimated {
+                return Planner::new(&profile, machine).request(request.clone()).plan();
+            }
+            self.probed(spec, request, machine).map_err(|error| match error {
+                load::Error::Plan(error) => error,
+                other => {
+                    let words = other.to_string();
+                    failed = Some(other);
+                    plan::Error::Unknown { model: spec.name.clone(), reason: words }
+                }
+            })
+        });
+        match (ladder, failed) {
+            (Ok(ladder), _) => Ok(ladder),
+            (Err(_), Some(error)) => Err(error),
+            (Err(error), None) => Err(error.into()),
+        }
+    }
+}
+
+impl State {
+    /// The models whose ladder is known, and their ids in the same order.
+    pub(super) fn of(&self, machine: &Machine, now: Duration, shared: &Shared) -> (PoolState, Vec<Id>) {
+        let mut pool = PoolState::new(machine.clone());
+        pool.now = now;
+        pool.limits = shared.settings.limits;
+        pool.reloads.clone_from(&self.reloads);
+        let mut ids = Vec::new();
+        for entry in &self.entries {
+            if entry.is_removed && entry.loaded.is_none() {
+                continue;
+            }
+            let Some(ladder) = &entry.ladder else { continue };
+            pool.models.push(self.model_of(entry, ladder, now, shared.moves()));
+            ids.push(entry.id);
+        }
+        // A partner without a ladder would be looked for in vain.
+        let names: Vec<String> = pool.models.iter().map(|model| model.name.clone()).collect();
+        pool.models.iter_mut().for_each(|model| model.beside.retain(|beside| names.contains(beside)));
+        (pool, ids)
+    }
+
+    fn model_of(&self, entry: &Entry, ladder: &Ladder, now: Duration, moves: bool) -> ModelState {
+        let waiting = self.waiters.iter().filter(|waiter| waiter.id == entry.id).count();
+        let rung = entry.loaded.as_ref().map(|loaded| loaded.rung.clone());
+        // A text that has just begun takes as long as the usual one; one that runs for longer may end at any time.
+        let usual = rung.as_ref().map_or(0.0, |rung| entry.demand.seconds(&rung.plan));
+        let left =
+            Duration::try_from_secs_f64(usual).unwrap_or(Duration::MAX).saturating_sub(now.saturating_sub(entry.used));
+        let mut model = ModelState::new(entry.spec.name.clone(), ladder.clone());
+        model.loaded = rung;
+        model.demand = entry.demand;
+        model.waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        model.texts = entry.handles;
+        model.ends_in = left.max(Duration::from_millis(500));
+        model.moves = moves;
+        model.keep = entry.spec.keep && !entry.is_removed;
+        model.priority = entry.spec.priority;
+        model.beside.clone_from(&entry.spec.beside);
+        model.load_time = entry.load_time;
+        model
+    }
+}
+
+/// The plan that a decision is made with: by the estimate where that is enough, else by probes.
+pub(super) fn plan_of(
+    shared: &Arc<Shared>,
+    specs: &[ModelSpec],
+) -> impl FnMut(usize, &Request, &Machine) -> Result<Plan, plan::Error> + use<> {
+    let (shared, specs) = (Arc::clone(shared), specs.to_vec());
+    move |index, request, machine| {
+        let spec = &specs[index];
+        shared.probed(spec, request, machine).map_err(|error| match error {
+            load::Error::Plan(error) => error,
+            other => plan::Error::Unknown { model: spec.name.clone(), reason: other.to_string() },
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! The settings of a pool.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use autoplace::machine::Machine;
+use autoplace::{Isolation, ModelBuilder};
+
+use crate::state::Limits;
+
+/// Further settings of each load: the model's name, and the builder.
+pub(super) type Configure = Arc<dyn Fn(&str, ModelBuilder) -> ModelBuilder + Send + Sync>;
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) limits: Limits,
+    pub(super) machine: Option<Machine>,
+    pub(super) isolation: Isolation,
+    /// How long a request waits at most.
+    pub(super) patience: Duration,
+    /// The time between two looks at the machine's memory.
+    pub(super) look: Duration,
+    pub(super) configure: Configure,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}

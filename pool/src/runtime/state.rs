@@ -1,0 +1,227 @@
+//! What the pool's thread and the users of its models share.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use autoplace::Model;
+use autoplace::generate::Engine;
+
+use super::handle::ModelHandle;
+use super::settings::Settings;
+use super::ticket::Ticket;
+use crate::demand::Demand;
+use crate::error::Error;
+use crate::ladder::{Ladder, Rung};
+use crate::plan::PoolPlan;
+use crate::spec::ModelSpec;
+
+/// Identifies a model of the pool for as long as it is there.
+pub(super) type Id = u64;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Notified after every change of the state.
+    changed: Condvar,
+    begun: Instant,
+    pub(super) settings: Settings,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) entries: Vec<Entry>,
+    /// Requests for models, the oldest first.
+    pub(super) waiters: VecDeque<Waiter>,
+    /// When models were unloaded or moved for others.
+    pub(super) reloads: Vec<Duration>,
+    pub(super) last_plan: Option<Arc<PoolPlan>>,
+    pub(super) is_closed: bool,
+    /// The model of the last request.
+    pub(super) last_wanted: Option<Id>,
+    next_id: Id,
+}
+
+/// The answer to a request for a model.
+pub(super) type Answer = Result<ModelHandle, Error>;
+
+/// A request for a model.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) id: Id,
+    pub(super) since: Duration,
+    /// Until then the pool does not decide again about this request.
+    pub(super) not_before: Duration,
+    pub(super) ticket: Arc<Ticket<Answer>>,
+}
+
+/// A model of the pool.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: Id,
+    pub(super) spec: ModelSpec,
+    pub(super) ladder: Option<Ladder>,
+    pub(super) loaded: Option<Loaded>,
+    pub(super) demand: Demand,
+    pub(super) handles: u32,
+    /// When a handle was last given or dropped.
+    pub(super) used: Duration,
+    /// What the pool's thread does with the model now.
+    pub(super) work: Work,
+    /// Whether nobody gets a handle any more, because the model is about to leave.
+    pub(super) is_leaving: bool,
+    /// Whether the model is to be unloaded once nobody has a handle.
+    pub(super) must_leave: bool,
+    /// Whether the model was unloaded for another program's sake and comes back when there is room.
+    pub(super) is_parked: bool,
+    /// Whether the specification is gone.
+    pub(super) is_removed: bool,
+    pub(super) load_time: Option<Duration>,
+    /// Until then a kept model is not loaded by itself.
+    pub(super) retry_at: Duration,
+    /// Why the last load failed.
+    pub(super) failure: Option<String>,
+}
+
+/// What is done with a model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Work {
+    #[default]
+    None,
+    Loading,
+    Moving,
+}
+
+/// A loaded model.
+pub(super) struct Loaded {
+    pub(super) model: Model,
+    pub(super) rung: Rung,
+    pub(super) engine: Option<Engine>,
+    /// What an application keeps with the loaded model.
+    pub(super) attached: Option<Arc<dyn Any + Send + Sync>>,
+    pub(super) since: SystemTime,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded").field("model", &self.model).field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    fn new(id: Id, spec: ModelSpec, now: Duration) -> Self {
+        Self {
+            id,
+            spec,
+            ladder: None,
+            loaded: None,
+            demand: Demand::default(),
+            handles: 0,
+            used: now,
+            work: Work::None,
+            is_leaving: false,
+            must_leave: false,
+            is_parked: false,
+            is_removed: false,
+            load_time: None,
+            retry_at: now,
+            failure: None,
+        }
+    }
+
+    /// Whether a handle can be given now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.loaded.is_some() && !self.is_leaving && !self.must_leave && self.work == Work::None
+    }
+}
+
+impl Shared {
+    pub(super) fn new(models: Vec<ModelSpec>, settings: Settings) -> Self {
+        let shared = Self { state: Mutex::default(), changed: Condvar::new(), begun: Instant::now(), settings };
+        shared.set_models(models);
+        shared
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes whoever waits for a change.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.changed.notify_all();
+        changed
+    }
+
+    /// Waits for a change, at most for this long.
+    pub(super) fn wait<'s>(&'s self, state: MutexGuard<'s, State>, time: Duration) -> MutexGuard<'s, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The time since the pool began.
+    pub(super) fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    pub(super) fn last_plan(&self) -> Option<Arc<PoolPlan>> {
+        self.lock().last_plan.clone()
+    }
+
+    pub(super) fn close(&self) {
+        self.change(|state| state.is_closed = true);
+    }
+
+    pub(super) fn ask_to_unload(&self, name: &str) -> Result<bool, Error> {
+        self.change(|state| {
+            let entry = state.named(name)?;
+            let is_loaded = entry.loaded.is_some();
+            entry.must_leave = is_loaded;
+            entry.is_parked = false;
+            Ok(is_loaded)
+        })
+    }
+
+    pub(super) fn set_models(&self, models: Vec<ModelSpec>) {
+        let now = self.now();
+        self.change(|state| {
+            for entry in &mut state.entries {
+                if !models.contains(&entry.spec) {
+                    (entry.is_removed, entry.must_leave) = (true, entry.loaded.is_some());
+                }
+            }
+            for spec in models {
+                if !state.entries.iter().any(|entry| !entry.is_removed && entry.spec == spec) {
+                    state.next_id += 1;
+                    state.entries.push(Entry::new(state.next_id, spec, now));
+                }
+            }
+        });
+    }
+}
+
+impl State {
+    /// The model with this name or alias.
+    pub(super) fn named(&mut self, name: &str) -> Result<&mut Entry, Error> {
+        let is_named = |entry: &Entry| !entry.is_removed && entry.spec.is_named(name);
+        let Some(index) = self.entries.iter().position(is_named) else {
+            let known = self.entries.iter().filter(|entry| !entry.is_removed);
+            return Err(Error::Unknown {
+                name: name.to_owned(),
+                known: known.map(|entry| entry.spec.name.clone()).collect(),
+            });
+        };
+        Ok(&mut self.entries[index])
+    }
+
+    pub(super) fn entry(&mut self, id: Id) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.id == id)
+    }
+
+    /// The id of the model with this name that is still in the pool, or is about to leave it.
+    pub(super) fn id_of(&self, name: &str) -> Option<Id> {
+        let named = || self.entries.iter().filter(|entry| entry.spec.name == name);
+        named().find(|entry| !entry.is_removed).or_else(|| named().next()).map(|entry| entry.id)
+    }
+}

@@ -1,0 +1,86 @@
+//! What a person sees of the pool's models.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::state::{Entry, Shared, Work};
+use crate::held::Held;
+
+/// A model of a pool and its state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ModelStatus {
+    /// Its name.
+    pub name: String,
+    /// Its other names.
+    pub aliases: Vec<String>,
+    /// Whether it is loaded.
+    pub residence: Residence,
+    /// Layers on GPUs and all layers, while it is loaded.
+    pub layers: Option<(u32, u32)>,
+    /// The bytes that it takes of the devices, while it is loaded.
+    pub held: Option<Held>,
+    /// Predicted tokens per second, while it is loaded and generates.
+    pub tokens_per_second: Option<f64>,
+    /// The process that holds it, if it is not this one.
+    pub process: Option<u32>,
+    /// Since when it is loaded.
+    pub since: Option<SystemTime>,
+    /// Handles in use.
+    pub in_use: u32,
+    /// Requests that wait for it.
+    pub waiting: u32,
+    /// Why its last load failed.
+    pub failure: Option<String>,
+}
+
+/// Whether a model is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Residence {
+    /// It is not loaded.
+    Unloaded,
+    /// It is not loaded because another program has its memory, and comes back.
+    Parked,
+    /// It is being loaded.
+    Loading,
+    /// It is loaded.
+    Loaded,
+    /// It is being re-placed.
+    Moving,
+}
+
+impl Shared {
+    pub(super) fn status(&self) -> Vec<ModelStatus> {
+        let state = self.lock();
+        let waiting = |entry: &Entry| state.waiters.iter().filter(|waiter| waiter.id == entry.id).count();
+        let entries = state.entries.iter().filter(|entry| !entry.is_removed || entry.loaded.is_some());
+        entries.map(|entry| status(entry, waiting(entry))).collect()
+    }
+}
+
+fn status(entry: &Entry, waiting: usize) -> ModelStatus {
+    let loaded = entry.loaded.as_ref();
+    let plan = loaded.map(|loaded| &loaded.rung.plan);
+    ModelStatus {
+        name: entry.spec.name.clone(),
+        aliases: entry.spec.aliases.clone(),
+        residence: match (entry.work, loaded) {
+            (Work::Loading, _) => Residence::Loading,
+            (Work::Moving, _) => Residence::Moving,
+            (Work::None, Some(_)) => Residence::Loaded,
+            (Work::None, None) if entry.is_parked => Residence::Parked,
+            (Work::None, None) => Residence::Unloaded,
+        },
+        layers: plan.map(|plan| (plan.n_gpu_layers, plan.layers())),
+        held: loaded.map(|loaded| loaded.rung.held.clone()),
+        tokens_per_second: plan.and_then(|plan| Some(plan.speed.as_ref()?.tokens_per_second)),
+        process: loaded.and_then(|loaded| loaded.model.worker_id()),
+        since: loaded.map(|loaded| loaded.since),
+        in_use: entry.handles,
+        waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
+        failure: entry.failure.clone(),
+    }
+}

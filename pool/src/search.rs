@@ -1,0 +1,240 @@
+//! The cheapest arrangement of the models: for each one the rung that it is on, or that it is not loaded.
+//!
+//! Every choice has a price in seconds that requests wait: those of now, and those that are expected while the decision
+//! holds. The arrangement is the one with the least sum that fits, in an order of steps of which each fits too.
+
+use autoplace::machine::Machine;
+
+use crate::held::Room;
+use crate::ladder::Rung;
+use crate::state::{ModelState, PoolState};
+
+/// Partial arrangements that are looked at before the best one so far is taken.
+const MAX_VISITS: usize = 200_000;
+
+/// What becomes of one model.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Choice {
+    /// Where the model is then; `None` if it is not loaded.
+    pub(crate) rung: Option<Rung>,
+    /// Whether this differs from now.
+    pub(crate) is_change: bool,
+    /// Whether a text of the model must end first.
+    pub(crate) waits: bool,
+    /// Seconds that requests wait by this choice.
+    pub(crate) price: f64,
+}
+
+/// The choices of one model, the cheapest first.
+struct Options {
+    model: usize,
+    choices: Vec<Choice>,
+}
+
+/// A change of an arrangement, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ordered(pub(crate) usize);
+
+/// An arrangement of all models, by their index.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrangement {
+    pub(crate) choices: Vec<Choice>,
+    /// The models that change, in an order in which nothing is ever over.
+    pub(crate) order: Vec<Ordered>,
+    pub(crate) price: f64,
+}
+
+/// The models that must be loaded if `wanted` is: itself, those beside it, and those beside them.
+pub(crate) fn together(state: &PoolState, wanted: usize) -> Vec<usize> {
+    let mut all = vec![wanted];
+    let mut next = 0;
+    while next < all.len() {
+        let beside = state.models[all[next]].beside.iter().filter_map(|name| state.find(name));
+        for model in beside.collect::<Vec<_>>() {
+            if !all.contains(&model) {
+                all.push(model);
+            }
+        }
+        next += 1;
+    }
+    all
+}
+
+/// The cheapest arrangement with `wanted` loaded; `None` if none fits. With `is_held_off` no model is unloaded or moved
+/// for another.
+pub(crate) fn cheapest(state: &PoolState, wanted: Option<usize>, is_held_off: bool) -> Option<Arrangement> {
+    let together = wanted.map(|wanted| together(state, wanted)).unwrap_or_default();
+    let mut options: Vec<Options> = (0..state.models.len())
+        .map(|model| Options { model, choices: choices(state, model, wanted, &together, is_held_off) })
+        .collect();
+    // The wanted models first, then the largest: what does not fit is seen early.
+    options.sort_by_key(|option| {
+        let held = state.models[option.model].loaded.as_ref().map_or(0, |rung| rung.held.total());
+        (!together.contains(&option.model), std::cmp::Reverse(held), option.model)
+    });
+    let least: Vec<f64> = options.iter().map(|it| it.choices.first().map_or(f64::INFINITY, |it| it.price)).collect();
+    let mut to_go = vec![0.0; options.len() + 1];
+    for index in (0..options.len()).rev() {
+        to_go[index] = to_go[index + 1] + least[index];
+    }
+    let mut search = Search { state, options, to_go, best: None, visits: 0 };
+    search.visit(&mut Vec::new(), &Room::new(&state.machine), 0.0);
+    search.best
+}
+
+struct Search<'s> {
+    state: &'s PoolState,
+    options: Vec<Options>,
+    /// The least price of the options from here on.
+    to_go: Vec<f64>,
+    best: Option<Arrangement>,
+    visits: usize,
+}
+
+impl Search<'_> {
+    fn visit(&mut self, taken: &mut Vec<usize>, room: &Room, price: f64) {
+        self.visits += 1;
+        let is_dearer = |best: &Arrangement| price + self.to_go[taken.len()] >= best.price;
+        if self.best.as_ref().is_some_and(is_dearer) || (self.visits > MAX_VISITS && self.best.is_some()) {
+            return;
+        }
+        let Some(options) = self.options.get(taken.len()) else {
+            if let Some(arrangement) = self.arrange(taken, price) {
+                self.best = Some(arrangement);
+            }
+            return;
+        };
+        for index in 0..options.choices.len() {
+            let choice = &self.options[taken.len()].choices[index];
+            let more = price + choice.price;
+            let left = match &choice.rung {
+                Some(rung) => room.with(&rung.held),
+                None => Some(room.clone()),
+            };
+            if let Some(left) = left {
+                taken.push(index);
+                self.visit(taken, &left, more);
+                taken.pop();
+            }
+        }
+    }
+
+    /// The arrangement, if models that belong together are, and an order of its steps never takes too much.
+    fn arrange(&self, taken: &[usize], price: f64) -> Option<Arrangement> {
+        let mut choices: Vec<Option<Choice>> = vec![None; taken.len()];
+        for (option, &index) in self.options.iter().zip(taken) {
+            choices[option.model] = Some(option.choices[index].clone());
+        }
+        let choices: Vec<Choice> = choices.into_iter().flatten().collect();
+        let is_loaded = |name: &String| self.state.find(name).is_some_and(|index| choices[index].rung.is_some());
+        let is_whole =
+            |(model, choice): (&ModelState, &Choice)| choice.rung.is_none() || model.beside.iter().all(is_loaded);
+        if !self.state.models.iter().zip(&choices).all(is_whole) {
+            return None;
+        }
+        let order = order(self.state, &choices)?;
+        Some(Arrangement { choices, order, price })
+    }
+}
+
+/// An order of the changes in which what is loaded fits after each: models leave and shrink before others come.
+fn order(state: &PoolState, choices: &[Choice]) -> Option<Vec<Ordered>> {
+    let mut now: Vec<Option<&Rung>> = state.models.iter().map(|model| model.loaded.as_ref()).collect();
+    let mut left: Vec<usize> = (0..choices.len()).filter(|&index| choices[index].is_change).collect();
+    left.sort_by_key(|&index| (choices[index].rung.is_some(), now[index].is_none(), index));
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        let fits = |&index: &usize| {
+            let then = now.iter().enumerate().map(|(other, rung)| match other == index {
+                true => choices[index].rung.as_ref(),
+                false => *rung,
+            });
+            // Where another program has taken memory, a device stays over until the last step that relieves it.
+            let is_less = match (now[index], &choices[index].rung) {
+                (Some(now), Some(then)) => then.held.is_within(&now.held),
+                (_, rung) => rung.is_none(),
+            };
+            is_less || fit(&state.machine, then)
+        };
+        let place = left.iter().position(fits)?;
+        let index = left.remove(place);
+        now[index] = choices[index].rung.as_ref();
+        order.push(Ordered(index));
+    }
+    Some(order)
+}
+
+/// Whether these rungs fit on the machine together.
+pub(crate) fn fit<'r>(machine: &Machine, rungs: impl Iterator<Item = Option<&'r Rung>>) -> bool {
+    rungs.flatten().try_fold(Room::new(machine), |room, rung| room.with(&rung.held)).is_some()
+}
+
+/// How many times its price a move must gain that nothing forces. Rates fluctuate; and each model that is out, and is
+/// wanted again, takes the room back.
+fn patience(state: &PoolState) -> f64 {
+    let out = state.models.iter().filter(|model| model.loaded.is_none());
+    2.0 + out.map(|model| model.demand.turns(state.now).min(1.0)).sum::<f64>()
+}
+
+/// The choices of a model with their prices, the cheapest first. Of equal prices, the first of this order comes first:
+/// to stay, to be placed or moved by the speed of the rung, to be unloaded.
+fn choices(
+    state: &PoolState,
+    index: usize,
+    wanted: Option<usize>,
+    together: &[usize],
+    is_held_off: bool,
+) -> Vec<Choice> {
+    let model = &state.models[index];
+    let (machine, now) = (&state.machine, state.now);
+    let load = model.load_seconds(machine);
+    let expected = model.expected(now);
+    let rungs = model.ladder.rungs();
+    let fastest = rungs.first().map_or(0.0, |rung| model.demand.seconds(&rung.plan));
+    // Requests that wait now are served by this placement, like those that are expected.
+    let requests = expected + f64::from(model.waiting) * model.priority;
+    let slower = |rung: &Rung| requests * (model.demand.seconds(&rung.plan) - fastest).max(0.0);
+    let ends_in = if model.texts > 0 { model.ends_in.as_secs_f64() } else { 0.0 };
+    let mut choices = Vec::new();
+    let must_be_loaded = together.contains(&index);
+    match &model.loaded {
+        Some(rung) => {
+            choices.push(Choice { rung: Some(rung.clone()), is_change: false, waits: false, price: slower(rung) });
+            if is_held_off {
+                return choices;
+            }
+            let unforced = if wanted.is_none() && state.is_within() { patience(state) } else { 1.0 };
+            for other in rungs.iter().filter(|other| other.held != rung.held) {
+                let waits = model.texts > 0 && !model.moves;
+                // Texts stall, and so do requests that come meanwhile.
+                let stalled = 1.0 + f64::from(if waits { 0 } else { model.texts }) + model.demand.rate(now) * load;
+                let price = unforced * stalled * load + if waits { ends_in } else { 0.0 } + slower(other);
+                choices.push(Choice { rung: Some(other.clone()), is_change: true, waits, price });
+            }
+            // Without need nothing is unloaded: that is for its idle time.
+            let is_needed = wanted.is_some() || !state.is_within();
+            if is_needed && !model.keep && !must_be_loaded && model.waiting == 0 {
+                // Both are loaded again as often as requests turn from one to the other and back.
+                let turns = model.demand.turns(now);
+                let (swaps, swap) = match wanted.map(|wanted| &state.models[wanted]) {
+                    Some(wanted) => (turns.min(wanted.demand.turns(now)), load + wanted.load_seconds(machine)),
+                    None => (turns, load),
+                };
+                let bare = Room::new(machine);
+                let back = rungs.iter().find(|rung| bare.with(&rung.held).is_some());
+                let served = back.map_or(0.0, |rung| expected * (model.demand.seconds(&rung.plan) - fastest).max(0.0));
+                let price = model.priority * swaps * swap + served + ends_in;
+                choices.push(Choice { rung: None, is_change: true, waits: model.texts > 0, price });
+            }
+        }
+        None if must_be_loaded => {
+            for rung in rungs {
+                let price = load + slower(rung);
+                choices.push(Choice { rung: Some(rung.clone()), is_change: true, waits: false, price });
+            }
+        }
+        None => choices.push(Choice { rung: None, is_change: false, waits: false, price: 0.0 }),
+    }
+    choices.sort_by(|one, other| one.price.total_cmp(&other.price));
+    choices
+}

@@ -1,0 +1,150 @@
+//! The specification of a model of the pool.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use autoplace::plan::Request;
+
+use crate::error::Error;
+
+/// Bytes of the longest name.
+const MAX_NAME: usize = 200;
+
+/// How a model of the pool is named, loaded and kept.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+#[must_use]
+pub struct ModelSpec {
+    /// Its name. Names are words to look up: none is ever opened as a path.
+    pub name: String,
+    /// Its GGUF file, or `hf:OWNER/NAME[:QUANT][@REVISION]` with the feature `hub` of `autoplace`.
+    pub model: PathBuf,
+    /// What its plans are made for.
+    pub request: Request,
+    /// Other names of the model.
+    pub aliases: Vec<String>,
+    /// Whether the model is loaded with the pool and never unloaded. It may still be placed smaller.
+    pub keep: bool,
+    /// How long the model stays loaded while nobody wants it; `None` for ever, until its memory is needed.
+    pub idle: Option<Duration>,
+    /// The weight of its requests beside those of other models; 1 by default.
+    pub priority: f64,
+    /// Models that are loaded whenever this one is.
+    pub beside: Vec<String>,
+    /// A draft model of the same vocabulary, which is planned and loaded with the model.
+    pub draft: Option<PathBuf>,
+}
+
+impl ModelSpec {
+    /// A model under this name, with the default request.
+    pub fn new(name: impl Into<String>, model: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            model: model.into(),
+            request: Request::new(),
+            aliases: Vec::new(),
+            keep: false,
+            idle: None,
+            priority: 1.0,
+            beside: Vec::new(),
+            draft: None,
+        }
+    }
+
+    /// Sets what the model's plans are made for.
+    pub fn request(mut self, request: Request) -> Self {
+        self.request = request;
+        self
+    }
+
+    /// Adds another name.
+    pub fn alias(mut self, name: impl Into<String>) -> Self {
+        self.aliases.push(name.into());
+        self
+    }
+
+    /// Sets whether the model is loaded with the pool and never unloaded.
+    pub const fn keep(mut self, keep: bool) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Sets how long the model stays loaded while nobody wants it.
+    pub const fn idle(mut self, time: Duration) -> Self {
+        self.idle = Some(time);
+        self
+    }
+
+    /// Sets the weight of its requests: 2 counts a second of its waiting twice.
+    pub const fn priority(mut self, weight: f64) -> Self {
+        self.priority = weight;
+        self
+    }
+
+    /// Adds a model that is loaded whenever this one is.
+    pub fn beside(mut self, name: impl Into<String>) -> Self {
+        self.beside.push(name.into());
+        self
+    }
+
+    /// Loads a draft model with this one.
+    pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
+        self.draft = Some(path.into());
+        self
+    }
+
+    /// Whether a request for this name is one for this model.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+
+    /// What is wrong with the model by itself, if anything is.
+    fn problem(&self) -> Option<String> {
+        if let Some(name) = [&self.name].into_iter().chain(&self.aliases).find(|name| !is_name(name)) {
+            return Some(format!(
+                "`{}` is no name: one has 1 to {MAX_NAME} bytes and no control characters",
+                name.escape_debug()
+            ));
+        }
+        let is_weight = self.priority.is_finite() && self.priority > 0.0;
+        (!is_weight).then(|| format!("the priority is {}: it must be above 0", self.priority))
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len()) && !name.contains(char::is_control)
+}
+
+/// Checks models together: each name is one model's, and whatever is named beside is there.
+///
+/// # Errors
+///
+/// [`Error::Specification`] with the first model that is wrong.
+pub fn check(models: &[ModelSpec]) -> Result<(), Error> {
+    let error = |name: &str, problem: String| Error::Specification { name: name.to_owned(), problem };
+    let mut names = BTreeSet::new();
+    for model in models {
+        if let Some(problem) = model.problem() {
+            return Err(error(&model.name, problem));
+        }
+        for name in [&model.name].into_iter().chain(&model.aliases) {
+            if !names.insert(name.as_str()) {
+                return Err(error(&model.name, format!("another model is named `{name}` too")));
+            }
+        }
+    }
+    for model in models {
+        for beside in &model.beside {
+            if beside == &model.name {
+                return Err(error(&model.name, "it is beside itself".to_owned()));
+            }
+            if !models.iter().any(|other| other.name == *beside) {
+                let known: Vec<&str> = models.iter().map(|other| other.name.as_str()).collect();
+                let problem = format!("it is beside `{beside}`, which is not there: there are {}", known.join(", "));
+                return Err(error(&model.name, problem));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! `pool.toml`: what it says, and what an error in it says.
+
+use std::path::Path;
+use std::time::Duration;
+
+use autoplace::memory::{KvType, Pooling};
+use autoplace::plan::{Context, GpuLayers};
+use autoplace_pool::PoolFile;
+
+#[test]
+fn every_key_is_read_and_paths_are_those_of_the_files_folder() {
+    let text = r#"
+        [pool]
+        reloads_per_minute = 3
+
+        [models.coder]
+        model = "models/coder.gguf"
+        ctx = 16384
+        kv = "q8_0"
+        parallel = 2
+        ngl = 20
+        draft = "draft.gguf"
+        aliases = ["gpt-4o", "code"]
+        keep = true
+        idle = "30m"
+        priority = 2.5
+        beside = ["embedder"]
+
+        [models.embedder]
+        model = "hf:nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0"
+        embed = "mean"
+        idle = 90
+    "#;
+    let pool = PoolFile::parse(text, "/etc/autoplace/pool.toml").unwrap();
+    assert_eq!(pool.limits.reloads_per_minute, 3);
+    let [coder, embedder] = &pool.models[..] else { panic!("{pool:?}") };
+    assert_eq!(coder.model, Path::new("/etc/autoplace/models/coder.gguf"));
+    assert_eq!(coder.draft.as_deref(), Some(Path::new("/etc/autoplace/draft.gguf")));
+    assert_eq!((coder.request.context, coder.request.gpu_layers), (Context::Tokens(16384), GpuLayers::AtMost(20)));
+    assert_eq!((coder.request.params.type_k, coder.request.params.n_seq_max), (KvType::Q8_0, 2));
+    assert_eq!((coder.keep, coder.idle, coder.priority), (true, Some(Duration::from_secs(1800)), 2.5));
+    assert!(coder.is_named("gpt-4o") && coder.is_named("coder") && !coder.is_named("embedder"));
+    assert_eq!(embedder.model, Path::new("hf:nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0"));
+    assert_eq!(
+        (embedder.request.params.embeddings, embedder.idle),
+        (Some(Pooling::Mean), Some(Duration::from_secs(90)))
+    );
+    assert_eq!(PoolFile::parse("", "pool.toml").unwrap(), PoolFile::default());
+}
+
+#[test]
+fn an_error_names_the_file_the_line_the_key_and_what_was_needed() {
+    let model = "[models.a]\nmodel = \"a.gguf\"\n";
+    for (text, line, words) in [
+        ("[models.a\n".to_owned(), 1, &["unclosed"][..]),
+        (format!("{model}contxt = 5\n"), 3, &["`contxt`", "unknown field", "`ctx`"]),
+        (format!("{model}ctx = \"big\"\n"), 3, &["`ctx`", "expected u32"]),
+        (format!("{model}ctx = 1\n"), 3, &["`ctx`", "at least 2 tokens"]),
+        (format!("{model}kv = \"q9\"\n"), 3, &["`kv`", "q8_0"]),
+        (format!("{model}parallel = 65\n"), 3, &["`parallel`", "1 to 64"]),
+        (format!("{model}embed = \"sum\"\n"), 3, &["`embed`", "`sum`", "mean"]),
+        (format!("{model}idle = \"soon\"\n"), 3, &["`idle`", "`soon`", "10m"]),
+        (format!("{model}idle = -1\n"), 3, &["`idle`", "number of seconds"]),
+        (format!("{model}idle = \"99999999999999999999h\"\n"), 3, &["`idle`", "is no time"]),
+        (format!("{model}priority = 0\n"), 1, &["models.a", "above 0"]),
+        (format!("{model}priority = nan\n"), 1, &["above 0"]),
+        (format!("{model}beside = [\"b\"]\n"), 1, &["models.a", "beside `b`", "there are a"]),
+        (format!("{model}beside = [\"a\"]\n"), 1, &["beside itself"]),
+        (
+            format!("{model}[models.b]\nmodel = \"b\"\naliases = [\"a\"]\n"),
+            3,
+            &["models.b", "another model is named `a`"],
+        ),
+        (format!("{model}{model}"), 3, &["duplicate key"]),
+        ("[models.a]\nctx = 5\n".to_owned(), 1, &["missing field `model`"]),
+        ("[models.a]\nmodel = \"\"\n".to_owned(), 2, &["`model`", "a path"]),
+        ("[models.\"a\\u0000b\"]\nmodel = \"x\"\n".to_owned(), 1, &["no name"]),
+        ("[pool]\nreload = 1\n".to_owned(), 2, &["`reload`", "reloads_per_minute"]),
+    ] {
+        let error = PoolFile::parse(&text, "folder/pool.toml").unwrap_err().to_string();
+        assert!(error.starts_with(&format!("folder/pool.toml, line {line}")), "{text}: {error}");
+        assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_or_no_text_or_too_long_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pool.toml");
+    for bytes in [None, Some(vec![0xff, 0xfe]), Some(vec![b'#'; 2 << 20])] {
+        if let Some(bytes) = bytes {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let error = PoolFile::read(&path).unwrap_err().to_string();
+        assert!(error.contains("pool.toml: "), "{error}");
+    }
+    std::fs::write(&path, "[models.a]\nmodel = \"a.gguf\"\n").unwrap();
+    assert_eq!(PoolFile::read(&path).unwrap().models[0].model, folder.path().join("a.gguf"));
+}

@@ -1,0 +1,6 @@
+//! The pool: its file, its decisions, and whole traces in virtual time.
+
+mod file;
+mod models;
+mod plan;
+mod traces;

@@ -1,0 +1,321 @@
+//! Decisions: what is placed smaller, unloaded, shrunk or waited for, and what never happens.
+
+use std::time::Duration;
+
+use autoplace::machine::{Machine, gib};
+use autoplace::plan::Request;
+use autoplace_pool::{Error, Limits, PoolPlan, PoolState, Rung, Step};
+use test_support::random_weights::Dice;
+
+use crate::models::{MODELS, machine, model, planned, pool, request};
+
+const CTX: u32 = 8192;
+
+fn decide(state: &PoolState, wanted: Option<&str>) -> Result<PoolPlan, Error> {
+    PoolPlan::decide(state, wanted, |index, request, machine| planned(&state.models[index].name, request, machine))
+}
+
+/// Carries a plan out, and checks after each step that no device is over its free bytes.
+fn carry_out(state: &mut PoolState, plan: &PoolPlan) {
+    for step in &plan.steps {
+        let (name, is_out) = match step {
+            Step::WaitForTexts { model, .. } => {
+                let waited = state.models.iter_mut().find(|it| it.name == *model).unwrap();
+                assert!(waited.texts > 0, "{model} has no text to wait for");
+                waited.texts = 0;
+                continue;
+            }
+            Step::HoldOff { .. } => {
+                assert_eq!(plan.steps.len(), 1);
+                continue;
+            }
+            Step::Unload { model } => (model, true),
+            Step::Shrink { model } | Step::Grow { model } => {
+                state.reloads.push(state.now);
+                (model, false)
+            }
+            Step::Load { model } => (model, false),
+            other => panic!("{other:?}"),
+        };
+        if is_out {
+            state.reloads.push(state.now);
+        }
+        let placed = plan.model(name).map(|it| Rung::new((*it.plan).clone(), &state.machine));
+        let before = total(state);
+        let changed = state.models.iter_mut().find(|it| it.name == *name).unwrap();
+        assert!(!is_out || !changed.keep, "{name} is to be kept");
+        assert!(changed.texts == 0 || (!is_out && changed.moves), "{name} is in the middle of a text");
+        changed.loaded = if is_out { None } else { placed };
+        assert!(is_within(state) || total(state) <= before, "{step} takes more than is free\n{plan}");
+    }
+    assert!(is_within(state), "{plan}");
+}
+
+fn total(state: &PoolState) -> u64 {
+    state.models.iter().filter_map(|model| model.loaded.as_ref()).map(|rung| rung.held.total()).sum()
+}
+
+/// Whether the sum of what is loaded is within the free bytes of each device, counted without the pool's own code.
+fn is_within(state: &PoolState) -> bool {
+    let loaded: Vec<&Rung> = state.models.iter().filter_map(|model| model.loaded.as_ref()).collect();
+    let host: u64 = loaded.iter().map(|rung| rung.held.host).sum();
+    let gpus = state.machine.gpus.iter().enumerate();
+    let are_gpus =
+        gpus.into_iter().all(|(index, gpu)| loaded.iter().map(|rung| rung.held.gpus[index]).sum::<u64>() <= gpu.free);
+    are_gpus && host <= state.machine.host.available
+}
+
+fn desktop() -> Machine {
+    machine(&["RTX 4090"], "Ryzen 9 7950X", 64)
+}
+
+fn names(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_fits_beside_the_others_is_loaded_and_nothing_else_moves() {
+    let mut state = pool(&desktop(), &["8b", "1b"], CTX);
+    for name in ["8b", "1b"] {
+        let plan = decide(&state, Some(name)).unwrap();
+        assert_eq!(names(&plan.steps), [format!("load {name}")]);
+        assert!(plan.model(name).unwrap().plan.full_offload, "{plan}");
+        carry_out(&mut state, &plan);
+    }
+    // The plan survives as text.
+    let plan = decide(&state, Some("8b")).unwrap();
+    assert!(plan.steps.is_empty());
+    let read: PoolPlan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+    assert_eq!(read, plan);
+}
+
+#[test]
+fn an_idle_model_that_was_wanted_long_ago_leaves_before_one_that_is_wanted_often() {
+    let mut state = pool(&desktop(), &["14b", "8b", "30b-a3b"], CTX);
+    for name in ["14b", "8b"] {
+        let plan = decide(&state, Some(name)).unwrap();
+        carry_out(&mut state, &plan);
+    }
+    let minute = Duration::from_secs(60);
+    (0..20).for_each(|n| state.models[1].demand.wanted(minute * 30 + Duration::from_secs(n), true));
+    state.models[0].demand.wanted(minute, true);
+    state.models[2].demand.wanted(minute * 31, true);
+    (state.models[2].waiting, state.now) = (1, minute * 31);
+    let plan = decide(&state, Some("30b-a3b")).unwrap();
+    assert!(plan.steps.contains(&Step::Unload { model: "14b".to_owned() }), "{plan}");
+    assert!(plan.model("8b").is_some(), "{plan}");
+    assert!(plan.reasons.iter().any(|reason| reason.starts_with("14b is unloaded")), "{plan}");
+    carry_out(&mut state, &plan);
+}
+
+#[test]
+fn what_is_kept_shrinks_and_grows_again_when_the_other_has_gone() {
+    let mut state = pool(&desktop(), &["32b", "8b"], CTX);
+    state.models[0].keep = true;
+    let plan = decide(&state, Some("32b")).unwrap();
+    carry_out(&mut state, &plan);
+    let whole = state.models[0].loaded.clone().unwrap();
+    // Both are wanted again and again.
+    for second in 0..300 {
+        let now = Duration::from_secs(10 * second);
+        state.models[0].demand.wanted(now, true);
+        (0..4).for_each(|_| state.models[1].demand.wanted(now, true));
+        state.now = now;
+    }
+    state.models[1].waiting = 1;
+    let plan = decide(&state, Some("8b")).unwrap();
+    assert!(plan.steps.contains(&Step::Shrink { model: "32b".to_owned() }), "{plan}");
+    let small = &plan.model("8b").unwrap().plan;
+    assert_eq!(small.n_gpu_layers, small.layers(), "{plan}");
+    carry_out(&mut state, &plan);
+    assert!(state.models[0].loaded.as_ref().unwrap().held.gpus < whole.held.gpus);
+    // An hour later only the kept model is wanted.
+    state.models[1].waiting = 0;
+    state.models[1].loaded = None;
+    state.now += Duration::from_secs(3600);
+    (0..20).for_each(|_| state.models[0].demand.wanted(state.now, true));
+    let plan = decide(&state, None).unwrap();
+    assert_eq!(names(&plan.steps), ["grow 32b"], "{plan}");
+    carry_out(&mut state, &plan);
+    assert_eq!(state.models[0].loaded.as_ref().unwrap().held, whole.held);
+}
+
+#[test]
+fn a_running_text_is_waited_for_and_never_cut_off() {
+    let mut state = pool(&desktop(), &["32b", "30b-a3b"], CTX);
+    let plan = decide(&state, Some("32b")).unwrap();
+    carry_out(&mut state, &plan);
+    (state.models[0].texts, state.models[0].ends_in) = (1, Duration::from_secs(2));
+    state.models[1].demand.wanted(Duration::ZERO, true);
+    state.models[1].waiting = 1;
+    let plan = decide(&state, Some("30b-a3b")).unwrap();
+    assert!(matches!(plan.steps[0], Step::WaitForTexts { .. }), "{plan}");
+    carry_out(&mut state, &plan);
+}
+
+#[test]
+fn every_rung_of_a_ladder_has_the_context_of_the_first() {
+    // The default context may grow: alone on the machine to 32,768 tokens.
+    let ladder = model("8b", &desktop(), &Request::new()).unwrap().ladder;
+    let contexts: Vec<u32> = ladder.rungs().iter().map(|rung| rung.plan.context.n_ctx).collect();
+    assert!(contexts.len() > 3 && contexts.iter().all(|n_ctx| *n_ctx == 32_768), "{contexts:?}");
+    // The fastest first, and none takes as much as a faster one of every device.
+    let seconds: Vec<f64> = ladder.rungs().iter().map(|it| it.plan.speed.as_ref().unwrap().seconds()).collect();
+    assert!(seconds.is_sorted(), "{seconds:?}");
+    assert_eq!(ladder.rungs().last().unwrap().held.gpus, [0]);
+}
+
+#[test]
+fn what_is_kept_leaves_room_for_others_or_the_error_names_it() {
+    let small = machine(&["RTX 3060 12GB"], "Core i5-12400", 16);
+    let mut state = pool(&small, &["14b", "8b", "32b"], 2048);
+    state.models[0].keep = true;
+    let plan = decide(&state, Some("14b")).unwrap();
+    carry_out(&mut state, &plan);
+    let error = decide(&state, Some("32b")).unwrap_err().to_string();
+    assert_eq!(error, "32b does not fit beside 14b, which the pool keeps loaded");
+    let unknown = decide(&state, Some("/etc/passwd")).unwrap_err().to_string();
+    assert_eq!(unknown, "the model `/etc/passwd` is not in the pool: it has 14b, 8b, 32b");
+}
+
+#[test]
+fn models_that_belong_together_come_together_and_leave_together() {
+    let mut state = pool(&desktop(), &["8b", "1b", "32b"], CTX);
+    state.models[0].beside = vec!["1b".to_owned()];
+    let plan = decide(&state, Some("8b")).unwrap();
+    assert!(plan.model("8b").is_some() && plan.model("1b").is_some(), "{plan}");
+    carry_out(&mut state, &plan);
+    let later = Duration::from_secs(7200);
+    state.models[2].demand.wanted(later, true);
+    (state.models[2].waiting, state.now) = (1, later);
+    let plan = decide(&state, Some("32b")).unwrap();
+    assert!(plan.model("8b").is_none() || plan.model("1b").is_some(), "{plan}");
+}
+
+#[test]
+fn no_more_models_are_reloaded_in_a_minute_than_is_allowed_and_the_plan_says_so() {
+    let mut state = pool(&desktop(), &["32b", "30b-a3b"], CTX);
+    state.limits = Limits::default().reloads_per_minute(2);
+    let (mut now, mut reloads, mut held_off) = (Duration::from_secs(100), Vec::new(), 0);
+    for turn in 0..60 {
+        let wanted = turn % 2;
+        now += Duration::from_secs(5);
+        state.now = now;
+        state.models[wanted].demand.wanted(now, true);
+        state.models[wanted].waiting = 1;
+        let name = state.models[wanted].name.clone();
+        let plan = decide(&state, Some(&name)).unwrap();
+        if matches!(plan.steps[..], [Step::HoldOff { .. }]) {
+            held_off += 1;
+            assert!(plan.reasons[0].contains("as many as are allowed"), "{plan}");
+        }
+        let before = state.reloads.len();
+        carry_out(&mut state, &plan);
+        reloads.extend(state.reloads[before..].iter().copied());
+        state.models[wanted].waiting = 0;
+        let lately = reloads.iter().filter(|at| **at + Duration::from_secs(60) > now).count();
+        // One decision may reload several models at once.
+        assert!(lately <= 2 + 1, "{lately} reloads in a minute");
+    }
+    assert!(held_off > 0 || reloads.len() < 10, "{held_off} {reloads:?}");
+}
+
+#[test]
+fn memory_that_another_program_takes_is_made_free_at_once() {
+    let mut state = pool(&desktop(), &["14b", "8b"], CTX);
+    for name in ["14b", "8b"] {
+        let plan = decide(&state, Some(name)).unwrap();
+        carry_out(&mut state, &plan);
+    }
+    // As many reloads as are allowed were done: pressure is answered all the same.
+    state.reloads = vec![state.now; 20];
+    (0..9).for_each(|_| state.models[0].demand.wanted(state.now, true));
+    state.machine.gpus[0].free = gib(9);
+    assert!(!is_within(&state));
+    let plan = decide(&state, None).unwrap();
+    carry_out(&mut state, &plan);
+    assert!(plan.model("14b").is_some(), "{plan}");
+}
+
+/// Random sequences of wishes, texts and pressure on three machines.
+#[test]
+fn random_pools_are_never_over_keep_what_is_kept_and_decide_the_same_twice() {
+    let machines = [
+        desktop(),
+        machine(&["RTX 3060 12GB"], "Core i5-12400", 48),
+        machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64),
+    ];
+    let (mut steps, mut refused) = (std::collections::BTreeMap::new(), 0);
+    for number in 0..40 {
+        let mut dice = Dice::new(number);
+        let whole = &machines[dice.below(machines.len())];
+        let mut state = PoolState::new(whole.clone());
+        for (name, _) in MODELS {
+            if dice.percent(70) {
+                let mut model = model(name, whole, &request(4096)).unwrap();
+                (model.moves, model.priority) = (dice.percent(50), dice.one_of(&[1.0, 1.0, 3.0]));
+                state.models.push(model);
+            }
+        }
+        if state.models.is_empty() {
+            continue;
+        }
+        if dice.percent(30) {
+            state.models[0].keep = true;
+        }
+        if state.models.len() > 1 && dice.percent(30) {
+            state.models[0].beside = vec![state.models[1].name.clone()];
+        }
+        for _ in 0..12 {
+            state.now += Duration::from_secs(dice.below(90_u64));
+            let free: Vec<u64> = whole.gpus.iter().map(|gpu| dice.share(gpu.free, 40, 100)).collect();
+            let is_pressed = dice.percent(20);
+            for ((gpu, free), whole) in state.machine.gpus.iter_mut().zip(free).zip(&whole.gpus) {
+                gpu.free = if is_pressed { free } else { whole.free };
+            }
+            let count = state.models.len();
+            for model in &mut state.models {
+                model.waiting = 0;
+                let is_busy = model.loaded.is_some() && dice.percent(25);
+                model.texts = u32::from(is_busy);
+                model.ends_in = Duration::from_secs(dice.below(20_u64));
+            }
+            let wanted = (!is_pressed).then(|| dice.below(count));
+            if let Some(wanted) = wanted {
+                state.models[wanted].demand.wanted(state.now, true);
+                state.models[wanted].waiting = 1;
+            }
+            let name = wanted.map(|wanted| state.models[wanted].name.clone());
+            let plan = match decide(&state, name.as_deref()) {
+                Ok(plan) => plan,
+                Err(Error::NoRoom { .. }) => {
+                    refused += 1;
+                    if is_pressed {
+                        // What is kept does not fit beside the other program.
+                        break;
+                    }
+                    continue;
+                }
+                Err(error) => panic!("case {number}: {error}"),
+            };
+            assert_eq!(decide(&state, name.as_deref()).unwrap(), plan, "case {number}");
+            for step in &plan.steps {
+                *steps.entry(step.to_string().split(' ').next().unwrap().to_owned()).or_insert(0) += 1;
+            }
+            let is_held_off = matches!(plan.steps[..], [Step::HoldOff { .. }]);
+            carry_out(&mut state, &plan);
+            if let Some(name) = name.filter(|_| !is_held_off) {
+                assert!(plan.model(&name).is_some(), "case {number}: {name} is not there\n{plan}");
+            }
+            for model in state.models.iter().filter(|model| model.loaded.is_some()) {
+                for beside in &model.beside {
+                    assert!(plan.model(beside).is_some(), "case {number}: {beside} is missing\n{plan}");
+                }
+            }
+        }
+    }
+    println!("{steps:?}, {refused} refused");
+    for kind in ["load", "unload", "shrink", "grow", "wait"] {
+        assert!(steps.get(kind).is_some_and(|&count| count >= 5), "{kind}: {steps:?}");
+    }
+}

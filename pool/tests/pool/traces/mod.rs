@@ -1,0 +1,201 @@
+//! Five traces in virtual time under our rule and those of llama-swap, Ollama and llama-server's router. Prints the
+//! table of `benches/results/2026-11-29-virtual/pool.md`.
+
+mod ours;
+mod rivals;
+mod sim;
+
+use autoplace::machine::Machine;
+use autoplace::plan::{Context, Request};
+use test_support::random_weights::Dice;
+
+use crate::models::{machine, model};
+use ours::Ours;
+use rivals::{LlamaSwap, Ollama, Router};
+use sim::{Report, Rule, TracedModel, Wish};
+
+/// A trace: its name, its machine, its models, and its requests.
+struct Trace {
+    name: &'static str,
+    machine: Machine,
+    models: Vec<TracedModel>,
+    wishes: Vec<Wish>,
+}
+
+/// A model with this context for each of its sequences.
+fn traced(machine: &Machine, name: &'static str, n_ctx: u32, sequences: u32) -> TracedModel {
+    let request = Request::new().n_seq_max(sequences).context(Context::Tokens(n_ctx * sequences));
+    TracedModel { name, ladder: model(name, machine, &request).unwrap().ladder, sequences: sequences as usize }
+}
+
+/// Seconds between two events that come at random, `mean` in the mean.
+fn pause(dice: &mut Dice, mean: f64) -> f64 {
+    let uniform = (f64::from(dice.below(1_000_000_u32)) + 1.0) / 1_000_001.0;
+    -mean * uniform.ln()
+}
+
+fn between(dice: &mut Dice, from: u32, to: u32) -> u32 {
+    from + dice.below(to - from)
+}
+
+fn sorted(mut wishes: Vec<Wish>) -> Vec<Wish> {
+    wishes.sort_by(|one, other| one.at.total_cmp(&other.at));
+    wishes
+}
+
+/// A person chats with a large model, and a small one writes a title and suggestions after each answer. Three hours.
+fn chat_and_titles() -> Trace {
+    let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
+    let models = vec![traced(&machine, "32b", 16_384, 1), traced(&machine, "3b", 8192, 1)];
+    let (mut dice, mut wishes, mut now) = (Dice::new(1), Vec::new(), 0.0);
+    while now < 3.0 * 3600.0 {
+        let turns = between(&mut dice, 3, 12);
+        for _ in 0..turns {
+            let reply = between(&mut dice, 100, 600);
+            wishes.push(Wish { at: now, model: 0, prompt: between(&mut dice, 50, 800), reply });
+            // The client asks for a title when the answer is there, after some twenty tokens per second.
+            let answered = now + f64::from(reply) / 20.0;
+            wishes.push(Wish { at: answered, model: 1, prompt: 600, reply: 20 });
+            now = answered + 5.0 + pause(&mut dice, 40.0);
+        }
+        now += pause(&mut dice, 300.0);
+    }
+    Trace { name: "a chat and its titles", machine, models, wishes: sorted(wishes) }
+}
+
+/// An agent works with a coder, searches with an embedder, and summarises with a third model. Two hours. The embedder
+/// stands for one: a model of 1B that writes one token.
+fn agent() -> Trace {
+    let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
+    let models = vec![
+        traced(&machine, "30b-a3b", 32_768, 1),
+        traced(&machine, "1b", 8192, 1),
+        traced(&machine, "8b", 16_384, 1),
+    ];
+    let (mut dice, mut wishes, mut now) = (Dice::new(2), Vec::new(), 0.0);
+    while now < 2.0 * 3600.0 {
+        for _ in 0..between(&mut dice, 4, 15) {
+            for _ in 0..between(&mut dice, 0, 4) {
+                wishes.push(Wish { at: now, model: 1, prompt: between(&mut dice, 200, 2000), reply: 1 });
+                now += 0.3;
+            }
+            wishes.push(Wish {
+                at: now,
+                model: 0,
+                prompt: between(&mut dice, 500, 6000),
+                reply: between(&mut dice, 50, 500),
+            });
+            now += 4.0 + pause(&mut dice, 6.0);
+            if dice.percent(15) {
+                wishes.push(Wish { at: now, model: 2, prompt: between(&mut dice, 2000, 8000), reply: 200 });
+                now += 5.0;
+            }
+        }
+        now += pause(&mut dice, 120.0);
+    }
+    Trace { name: "an agent with coder and embedder", machine, models, wishes: sorted(wishes) }
+}
+
+/// One hundred users of two models, each with a question now and then. One hour.
+fn hundred_users() -> Trace {
+    let machine = machine(&["RTX 4090"], "Ryzen 9 7950X", 64);
+    let models = vec![traced(&machine, "14b", 4096, 8), traced(&machine, "8b", 4096, 8)];
+    let (mut dice, mut wishes) = (Dice::new(3), Vec::new());
+    for user in 0..100 {
+        let mut now = pause(&mut dice, 600.0);
+        while now < 3600.0 {
+            // Most users have one model that they use.
+            let model = if dice.percent(90) { user % 2 } else { (user + 1) % 2 };
+            let (prompt, reply) = (between(&mut dice, 50, 1500), between(&mut dice, 50, 400));
+            wishes.push(Wish { at: now, model, prompt, reply });
+            now += pause(&mut dice, 600.0);
+        }
+    }
+    Trace { name: "one hundred users of two models", machine, models, wishes: sorted(wishes) }
+}
+
+/// A slow large model for hard questions and a fast small one for the others. Three hours.
+fn slow_and_fast() -> Trace {
+    let machine = machine(&["RTX 3060 12GB"], "Core i5-12400", 64);
+    let models = vec![traced(&machine, "32b", 8192, 1), traced(&machine, "8b", 8192, 1)];
+    let (mut dice, mut wishes, mut now) = (Dice::new(4), Vec::new(), 0.0);
+    while now < 3.0 * 3600.0 {
+        let is_hard = dice.percent(10);
+        let (prompt, reply) = (between(&mut dice, 50, 1000), between(&mut dice, 50, 400));
+        wishes.push(Wish { at: now, model: usize::from(!is_hard), prompt, reply });
+        now += if is_hard { 90.0 } else { 10.0 } + pause(&mut dice, 30.0);
+    }
+    Trace { name: "a slow large model and a fast small one", machine, models, wishes: sorted(wishes) }
+}
+
+/// Six models, of which some are in fashion for a while. Four hours on two cards.
+fn random() -> Trace {
+    let machine = machine(&["RTX 4060 Ti 16GB", "RTX 3060 12GB"], "Ryzen 7 5800X", 64);
+    let names = ["8b", "14b", "32b", "30b-a3b", "3b", "1b"];
+    let models: Vec<TracedModel> = names.iter().map(|name| traced(&machine, name, 8192, 1)).collect();
+    let (mut dice, mut wishes, mut now) = (Dice::new(5), Vec::new(), 0.0);
+    let mut fashion = [0, 1, 4];
+    while now < 4.0 * 3600.0 {
+        if dice.percent(2) {
+            fashion = [(); 3].map(|()| dice.below(names.len()));
+        }
+        let model = if dice.percent(90) { dice.one_of(&fashion) } else { dice.below(names.len()) };
+        let (prompt, reply) = (between(&mut dice, 50, 3000), between(&mut dice, 20, 400));
+        wishes.push(Wish { at: now, model, prompt, reply });
+        now += pause(&mut dice, 45.0);
+    }
+    Trace { name: "six models at random", machine, models, wishes: sorted(wishes) }
+}
+
+/// Runs the traces and prints their table. Returns, for each, the seconds that requests waited by our rule, and by those
+/// of llama-swap, Ollama and the router.
+fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
+    println!("| trace | rule | waited, all requests | by pool | read | by pool | loads | moves |");
+    println!("|---|---|--:|--:|--:|--:|--:|--:|");
+    let mut waited = Vec::new();
+    for Trace { name, machine, models, wishes } in traces {
+        let run = |rule: &mut dyn Rule| sim::run(&machine, &models, &wishes, rule);
+        let pool = run(&mut Ours::new((&machine, &models), false));
+        let moving = run(&mut Ours::new((&machine, &models), true));
+        let rivals = [run(&mut LlamaSwap), run(&mut Ollama), run(&mut Router)];
+        let row = |trace: &str, rule: &str, report: &Report| {
+            println!(
+                "| {trace} | {rule} | {:.0} s | {:.2} | {:.0} GB | {:.2} | {} | {} |",
+                report.waited,
+                report.waited / pool.waited,
+                report.read as f64 / 1e9,
+                report.read as f64 / pool.read as f64,
+                report.loads,
+                report.moves
+            );
+        };
+        row(&format!("{name}, {} requests", wishes.len()), "pool", &pool);
+        row("", "pool, moving in mid-text", &moving);
+        let names = ["llama-swap", "Ollama", "llama-server's router"];
+        names.iter().zip(&rivals).for_each(|(rule, report)| row("", rule, report));
+        let [swap, ollama, router] = rivals.map(|report| report.waited);
+        waited.push([pool.waited, swap, ollama, router]);
+    }
+    waited
+}
+
+#[test]
+fn a_chat_and_its_titles_wait_a_half_of_one_model_at_a_time_and_nothing_waits_much_longer_than_by_the_best_rule() {
+    let waited = run([chat_and_titles(), slow_and_fast()]);
+    let [pool, swap, ollama, _] = waited[0];
+    assert!(pool <= 0.5 * swap.min(ollama), "{waited:?}");
+    for [pool, rivals @ ..] in waited.clone() {
+        let best = rivals.into_iter().fold(f64::INFINITY, f64::min);
+        assert!(pool <= 1.25 * best, "{waited:?}");
+    }
+}
+
+#[test]
+#[ignore = "a minute or two: prints the table of benches/results"]
+fn five_traces() {
+    let waited = run([chat_and_titles(), agent(), hundred_users(), slow_and_fast(), random()]);
+    let best = |[pool, rivals @ ..]: &[f64; 4]| pool / rivals.iter().copied().fold(f64::INFINITY, f64::min);
+    let mut over: Vec<f64> = waited.iter().map(best).collect();
+    over.sort_by(f64::total_cmp);
+    println!("\nwaiting by the pool over that by the best other rule: {over:.2?}");
+}

@@ -1,0 +1,153 @@
+//! The pool's own rule: the decisions of [`PoolPlan`], carried out step by step.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use autoplace_pool::{ModelState, PoolPlan, PoolState, Rung, Step};
+
+use super::sim::{Action, Rule, System};
+use crate::models::planned;
+
+/// Seconds between two looks at whether a model should grow.
+const LOOK: f64 = 10.0;
+
+pub(crate) struct Ours {
+    state: PoolState,
+    steps: VecDeque<Step>,
+    plan: Option<PoolPlan>,
+    looked: f64,
+    held_until: f64,
+    /// The model of the last request.
+    last: Option<usize>,
+}
+
+impl Ours {
+    /// `moves`: whether a model can be re-placed in the middle of a text.
+    pub(crate) fn new(system: (&autoplace::machine::Machine, &[super::sim::TracedModel]), moves: bool) -> Self {
+        let mut state = PoolState::new(system.0.clone());
+        state.models = system.1.iter().map(|model| ModelState::new(model.name, model.ladder.clone())).collect();
+        state.models.iter_mut().for_each(|model| model.moves = moves);
+        Self { state, steps: VecDeque::new(), plan: None, looked: 0.0, held_until: 0.0, last: None }
+    }
+
+    fn look(&mut self, system: &System) {
+        self.state.now = Duration::from_secs_f64(system.now);
+        for (index, model) in self.state.models.iter_mut().enumerate() {
+            model.loaded = system.loaded[index].as_ref().map(|loaded| loaded.rung.clone());
+            model.waiting = system.queue.iter().filter(|&&wish| system.wishes[wish].model == index).count() as u32;
+            model.texts = system.texts(index) as u32;
+            model.ends_in = Duration::from_secs_f64(system.ends_in(index));
+        }
+    }
+
+    fn decide(&mut self, system: &System, wanted: Option<usize>) {
+        self.look(system);
+        let name = wanted.map(|wanted| self.state.models[wanted].name.clone());
+        let state = &self.state;
+        let plan = PoolPlan::decide(state, name.as_deref(), |index, request, machine| {
+            planned(&state.models[index].name, request, machine)
+        });
+        let plan = plan.unwrap();
+        self.steps = plan.steps.iter().cloned().collect();
+        self.plan = Some(plan);
+    }
+
+    fn index(&self, name: &str) -> usize {
+        self.state.models.iter().position(|model| model.name == name).unwrap()
+    }
+
+    /// The next step, as far as it can be done now.
+    fn step(&mut self, system: &System) -> Option<Action> {
+        let step = self.steps.front()?.clone();
+        let placed = |name: &str| {
+            let model = self.plan.as_ref().unwrap().model(name).unwrap();
+            Rung::new((*model.plan).clone(), &system.machine)
+        };
+        let (action, is_reload) = match &step {
+            Step::WaitForTexts { model, .. } => {
+                if system.texts(self.index(model)) > 0 {
+                    return None;
+                }
+                self.steps.pop_front();
+                return self.step(system);
+            }
+            Step::HoldOff { time } => {
+                self.held_until = system.now + time.as_secs_f64();
+                self.steps.pop_front();
+                return None;
+            }
+            _ if system.is_reading() => return None,
+            Step::Unload { model } => (Action::Unload(self.index(model)), true),
+            Step::Load { model } => (Action::Load(self.index(model), placed(model)), false),
+            Step::Shrink { model } | Step::Grow { model } => (Action::Move(self.index(model), placed(model)), true),
+            other => panic!("{other:?}"),
+        };
+        if is_reload {
+            self.state.reloads.push(Duration::from_secs_f64(system.now));
+        }
+        self.steps.pop_front();
+        Some(action)
+    }
+
+    /// The models that a coming step unloads or moves: no text begins there.
+    fn is_leaving(&self, model: usize) -> bool {
+        self.steps.iter().any(|step| match step {
+            Step::Unload { model: name } => self.index(name) == model,
+            Step::WaitForTexts { model: name, .. } => self.index(name) == model,
+            _ => false,
+        })
+    }
+}
+
+impl Rule for Ours {
+    fn next(&mut self, system: &System) -> Action {
+        let place = system.queue.iter().position(|&wish| {
+            let model = system.wishes[wish].model;
+            system.is_ready(model) && system.has_slot(model) && !self.is_leaving(model)
+        });
+        if let Some(place) = place {
+            return Action::Begin(place);
+        }
+        if let Some(action) = self.step(system) {
+            return action;
+        }
+        if !self.steps.is_empty() || system.is_reading() {
+            return Action::Wait(None);
+        }
+        let is_missing = |wish: &&usize| system.loaded[system.wishes[**wish].model].is_none();
+        let missing = system.queue.iter().find(is_missing).map(|&wish| system.wishes[wish].model);
+        if let Some(model) = missing {
+            if system.now < self.held_until {
+                return Action::Wait(Some(self.held_until));
+            }
+            self.decide(system, Some(model));
+            return match self.step(system) {
+                Some(action) => action,
+                None => Action::Wait((self.held_until > system.now).then_some(self.held_until)),
+            };
+        }
+        if system.now >= self.looked + LOOK {
+            self.looked = system.now;
+            self.decide(system, None);
+            if matches!(self.steps.front(), Some(Step::HoldOff { .. })) {
+                self.steps.clear();
+            }
+            if let Some(action) = self.step(system) {
+                return action;
+            }
+        }
+        Action::Wait(None)
+    }
+
+    fn wanted(&mut self, system: &System, wish: usize) {
+        let wish = system.wishes[wish];
+        let is_turn = self.last != Some(wish.model);
+        self.last = Some(wish.model);
+        self.state.models[wish.model].demand.wanted(Duration::from_secs_f64(wish.at), is_turn);
+    }
+
+    fn ended(&mut self, system: &System, wish: usize) {
+        let wish = system.wishes[wish];
+        self.state.models[wish.model].demand.ended(wish.prompt, wish.reply);
+    }
+}

@@ -1,0 +1,277 @@
+//! A machine in virtual time: requests come, models are loaded from one disk, and texts share the processors.
+//!
+//! Every rule runs on the same machine with the same placements and speeds, the planner's own:
+//!
+//! - a load and a re-placement read the whole file (nothing is cached), one after the other;
+//! - a model computes up to its number of sequences at once, at full speed; models that compute at the same time share
+//!   the machine evenly;
+//! - a text whose model is re-placed pauses.
+
+use std::collections::VecDeque;
+
+use autoplace::machine::Machine;
+use autoplace_pool::{Ladder, Rung};
+
+/// A request of a trace. Times in seconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    pub(crate) at: f64,
+    pub(crate) model: usize,
+    pub(crate) prompt: u32,
+    pub(crate) reply: u32,
+}
+
+/// A model of a trace.
+#[derive(Debug, Clone)]
+pub(crate) struct TracedModel {
+    pub(crate) name: &'static str,
+    pub(crate) ladder: Ladder,
+    /// Texts that it computes at once.
+    pub(crate) sequences: usize,
+}
+
+/// What a rule does next.
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    /// Lets a waiting request, by its place in the queue, begin on its loaded model.
+    Begin(usize),
+    Load(usize, Rung),
+    Move(usize, Rung),
+    Unload(usize),
+    /// Nothing before the next event, or before this time.
+    Wait(Option<f64>),
+}
+
+/// A rule of managing models.
+pub(crate) trait Rule {
+    fn next(&mut self, system: &System) -> Action;
+
+    /// A request has come.
+    fn wanted(&mut self, _: &System, _: usize) {}
+
+    /// A request has ended.
+    fn ended(&mut self, _: &System, _: usize) {}
+}
+
+#[derive(Debug, Clone)]
+struct Text {
+    wish: usize,
+    /// The share of the text that is left.
+    left: f64,
+}
+
+/// A loaded model.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    pub(crate) rung: Rung,
+    texts: Vec<Text>,
+    /// When it was last used.
+    pub(crate) used: f64,
+}
+
+/// Reading a file.
+#[derive(Debug, Clone)]
+struct Reading {
+    model: usize,
+    until: f64,
+}
+
+#[derive(Debug)]
+pub(crate) struct System {
+    pub(crate) machine: Machine,
+    pub(crate) models: Vec<TracedModel>,
+    pub(crate) loaded: Vec<Option<Loaded>>,
+    /// Waiting requests, the oldest first.
+    pub(crate) queue: VecDeque<usize>,
+    pub(crate) wishes: Vec<Wish>,
+    pub(crate) now: f64,
+    reading: Option<Reading>,
+    pub(crate) report: Report,
+}
+
+/// The result of a trace under a rule.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Report {
+    /// Seconds from the arrival of each request to its end, less those that its text takes alone on the fastest
+    /// placement; the sum.
+    pub(crate) waited: f64,
+    /// Bytes that loads and re-placements read.
+    pub(crate) read: u64,
+    pub(crate) loads: u32,
+    pub(crate) moves: u32,
+}
+
+/// Seconds of a load beside its reading: the process, the context, the warm-up.
+const LOAD_SECONDS: f64 = 0.5;
+
+pub(crate) fn seconds(rung: &Rung, wish: &Wish) -> f64 {
+    let speed = rung.plan.speed.as_ref().unwrap();
+    f64::from(wish.prompt) / speed.prompt.tokens_per_second + f64::from(wish.reply) / speed.tokens_per_second
+}
+
+impl System {
+    pub(crate) fn load_seconds(&self, model: usize) -> f64 {
+        let bytes = self.models[model].ladder.rungs()[0].plan.model.file_bytes as f64;
+        LOAD_SECONDS + bytes / self.machine.host.disk.unwrap().bytes_per_second as f64
+    }
+
+    /// Whether a file is being read.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+
+    /// Whether the model is loaded and not being read.
+    pub(crate) fn is_ready(&self, model: usize) -> bool {
+        self.loaded[model].is_some() && self.reading.as_ref().is_none_or(|reading| reading.model != model)
+    }
+
+    pub(crate) fn texts(&self, model: usize) -> usize {
+        self.loaded[model].as_ref().map_or(0, |loaded| loaded.texts.len())
+    }
+
+    pub(crate) fn has_slot(&self, model: usize) -> bool {
+        self.texts(model) < self.models[model].sequences
+    }
+
+    /// The longest time that the running texts of a model take without others.
+    pub(crate) fn ends_in(&self, model: usize) -> f64 {
+        let Some(loaded) = &self.loaded[model] else { return 0.0 };
+        let left = |text: &Text| text.left * seconds(&loaded.rung, &self.wishes[text.wish]);
+        loaded.texts.iter().map(left).fold(0.0, f64::max)
+    }
+
+    /// The fastest rung of a model that fits beside everything that is loaded, and beside nothing else.
+    pub(crate) fn fitting(&self, model: usize) -> Option<&Rung> {
+        self.models[model].ladder.rungs().iter().find(|rung| self.fits(model, rung))
+    }
+
+    fn fits(&self, model: usize, rung: &Rung) -> bool {
+        let others = self.loaded.iter().enumerate().filter(|(other, _)| *other != model);
+        let held: Vec<_> =
+            others.filter_map(|(_, loaded)| loaded.as_ref()).map(|it| &it.rung.held).chain([&rung.held]).collect();
+        let gpus = self.machine.gpus.iter().enumerate();
+        let are_gpus =
+            gpus.into_iter().all(|(index, gpu)| held.iter().map(|it| it.gpus[index]).sum::<u64>() <= gpu.free);
+        are_gpus && held.iter().map(|it| it.host).sum::<u64>() <= self.machine.host.available
+    }
+
+    /// Models that compute now.
+    fn computing(&self) -> usize {
+        (0..self.models.len()).filter(|&model| self.is_ready(model) && self.texts(model) > 0).count()
+    }
+
+    /// Lets time pass to `until`, or to the first end of a text. Returns the requests that ended.
+    fn pass(&mut self, until: f64) -> Vec<usize> {
+        let share = 1.0 / self.computing().max(1) as f64;
+        let mut end = until;
+        let ready: Vec<usize> = (0..self.models.len()).filter(|&model| self.is_ready(model)).collect();
+        for &model in &ready {
+            let loaded = self.loaded[model].as_ref().unwrap();
+            for text in &loaded.texts {
+                let left = text.left * seconds(&loaded.rung, &self.wishes[text.wish]) / share;
+                end = end.min(self.now + left);
+            }
+        }
+        let passed = (end - self.now).max(0.0);
+        let mut ended = Vec::new();
+        for &model in &ready {
+            let loaded = self.loaded[model].as_mut().unwrap();
+            for text in &mut loaded.texts {
+                text.left -= passed * share / seconds(&loaded.rung, &self.wishes[text.wish]);
+            }
+            loaded.texts.retain(|text| {
+                let is_over = text.left <= 1e-9;
+                if is_over {
+                    ended.push(text.wish);
+                }
+                !is_over
+            });
+            if !ended.is_empty() {
+                loaded.used = end;
+            }
+        }
+        self.now = end;
+        for &wish in &ended {
+            let Wish { at, model, .. } = self.wishes[wish];
+            let alone = seconds(&self.models[model].ladder.rungs()[0], &self.wishes[wish]);
+            self.report.waited += self.now - at - alone;
+        }
+        ended
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Begin(place) => {
+                let wish = self.queue.remove(place).unwrap();
+                let model = self.wishes[wish].model;
+                assert!(self.is_ready(model) && self.has_slot(model));
+                let now = self.now;
+                let loaded = self.loaded[model].as_mut().unwrap();
+                loaded.texts.push(Text { wish, left: 1.0 });
+                loaded.used = now;
+            }
+            Action::Load(model, rung) | Action::Move(model, rung) => {
+                assert!(self.reading.is_none() && self.fits(model, &rung), "over what is free");
+                self.reading = Some(Reading { model, until: self.now + self.load_seconds(model) });
+                self.report.read += rung.plan.model.file_bytes;
+                match &mut self.loaded[model] {
+                    Some(loaded) => {
+                        loaded.rung = rung;
+                        self.report.moves += 1;
+                    }
+                    empty => {
+                        *empty = Some(Loaded { rung, texts: Vec::new(), used: self.now });
+                        self.report.loads += 1;
+                    }
+                }
+            }
+            Action::Unload(model) => {
+                assert_eq!(self.texts(model), 0, "a text was cut off");
+                self.loaded[model] = None;
+            }
+            Action::Wait(_) => {}
+        }
+    }
+}
+
+/// Runs a trace, whose requests are sorted by time.
+pub(crate) fn run(machine: &Machine, models: &[TracedModel], wishes: &[Wish], rule: &mut dyn Rule) -> Report {
+    let mut system = System {
+        machine: machine.clone(),
+        loaded: models.iter().map(|_| None).collect(),
+        models: models.to_vec(),
+        queue: VecDeque::new(),
+        wishes: wishes.to_vec(),
+        now: 0.0,
+        reading: None,
+        report: Report::default(),
+    };
+    let mut come = 0;
+    let mut ended = 0;
+    while ended < wishes.len() {
+        let wake = loop {
+            match rule.next(&system) {
+                Action::Wait(until) => break until,
+                action => system.carry_out(action),
+            }
+        };
+        let next = wishes.get(come).map(|wish| wish.at);
+        let read = system.reading.as_ref().map(|reading| reading.until);
+        let until = [next, read, wake].into_iter().flatten().fold(f64::INFINITY, f64::min);
+        let over = system.pass(until);
+        assert!(system.now.is_finite(), "the rule waits for ever at {} requests of {}", ended, wishes.len());
+        ended += over.len();
+        for wish in over {
+            rule.ended(&system, wish);
+        }
+        if system.reading.as_ref().is_some_and(|reading| reading.until <= system.now) {
+            system.reading = None;
+        }
+        while wishes.get(come).is_some_and(|wish| wish.at <= system.now) {
+            system.queue.push_back(come);
+            rule.wanted(&system, come);
+            come += 1;
+        }
+    }
+    system.report
+}

@@ -1,0 +1,255 @@
+//! The pool at work on simulated cards, with the demo model under several names: in workers, which are this program,
+//! and in this process. Each text must be the one of the model alone, and no card is ever over.
+
+mod rounds;
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use autoplace::Isolation;
+use autoplace_pool::{Error, ModelSpec, Pool, Residence};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use support::{Card, TEXT, builder, held_alone, spec, text, until};
+
+type Test = fn() -> Result<(), Failed>;
+
+fn main() {
+    // A worker has the cards of the test that started it.
+    let _cards = support::cards_of_a_worker();
+    autoplace::worker_main();
+    let tests: [(&str, Test); 11] = [
+        ("a_model_is_loaded_when_it_is_wanted_and_shared_while_it_is", loaded_and_shared),
+        ("what_does_not_fit_beside_an_idle_model_takes_its_place", takes_its_place),
+        ("a_model_in_use_is_not_unloaded_and_the_other_is_placed_smaller", placed_smaller),
+        ("a_model_shrinks_in_the_middle_of_its_text_and_the_text_stays_the_same", shrinks),
+        ("a_model_that_cannot_be_loaded_is_an_error_for_those_who_asked_alone", failed),
+        ("a_worker_that_is_killed_takes_nobody_with_it_and_is_replaced", killed),
+        ("memory_that_another_program_takes_is_made_free_and_the_model_comes_back", pressure),
+        ("an_idle_model_is_unloaded_and_a_kept_one_is_not", idle),
+        ("a_request_that_waits_too_long_or_for_a_pool_that_ends_is_an_error", waiting),
+        ("specifications_can_be_replaced_while_a_text_runs", replaced),
+        ("random_rounds_are_never_over_and_every_text_is_the_one_alone", rounds::some),
+    ];
+    let mut arguments = Arguments::from_args();
+    // The cards of a process are those of all its tests.
+    arguments.test_threads = Some(1);
+    let mut trials: Vec<Trial> = tests.into_iter().map(|(name, test)| Trial::test(name, test)).collect();
+    let long = Trial::test("a_thousand_random_rounds", rounds::thousand).with_ignored_flag(true);
+    trials.push(long);
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn state(pool: &Pool, name: &str) -> Residence {
+    pool.status().into_iter().find(|model| model.name == name).unwrap().residence
+}
+
+fn loaded_and_shared() -> Result<(), Failed> {
+    let card = Card::new(64 << 20);
+    let pool = builder(&[&card]).model(spec("a").alias("gpt-4o")).model(spec("b")).start()?;
+    assert_eq!(state(&pool, "a"), Residence::Unloaded);
+    let first = pool.get("gpt-4o").wait()?;
+    assert_eq!((first.name(), state(&pool, "a")), ("a", Residence::Loaded));
+    // In a process of its own, on the card.
+    assert!(first.worker_id().is_some_and(|id| id != std::process::id()));
+    assert!(card.used() > 0);
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let second = runtime.block_on(async { pool.get("a").await })?;
+    assert_eq!(first.worker_id(), second.worker_id());
+    assert_eq!(pool.status()[0].in_use, 2);
+    assert_eq!(text(&second)?, TEXT.as_str());
+    drop((first, second));
+    // The other one fits beside it.
+    assert_eq!(text(&pool.get("b").wait()?)?, TEXT.as_str());
+    assert_eq!((state(&pool, "a"), pool.status()[0].in_use), (Residence::Loaded, 0));
+    assert!(pool.unload("a")?);
+    until(|| state(&pool, "a") == Residence::Unloaded);
+    assert!(matches!(pool.get("c").wait(), Err(Error::Unknown { .. })));
+    drop(pool);
+    assert_eq!(card.used(), 0);
+    Ok(())
+}
+
+fn takes_its_place() -> Result<(), Failed> {
+    // Room for one and a half.
+    let total = held_alone() * 3 / 2;
+    let card = Card::new(total);
+    let pool = builder(&[&card]).model(spec("a")).model(spec("b")).start()?;
+    for _ in 0..3 {
+        for name in ["a", "b"] {
+            assert_eq!(text(&pool.get(name).wait()?)?, TEXT.as_str());
+            assert!(card.peak() <= total, "{} of {total}", card.peak());
+        }
+    }
+    let plan = pool.last_plan().expect("something was loaded");
+    assert!(!plan.reasons.is_empty(), "{plan}");
+    Ok(())
+}
+
+fn placed_smaller() -> Result<(), Failed> {
+    let total = held_alone() * 3 / 2;
+    let card = Card::new(total);
+    let pool = builder(&[&card]).model(spec("a")).model(spec("b")).start()?;
+    let held = pool.get("a").wait()?;
+    let all = held.placement().n_gpu_layers;
+    let other = pool.get("b").wait()?;
+    assert!(other.placement().n_gpu_layers < all, "{}", other.placement());
+    assert_eq!((text(&held)?, text(&other)?), (TEXT.clone(), TEXT.clone()));
+    assert!(card.peak() <= total);
+    Ok(())
+}
+
+fn shrinks() -> Result<(), Failed> {
+    let whole = held_alone();
+    let card = Card::new(whole * 5 / 4);
+    let pool = builder(&[&card]).isolation(Isolation::None).model(spec("a")).model(spec("b").priority(50.0));
+    let pool = pool.start()?;
+    let held = pool.get("a").wait()?;
+    let expected = held.generate(support::PROMPT).temp(0.0).max_tokens(400).text()?;
+    let is_over = AtomicBool::new(false);
+    let (written, other) = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let written = held.generate(support::PROMPT).temp(0.0).max_tokens(400).text();
+            is_over.store(true, Ordering::Release);
+            written
+        });
+        let other = pool.get("b").wait();
+        (writer.join().expect("it writes"), other)
+    });
+    let other = other?;
+    assert_eq!(written?, expected);
+    assert_eq!(text(&other)?, TEXT.as_str());
+    assert!(card.peak() <= whole * 5 / 4);
+    let plan = pool.last_plan().expect("a plan");
+    // The one whose requests count fifty times is the faster one.
+    let layers = |name: &str| pool.status().into_iter().find(|it| it.name == name).unwrap().layers.unwrap().0;
+    assert!(layers("b") >= layers("a"), "{plan}");
+    Ok(())
+}
+
+fn failed() -> Result<(), Failed> {
+    let card = Card::new(64 << 20);
+    let folder = tempfile::tempdir()?;
+    let broken = folder.path().join("broken.gguf");
+    std::fs::write(&broken, b"GGUF, but no more")?;
+    let pool = builder(&[&card]).model(spec("a")).model(ModelSpec::new("broken", &broken));
+    let pool = pool.model(ModelSpec::new("missing", folder.path().join("missing.gguf"))).start()?;
+    let held = pool.get("a").wait()?;
+    for name in ["broken", "missing"] {
+        // All who wait get the error, and those who ask again.
+        let waits = [pool.get(name), pool.get(name)];
+        for wait in waits {
+            let error = wait.wait().unwrap_err();
+            assert!(matches!(error, Error::Load { .. }) && error.to_string().contains(name), "{error}");
+        }
+        assert!(pool.get(name).wait().is_err());
+        let status = pool.status().into_iter().find(|it| it.name == name).expect("it is listed");
+        assert!(status.failure.is_some() && status.residence == Residence::Unloaded);
+    }
+    assert_eq!(text(&held)?, TEXT.as_str());
+    Ok(())
+}
+
+fn killed() -> Result<(), Failed> {
+    let card = Card::new(64 << 20);
+    let pool = builder(&[&card]).model(spec("a")).model(spec("b")).start()?;
+    let (one, other) = (pool.get("a").wait()?, pool.get("b").wait()?);
+    let process = one.worker_id().expect("a worker");
+    let mut stream = other.generate(support::PROMPT).temp(0.0).max_tokens(support::TOKENS).stream()?;
+    let mut written = stream.next().expect("a piece")?;
+    support::kill(process);
+    for piece in stream {
+        written += &piece?;
+    }
+    assert_eq!(written, TEXT.as_str());
+    // The text of the killed one goes on in another worker.
+    assert_eq!(text(&one)?, TEXT.as_str());
+    assert_ne!(one.worker_id(), Some(process));
+    drop(one);
+    // Killed while idle: the next request has another worker.
+    let process = pool.get("a").wait()?.worker_id().expect("a worker");
+    support::kill(process);
+    assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
+    Ok(())
+}
+
+fn pressure() -> Result<(), Failed> {
+    let whole = held_alone();
+    let total = whole * 5 / 4;
+    let card = Card::new(total);
+    let pool = builder(&[&card]).look_every(Duration::from_millis(50)).model(spec("a")).start()?;
+    drop(pool.get("a").wait()?);
+    let layers = || pool.status()[0].layers.map(|(layers, _)| layers);
+    let all = layers().expect("it is loaded");
+    // A game takes more than what is left.
+    card.take(total * 6 / 10);
+    until(|| layers().is_none_or(|layers| layers < all));
+    until(|| card.used() + card.taken() <= total);
+    assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
+    card.take(0);
+    until(|| {
+        // Somebody wants it again and again.
+        drop(pool.get("a").wait());
+        layers() == Some(all)
+    });
+    assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
+    Ok(())
+}
+
+fn idle() -> Result<(), Failed> {
+    let card = Card::new(64 << 20);
+    let pool = builder(&[&card])
+        .model(spec("a").idle(Duration::from_millis(50)))
+        .model(spec("b").keep(true).idle(Duration::from_millis(50)))
+        .start()?;
+    // A kept model is loaded with the pool.
+    until(|| state(&pool, "b") == Residence::Loaded);
+    let held = pool.get("a").wait()?;
+    thread::sleep(Duration::from_millis(120));
+    assert_eq!(state(&pool, "a"), Residence::Loaded);
+    drop(held);
+    until(|| state(&pool, "a") == Residence::Unloaded);
+    assert_eq!(state(&pool, "b"), Residence::Loaded);
+    assert_eq!(text(&pool.get("a").wait()?)?, TEXT.as_str());
+    Ok(())
+}
+
+fn waiting() -> Result<(), Failed> {
+    let card = Card::new(held_alone() * 5 / 4);
+    let host = support::machine_without_room(&card);
+    let pool = builder(&[&card]).machine(host).patience(Duration::from_millis(300)).model(spec("a")).model(spec("b"));
+    let pool = pool.start()?;
+    let held = pool.get("a").wait()?;
+    let begun = Instant::now();
+    let error = pool.get("b").wait().unwrap_err();
+    assert!(matches!(error, Error::Waited { .. } | Error::NoRoom { .. }), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    // A request that is dropped is withdrawn.
+    drop(pool.get("b"));
+    let waits = pool.get("b");
+    drop(held);
+    drop(pool);
+    let outcome = waits.wait();
+    assert!(matches!(outcome, Err(Error::Closed | Error::Waited { .. } | Error::NoRoom { .. })) || outcome.is_ok());
+    Ok(())
+}
+
+fn replaced() -> Result<(), Failed> {
+    let card = Card::new(64 << 20);
+    let pool = builder(&[&card]).model(spec("a")).model(spec("b")).start()?;
+    let held = pool.get("a").wait()?;
+    drop(pool.get("b").wait()?);
+    // `a` is gone, `b` stays, `c` is new.
+    pool.set_models(vec![spec("b"), spec("c")])?;
+    assert!(matches!(pool.get("a").wait(), Err(Error::Unknown { .. })));
+    assert_eq!(state(&pool, "b"), Residence::Loaded);
+    assert_eq!(text(&held)?, TEXT.as_str());
+    drop(held);
+    until(|| pool.status().len() == 2);
+    assert_eq!(text(&pool.get("c").wait()?)?, TEXT.as_str());
+    let twice = pool.set_models(vec![spec("b"), spec("b")]);
+    assert!(matches!(twice, Err(Error::Specification { .. })));
+    Ok(())
+}

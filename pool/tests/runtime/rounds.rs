@@ -1,0 +1,117 @@
+//! Random rounds: models, cards, requests from several threads, other programs, and killed workers.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use autoplace::Isolation;
+use autoplace_pool::{Error, ModelSpec};
+use libtest_mimic::Failed;
+use test_support::random_weights::Dice;
+
+use crate::support::{Card, TEXT, builder, held_alone, kill, spec};
+
+pub(crate) fn some() -> Result<(), Failed> {
+    run(0..6)
+}
+
+pub(crate) fn thousand() -> Result<(), Failed> {
+    run(0..1000)
+}
+
+fn run(rounds: std::ops::Range<u64>) -> Result<(), Failed> {
+    let whole = held_alone();
+    let (mut texts, mut errors) = (0, 0);
+    for number in rounds {
+        let (written, refused) = round(number, whole).map_err(|fault| format!("round {number}: {fault}"))?;
+        texts += written;
+        errors += refused;
+    }
+    println!("{texts} texts, {errors} typed errors");
+    if texts < errors { Err(format!("{texts} texts, {errors} errors").into()) } else { Ok(()) }
+}
+
+/// One round: three to six models on one to three cards, and fifty requests.
+fn round(number: u64, whole: u64) -> Result<(u32, u32), String> {
+    let mut dice = Dice::new(number);
+    let count = dice.one_of(&[1, 1, 1, 2, 3]);
+    let cards: Vec<Card> = (0..count).map(|_| Card::new(dice.share(whole, 60, 220))).collect();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let models = &names[..3 + dice.below(4_usize)];
+    let refs: Vec<&Card> = cards.iter().collect();
+    let in_workers = dice.percent(60);
+    let mut pool = builder(&refs).look_every(Duration::from_millis(40));
+    if !in_workers {
+        pool = pool.isolation(Isolation::None);
+    }
+    for name in models {
+        let mut model: ModelSpec = spec(name);
+        if dice.percent(15) {
+            model = model.idle(Duration::from_millis(30));
+        }
+        pool = pool.model(model.keep(dice.percent(10)).priority(dice.one_of(&[1.0, 1.0, 4.0])));
+    }
+    let pool = pool.start().map_err(|error| error.to_string())?;
+    let (written, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+    let seeds: Vec<u64> = (0..5).map(|thread| number * 100 + thread).collect();
+    let outcome = thread::scope(|scope| {
+        let users: Vec<_> = seeds
+            .iter()
+            .map(|&seed| {
+                let (pool, written, refused, cards) = (&pool, &written, &refused, &cards);
+                scope.spawn(move || -> Result<(), String> {
+                    let mut dice = Dice::new(seed);
+                    for _ in 0..10 {
+                        let name = models[dice.below(models.len())];
+                        if dice.percent(10) {
+                            // Somebody who does not wait.
+                            drop(pool.get(name));
+                            continue;
+                        }
+                        if dice.percent(15) {
+                            let card = &cards[dice.below(cards.len())];
+                            card.take(dice.share(card.total(), 0, 40));
+                        }
+                        let handle = match pool.get(name).wait() {
+                            Ok(handle) => handle,
+                            Err(Error::Load { .. } | Error::NoRoom { .. } | Error::Waited { .. }) => {
+                                refused.fetch_add(1, Ordering::Relaxed);
+                                continue;
+                            }
+                            Err(error) => return Err(error.to_string()),
+                        };
+                        if in_workers && dice.percent(8) {
+                            handle.worker_id().into_iter().for_each(kill);
+                        }
+                        let engine = handle.engine();
+                        let answer = engine.and_then(|engine| {
+                            engine.submit(
+                                handle.generate(crate::support::PROMPT).temp(0.0).max_tokens(crate::support::TOKENS),
+                            )
+                        });
+                        let answer = answer.and_then(|stream| stream.into_text());
+                        match answer {
+                            Ok((answer, _)) if answer == *TEXT => drop(written.fetch_add(1, Ordering::Relaxed)),
+                            Ok((answer, _)) => return Err(format!("{answer:?} instead of {:?}", *TEXT)),
+                            Err(_) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        users.into_iter().map(|user| user.join().expect("no panic")).collect::<Result<Vec<()>, String>>()
+    });
+    outcome?;
+    for card in &cards {
+        if card.peak() > card.total() {
+            return Err(format!("{} of {} bytes", card.peak(), card.total()));
+        }
+    }
+    drop(pool);
+    let left: u64 = cards.iter().map(Card::used).sum();
+    if left > 0 {
+        return Err(format!("{left} bytes are left"));
+    }
+    Ok((written.into_inner(), refused.into_inner()))
+}
