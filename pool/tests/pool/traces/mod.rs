@@ -147,8 +147,8 @@ fn random() -> Trace {
     Trace { name: "six models at random", machine, models, wishes: sorted(wishes) }
 }
 
-/// Runs the traces and prints their table. Returns, for each, the seconds that requests waited by our rule, and by those
-/// of llama-swap, Ollama and the router.
+/// Runs the traces and prints their table. Returns, for each, the seconds that requests waited by our rule, and by
+/// those of llama-swap, Ollama and the router.
 fn run(traces: impl IntoIterator<Item = Trace>) -> Vec<[f64; 4]> {
     println!("| trace | rule | waited, all requests | by pool | read | by pool | loads | moves |");
     println!("|---|---|--:|--:|--:|--:|--:|--:|");
