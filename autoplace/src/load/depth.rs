@@ -94,9 +94,9 @@ impl DepthFollower {
         if more.is_zero() { is_due(rule) } else { is_due(&rule.clone().moving_takes(seconds)) }
     }
 
-    /// The time that the disk needs for what the page cache does not hold, as `measure` finds it. While a due move waits
-    /// for the disk to pay, each token would ask the system for every page of the files. So an answer stands for a
-    /// tenth of the time that it names.
+    /// The time that the disk needs for what the page cache does not hold, as `measure` finds it. While a due move
+    /// waits for the disk to pay, each token would ask the system for every page of the files. So an answer stands for
+    /// a tenth of the time that it names.
     pub(super) fn cold(&mut self, measure: impl FnOnce() -> Duration) -> Duration {
         if let Some((_, cold)) = self.cold.filter(|(asked, cold)| asked.elapsed() < *cold / 10) {
             return cold;
